@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         watch,
     )
     from phyla.watcher import Following
-    from phyla.worker import Evaluation, Trial, WorkerContext
+    from phyla.worker import Command, Evaluation, Trial, WorkerContext
 
 __version__ = "0.1.0"
 
@@ -48,6 +48,7 @@ __all__ = [
     "ASHA",
     "PBT",
     "Choice",
+    "Command",
     "Constrained",
     "EvalTask",
     "Evaluation",
@@ -98,7 +99,7 @@ _LATER = {
     "phyla.study": "Results Retention Retries Study compare continue_training load_evaluations "
     "load_schedule load_study replay run_replicates simulate watch",
     "phyla.watcher": "Following",
-    "phyla.worker": "Evaluation Trial WorkerContext",
+    "phyla.worker": "Command Evaluation Trial WorkerContext",
 }
 """Heavier modules, and the names of `__all__` that they have."""
 

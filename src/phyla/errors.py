@@ -116,6 +116,26 @@ class NoFitness(TrialError):
     """The training function returned and never reported the objective."""
 
 
+class MetricsUnreadable(TrialError):
+    """A command wrote metrics that cannot be read; the message names the file and the line."""
+
+
+class CommandFailed(TrialError):
+    """A command that trains ended badly.
+
+    Attributes:
+        how: how it ended: its exit status, a signal, or the time-out.
+    """
+
+    def __init__(self, how: str, message: str) -> None:
+        super().__init__(f"{how}: {message}")
+        self.how = how
+
+
+class GivenBack(TrialError):
+    """A command asks, with exit status 75, to be run again later; this is no failure."""
+
+
 class EvaluationError(PhylaError):
     """What was measured of a checkpoint cannot be used."""
 

@@ -16,7 +16,7 @@ import pytest
 import phyla
 from forked import Forked
 from phyla.errors import PhylaError
-from phyla.launchers.remains import VARIABLE, end_marked
+from phyla.worker.remains import VARIABLE, end_marked
 from phyla.records import AttemptState, StudyState
 from phyla.study import Results
 from phyla.study.doctor import examine

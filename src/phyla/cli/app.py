@@ -18,6 +18,7 @@ from phyla import settings
 from phyla.cli import options
 from phyla.cli.evaluations import evaluations
 from phyla.cli.export import compare, export, report
+from phyla.cli.init import init
 from phyla.cli.maintenance import change, doctor, gc, stop
 from phyla.cli.output import show as print
 from phyla.cli.output import visible
@@ -61,7 +62,7 @@ app = typer.Typer(
 )
 
 PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "Run": (run, worker, watch, change, stop, replay, simulate),
+    "Run": (init, run, worker, watch, change, stop, replay, simulate),
     "Look": (status, best, trials, evaluations, compare, report, export),
     "Look after": (gc, doctor),
 }

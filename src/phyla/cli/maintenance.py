@@ -30,9 +30,7 @@ def stop(ctx: Context, study: options.StudyName) -> None:
 
 def change(
     ctx: Context,
-    study: Annotated[
-        str, Argument(metavar="FILE.py|STUDY", help="The changed study file; or the name of a study.")
-    ],
+    study: Annotated[str, Argument(metavar="FILE|STUDY", help="The changed study file; or the name of a study.")],
     population: Annotated[
         int | None, Option(min=1, metavar="N", help="Of a study by name: members from now on.")
     ] = None,
@@ -48,7 +46,7 @@ def change(
     from phyla.study import load_study, maintain
 
     newcomers: Literal["best", "fresh"] = "fresh" if fresh else "best"
-    if Path(study).suffix == ".py":
+    if Path(study).suffix in (".py", ".toml"):
         if population is not None:
             raise UsageError(
                 f"--population {population}: write population_size={population} into {study}, instead"

@@ -28,7 +28,9 @@ BOTH = "train,evaluate"
 
 StudyName: TypeAlias = Annotated[str, Argument(metavar="STUDY", help="Name of the study.")]
 RunName: TypeAlias = Annotated[str, Argument(metavar="RUN", help="Name of the study, or of the watched run.")]
-StudyFile: TypeAlias = Annotated[Path, Argument(metavar="FILE.py", help="The file that defines the study.")]
+StudyFile: TypeAlias = Annotated[
+    Path, Argument(metavar="FILE", help="The file that defines the study: .py or .toml.")
+]
 Chosen: TypeAlias = Annotated[str | None, Option("--study", help="Name of the study, if the file has several.")]
 Workers: TypeAlias = Annotated[int, Option(min=0, help="Worker processes; 0 trains in this process.")]
 Kinds: TypeAlias = Annotated[

@@ -93,11 +93,12 @@ def worker(
     Functions and commands come from the file, never from the store. A file that differs from what is stored is
     refused, with what differs.
     """
+    from phyla.study.files import load_studies
     from phyla.study.watching import evaluate
 
     file = Path(files[0])
     with options.interruptible(lambda: "interrupted; the study goes on without these workers"):
-        if len(files) == 1 and file.suffix == ".py" and _studies_of(file):
+        if len(files) == 1 and file.suffix in (".py", ".toml") and load_studies(file):
             chosen = chosen_study(ctx, file, study)
             with StudyDisplay(chosen.name) as display:
                 results = chosen.work(
@@ -214,7 +215,7 @@ def replay(
     ctx: Context,
     study: options.StudyName,
     file: Annotated[
-        Path | None, Option(metavar="FILE.py", help="The study file, which has the training function.")
+        Path | None, Option(metavar="FILE", help="The study file, which has the training function or command.")
     ] = None,
     trial: Annotated[int | None, Option(help="The trial.", show_default="the best")] = None,
     from_step: Annotated[
@@ -235,12 +236,13 @@ def replay(
     With --continue the new study starts from the best checkpoint, with its last hyperparameters.
     """
     from phyla.study import prepare
+    from phyla.study.files import load_studies
 
     if steps is not None and from_step is not None:
         raise UsageError("--continue and --from exclude each other: a continuation starts from the checkpoint")
     places, source = options.places(ctx), None
     if file is not None:
-        found = _studies_of(file)
+        found = load_studies(file)
         source = _chosen(found, file, None if len(found) == 1 else study)
     prepared = prepare(study, places, source, steps=steps, trial=trial, from_step=from_step, name=name)
     for note in prepared.notes:
@@ -269,20 +271,19 @@ def _print_likeness(prepared: "Prepared") -> None:
 
 def chosen_study(ctx: Context, file: Path, name: str | None) -> "Study":
     """Return the study of a file, by name if there are several, in the place that the options say."""
-    chosen = _chosen(_studies_of(file), file, name)
+    from phyla.study.files import load_studies
+
+    chosen = _chosen(load_studies(file), file, name)
     options.place(ctx, chosen)
     return chosen
 
 
-def _studies_of(file: Path) -> "list[Study]":
-    from phyla.study import Study
-    from phyla.study.files import read_file
-
-    values = vars(read_file(file, "study")).values()
-    return list({id(value): value for value in values if isinstance(value, Study)}.values())
-
-
 def _chosen(studies: "Sequence[Study]", file: Path, name: str | None) -> "Study":
+    if not studies and file.suffix == ".toml":
+        raise UsageError(
+            f"{file} is a suite file, not a study file; evaluate with it: phyla watch DIR --suite {file}. "
+            "A study has its suites in tables [[eval]]"
+        )
     if not studies:
         raise UsageError(f"{file} defines no study. It needs a phyla.Study in a variable:\n\n{EXAMPLE}")
     names = ", ".join(repr(study.name) for study in studies)

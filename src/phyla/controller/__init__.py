@@ -3,6 +3,7 @@
 from phyla.controller.configuration import (
     check_extension,
     check_unchanged,
+    command_differences,
     differences,
     from_config,
     keeping_of,
@@ -23,6 +24,7 @@ __all__ = [
     "Sightings",
     "check_extension",
     "check_unchanged",
+    "command_differences",
     "differences",
     "from_config",
     "keeping_of",

@@ -32,7 +32,7 @@ _FIXED_SETTINGS = " or ".join(", ".join(name.removeprefix("strategy.") for name 
 def to_config(
     rules: TrainRules,
     seed: int,
-    train: str | None = None,
+    train: Json = None,
     setup: str | None = None,
     *,
     start_from: Sequence[StartFrom] = (),
@@ -43,7 +43,7 @@ def to_config(
     Args:
         rules: what its decisions go by.
         seed: root of all randomness.
-        train: reference of the training function.
+        train: reference of the training function, or the command as `plugins.encode` writes it.
         setup: reference of the setup function.
         start_from: checkpoints that members start from.
         name_of: names functions and unregistered classes.
@@ -191,6 +191,18 @@ def differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]
 def suite_differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
     """Return how the suites of two configurations differ: dotted name to (stored, given)."""
     return _compared({"suites": old.get("suites", [])}, {"suites": new.get("suites", [])})
+
+
+def command_differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
+    """Return how the commands of two configurations differ that train: dotted name to (stored, given).
+
+    Where a command runs may differ from machine to machine.
+    """
+    commands = [config.get("train") for config in (old, new)]
+    if not any(isinstance(each, Mapping) for each in commands):
+        return {}
+    before, after = ({**each, "cwd": None} if isinstance(each, Mapping) else each for each in commands)
+    return _compared({"train": before}, {"train": after})
 
 
 def _compared(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:

@@ -17,7 +17,6 @@ from typing import final
 from phyla.checkpoints import advice_on
 from phyla.client import Client
 from phyla.errors import StoreBusy, StoreError, StudyChanged, StudyFailed
-from phyla.launchers import remains
 from phyla.launchers.launcher import (
     BEATS,
     EXIT_CANNOT_START,
@@ -28,7 +27,7 @@ from phyla.launchers.launcher import (
 )
 from phyla.records import WorkKind
 from phyla.settings import child_environment, system_clock, thread_environment
-from phyla.worker import Launch
+from phyla.worker import Launch, remains
 
 POLL_S = 0.02
 COLLECT_S = 1.0

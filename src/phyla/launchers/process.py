@@ -237,7 +237,8 @@ def _make(spec: WorkerSpec) -> tuple[Worker, Store]:
         repository.check_owner()
         # Where the stored configuration is another one, the controller takes it over as far as it can.
         client = LocalClient(store, replace(study, config=config), rules, repository, collects=False)
-        train = plugins.resolve(str(config["train"]))
+        given: Any = config["train"]
+        train = plugins.resolve(given) if isinstance(given, str) else plugins.decode(given, plugins.resolve)
         setup = None if config["setup"] is None else plugins.resolve(str(config["setup"]))
         worker = population_worker(client, rules, train, setup, spec, beat=beat)
     signal.signal(signal.SIGTERM, lambda number, frame: worker.stop())

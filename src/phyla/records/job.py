@@ -134,9 +134,9 @@ class Cause:
     """What training raised, and where.
 
     Attributes:
-        kind: type of the exception.
+        kind: type of the exception, and of a command that failed how it ended.
         error: type and message, on one line.
-        file: file of the user's code that raised or called what raised.
+        file: file of the user's code that raised or called what raised, or the command.
         line: line in that file.
         log: the worker's log, which holds the full traceback.
     """
@@ -154,8 +154,10 @@ class Cause:
 
     def words(self) -> str:
         """Return what was raised, where, and which log has the traceback, on one line."""
-        place = "" if self.file is None else f" ({self.file}, line {self.line})"
-        return f"{self.error}{place}" + ("" if self.log is None else f"; the full traceback is in {self.log}")
+        line = "" if self.line is None else f", line {self.line}"
+        place = "" if self.file is None else f" ({self.file}{line})"
+        what = "it is also" if self.line is None else "the full traceback is"
+        return f"{self.error}{place}" + ("" if self.log is None else f"; {what} in {self.log}")
 
     def to_json(self) -> JsonObject:
         """Return it as JSON."""

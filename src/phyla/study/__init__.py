@@ -1,7 +1,7 @@
 """What a Python user holds: a study to run, and the results of one."""
 
 from phyla.study.evaluations import BestEvaluation, Evaluations
-from phyla.study.files import load_schedule, load_suites
+from phyla.study.files import load_schedule, load_studies, load_suites
 from phyla.study.loading import compare, list_all, list_studies, load_evaluations, load_study, open_any
 from phyla.study.maintenance import Maintenance, maintain
 from phyla.study.places import Places
@@ -50,6 +50,7 @@ __all__ = [
     "list_studies",
     "load_evaluations",
     "load_schedule",
+    "load_studies",
     "load_study",
     "load_suites",
     "maintain",

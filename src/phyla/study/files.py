@@ -1,14 +1,12 @@
-"""Reads files that users give: Python files that define studies and suites, suites in TOML, and schedules."""
+"""Reads files that users give: studies and suites in Python (those in TOML are in `toml.py`), and schedules."""
 
 import importlib
 import json
 import shlex
 import sys
-import tomllib
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -16,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 from phyla import plugins
 from phyla.controller import suites_from
 from phyla.errors import ConfigurationError, NotImportable, StudyNotFound, UsageError
-from phyla.evaluation import EvalTask, Policy, Suite
+from phyla.evaluation import Suite
 from phyla.evaluation.suite import check_aggregate, outlines, suite_named
 from phyla.machine import TrainRules
-from phyla.records import Goal, Maximize, Minimize, StudyRecord, StudyState
+from phyla.records import StudyRecord, StudyState
 from phyla.study.places import names_in
 
 if TYPE_CHECKING:
     from phyla.lineage import Schedule
     from phyla.store import Store
+    from phyla.study.study import Study
 
 EXAMPLE = """  # at the top level of the file
   import phyla
   heldout = phyla.Suite("heldout", [my_eval_task], objective=phyla.Maximize("accuracy_mean"))"""
-OBJECTIVES: Mapping[str, Callable[[str], Goal]] = {"maximize": Maximize, "minimize": Minimize}
 
 
 def read_file(file: Path, what: str) -> ModuleType:
@@ -37,7 +35,7 @@ def read_file(file: Path, what: str) -> ModuleType:
     if not file.is_file():
         raise UsageError(f"there is no file {file}" if not file.exists() else f"{file} is no file")
     if file.suffix != ".py":
-        raise UsageError(f"{file}: a {what} file is Python code, so its name ends in .py")
+        raise UsageError(f"{file}: a {what} file is Python code or TOML, so its name ends in .py or .toml")
     try:
         return plugins.study_module(file)
     except SyntaxError as error:
@@ -52,6 +50,29 @@ def read_file(file: Path, what: str) -> ModuleType:
             f"{where} the file ended itself with exit status {error.code} while it was read; what parses "
             f'arguments or ends the program belongs under `if __name__ == "__main__":`, the {what} above it'
         ) from error
+
+
+def load_studies(path: str | Path) -> "list[Study]":
+    """Return the studies that a study file defines.
+
+    Args:
+        path: a Python file, whose studies are in variables at its top level; or a TOML file, which has one study.
+
+    Returns:
+        The studies, in order; none where the file defines only suites.
+
+    Raises:
+        UsageError: there is no such file, or it makes no sense; the message names the place.
+    """
+    file = Path(path)
+    if file.suffix == ".toml":
+        from phyla.study.toml import read_studies
+
+        return read_studies(file)
+    from phyla.study.study import Study
+
+    values = vars(read_file(file, "study")).values()
+    return list({id(value): value for value in values if isinstance(value, Study)}.values())
 
 
 def load_schedule(path: str | Path) -> "Schedule":
@@ -87,7 +108,9 @@ def load_suites(text: str) -> tuple[Suite, ...]:
         UsageError: there is no such file or suite, or it makes no sense; the message names the place.
     """
     if text.endswith(".toml"):
-        return _from_toml(Path(text))
+        from phyla.study.toml import read_suites
+
+        return read_suites(Path(text))
     if text.endswith(".py"):
         found = _suites_in(read_file(Path(text), "suite"))
         if not found:
@@ -156,8 +179,9 @@ def _module(source: str, folder: Path) -> ModuleType:
         raise UsageError(f"cannot import {source}: {type(error).__name__}: {error}") from error
 
 
-def _callable(text: Any, folder: Path) -> Any:
-    source, colon, name = str(text).rpartition(":")
+def function_named(text: str, folder: Path) -> Any:
+    """Return the function that `file.py:name` or `module:name` names; the file is looked for in a folder."""
+    source, colon, name = text.rpartition(":")
     if not colon:
         raise UsageError(f"{text!r} names no function; write file.py:name or module:name")
     found: Any = _module(source, folder)
@@ -166,91 +190,6 @@ def _callable(text: Any, folder: Path) -> Any:
     if not callable(found):
         raise UsageError(f"{source} has no function {name!r}")
     return found
-
-
-# Suites in TOML
-
-
-def _from_toml(file: Path) -> tuple[Suite, ...]:
-    try:
-        raw = tomllib.loads(file.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{file}: {error}") from error
-    _check_keys(raw, ["suite"], str(file))
-    tables = raw.get("suite", [])
-    if not isinstance(tables, list) or not tables:
-        raise UsageError(f"{file} defines no suite; write tables [[suite]] with name and tasks")
-    suites = []
-    for number, table in enumerate(tables, 1):
-        where = f"{file}, suite {table.get('name', number)!r}"
-        try:
-            suites.append(_suite(table, file.parent, where))
-        except (TypeError, ConfigurationError) as error:
-            raise UsageError(f"{where}: {error}") from error
-    return tuple(suites)
-
-
-def _suite(table: Mapping[str, Any], folder: Path, where: str) -> Suite:
-    suite: Suite = _made(
-        Suite,
-        {"name": "", **table},
-        where,
-        tasks=lambda given: tuple(_task(task, folder, where) for task in given),
-        objective=lambda given: _objective(given, where),
-        aggregates=lambda given: tuple(_aggregate(one, folder, where) for one in given),
-        policy=lambda given: _made(Policy, given, f"{where}, policy"),
-        load=lambda given: _callable(given, folder),
-    )
-    return suite
-
-
-def _task(given: Any, folder: Path, where: str) -> EvalTask:
-    settings = {"evaluate": given} if isinstance(given, str) else dict(given)
-    _check_keys(settings, [f.name for f in fields(EvalTask)], f"{where}, eval task {settings.get('name', '')!r}")
-    if "evaluate" not in settings:
-        return EvalTask(**settings)
-    function = _callable(settings.pop("evaluate"), folder)
-    if isinstance(function, EvalTask):
-        # Decorated in its file: what is given here comes on top.
-        return replace(function, **settings)
-    return EvalTask(**{"name": getattr(function, "__name__", ""), **settings}, evaluate=function)
-
-
-def _objective(given: Any, where: str) -> Goal:
-    if not isinstance(given, Mapping) or len(given) != 1 or not set(given) <= set(OBJECTIVES):
-        raise UsageError(
-            f'{where}: objective {given!r} is not understood; write objective = {{ maximize = "accuracy_mean" }}'
-        )
-    ((direction, metric),) = given.items()
-    return OBJECTIVES[direction](metric)
-
-
-def _aggregate(given: Any, folder: Path, where: str) -> Any:
-    if isinstance(given, str):
-        return _callable(given, folder)
-    known = plugins.of_group("phyla.aggregators")
-    name = given.get("name") if isinstance(given, Mapping) else None
-    if name not in known:
-        raise UsageError(
-            f'{where}: aggregate {given!r} is not understood; write {{ name = "mean", metric = "accuracy" }} '
-            f"with one of the names {', '.join(sorted(known))}, or a function as file.py:name"
-        )
-    settings = {key: value for key, value in given.items() if key != "name"}
-    return _made(known[str(name)].load(), settings, f"{where}, aggregate {name!r}")
-
-
-def _made(kind: Any, given: Any, where: str, **readers: Callable[[Any], Any]) -> Any:
-    """Make a dataclass from a table; what is no plain setting of it has a reader."""
-    _check_keys(given, [field.name for field in fields(kind)], where)
-    return kind(**{key: readers[key](value) if key in readers else value for key, value in given.items()})
-
-
-def _check_keys(given: Any, known: Sequence[str], where: str) -> None:
-    if not isinstance(given, Mapping):
-        raise UsageError(f"{where}: {given!r} must be a table")
-    unknown = [key for key in given if key not in known]
-    if unknown:
-        raise UsageError(f"{where}: there is no key {unknown[0]!r}; the keys are {', '.join(known)}")
 
 
 # Suites of watched runs

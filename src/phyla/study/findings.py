@@ -4,7 +4,7 @@ import contextlib
 import logging
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, final
@@ -43,10 +43,12 @@ def findings(reader: "Reader") -> Iterator[Finding]:
     """Yield what is probably wrong with a study."""
     study = reader.study()
     code: Any = study.config.get("code")
+    command = isinstance(study.config.get("train"), Mapping)
     if code is not None and code["began"] != code["now"]:
+        where = f" in {code['file']}" if "file" in code else ""
         yield Finding(
             kind="code",
-            text=f"{code['name']}() in {code['file']} changed since this study began on {date(study.created_at)}; "
+            text=f"{code['name']}{where} changed since this study began on {date(study.created_at)}; "
             "earlier trials were trained by the old code. To train all of it by the new code, run it with "
             f"overwrite=True (on the command line: --overwrite {study.name}), which deletes what is stored, or "
             "under another name",
@@ -63,7 +65,10 @@ def findings(reader: "Reader") -> Iterator[Finding]:
     if given and all(its.get("untouched") for its in given):
         yield Finding(
             kind="source",
-            text="train() did not load trial.source: every trial starts from scratch. Load the weights from "
+            text="the command has no {source}: every trial starts from scratch. Pass the script the directory to "
+            "load from, as in ['--resume', '{source}']"
+            if command
+            else "train() did not load trial.source: every trial starts from scratch. Load the weights from "
             "trial.source.path if trial.source is not None",
         )
     unread: dict[str, bool] = {}
@@ -73,7 +78,10 @@ def findings(reader: "Reader") -> Iterator[Finding]:
     for name in (name for name, never in unread.items() if never):
         yield Finding(
             kind="parameter",
-            text=f"train() never read the hyperparameter {name!r}: its values change nothing. Read "
+            text=f"the command has no {{{name}}}: the values of this hyperparameter change nothing. Pass it to "
+            "the script, or leave it out of the space"
+            if command
+            else f"train() never read the hyperparameter {name!r}: its values change nothing. Read "
             f"trial.params[{name!r}], or leave it out of the space",
             about=name,
         )

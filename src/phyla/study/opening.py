@@ -22,6 +22,7 @@ from phyla.controller import (
     Sightings,
     check_extension,
     check_unchanged,
+    command_differences,
     differences,
     suite_differences,
     to_config,
@@ -34,6 +35,7 @@ from phyla.store import Store, open_store
 from phyla.study.places import find_population, find_study
 from phyla.study.progress import lease_s
 from phyla.study.results import ConfigChange, Results
+from phyla.worker import Command
 
 if TYPE_CHECKING:
     from phyla.study.study import Study
@@ -123,7 +125,8 @@ def join_study(study: "Study", *, portable: bool) -> LocalClient:
     """Open a study that exists to add workers to it; creates and changes nothing."""
     given = study.config(portable=portable)
     store, record = find_study(study.name, study.places)
-    changed = {**differences(record.config, given), **suite_differences(record.config, given)}
+    compare = (differences, suite_differences, command_differences)
+    changed = {name: values for each in compare for name, values in each(record.config, given).items()}
     try:
         if changed:
             raise StudyChanged(
@@ -175,19 +178,23 @@ def stored_config(study: "Study", *, portable: bool) -> JsonObject:
                 raise
             return None
 
+    train = study.train
     config = to_config(
         study.rules,
         study.seed,
-        name(study.train),
+        plugins.encode(train) if isinstance(train, Command) else name(train),
         name(study.setup),
         start_from=study.start_from,
         # What runs in this process only need not be found again by name.
         name_of=plugins.reference if portable else plugins.reference_here,
     )
-    train, code = study.train, None
-    if train is not None:
+    code = None
+    if isinstance(train, Command):
+        digest = train.digest()
+        code = {"name": f"the command {train}", "began": digest, "now": digest}
+    elif train is not None:
         digest = code_digest(train)
-        called = getattr(train, "__name__", "train")
+        called = f"{getattr(train, '__name__', 'train')}()"
         code = {"name": called, "file": _file_of(train), "began": digest, "now": digest}
     replicate = study.replicate_of
     return {**config, "code": code, **({} if replicate is None else {"replicate": asdict(replicate)})}
@@ -248,8 +255,8 @@ def _say_if_edited(record: StudyRecord, name: str, code: Any) -> None:
     if record.state is not StudyState.COMPLETED or not known or not code or known["began"] == code["now"]:
         return
     LOG.warning(
-        "warning: %s() was edited since study %r was trained. The study is complete, so this is the stored "
-        "result of the earlier %s(). To start anew, which deletes what is stored: study.run(overwrite=True), on "
+        "warning: %s was edited since study %r was trained. The study is complete, so this is the stored "
+        "result of the earlier %s. To start anew, which deletes what is stored: study.run(overwrite=True), on "
         "the command line --overwrite %s. To keep it, give the study another name",
         *(code["name"], name, code["name"], name),
     )

@@ -243,7 +243,7 @@ def prepare(
         train, setup = source.train, setup or source.setup
     stored: Any = record.config
     if train is None:
-        named = f" (the store calls it {stored['train']})" if stored.get("train") else ""
+        named = f" (the store calls it {stored['train']})" if isinstance(stored.get("train"), str) else ""
         raise ConfigurationError(
             f"study {study!r} cannot be trained again without its training function{named}, and phyla does not "
             f"import what a database names: {how_to_give}"
@@ -272,7 +272,7 @@ def prepare(
     notes = []
     if stored.get("code") and stored["code"]["now"] != config["code"]["now"]:
         notes.append(
-            f"the training function {stored.get('train')} is not what it was when study {study!r} last ran"
+            f"the training code, {stored['code']['name']}, is not what it was when study {study!r} last ran"
         )
     row = found.rows.get(last.checkpoint or "")
     digest = None if row is None else row.digest

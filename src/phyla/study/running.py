@@ -35,7 +35,7 @@ from phyla.study.opening import claim
 from phyla.study.places import Places
 from phyla.study.progress import Failures, best_of
 from phyla.study.results import Results
-from phyla.worker import Launch, Session, Trial, Worker, session_of, unusable_start
+from phyla.worker import Command, Launch, Session, Trial, Worker, session_of, unusable_start
 
 if TYPE_CHECKING:
     from phyla.study.study import Study
@@ -95,6 +95,8 @@ class Crew:
             raise plugins.StudyFileRead
         if study.train is None:
             raise ConfigurationError("Study(train=...) is needed to run; without it use ask() and tell()")
+        if isinstance(study.train, Command) and "train" in self.kinds:
+            study.train.check_program()
         self.check(study.places)
         suites = study.rules.suites
         if "train" not in checked_kinds(self.kinds) and not suites:

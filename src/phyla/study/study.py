@@ -82,7 +82,7 @@ class Study:
         space: the hyperparameters.
         objective: `Maximize("metric")`, `Minimize("metric")`, `WeightedSum`, `Pareto` or `Constrained`.
         strategy: what members do next, such as `PBT(...)`.
-        train: `train(trial)`; needed to run, not to ask and tell.
+        train: `train(trial)`, or a `Command`; needed to run, not to ask and tell.
         setup: `setup(worker)`, called once per worker process; what it returns is `trial.worker`.
         seed: root of all randomness.
         home: directory for everything; by default `.phyla`, or what `PHYLA_HOME` says.
@@ -150,7 +150,7 @@ class Study:
             max_stops=retries.stops,
         )
         check_objectives(self.rules.suites, self.rules)
-        for plugin in (self.rules.strategy, *self.rules.stopping):
+        for plugin in (self.rules.strategy, *self.rules.stopping, train):
             check_space(plugin, self.rules.space)
         self.replicate_of: Replicate | None = None
         self.start_from = _checked_starts(start_from, self.rules.space)

@@ -1,5 +1,6 @@
 """Workers: claim a trial or an eval task, call the user's function, commit what it left, again."""
 
+from phyla.worker.command import Command
 from phyla.worker.evaluated_study import Bindings, EvaluatedStudy, Sources, StudySources
 from phyla.worker.evaluation import Evaluation, EvaluationCheckpoint, Shard
 from phyla.worker.evaluator import Evaluator
@@ -12,6 +13,7 @@ from phyla.worker.trial import Parent, Trial, session_of
 __all__ = [
     "Beat",
     "Bindings",
+    "Command",
     "EvaluatedStudy",
     "Evaluation",
     "EvaluationCheckpoint",

@@ -1,16 +1,12 @@
 """An eval task as evaluation code sees it: a function, or a command line in any language."""
 
 import json
-import os
 import shlex
 import shutil
-import signal
-import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, final, overload
+from typing import IO, Any, TypeVar, final, overload
 
 import numpy as np
 
@@ -19,7 +15,7 @@ from phyla.evaluation import Metric, Moments
 from phyla.evaluation.recorder import Recorder, decode
 from phyla.plugins import loaded_class
 from phyla.records import Checkpoint, EvalJob, JsonObject
-from phyla.settings import child_environment
+from phyla.worker.processes import CannotStart, Process, how
 
 LOG_TAIL = 2000
 
@@ -244,13 +240,15 @@ def run_command(template: Sequence[str], evaluation: Evaluation, *, timeout_s: f
     try:
         with log.open("wb") as output:
             status = _run(arguments, output, timeout_s)
-    except (OSError, ValueError) as error:
+    except CannotStart as error:
         raise ConfigurationError(f"{where}: {error}: {command}") from error
-    tail = log.read_text(errors="replace")[-LOG_TAIL:].strip()
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, 2) - LOG_TAIL))
+        tail = file.read().decode(errors="replace").strip()
     if status is None:
         raise EvaluationError(f"the command took more than timeout_s={timeout_s:g}: {command}\n{tail}")
     if status:
-        raise EvaluationError(f"the command ended with exit status {status}: {command}\n{tail}")
+        raise EvaluationError(f"the command ended with {how(status)}: {command}\n{tail}")
     try:
         found = json.loads(results.read_text())
     except FileNotFoundError:
@@ -263,24 +261,10 @@ def run_command(template: Sequence[str], evaluation: Evaluation, *, timeout_s: f
         _record(evaluation, name, value)
 
 
-def _run(arguments: Sequence[str], output: Any, timeout_s: float | None) -> int | None:
-    """Return the exit status; None after the time-out, when its whole process group is ended."""
-    process = subprocess.Popen(
-        arguments,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        env=child_environment({}),
-        start_new_session=True,
-    )
-    try:
+def _run(arguments: Sequence[str], output: IO[bytes], timeout_s: float | None) -> int | None:
+    """Return the exit status; None after the time-out. Nothing that the command started is left then."""
+    with Process(arguments, output=output, errors=output) as process:
         return process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def _record(evaluation: Evaluation, name: str, value: Any) -> None:

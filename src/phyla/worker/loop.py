@@ -1,6 +1,7 @@
 """The worker's loop: claim a job, let the handler of its kind do it, hand it in with the next claim."""
 
 import threading
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
@@ -30,6 +31,9 @@ FLUSH_S = 1.0
 
 IDLE_S = 0.25
 """How long a worker without work waits before it asks again, if nothing was committed meanwhile."""
+
+MOST_PAUSE_S = 60.0
+"""Longest wait of a worker whose trials ask, one after the other, to be run again later; the first is 1 s."""
 
 SUITES_CHANGED = (
     "the suites of the run were changed while this worker evaluated. It has returned its eval task and takes no "
@@ -125,6 +129,7 @@ class Worker:
                 done = self._do(work)
                 if done is None:
                     on_trial()
+                    self._pause()
             elif isinstance(rest, (Ended, Outdated)):
                 return rest
             elif isinstance(rest, Idle):
@@ -174,6 +179,15 @@ class Worker:
     def _train(self, trial: TrialRecord) -> Completion | Failure | None:
         assert self.trainer is not None
         return self.trainer.run(trial, self._yield if self.yields and self.evaluator is not None else None)
+
+    def _pause(self) -> None:
+        """Wait after a trial that asked to be run again later, longer each time."""
+        times = 0 if self.trainer is None else self.trainer.given_back
+        if times:
+            ends_at = time.monotonic() + min(MOST_PAUSE_S, 2.0 ** (times - 1))
+            with self._watch.within(Phase.WAITING):
+                while not self._stopping and time.monotonic() < ends_at:
+                    time.sleep(IDLE_S)
 
     def _evaluate(self, work: ClaimedEvaluation) -> Evaluated | Failure | None:
         assert self.evaluator is not None

@@ -169,6 +169,10 @@ class Session:
         self._stop_seen |= self._stop
         return self._stop_seen
 
+    def reach(self, step: int) -> None:
+        """Note how far training has come that does not use `steps()`."""
+        self._at, self._left = step, True
+
     def save_progress(self, step: int | None) -> None:
         """Commit progress."""
         if self.stop_reason is not None:
@@ -215,17 +219,20 @@ class Session:
         """The metrics of the objective that were not reported; none when fitness comes from a suite."""
         return tuple(metric for metric, values in self._values.items() if not values)
 
-    def missing(self, what: str, when: str) -> str:
-        """Return the message of an error about metrics that were not reported."""
+    def missing(self, what: str, when: str | None) -> str:
+        """Return the message of an error about metrics that were not reported; `when` is None for a command."""
         names = self.unreported
         single = len(self._values) == 1
         said = f"the objective {names[0]!r}" if single else f"{' and '.join(names)}, which the objective needs"
         example = ", ".join(f"{name!r}: value" for name in names)
+        do = f"Call trial.report({{{example}}}) {when}"
+        if when is None:
+            do = f'Write a line such as {{"{names[0]}": 0.3}} into {{metrics}}'
         near = [nearest(name, self._last) for name in names]
         meant = " and ".join(repr(name) for name in dict.fromkeys(near) if name is not None)
         hint = f": did you mean {meant}?" if meant else "."
         reported = ", ".join(map(repr, self._last)) or "nothing"
-        return f"{what} {said}; trial {self.id} reported {reported}{hint} Call trial.report({{{example}}}) {when}"
+        return f"{what} {said}; trial {self.id} reported {reported}{hint} {do}"
 
     def take_reports(self) -> Sequence[Report]:
         """Return the reports that were not sent yet; they count as sent then."""

@@ -1,6 +1,7 @@
 """Trains trials, and says what training raised: the line of the user's code, and the log with the traceback."""
 
 import inspect
+import logging
 import subprocess
 import sysconfig
 import threading
@@ -18,6 +19,8 @@ from phyla.client import Client
 from phyla.errors import (
     CheckpointMissing,
     CheckpointStorageFailed,
+    CommandFailed,
+    GivenBack,
     LeaseLost,
     NoCheckpoint,
     NoFitness,
@@ -27,11 +30,14 @@ from phyla.errors import (
 from phyla.machine import Completion, Failure
 from phyla.records import Cause, Phase, TrialRecord
 from phyla.settings import Clock, system_clock
+from phyla.worker.command import Command
 from phyla.worker.session import Session, Stopwatch, unusable_start
 from phyla.worker.trial import Trial
 
+LOG = logging.getLogger("phyla")
 ERROR_CHARACTERS = 4000
 MESSAGE_CHARACTERS = 500
+COMMAND_CHARACTERS = 200
 OUTPUT_LINES = 10
 """Last lines of a command's output that an error shows; the log has all of it."""
 
@@ -50,6 +56,7 @@ class Trainer:
         state: what `setup` returned.
         log: where full tracebacks go; None writes none.
         watch: where the time of the thread that trains goes; what precedes a trial counts as its own.
+        given_back: how many trials in a row asked to be run again later.
     """
 
     client: Client
@@ -66,6 +73,7 @@ class Trainer:
     def __post_init__(self) -> None:
         self.watch = Stopwatch(self.timer)
         self._cached: tuple[str | None, Any] = (None, None)
+        self.given_back = 0
         self._beats = 0
         self._stopping = False
         self._sending = threading.Lock()
@@ -141,9 +149,15 @@ class Trainer:
         self._current = session
         if self._stopping:
             session.stop()
+        given_back, self.given_back = self.given_back, 0
         try:
             self.train(session.trial)
             return self._finish(session)
+        except GivenBack as error:
+            self.given_back = given_back + 1
+            LOG.warning("trial %d of member %d was given back: %s", session.id, session.record.member, error)
+            session.discard()
+            return None
         except LeaseLost:
             session.discard()
             raise
@@ -201,7 +215,8 @@ class Trainer:
         session.discard()
         # Another attempt would not cure these.
         hopeless = isinstance(error, (NoFitness, NoCheckpoint))
-        text = f"{type(error).__name__}: {error}" if hopeless else traceback_of(error)[-ERROR_CHARACTERS:]
+        own = isinstance(error, TrialError)
+        text = f"{type(error).__name__}: {error}" if own else traceback_of(error)[-ERROR_CHARACTERS:]
         failure = Failure(job=record.id, token=record.token, error=text, retryable=not hopeless, cause=cause)
         if not hopeless:
             # Training may have failed because files of the checkpoint vanished or changed behind our back.
@@ -242,7 +257,7 @@ def cause_of(error: BaseException, train: Callable[..., object], log: Path | Non
     first = next(iter(str(error).strip().splitlines()), "")[:MESSAGE_CHARACTERS]
     file, line = _place(error) or _beginning(train) or (None, None)
     return Cause(
-        kind=kind,
+        kind=f"{kind}, {error.how}" if isinstance(error, CommandFailed) else kind,
         error=_printable(f"{kind}: {first}" if first else kind),
         file=None if file is None else _printable(file),
         line=line,
@@ -301,6 +316,8 @@ def _is_library(file: str) -> bool:
     return file.startswith(_LIBRARY) or any(part in file for part in _PACKAGES)
 
 
-def _beginning(train: Callable[..., object]) -> tuple[str, int] | None:
+def _beginning(train: Callable[..., object]) -> tuple[str, int | None] | None:
+    if isinstance(train, Command):
+        return f"the command {train}"[:COMMAND_CHARACTERS], None
     code: Any = getattr(inspect.unwrap(train), "__code__", None)
     return None if code is None else (code.co_filename, code.co_firstlineno)

@@ -6,7 +6,7 @@ import typer.main
 from command_line import Phyla
 from phyla.cli.app import PANELS, app
 
-COMMANDS = 16
+COMMANDS = 19
 OPTIONS = 90
 
 

@@ -136,12 +136,21 @@ tasks = ["suites.py:loss"]
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('[[suites]]\nname = "a"', "no key 'suites'; the keys are suite"),
-        ('[[suite]]\nname = "a"\ntask = []', "no key 'task'; the keys are name, tasks"),
-        ('[[suite]]\nname = "a"\ntasks = [{ nam = "b" }]', "no key 'nam'; the keys are name, evaluate, command"),
-        ('[[suite]]\nname = "a"\ntasks = ["suites.py:loss"]\npolicy = { last = true }', "the keys are every"),
+        ('[[suites]]\nname = "a"', "no key 'suites'; did you mean 'suite'?"),
+        ('[[suite]]\nname = "a"\ntask = []', "suite[a]: there is no key 'task'; did you mean 'tasks'?"),
+        (
+            '[[suite]]\nname = "a"\ntasks = [{ nam = "b" }]',
+            "tasks[0]: there is no key 'nam'; did you mean 'name'?",
+        ),
+        (
+            '[[suite]]\nname = "a"\ntasks = ["suites.py:loss"]\npolicy = { last = true }',
+            "policy: there is no key 'last'",
+        ),
         ('[[suite]]\nname = "a"\ntasks = ["suites.py:nothing"]', "no function 'nothing'"),
-        ('[[suite]]\nname = "a"\ntasks = ["suites.py:loss"]\nobjective = "loss"', "write objective ="),
+        (
+            '[[suite]]\nname = "a"\ntasks = ["suites.py:loss"]\nobjective = "loss"',
+            "suite[a].objective: there is no 'loss'; write \"minimize loss\"",
+        ),
         ('[[suite]]\nname = "a"\ntasks = ["suites.py:loss"]\naggregates = [{ name = "x" }]', "mean"),
         ('[[suite]]\nname = "a b"\ntasks = ["suites.py:loss"]', "letters, digits"),
         ('[[suite]]\nname = "a"', "at least one eval task"),

@@ -1,0 +1,193 @@
+"""Drafts a study file for a training script, from its source alone: nothing is imported or run."""
+
+import ast
+import json
+import os
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+INTERPRETERS = {".py": "python", ".sh": "sh", ".jl": "julia", ".R": "Rscript", ".lua": "lua", ".pl": "perl"}
+LIBRARIES = ("tyro", "simple_parsing", "draccus", "HfArgumentParser", "ConfigStore")
+"""Libraries that make options of the fields of dataclasses."""
+ROLES = {
+    "{source}": r"resume(_.*)?|load(_.*)?|restore(_.*)?|init_from|from_checkpoint|(.*_)?(checkpoint|ckpt)(_path)?",
+    "{save_to}": r"(output|out|save|checkpoint|ckpt|model)_?(dir|path|to|folder)|save|output|out",
+    "{end_step}": r"((max|total|num|n)_)?(train_)?(steps|iterations|iters|timesteps|updates|epochs)",
+    "{seed}": r"(random_)?seed",
+}
+"""Placeholders, and the names of options that take them."""
+ABSENT = {
+    "{source}": ("resume", "loads a checkpoint, so each trial starts over"),
+    "{save_to}": ("output_dir", "says where to save a checkpoint"),
+    "{end_step}": ("max_steps", "says until which step to train, counted from the very start"),
+}
+"""What a script cannot do without: a name that it may give it, and what it does."""
+FIXED = r".*(seed|step|epoch|iter|worker|env|interval|freq|every|port|rank|gpu|version|patience|warmup).*"
+"""Names of numbers that are no hyperparameters."""
+
+
+class Option(NamedTuple):
+    """An option of a script: its name, how it is written (`--lr`, or `--lr=`), and a default that is a literal."""
+
+    name: str
+    flag: str
+    default: Any
+
+    def given(self, value: str) -> str:
+        """Return the arguments that give it a value."""
+        arguments = [f"{self.flag}{value}"] if self.flag.endswith("=") else [self.flag, value]
+        return ", ".join(map(json.dumps, arguments))
+
+
+def draft(script: Path, output: Path) -> str:
+    """Return the text of a study file for a script, to be written to `output`."""
+    source, tree = "", ast.Module([], [])
+    if script.suffix == ".py":
+        raw = script.read_bytes()
+        source = raw.decode(errors="replace")
+        with suppress(SyntaxError, ValueError, RecursionError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the script
+            tree = ast.parse(raw)
+    else:
+        script.open().close()
+    called = script.name if script.name.isprintable() else json.dumps(script.name)
+    hydra = "hydra.main" in source
+    found = {option.name: option for option in _options(tree, source)}
+    roles = {role: _fitting(pattern, found.values()) for role, pattern in ROLES.items()}
+    rest = [option for option in found.values() if option not in roles.values() and _is_number(option.default)]
+    ranges = {option: text for option in rest if (text := _range(option.name, option.default))}
+    relative = Path(os.path.relpath(script.absolute(), output.absolute().parent)).as_posix()
+    start = [INTERPRETERS[script.suffix], relative] if script.suffix in INTERPRETERS else [f"./{relative}"]
+    lines = [f"{', '.join(map(json.dumps, start))},"]
+    if hydra:
+        lines.append('"{hydra}",  # ++name=value for each hyperparameter')
+    elif ranges:
+        lines += [f"{option.given(f'{{{option.name}}}')}," for option in ranges]
+    else:
+        lines.append('"--lr", "{lr}",  # TODO: how the script takes a hyperparameter')
+    for role, option in roles.items():
+        name, does = ABSENT.get(role, ("", ""))
+        example = Option(name, f"++{name}=" if hydra else f"--{name.replace('_', '-')}", None)
+        given = (option or example).given(role)
+        text = f"[{given}]," if role == "{source}" else f"{given},"
+        if option is None and name:
+            lines.append(f"# TODO: no option of {called} was found that {does}. With one, add: {text}")
+        elif option is not None:
+            what = "  # TODO: a directory; {source:*.pt} is the newest such file in it"
+            lines.append(text + (what if role == "{source}" else ""))
+    others = [f"{option.flag} {option.default}" for option in rest if option not in ranges]
+    end = roles["{end_step}"]
+    total = int(end.default) if end and _is_number(end.default) and end.default >= 10 else 1000
+    return TEMPLATE.format(
+        script=called,
+        file=output.name,
+        name=json.dumps(re.sub(r"[^\w.-]", "-", script.stem)[:100].lstrip(".-") or "study"),
+        command="\n".join(f"    {line}" for line in lines),
+        space="\n".join(f"{option.name} = {text}" for option, text in ranges.items())
+        or "lr = { low = 1e-5, high = 1e-1, log = true }  # TODO: an example; what does the script take?",
+        others=f"# Other options with numbers: {', '.join(others)}\n" if others else "",
+        steps=max(1, total // 20),
+        total=total,
+    )
+
+
+TEMPLATE = """\
+# A study of {script}, drafted from its source by `phyla init`. Decide what is marked TODO, then:
+#   phyla check {file}    # does the script load, save and report as it should?
+#   phyla run {file}
+# Paths are relative to this file, and the command runs in its directory.
+
+name = {name}
+command = [
+{command}
+]
+objective = "minimize loss"  # TODO: or "maximize accuracy"; measured on the weights that are saved
+
+[metrics]  # what the script prints: regular expressions whose group is the number
+loss = 'loss\\W+([-+.\\deE]+)'  # TODO
+# Or it writes JSON lines such as {{"step": 10, "loss": 0.3}} to {{metrics}}, or TensorBoard files: [tensorboard]
+
+[space]  # what can change in the middle of training, which the shape of the weights cannot
+{space}
+{others}
+[pbt]
+population_size = 8
+steps_per_trial = {steps}  # TODO: steps between two decisions
+total_steps = {total}  # TODO: steps of each member
+"""
+
+
+def _fitting(pattern: str, options: Iterable[Option]) -> Option | None:
+    fitting = (option for option in options if re.fullmatch(pattern, option.name))
+    return next((option for option in fitting if not isinstance(option.default, bool)), None)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _range(name: str, default: float) -> str | None:
+    """Return the range of a hyperparameter whose name is known, around its default."""
+    name, after = name.lower(), f"  # default {default!r}"
+
+    def named(pattern: str) -> bool:
+        return re.fullmatch(pattern, name) is not None
+
+    if named(FIXED):
+        return None
+    if named(r"(.*_)?batch_size") and default >= 2:
+        near = [int(default) // 2, int(default), int(default) * 2]
+        return f"{{ choices = {near}, ordered = true }}{after}"
+    if named(
+        r"(.*_)?(lr|learning_rate)(_.*)?|weight_decay|wd|(ent|vf|kl|entropy|value)_(coef|coeff|cost|weight|bonus)"
+    ):
+        middle = default if default > 0 else 1e-3
+        return f"{{ low = {middle / 10:.1e}, high = {middle * 10:.1e}, log = true }}{after}"
+    if named(r"(.*_)?(dropout|drop_rate|label_smoothing)") and 0 <= default < 1:
+        return f"{{ low = 0.0, high = {max(0.5, default)} }}{after}"
+    if named(r"gamma|discount(_factor)?|gae_lambda|momentum|beta_?[12]|(.*_)?ema(_decay)?") and 0 < default < 1:
+        return f"{{ low = {min(0.9, default)}, high = {max(0.999, default)} }}{after}"
+    if named(r"(.*_)?clip(_.*)?|max_grad_norm") and default > 0:
+        return f"{{ low = {default / 3:.1e}, high = {default * 3:.1e}, log = true }}{after}"
+    return None
+
+
+def _options(tree: ast.Module, source: str) -> Iterator[Option]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield from _declared(node)
+        elif isinstance(node, ast.ClassDef) and any(library in source for library in LIBRARIES):
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                    name = field.target.id
+                    yield Option(name, f"++{name}=" if "hydra" in source else f"--{name}", _literal(field.value))
+        elif isinstance(node, ast.FunctionDef) and "typer" in source:
+            for argument, default in zip(reversed(node.args.args), reversed(node.args.defaults), strict=False):
+                value = default.args[0] if isinstance(default, ast.Call) and default.args else default
+                yield Option(argument.arg, f"--{argument.arg.replace('_', '-')}", _literal(value))
+
+
+def _declared(call: ast.Call) -> Iterator[Option]:
+    """Yield the option that a call of argparse, click or absl declares."""
+    called = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    texts = [word for word in map(_literal, call.args) if isinstance(word, str)]
+    keywords = {keyword.arg: _literal(keyword.value) for keyword in call.keywords}
+    if called.startswith("DEFINE_") and texts:
+        yield Option(
+            texts[0], f"--{texts[0]}=", _literal(call.args[1]) if len(call.args) > 1 else keywords.get("default")
+        )
+    elif called in ("add_argument", "option") and texts:
+        flag = max(texts, key=lambda text: (text.startswith("--"), len(text))).partition("/")[0]
+        switch = keywords.get("is_flag") or str(keywords.get("action")).startswith("store_")
+        if flag.startswith("-"):
+            yield Option(flag.lstrip("-").replace("-", "_"), flag, False if switch else keywords.get("default"))
+
+
+def _literal(node: ast.expr | None) -> Any:
+    with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None if node is None else ast.literal_eval(node)
+    return None

@@ -1,0 +1,209 @@
+"""A study whose training is a command, in any language."""
+
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import final
+
+from phyla import plugins, settings
+from phyla.arguments import suggest_arguments
+from phyla.errors import ConfigurationError
+from phyla.space import Space
+from phyla.worker import placeholders
+from phyla.worker.placeholders import Argument
+from phyla.worker.trial import Trial
+
+SCRIPT_BYTES = 10_000_000
+"""Size of the largest file in the arguments whose edits are noticed."""
+
+
+@final
+@dataclass(frozen=True)
+class Command:
+    """A command that trains one trial; give it to `Study(train=...)` in place of a function.
+
+    No shell runs it. Placeholders are filled in argument by argument: `{NAME}` for each hyperparameter (`{opt/lr}`
+    for one in a group), `{source}` (the directory to load from, absent at the root), `{source:*.pth}` (the newest
+    file in it that matches), `{save_to}`, `{metrics}`, `{params_file}`, `{working_dir}`, `{seed}`, `{member}`,
+    `{trial}`, `{generation}`, `{start_step}`, `{end_step}`, `{steps}` and `{gpus}`. `{hydra}` becomes several
+    arguments. Write other braces twice. `docs/how-to/commands.md` describes what the command does with them.
+
+    Args:
+        arguments: the program and its arguments. A list inside is left out when one of its values is absent, as in
+            `["python", "train.py", ["--resume", "{source}"]]`.
+        metrics: name to a regular expression with one group, searched in each line of standard output. The name
+            `step` gives the step of what follows.
+        tensorboard: name to (glob, tag): scalars from the event files that match. The glob is relative to
+            `{working_dir}`, and may have placeholders.
+        env: further environment variables; values may have placeholders. They are stored with the study: leave
+            secrets in the environment of `phyla run`, which commands inherit.
+        cwd: where it runs, perhaps with placeholders; by default the current directory when this is made. In a
+            study file in TOML it is relative to the file.
+        timeout_s: seconds one attempt may take; None for no limit.
+        grace_s: seconds between SIGTERM, when it has to stop, and the end of everything that it started.
+
+    Raises:
+        ConfigurationError: an argument makes no sense.
+    """
+
+    arguments: Sequence[Argument]
+    _: KW_ONLY
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    tensorboard: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | Path | None = None
+    timeout_s: float | None = None
+    grace_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        arguments = self.arguments
+        if isinstance(arguments, str) or not isinstance(arguments, Sequence) or not arguments:
+            raise ConfigurationError(
+                f"Command({arguments!r}): give a list of texts, such as ['python', 'train.py', '--lr', '{{lr}}']; "
+                "no shell splits or runs it"
+            )
+        where = "Command(arguments=...)"
+        checked = tuple(placeholders.normalized(each, where) for each in arguments)
+        if not isinstance(checked[0], str) or not checked[0]:
+            raise ConfigurationError(f"{where}: the first argument is {arguments[0]!r}; give the program to run")
+        for each in checked:
+            if isinstance(each, str) and any(one.name == "source" for one in placeholders.fields_of(each)):
+                raise ConfigurationError(
+                    f"{where}: {each!r} is absent at the root, where there is nothing to load; put it into a list "
+                    f"of its own, such as ['--resume', {each!r}], which is left out then"
+                )
+        for name in ("metrics", "tensorboard", "env"):
+            value = getattr(self, name)
+            if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+                raise ConfigurationError(f"Command({name}={value!r}): give a mapping by name")
+        for name, pattern in self.metrics.items():
+            _check_pattern(name, pattern)
+        object.__setattr__(self, "arguments", checked)
+        object.__setattr__(self, "metrics", dict(self.metrics))
+        object.__setattr__(
+            self, "tensorboard", {name: _scalar(name, one) for name, one in self.tensorboard.items()}
+        )
+        for name, value in self.env.items():
+            if not isinstance(value, str):
+                raise ConfigurationError(f"Command(env={{{name!r}: {value!r}}}): write {str(value)!r}")
+            if name.startswith("PHYLA_"):
+                raise ConfigurationError(f"Command(env={{{name!r}: ...}}): phyla itself sets variables PHYLA_*")
+        object.__setattr__(self, "env", dict(self.env))
+        folder = str(self.cwd or "")
+        object.__setattr__(self, "cwd", folder if folder.startswith("{") else str(Path(folder).absolute()))
+        for text in self._texts:
+            if placeholders.Field(placeholders.HYDRA) in placeholders.fields_of(text):
+                raise ConfigurationError(f"Command(...): {text!r}: {{hydra}} can only be one of the arguments")
+        if self.timeout_s is not None and not _seconds(self.timeout_s) > 0:
+            raise ConfigurationError(f"Command(timeout_s={self.timeout_s!r}): must be above 0, or None")
+        if not _seconds(self.grace_s) >= 0:
+            raise ConfigurationError(f"Command(grace_s={self.grace_s!r}): must be at least 0")
+
+    @property
+    def _texts(self) -> tuple[str, ...]:
+        """Texts with placeholders besides the arguments."""
+        return (str(self.cwd), *self.env.values(), *(glob for glob, _ in self.tensorboard.values()))
+
+    def __call__(self, trial: Trial) -> None:
+        """Run the command for one trial."""
+        from phyla.worker.commanded import run
+
+        run(self, trial)
+
+    def __str__(self) -> str:
+        return " ".join(map(str, _flat(self.arguments)))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the placeholders that it uses."""
+        return frozenset(each.name for each in placeholders.fields_of((*self.arguments, *self._texts)))
+
+    def check_space(self, space: Space) -> None:
+        """Refuse placeholders that a search space does not fill in; see `placeholders.check`."""
+        placeholders.check(self.arguments, self._texts, space, "Command(...)")
+
+    def check_program(self) -> None:
+        """Make sure, before a trial is claimed, that the program can be run.
+
+        Raises:
+            ConfigurationError: it is missing, or not executable.
+        """
+        program, folder = str(self.arguments[0]), str(self.cwd)
+        if "{" in program or "{" in folder:
+            return
+        if not Path(folder).is_dir():
+            raise ConfigurationError(f"the command {self} runs in {folder}, and there is no such directory")
+        if "/" not in program:
+            path = self.env.get("PATH", settings.child_environment({}).get("PATH"))
+            if shutil.which(program, path=path) is None:
+                here = Path(folder, program).is_file()
+                hint = f"; write './{program}' for the file in {folder}" if here else ""
+                raise ConfigurationError(f"the command {self}: there is no program {program!r} in PATH{hint}")
+            return
+        file = Path(folder, program)
+        if not file.is_file():
+            raise ConfigurationError(f"the command {self}: there is no file {file}")
+        if not os.access(file, os.X_OK):
+            raise ConfigurationError(
+                f"the command {self}: {file} is not executable; run chmod +x {file}, or name its interpreter, as "
+                f"in ['sh', {program!r}, ...]"
+            )
+
+    def digest(self) -> str:
+        """Return a digest of the command, its environment variables, and the scripts that it names."""
+        encoded = {**_encoded(self), "cwd": None}
+        found = [hashlib.sha256(json.dumps(encoded, sort_keys=True).encode(errors="surrogatepass")).hexdigest()]
+        for argument in _flat(self.arguments):
+            file = Path(str(self.cwd), argument)
+            if "{" not in argument and file.is_file() and file.stat().st_size <= SCRIPT_BYTES:
+                found.append(hashlib.sha256(file.read_bytes()).hexdigest())
+        return hashlib.sha256("".join(found).encode()).hexdigest()[:16]
+
+
+suggest_arguments(Command)
+
+
+def _seconds(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+
+
+def _encoded(command: Command) -> dict[str, object]:
+    encoded = plugins.encode(command)
+    assert isinstance(encoded, dict)
+    return encoded
+
+
+def _flat(arguments: Sequence[Argument]) -> list[str]:
+    return [one for each in arguments for one in ([each] if isinstance(each, str) else _flat(each))]
+
+
+def _check_pattern(name: str, pattern: object) -> None:
+    where = f"Command(metrics={{{name!r}: {pattern!r}}})"
+    if not isinstance(pattern, str):
+        raise ConfigurationError(f"{where}: give a regular expression with one group, such as r'loss=(\\S+)'")
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+    if groups != 1:
+        raise ConfigurationError(
+            f"{where}: it has {groups} groups; give one, around the number, such as r'loss=(\\S+)'. Other "
+            "parentheses are written (?:...)"
+        )
+
+
+def _scalar(name: str, given: object) -> tuple[str, str]:
+    if isinstance(given, Sequence) and not isinstance(given, str) and len(given) == 2:
+        glob, tag = given
+        if isinstance(glob, str) and isinstance(tag, str) and glob and tag:
+            return glob, tag
+    raise ConfigurationError(
+        f"Command(tensorboard={{{name!r}: {given!r}}}): give the files and the tag, such as ('**/*tfevents*', "
+        "'eval/loss')"
+    )

@@ -1,0 +1,248 @@
+"""Runs the command of a study for one trial, reads what it reports, and says how it ended."""
+
+import errno
+import json
+import re
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from phyla import settings
+from phyla.errors import (
+    CheckpointError,
+    CheckpointsAbsent,
+    CheckpointStorageFailed,
+    CommandFailed,
+    ConfigurationError,
+    GivenBack,
+    MetricsUnreadable,
+    NoCheckpoint,
+    NoFitness,
+    UsageError,
+)
+from phyla.records import Phase
+from phyla.space import Params
+from phyla.worker import placeholders, processes
+from phyla.worker.readings import EventFiles, Reading, Readings
+from phyla.worker.trial import Trial, session_of
+
+if TYPE_CHECKING:
+    from phyla.worker.command import Command
+
+GIVE_BACK = 75
+"""Exit status of a command that asks to be run again later, EX_TEMPFAIL of sysexits.h."""
+POLL_S = 0.1
+"""How often metrics are read, and requests to stop are looked for; the end of a command is noticed at once."""
+TAIL_BYTES = 1500
+LAST_CHARACTERS = 200
+
+
+def run(command: "Command", trial: Trial) -> None:
+    """Run a command for one trial; return when it has trained to the end, or was asked to stop.
+
+    Raises:
+        CommandFailed: its exit status is neither 0 nor 75, a signal ended it, it took too long, or cannot start.
+        GivenBack: its exit status is 75.
+        MetricsUnreadable: a line of its metrics makes no sense.
+        NoCheckpoint: it left nothing in `{save_to}`.
+        ConfigurationError: a value is absent, or the source has no file that matches.
+    """
+    _Run(command, trial).run()
+
+
+@final
+@dataclass
+class _Run:
+    command: "Command"
+    trial: Trial
+    _: KW_ONLY
+    reached: int = -1
+    asked: bool = False
+    late: bool = False
+    bad: MetricsUnreadable | None = None
+    values: dict[str, str | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        command, trial = self.command, self.trial
+        self.session = session = session_of(trial)
+        self.folder = trial.working_dir
+        self.output, self.errors = (self.folder / f"{name}-{trial.token}.txt" for name in ("stdout", "stderr"))
+        metrics, params_file = self.folder / f"metrics-{trial.token}.jsonl", self.folder / "params.json"
+        self.params: dict[str, Any] = dict(session.record.params)
+        nested = json.dumps(Params.of_flat(self.params).nested())
+        metrics.touch()
+        params_file.write_text(nested)
+        self._note_use()
+        source = session.progress or session.parent
+        facts = {
+            "source": None if source is None else source.path.absolute(),
+            "save_to": trial.checkpoint_dir.absolute(),
+            "metrics": metrics.absolute(),
+            "params_file": params_file.absolute(),
+            "working_dir": self.folder.absolute(),
+            "seed": trial.seed,
+            "member": trial.member,
+            "trial": trial.id,
+            "generation": trial.generation,
+            "start_step": trial.start_step if session.progress is None else session.progress.step,
+            "end_step": trial.end_step,
+            "steps": 0,
+            "gpus": ",".join(settings.visible_gpus() or ()) or None,
+        }
+        facts["steps"] = trial.end_step - int(str(facts["start_step"]))
+        known = {name: None if value is None else str(value) for name, value in facts.items()}
+        hyperparameters = {name: placeholders.text_of(value) for name, value in self.params.items()}
+        self.values = {**dict.fromkeys(command.names), **hyperparameters, **known}
+        self.environment = {f"PHYLA_{name.upper()}": value for name, value in known.items()}
+        self.environment["PHYLA_PARAMS"] = nested
+        self.readings = Readings(metrics, self.output, command.metrics, None)
+
+    def _note_use(self) -> None:
+        """Note what the command cannot be using: it names some placeholders, and not others."""
+        used = self.command.names
+        named = used & self.params.keys()
+        for name in named if named and not used & {"params_file", placeholders.HYDRA} else self.params:
+            _ = self.trial.params[name]
+        if "source" in used or "save_to" not in used:
+            _ = self.trial.source
+
+    def run(self) -> None:
+        command = self.command
+        try:
+            arguments = placeholders.filled_arguments(command.arguments, self.values, self.params)
+            own = {name: placeholders.filled(value, self.values) for name, value in command.env.items()}
+            cwd = placeholders.filled(str(command.cwd), self.values)
+            globs = {
+                name: (placeholders.filled(glob, self.values), tag)
+                for name, (glob, tag) in command.tensorboard.items()
+            }
+        except placeholders.Absent as absent:
+            raise ConfigurationError(
+                f"{absent} has no value in this trial; put its argument into a list of its own, such as "
+                f"['--option', '{absent}'], which is left out then"
+            ) from None
+        if globs:
+            self.readings.events = EventFiles(self.folder, globs)
+        self.session.watch.enter(Phase.TRAINING)
+        with self.output.open("wb") as output, self.errors.open("wb") as errors:
+            try:
+                environment = {**self.environment, **own}
+                process = processes.Process(
+                    arguments, output=output, errors=errors, environment=environment, cwd=cwd
+                )
+                with process:
+                    status = self._follow(process)
+            except processes.CannotStart as error:
+                hint = "; its first line should name an interpreter, such as #!/bin/sh"
+                text = f"{error}{hint if error.errno == errno.ENOEXEC else ''}"
+                raise CommandFailed("it cannot be started", text) from None
+        self.session.watch.enter(Phase.SAVING)
+        self._conclude(arguments, status)
+
+    def _follow(self, process: processes.Process) -> int:
+        """Read what a command reports until it has ended, and ask it to stop if it should; return its status."""
+        command, began = self.command, time.monotonic()
+        ends_at: float | None = None
+        while (status := process.wait(POLL_S)) is None:
+            self._read()
+            now = time.monotonic()
+            self.late = self.late or (command.timeout_s is not None and now - began >= command.timeout_s)
+            if ends_at is None and (self.late or self.bad is not None or self.trial.should_stop):
+                self.asked, ends_at = True, now + command.grace_s
+                process.terminate()
+            elif ends_at is not None and now >= ends_at:
+                process.kill()
+        # What was killed may have left half a line.
+        self._read(last=status >= 0)
+        return status
+
+    def _read(self, *, last: bool = False) -> None:
+        """Take what is new; a line that makes no sense does not keep those behind it from counting."""
+        while True:
+            try:
+                for reading in self.readings.read(last=last):
+                    self._take(reading)
+                return
+            except MetricsUnreadable as error:
+                self.bad = self.bad or error
+
+    def _take(self, reading: Reading) -> None:
+        try:
+            if reading.metrics:
+                self.trial.report(reading.metrics, step=reading.step)
+            if reading.saved:
+                self._save(reading)
+        except (UsageError, NoCheckpoint) as error:
+            raise MetricsUnreadable(f"{reading.where}: {error}") from error
+        self.reached = max(self.reached, self.trial.end_step if reading.step is None else reading.step)
+
+    def _save(self, reading: Reading) -> None:
+        session, step = self.session, reading.step
+        assert step is not None
+        session.record.check_progress(step)
+        if step == self.trial.end_step or session.measuring or session.stop_reason is not None:
+            # What is complete at the end is the result.
+            return
+        if not any(session.checkpoint_dir.iterdir()):
+            raise NoCheckpoint("there is nothing in {save_to}; save into that directory first")
+        try:
+            self.trial.save_progress(step)
+        except (CheckpointStorageFailed, CheckpointsAbsent):
+            raise
+        except CheckpointError as error:
+            raise MetricsUnreadable(
+                f"{reading.where}: {error}. After this line, write nothing into {{save_to}} until it is empty"
+            ) from error
+
+    def _conclude(self, arguments: Sequence[str], status: int) -> None:
+        trial, session = self.trial, self.session
+        if self.bad is not None:
+            raise self.bad
+        if self.late:
+            raise self._failed(f"time-out after {self.command.timeout_s:g} s", arguments)
+        saved = session.measuring or any(session.checkpoint_dir.iterdir())
+        if self.asked:
+            if status == 0 and saved and self.reached >= trial.end_step:
+                session.reach(trial.end_step)
+            return
+        if status == GIVE_BACK:
+            raise GivenBack(f"exit status {GIVE_BACK}: {self._last_line()}; all output is in {self.errors}")
+        if status != 0:
+            raise self._failed(processes.how(status), arguments)
+        if not saved:
+            raise NoCheckpoint(
+                "the command ended with exit status 0, and left nothing in {save_to}; it has to save into that "
+                f"directory. All output is in {self.errors}"
+            )
+        if session.unreported:
+            raise NoFitness(session.missing("the command ended without reporting", None))
+        session.reach(trial.end_step)
+
+    def _failed(self, how: str, arguments: Sequence[str]) -> CommandFailed:
+        tails = [
+            f"the end of {file}:\n{tail or '(nothing)'}"
+            for file, tail in ((file, _tail(file)) for file in (self.output, self.errors))
+        ]
+        text = "\n".join([f"{self._last_line()}; all output is in {self.errors}", shlex.join(arguments), *tails])
+        return CommandFailed(how, text)
+
+    def _last_line(self) -> str:
+        """Return the last line with words that the command wrote, first of all to standard error."""
+        for file in (self.errors, self.output):
+            lines = [line.strip() for line in _tail(file).splitlines() if re.search(r"\w", line)]
+            if lines:
+                return lines[-1][:LAST_CHARACTERS]
+        return "it wrote no output"
+
+
+def _tail(path: Path) -> str:
+    """Return the end of a file, which may be large and need not be text."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
+        text = file.read().decode(errors="replace")
+    lines = text.replace("\r", "\n").splitlines()
+    shown = "\n".join("".join(char if char.isprintable() else "\ufffd" for char in line) for line in lines)
+    return shown.strip()

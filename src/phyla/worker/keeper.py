@@ -1,0 +1,124 @@
+"""Keeps a command: runs it, and ends all that it started, in whatever session, when it ends or its worker does.
+
+A program of its own, run by its path: `keeper.py MARK OUTPUT ARGUMENT...`. It imports the standard library only,
+so it starts fast and is small. On Linux it is a child subreaper: whatever loses its parent becomes its child, so
+nothing gets away. Elsewhere only the process group of the command is ended.
+
+It reads orders on standard input: a byte sends SIGTERM to the command, the end of input (its worker is gone) ends
+everything. On standard output it writes one line, `STATUS LEFT` or `error ERRNO`.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+
+VARIABLE = "PHYLA_WORKER"
+GIVE_UP_S = 10.0
+"""Seconds after which a process that cannot be ended is left alone."""
+_ROUND_S = 0.02
+_PR_SET_CHILD_SUBREAPER = 36
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_DEFAULT = (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
+
+
+def main(mark: str, output: int, arguments: list[str]) -> None:
+    """Run the command, and report how it ended."""
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    woken, wakes = os.pipe()
+    for end in (woken, wakes):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    try:
+        child = os.posix_spawnp(
+            arguments[0],
+            arguments,
+            {**os.environ, VARIABLE: mark},  # noqa: TID251  # it has no phyla.settings
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, output, 1),
+                (os.POSIX_SPAWN_CLOSE, output),
+            ],
+            setpgroup=0,
+            setsigdef=_DEFAULT,
+        )
+    except OSError as error:
+        _report(f"error {error.errno}")
+        return
+    os.close(output)
+    status = None
+    while status is None:
+        ready, _, _ = select.select([0, woken], [], [])
+        if 0 in ready:
+            if not os.read(0, 1):
+                break
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(child, signal.SIGTERM)
+        if woken in ready:
+            os.read(woken, 1000)
+            status = _reaped().get(child)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if status is None or sys.platform != "linux":
+            os.killpg(child, signal.SIGKILL)
+    ends_at = time.monotonic() + GIVE_UP_S
+    while (left := _children_left()) and time.monotonic() < ends_at:
+        for pid in _children():
+            # Its number is its own until it is waited for. What it leaves behind is ours in the next round.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        select.select([woken], [], [], _ROUND_S)
+        with contextlib.suppress(BlockingIOError):
+            os.read(woken, 1000)
+        ended = _reaped().get(child)
+        status = ended if status is None else status
+    code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
+    _report(f"{code} {int(left)}")
+
+
+def _report(line: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        os.write(1, line.encode() + b"\n")
+
+
+def _reaped() -> dict[int, int]:
+    """Wait for every child that has ended; return their statuses."""
+    found = {}
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            found[pid] = status
+    return found
+
+
+def _children_left() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _children() -> list[int]:
+    me, found = str(os.getpid()).encode(), []
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc"):  # noqa: PTH208  # no need for paths
+            if name.isdecimal():
+                with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+                    # What follows the name in parentheses: state, parent, ...
+                    if file.read().rpartition(b")")[2].split()[1] == me:
+                        found.append(int(name))
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,211 @@
+"""Arguments of commands with placeholders: what may stand in braces, and how it is filled in."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from phyla.arguments import nearest, suggestion
+from phyla.checkpoints import MANIFEST_NAME
+from phyla.errors import ConfigurationError
+from phyla.space import Scalar, Space
+
+Argument: TypeAlias = "str | Sequence[Argument]"
+"""One argument, or a list of arguments that is left out when one of its values is absent."""
+
+FIXED = (
+    "source",
+    "save_to",
+    "metrics",
+    "params_file",
+    "working_dir",
+    "seed",
+    "member",
+    "trial",
+    "generation",
+    "start_step",
+    "end_step",
+    "steps",
+    "gpus",
+)
+"""Placeholders besides those of the hyperparameters; `{hydra}` fills in several arguments at once."""
+HYDRA = "hydra"
+
+_PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+
+
+class Field(NamedTuple):
+    """A placeholder: its name, and of `{source:*.pth}` the pattern."""
+
+    name: str
+    pattern: str = ""
+
+    def __str__(self) -> str:
+        return f"{{{self.name}{self.pattern and f':{self.pattern}'}}}"
+
+
+class Absent(Exception):
+    """A value that is not there in this trial."""
+
+
+def parts(text: str) -> Iterator[str | Field]:
+    """Split a text into plain text and placeholders.
+
+    Raises:
+        ConfigurationError: it has a single brace, or a placeholder that cannot have a pattern.
+    """
+    end = 0
+    for found in _PART.finditer(text):
+        if end < found.start():
+            yield text[end : found.start()]
+        end = found.end()
+        if found[1] is None:
+            if len(found[0]) == 1:
+                raise ConfigurationError(
+                    f"{text!r} has a single {found[0]!r}; write it twice if it is no placeholder: {found[0] * 2}"
+                )
+            yield found[0][0]
+            continue
+        name, colon, pattern = found[1].partition(":")
+        if colon and (name != "source" or not pattern):
+            raise ConfigurationError(
+                f"{text!r}: only {{source:PATTERN}} takes a pattern, as in {{source:*.pth}}; write other braces "
+                "twice"
+            )
+        yield Field(name, pattern)
+    if end < len(text):
+        yield text[end:]
+
+
+def fields_of(argument: Argument) -> Iterator[Field]:
+    """Iterate over the placeholders of an argument, and of all in it."""
+    for part in parts(argument) if isinstance(argument, str) else argument:
+        if isinstance(part, Field):
+            yield part
+        elif not isinstance(argument, str):
+            yield from fields_of(part)
+
+
+def normalized(argument: object, where: str) -> Argument:
+    """Return an argument with tuples for lists.
+
+    Raises:
+        ConfigurationError: it is not made of texts, or its braces make no sense.
+    """
+    if isinstance(argument, str):
+        found = list(fields_of(argument))
+        if Field(HYDRA) in found and argument != str(Field(HYDRA)):
+            raise ConfigurationError(
+                f"{where}: {argument!r}: {{hydra}} becomes several arguments, so it has to be one by itself"
+            )
+        return argument
+    if isinstance(argument, Sequence) and not isinstance(argument, bytes):
+        return tuple(normalized(each, where) for each in argument)
+    raise ConfigurationError(f"{where}: {argument!r} is not a text; write {str(argument)!r}")
+
+
+def check(arguments: Sequence[Argument], others: Sequence[str], space: Space, where: str) -> None:
+    """Refuse placeholders that a search space does not fill in.
+
+    Raises:
+        ConfigurationError: names the placeholder, and the one that was probably meant.
+    """
+    names = list(space.parameters)
+    for name in names:
+        if name in (*FIXED, HYDRA):
+            raise ConfigurationError(
+                f"{where}: the hyperparameter {name!r} has the name of the placeholder {{{name}}}; rename it, "
+                f"or put it into a group, as in 'model/{name}'"
+            )
+    known = (*names, *FIXED, HYDRA)
+    for field in (*fields_of(arguments), *fields_of(others)):
+        if field.name not in known:
+            near = nearest(field.name, known)
+            hint = f"{where}: there is no placeholder {field}; " + suggestion(field.name, known)
+            raise ConfigurationError(hint if near else f"{hint}. Write other braces twice")
+    for argument in arguments:
+        if isinstance(argument, str):
+            for field in fields_of(argument):
+                if field.name in names and space.parameters[field.name].when is not None:
+                    raise ConfigurationError(
+                        f"{where}: {field} is not active in every trial; put {argument!r} into a list of its own, "
+                        f"such as [{argument!r}], which is left out then"
+                    )
+
+
+def text_of(value: Scalar) -> str | None:
+    """Return the value of a hyperparameter as an argument: `true` and `false` for booleans; None is absent."""
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def filled(text: str, values: Mapping[str, str | None]) -> str:
+    """Return a text with its placeholders filled in.
+
+    Raises:
+        Absent: a value is not there in this trial.
+        ConfigurationError: the source has no file that matches the pattern.
+    """
+    done = []
+    for part in parts(text):
+        value = part if isinstance(part, str) else values[part.name]
+        if value is None:
+            raise Absent(str(part))
+        done.append(str(newest(Path(value), part.pattern)) if isinstance(part, Field) and part.pattern else value)
+    return "".join(done)
+
+
+def filled_arguments(
+    arguments: Sequence[Argument], values: Mapping[str, str | None], params: Mapping[str, Scalar]
+) -> list[str]:
+    """Return the arguments of one trial; lists in which a value is absent are left out.
+
+    Raises:
+        Absent: a value is not there that is not in a list of its own.
+        ConfigurationError: the source has no file that matches a pattern.
+    """
+    done: list[str] = []
+    for argument in arguments:
+        if not isinstance(argument, str):
+            with suppress(Absent):
+                done += filled_arguments(argument, values, params)
+        elif argument == str(Field(HYDRA)):
+            done += hydra_overrides(params, values["working_dir"] or "")
+        else:
+            done.append(filled(argument, values))
+    return done
+
+
+def newest(folder: Path, pattern: str) -> Path:
+    """Return the file that matches and was written last.
+
+    Raises:
+        ConfigurationError: none matches; with what there is.
+    """
+    there = [path for path in sorted(folder.glob(pattern)) if path.is_file() and path.name != MANIFEST_NAME]
+    if there:
+        return max(there, key=lambda path: path.stat().st_mtime_ns)
+    names = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST_NAME)
+    shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+    raise ConfigurationError(
+        f"no file matches {Field('source', pattern)}: the checkpoint to load from has {shown}; change the "
+        f"pattern, or save such a file into {{save_to}} (it is in {folder})"
+    )
+
+
+def hydra_overrides(params: Mapping[str, Scalar], working_dir: str) -> list[str]:
+    """Return hyperparameters as Hydra's command line takes them, and where Hydra's own output goes.
+
+    Values are quoted by its grammar: https://hydra.cc/docs/advanced/override_grammar/basic.
+    """
+    overrides = [f"++{name.replace('/', '.')}={_hydra_value(value)}" for name, value in params.items()]
+    return [*overrides, f"hydra.run.dir={_hydra_value(working_dir)}"]
+
+
+def _hydra_value(value: Scalar) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value)
+    # Backslashes count twice only before these; "${" would begin an interpolation.
+    quoted = re.sub(r"(\\*)('|\$\{|\Z)", lambda found: found[1] * 2 + ("\\" if found[2] else "") + found[2], value)
+    return f"'{quoted}'"

@@ -1,0 +1,142 @@
+"""Runs commands contained: whatever they start, in whatever session, ends with them, and with this process."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import IO, Self, final
+
+from phyla import settings
+from phyla.worker import keeper, remains
+
+
+class CannotStart(Exception):
+    """A command could not be started."""
+
+    def __init__(self, program: str, error: OSError) -> None:
+        super().__init__(f"{error.strerror or error}: {program!r}")
+        self.errno = error.errno
+
+
+_MARK = uuid.uuid4().hex
+_NUMBERS = count(1)
+
+
+@final
+class Process:
+    """A running command, and all that it started.
+
+    A keeper process (`keeper.py`) runs it, so that even a SIGKILL to this process leaves nothing behind. On Linux
+    that holds for descendants in any session; elsewhere for those in the command's process group.
+
+    Args:
+        arguments: the program and its arguments.
+        output: where its standard output goes.
+        errors: where its standard error goes.
+        environment: environment variables besides those of this process; None takes one away.
+        cwd: where it runs; by default here.
+
+    Raises:
+        CannotStart: there is no such directory, or the arguments are too long.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        output: IO[bytes],
+        errors: IO[bytes],
+        environment: Mapping[str, str | None] | None = None,
+        cwd: str | None = None,
+    ) -> None:
+        changed = environment or {}
+        own = settings.child_environment({name: value for name, value in changed.items() if value is not None})
+        inherited = own.pop(keeper.VARIABLE, None) or f"{_MARK}:"
+        self._mark = f"{inherited}{next(_NUMBERS)}:"
+        self._program = arguments[0]
+        self._ended: int | None = None
+        try:
+            self._keeper = subprocess.Popen(
+                [sys.executable, "-I", "-S", keeper.__file__, self._mark, str(output.fileno()), *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                # Without the mark: the keeper outlives a worker whose supervisor ends all that carries its mark.
+                env={name: value for name, value in own.items() if changed.get(name, "") is not None},
+                cwd=cwd,
+                pass_fds=[output.fileno()],
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise CannotStart(cwd or self._program, error) from error
+        except ValueError as error:
+            raise CannotStart(self._program, OSError(str(error))) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End everything that is still running."""
+        self.kill()
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """Return the exit status, -N for signal N, once the command has ended and nothing of it is left.
+
+        Args:
+            timeout_s: seconds to wait at most; then None is returned.
+
+        Raises:
+            CannotStart: there is no such program, or it is not executable.
+        """
+        report = self._keeper.stdout
+        assert report is not None
+        if self._ended is None and not select.select([report], [], [], timeout_s)[0]:
+            return None
+        if self._ended is None:
+            words = report.read().split()
+            self._close()
+            if not words:
+                # Somebody ended the keeper; what it kept carries the mark.
+                remains.end_marked(self._mark)
+            self._ended = -signal.SIGKILL if not words else int(words[0]) if words[0] != b"error" else 127
+            if words[:1] == [b"error"]:
+                raise CannotStart(self._program, OSError(int(words[1]), os.strerror(int(words[1]))))
+        return self._ended
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the command."""
+        assert self._keeper.stdin is not None
+        if self._ended is None:
+            with suppress(BrokenPipeError):
+                self._keeper.stdin.write(b"t")
+
+    def kill(self) -> None:
+        """End the command and everything that it started; return when they are gone."""
+        if self._ended is None:
+            assert self._keeper.stdin is not None
+            self._keeper.stdin.close()
+            with suppress(CannotStart):
+                self.wait()
+
+    def _close(self) -> None:
+        for pipe in (self._keeper.stdin, self._keeper.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._keeper.wait()
+
+
+def how(status: int) -> str:
+    """Return how a command ended, in words."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"{name}, out of memory?" if -status == signal.SIGKILL else name

@@ -1,0 +1,237 @@
+"""Reads what a command reports while it runs: JSON lines, its standard output, and TensorBoard's event files."""
+
+import json
+import re
+import struct
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from phyla.errors import ConfigurationError, MetricsUnreadable
+
+LINE_BYTES = 1 << 20
+"""Longest line that is read; of a longer one this much."""
+EVENTS_S = 1.0
+"""How often event files are looked for."""
+SHOWN = 120
+"""Characters of a line that an error shows."""
+_HEADER = struct.Struct("<QI")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one line reported: metrics, their step if it says one, and whether `{save_to}` is complete for it."""
+
+    metrics: Mapping[str, Any]
+    step: int | None
+    where: str
+    saved: bool = False
+
+
+@final
+class Lines:
+    """The complete lines that a growing file has gained; half a line waits for its end."""
+
+    def __init__(self, path: Path, ends: bytes = b"\n") -> None:
+        self.path = path
+        self._ends = re.compile(b"[" + ends + b"]")
+        self._at = 0
+        self._number = 0
+        self._rest = b""
+        self._waiting: deque[bytes] = deque()
+        self._gone = False
+
+    def read(self, *, last: bool = False) -> Iterator[tuple[str, bytes]]:
+        """Iterate over new lines, each with its place; with `last` also over one that has no end."""
+        if self._gone:
+            return
+        try:
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            self._gone = True
+            raise MetricsUnreadable(f"the command deleted {self.path}, which is read while it runs") from None
+        with file:
+            if file.seek(0, 2) < self._at:
+                self._at, self._rest = 0, b""
+                raise MetricsUnreadable(f"{self.path} became shorter: append lines to it, in mode 'a' or with >>")
+            file.seek(self._at)
+            while True:
+                while self._waiting:
+                    yield self._next(self._waiting.popleft())
+                if not (chunk := file.read(LINE_BYTES)):
+                    break
+                self._at += len(chunk)
+                pieces = self._ends.split(chunk)
+                pieces[0] = self._rest + pieces[0]
+                self._rest = pieces.pop()[:LINE_BYTES]
+                self._waiting.extend(pieces)
+        if last and self._rest:
+            line, self._rest = self._rest, b""
+            yield self._next(line)
+
+    def _next(self, line: bytes) -> tuple[str, bytes]:
+        self._number += 1
+        return f"{self.path}, line {self._number}", line[:LINE_BYTES]
+
+
+@final
+@dataclass
+class Readings:
+    """All that a command reports, in the order in which it is found."""
+
+    metrics: Path
+    output: Path
+    patterns: Mapping[str, str]
+    events: "EventFiles | None"
+    _step: int | None = None
+    _looked_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._lines = Lines(self.metrics)
+        self._output = Lines(self.output, b"\r\n")
+        self._patterns = {name: re.compile(pattern) for name, pattern in self.patterns.items()}
+
+    def read(self, *, last: bool = False) -> Iterator[Reading]:
+        """Iterate over what is new.
+
+        Raises:
+            MetricsUnreadable: names the file and the line; the next call goes on behind it.
+        """
+        for where, line in self._lines.read(last=last):
+            if line.strip():
+                yield _reading(where, line)
+        if self._patterns:
+            for where, line in self._output.read(last=last):
+                yield from self._searched(where, line.decode(errors="replace"))
+        now = time.monotonic()
+        if self.events is not None and (last or now - self._looked_at >= EVENTS_S):
+            self._looked_at = now
+            yield from self.events.read()
+
+    def _searched(self, where: str, line: str) -> Iterator[Reading]:
+        found = {}
+        for name, pattern in self._patterns.items():
+            match = pattern.search(line)
+            if match is not None and match[1] is not None:
+                try:
+                    found[name] = float(match[1])
+                except ValueError:
+                    raise MetricsUnreadable(
+                        f"{where}: the regular expression of {name!r} found {match[1]!r:.{SHOWN}}, not a number"
+                    ) from None
+        if "step" in found:
+            self._step = _whole(found.pop("step"), where)
+        if found:
+            yield Reading(found, self._step, where)
+
+
+def _reading(where: str, line: bytes) -> Reading:
+    text = line.decode(errors="replace").strip()
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MetricsUnreadable(
+            f"{where} is not JSON ({error}): {text!r:.{SHOWN}}. Write one object a line, such as "
+            '{"step": 10, "loss": 0.3}'
+        ) from None
+    if not isinstance(value, dict):
+        raise MetricsUnreadable(f"{where} is not a JSON object: {text!r:.{SHOWN}}")
+    step = value.pop("step", None)
+    saved = value.pop("saved", False)
+    if saved not in (True, False) or (saved and step is None):
+        raise MetricsUnreadable(f'{where}: {text!r:.{SHOWN}}; write {{"step": 25, "saved": true}}')
+    return Reading(value, None if step is None else _whole(step, where), where, saved=bool(saved))
+
+
+def _whole(step: object, where: str) -> int:
+    number = isinstance(step, (int, float)) and not isinstance(step, bool)
+    if not number or step != step or abs(step) >= 2**63 or int(step) != step:  # type: ignore[call-overload,arg-type]
+        raise MetricsUnreadable(f"{where}: step {step!r:.{SHOWN}} is not a whole number")
+    return int(step)  # type: ignore[call-overload,no-any-return]
+
+
+@final
+@dataclass
+class EventFiles:
+    """Scalars from the event files of TensorBoard that a command writes.
+
+    Attributes:
+        folder: what globs are relative to.
+        wanted: name to (glob, tag).
+    """
+
+    folder: Path
+    wanted: Mapping[str, tuple[str, str]]
+    _at: dict[Path, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        event_class()
+        # Those of earlier attempts have been read.
+        self._at = {file: file.stat().st_size for file in self._found()}
+
+    def _found(self) -> dict[Path, dict[str, str]]:
+        """Return the files that match, each with the names of its tags."""
+        found: dict[Path, dict[str, str]] = {}
+        for name, (glob, tag) in self.wanted.items():
+            # An absolute glob may have been made with {working_dir} or {save_to}.
+            root, pattern = (Path("/"), glob.lstrip("/")) if glob.startswith("/") else (self.folder, glob)
+            for file in sorted(root.glob(pattern)):
+                if file.is_file():
+                    found.setdefault(file, {})[tag] = name
+        return found
+
+    def read(self) -> Iterator[Reading]:
+        """Iterate over new scalars; an event that is only half written waits for its end."""
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+        event = event_class()()
+        for path, names in self._found().items():
+            with path.open("rb") as file:
+                while True:
+                    file.seek(self._at.get(path, 0))
+                    header = file.read(_HEADER.size)
+                    length = _HEADER.unpack(header)[0] if len(header) == _HEADER.size else 0
+                    if length > LINE_BYTES << 10:
+                        raise MetricsUnreadable(f"{path} is not an event file of TensorBoard")
+                    body = file.read(length + 4)
+                    if len(header) < _HEADER.size or len(body) < length + 4:
+                        break
+                    self._at[path] = file.tell()
+                    try:
+                        event.ParseFromString(body[:-4])
+                    except DecodeError:
+                        raise MetricsUnreadable(f"{path} is not an event file of TensorBoard") from None
+                    for value in event.summary.value:
+                        if value.tag in names:
+                            found = {names[value.tag]: _number(value)}
+                            yield Reading(found, int(event.step), f"{path}, tag {value.tag}")
+
+
+def event_class() -> Any:
+    """Return the class of TensorBoard's events.
+
+    Raises:
+        ConfigurationError: tensorboardX is not installed.
+    """
+    try:
+        from tensorboardX.proto.event_pb2 import Event
+    except ImportError:
+        raise ConfigurationError(
+            'Command(tensorboard=...) needs tensorboardX: pip install "phyla[tensorboard]"'
+        ) from None
+    return Event
+
+
+def _number(value: Any) -> float:
+    """Return a scalar, which newer writers store as a tensor."""
+    if not value.HasField("tensor"):
+        return float(value.simple_value)
+    tensor = value.tensor
+    packed = {1: "<f", 2: "<d"}.get(tensor.dtype)
+    if packed and len(tensor.tensor_content) == struct.calcsize(packed):
+        return float(struct.unpack(packed, tensor.tensor_content)[0])
+    return float([*tensor.float_val, *tensor.double_val, float("nan")][0])

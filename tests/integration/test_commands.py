@@ -1,0 +1,365 @@
+"""Studies that train with commands: real processes, what they report, how they end, and what is left of them."""
+
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import phyla
+from command_line import Phyla
+from phyla.errors import StudyChanged, StudyFailed
+from phyla.records import AttemptState
+
+SRC = Path(phyla.__file__).parents[1]
+DESCENT = """
+x=10
+if [ -n "$6" ]; then x=$(cat "$6/x"); fi
+awk -v x="$x" -v lr="$1" -v from="$2" -v to="$3" -v metrics="$5" 'BEGIN {
+  for (step = from; step < to; step++) {
+    x -= lr * 2 * x
+    printf "{\\"step\\": %d, \\"loss\\": %.17g}\\n", step + 1, x * x >> metrics
+  }
+  printf "%.17g\\n", x
+}' > "$4/x"
+"""
+ARGUMENTS = ("sh", "train.sh", "{lr}", "{start_step}", "{end_step}", "{save_to}", "{metrics}", ["{source}"])
+PROGRAM = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+static FILE *in(const char *folder, const char *mode) {
+  char path[4096];
+  snprintf(path, sizeof path, "%s/x.bin", getenv(folder));
+  return fopen(path, mode);
+}
+int main(int count, char **arguments) {
+  double x = 10, lr = atof(arguments[1]);
+  if (getenv("PHYLA_SOURCE")) { FILE *old = in("PHYLA_SOURCE", "rb"); fread(&x, sizeof x, 1, old); fclose(old); }
+  for (int step = 0; step < atoi(getenv("PHYLA_STEPS")); step++) x -= lr * 2 * x;
+  FILE *new = in("PHYLA_SAVE_TO", "wb"); fwrite(&x, sizeof x, 1, new); fclose(new);
+  printf("step %s: loss=%.17g\n", getenv("PHYLA_END_STEP"), x * x);
+  return 0;
+}
+"""
+
+
+def study(
+    home: Path, command: Callable[..., object], members: int = 1, trials: int = 2, **more: Any
+) -> phyla.Study:
+    return phyla.Study(
+        "commands",
+        phyla.Space(lr=phyla.Float(0.01, 0.1, log=True)),
+        phyla.Minimize("loss"),
+        phyla.PBT(population_size=members, steps_per_trial=10, total_steps=10 * trials, quorum=1.0),
+        command,
+        home=home,
+        **more,
+    )
+
+
+def shell(folder: Path, script: str, **options: Any) -> phyla.Command:
+    """Return a command that runs a shell script with `{save_to}`, `{metrics}`, and `{source}` if any."""
+    (folder / "script.sh").write_text(script)
+    return phyla.Command(["sh", "script.sh", "{save_to}", "{metrics}", ["{source}"]], cwd=folder, **options)
+
+
+GOOD = 'echo 1 > "$1/x"; echo "{\\"loss\\": 1}" >> "$2"\n'
+
+
+def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+    ends_at = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < ends_at
+        time.sleep(0.02)
+
+
+def losses(results: phyla.Results) -> list[tuple[int, int, float]]:
+    return sorted((one.member, one.generation, float(one.metrics["loss"])) for one in results.trials())  # type: ignore[arg-type]
+
+
+def attempts(results: phyla.Results) -> list[AttemptState]:
+    return [attempt.state for attempt in results.attempts()]
+
+
+def in_python(trial: phyla.Trial) -> None:
+    x = float((trial.source.path / "x").read_text()) if trial.source else 10.0
+    for step in trial.steps():
+        x -= trial.params["lr"] * 2 * x
+        trial.report(loss=x * x, step=step + 1)
+    (trial.checkpoint_dir / "x").write_text(f"{x:.17g}")
+
+
+def test_a_shell_script_and_a_compiled_program_train_as_a_function_does(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(DESCENT)
+    (tmp_path / "train.c").write_text(PROGRAM)
+    subprocess.run(["cc", "-o", "train", "train.c"], cwd=tmp_path, check=True, capture_output=True)
+    function = study(tmp_path / "function", in_python, members=3, trials=3).run()
+    script = study(tmp_path / "script", phyla.Command(ARGUMENTS, cwd=tmp_path), members=3, trials=3).run(workers=2)
+    patterns = {"loss": r"loss=(\S+)", "step": r"^step (\d+)"}
+    compiled = phyla.Command(["./train", "{lr}"], cwd=tmp_path, metrics=patterns)
+    program = study(tmp_path / "program", compiled, members=3, trials=3).run()
+    expected = losses(function)
+    for results in (script, program):
+        assert results.counts() == {"completed": 9}
+        assert [found[:2] for found in losses(results)] == [found[:2] for found in expected]
+        assert [found[2] for found in losses(results)] == pytest.approx([found[2] for found in expected])
+        assert not results.findings()
+    assert [one.step for one in script.reports(1)] == [*range(1, 11)]
+
+
+def test_a_script_with_a_mistake_ends_the_study_at_its_second_try(tmp_path: Path, cli: Phyla) -> None:
+    command = shell(tmp_path, "echo warming up\nno-such-command --lr\n")
+    began = time.monotonic()
+    with pytest.raises(StudyFailed) as caught:
+        study(tmp_path, command, members=4).run(workers=2)
+    assert time.monotonic() - began < 30
+    message = str(caught.value)
+    assert "failed twice with the same error: CommandFailed: exit status 127: " in message
+    assert "no-such-command: not found; all output is in" in message
+    assert "(the command sh script.sh {save_to} {metrics} {source})" in message
+    results = study(tmp_path, command, members=4).results()
+    error = next(trial.error for trial in results.trials() if trial.failures) or ""
+    assert ".txt:\nwarming up" in error
+    assert ".txt:\nscript.sh: 2: no-such-command" in error
+    assert sum(trial.failures for trial in results.trials()) <= 4
+    assert "exit status 127" in cli("--home", tmp_path, "status", "commands")
+    assert "no-such-command: not found" in cli("--home", tmp_path, "trials", "commands")
+
+
+def test_a_signal_a_time_out_and_what_cannot_start_are_told_apart(tmp_path: Path) -> None:
+    cases = {
+        "SIGSEGV: it wrote no output": shell(tmp_path, "kill -SEGV $$"),
+        "time-out after 0.2 s: waiting": phyla.Command(
+            ["sh", "-c", "trap '' TERM; echo waiting; while :; do sleep 1000; done"], timeout_s=0.2, grace_s=0.1
+        ),
+        "it cannot be started: Exec format error": phyla.Command(["./data"], cwd=tmp_path),
+        "it cannot be started: No such file or directory: '{working_dir}/x'": phyla.Command(
+            ["true"], cwd="{working_dir}/x"
+        ),
+    }
+    (tmp_path / "data").write_bytes(b"\x7fELF")
+    (tmp_path / "data").chmod(0o755)
+    for number, (words, command) in enumerate(cases.items()):
+        made = study(tmp_path / str(number), command)
+        with pytest.raises(StudyFailed, match="failed twice with the same error: CommandFailed"):
+            made.run()
+        error = made.results().trials()[0].error or ""
+        assert words.replace("{working_dir}", f"{tmp_path}/{number}/work/commands/trial-1") in error, error
+
+
+def test_exit_status_75_gives_the_trial_back_without_a_failure_and_without_a_hot_loop(tmp_path: Path) -> None:
+    script = "if [ ! -e again ]; then echo busy >&2; echo >> again; exit 75; fi\n" + GOOD
+    began = time.monotonic()
+    results = study(tmp_path, shell(tmp_path, script), trials=1).run()
+    assert time.monotonic() - began >= 1
+    (trial,) = results.trials()
+    assert (trial.failures, trial.token) == (0, 2)
+    assert attempts(results) == [AttemptState.RELEASED, AttemptState.COMPLETED]
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ('echo "{\\"loss\\": 1}" >> "$2"', "NoCheckpoint: the command .* left nothing in {save_to}"),
+        ('echo 1 > "$1/x"; echo "{\\"step\\": 3, \\"los\\": 1}" >> "$2"', "NoFitness: .*Write a line such as"),
+        (GOOD + 'echo "loss = 1" >> "$2"', "MetricsUnreadable: .*metrics-2.jsonl, line 2 is not JSON"),
+        (GOOD + 'printf "{\\"loss\\"" >> "$2"', "MetricsUnreadable: .*metrics-2.jsonl, line 2 is not JSON"),
+        (GOOD + 'echo "{\\"loss\\": [1]}" >> "$2"', "jsonl, line 2: report.loss=.1.*: a metric is a number"),
+        ('echo "{\\"step\\": 3, \\"saved\\": true}" >> "$2"', "line 1: there is nothing in {save_to}"),
+        ('echo 1 > "$1/x"; echo "{\\"step\\": 99, \\"saved\\": true}" >> "$2"', "line 1: save_progress.step=99"),
+        ('rm "$2"', "the command deleted .*metrics-2.jsonl"),
+    ],
+)  # fmt: skip
+def test_what_a_script_forgets_is_said(tmp_path: Path, script: str, words: str) -> None:
+    made = study(tmp_path, shell(tmp_path, script + "\n"), members=2)
+    with pytest.raises(StudyFailed, match=f"failed twice with the same error: .*{words}"):
+        made.run()
+    assert re.search(words, made.results().trials()[0].error or "")
+
+
+def test_a_bad_line_stops_the_command_and_loses_nothing_else(tmp_path: Path) -> None:
+    script = """
+    if [ -n "$3" ]; then cat "$3/x"; else echo none; fi >> sources
+    if [ ! -e once ]; then
+      touch once; echo saved > "$1/x"; echo '{"step": 2, "saved": true, "loss": 3}' >> "$2"
+      echo oops >> "$2"; echo '{"step": 4, "loss": 2}' >> "$2"; while :; do sleep 0.1; done
+    fi
+    """
+    results = study(tmp_path, shell(tmp_path, script + GOOD), trials=1).run()
+    (trial,) = results.trials()
+    assert (trial.failures, trial.token) == (1, 2)
+    assert attempts(results) == [AttemptState.FAILED, AttemptState.COMPLETED]
+    assert "line 2 is not JSON" in (results.attempts()[0].error or "")
+    # All that it reported counts, and the second attempt went on from what the first one had saved.
+    assert [(one.step, one.metrics["loss"]) for one in results.reports(trial.id)] == [(10, 1.0)]
+    assert (tmp_path / "sources").read_text().split() == ["none", "saved"]
+    assert (tmp_path / "work/commands/trial-1/metrics-1.jsonl").exists()
+
+
+def test_a_source_without_a_file_that_matches(tmp_path: Path) -> None:
+    (tmp_path / "script.sh").write_text(GOOD)
+    command = phyla.Command(["sh", "script.sh", "{save_to}", "{metrics}", ["{source:*.pth}"]], cwd=tmp_path)
+    made = study(tmp_path, command, retries=phyla.Retries(attempts=1, broken=1))
+    with pytest.raises(StudyFailed, match=r"no file matches \{source:\*.pth\}: .* has x; change the pattern"):
+        made.run()
+    assert made.results().counts() == {"completed": 1, "failed": 1}
+
+
+def test_100_mb_of_binary_output_fill_no_memory(tmp_path: Path) -> None:
+    script = "head -c 100000000 /dev/zero\nhead -c 100000000 /dev/urandom >&2\nexit 3\n"
+    made = study(tmp_path, shell(tmp_path, script, metrics={"loss": "loss=(\\d+)"}))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(StudyFailed, match="exit status 3") as caught:
+        made.run()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
+    error = made.results().trials()[0].error or ""
+    assert len(error) < 5000
+    assert all(char.isprintable() or char == "\n" for char in error + str(caught.value))
+    assert (tmp_path / "work/commands/trial-1/stdout-1.txt").stat().st_size == 100_000_000
+
+
+def test_a_command_that_forks_away_leaves_nothing_running(tmp_path: Path) -> None:
+    away = "setsid sh -c 'echo $$ > pid; exec sleep 1000' > /dev/null 2>&1 &\nwhile [ ! -s pid ]; do :; done\n"
+    assert study(tmp_path, shell(tmp_path, away + GOOD), trials=1).run().counts() == {"completed": 1}
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+
+
+LONG = """
+if [ -n "$3" ]; then from=$(cat "$3/x"); else from=0; fi
+echo $$ $from $PHYLA_START_STEP >> pids
+stop() { echo 6 > "$1/x"; echo '{"step": 6, "saved": true}' >> "$2"; exit 0; }
+trap 'stop "$1" "$2"' TERM
+if [ "$from" -lt 10 ] && [ ! -e go ]; then
+  echo 4 > "$1/x"; echo '{"step": 4, "loss": 2, "saved": true}' >> "$2"
+  while [ -e "$1/x" ]; do sleep 0.02; done
+  touch taken; setsid sleep 1000 & echo $! > away
+  while :; do sleep 0.05; done
+fi
+echo 10 > "$1/x"; echo '{"step": 10, "loss": 1}' >> "$2"
+"""
+FILE = """
+import phyla, sys
+study = phyla.Study("commands", phyla.Space(lr=phyla.Float(0.01, 0.1)), phyla.Minimize("loss"),
+    phyla.PBT(population_size=1, steps_per_trial=10, total_steps=10),
+    phyla.Command(["sh", "script.sh", "{save_to}", "{metrics}", ["{source}"]], grace_s=20), home="home")
+if __name__ == "__main__":
+    study.run(workers=int(sys.argv[1]), lease_s=3)
+"""
+
+
+def long_run(folder: Path, workers: int) -> subprocess.Popen[bytes]:
+    (folder / "script.sh").write_text(LONG)
+    (folder / "file.py").write_text(FILE)
+    run = subprocess.Popen(
+        [sys.executable, "file.py", str(workers)], cwd=folder, env={**os.environ, "PYTHONPATH": str(SRC)}
+    )
+    until((folder / "taken").exists)
+    until(lambda: (folder / "away").exists() and (folder / "away").read_text())
+    results = phyla.load_study("commands", home=folder / "home")
+    until(lambda: results.trials()[0].progress_step == 4 or (folder / "go").exists())
+    return run
+
+
+def nothing_left(folder: Path) -> None:
+    pids = [
+        int((folder / "away").read_text()),
+        *(int(line.split()[0]) for line in (folder / "pids").read_text().splitlines()),
+    ]
+    until(lambda: not any(psutil.pid_exists(pid) for pid in pids), 10)
+
+
+@pytest.mark.parametrize("what", ["command", "worker", "run"])
+def test_after_kill_9_nothing_is_left_and_the_trial_goes_on_from_its_progress(tmp_path: Path, what: str) -> None:
+    workers = 0 if what == "run" else 1
+    with long_run(tmp_path, workers) as run:
+        command = psutil.Process(int((tmp_path / "pids").read_text().split()[0]))
+        keeper = command.parent()
+        worker = None if keeper is None else keeper.parent()
+        assert worker is not None
+        assert (worker.pid == run.pid) == (what == "run")
+        (command if what == "command" else worker).kill()
+        if what == "run":
+            run.wait()
+            nothing_left(tmp_path)
+        (tmp_path / "go").touch()
+        if what == "run":
+            with long_run(tmp_path, 0) as again:
+                assert again.wait(60) == 0
+        else:
+            assert run.wait(60) == 0
+    nothing_left(tmp_path)
+    results = phyla.load_study("commands", home=tmp_path / "home")
+    (trial,) = results.trials()
+    assert trial.token == 2
+    assert trial.failures == (0 if what == "run" else 1)
+    # Where the second attempt began: what it loaded, and what it was told.
+    assert (tmp_path / "pids").read_text().splitlines()[-1].split()[1:] == ["4", "4"]
+
+
+def test_sigterm_lets_the_command_save_and_costs_no_attempt(tmp_path: Path) -> None:
+    with long_run(tmp_path, 1) as run:
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(60) != 0
+    nothing_left(tmp_path)
+    (tmp_path / "go").touch()
+    with long_run(tmp_path, 1) as again:
+        assert again.wait(60) == 0
+    (trial,) = phyla.load_study("commands", home=tmp_path / "home").trials()
+    assert (trial.failures, trial.token) == (0, 2)
+    assert (tmp_path / "pids").read_text().splitlines()[-1].split()[1:] == ["6", "6"]
+
+
+def test_a_stopping_rule_stops_a_command_while_it_runs(tmp_path: Path) -> None:
+    script = (
+        'echo 1 > "$1/x"\nif [ -e stopped ]; then echo "{\\"loss\\": 1}" >> "$2"; exit; fi\n'
+        "trap 'touch stopped; exit 0' TERM\n"
+        'echo "{\\"step\\": 1, \\"loss\\": 9}" >> "$2"; while :; do sleep 0.05; done\n'
+    )
+    rule = phyla.strategies.Divergence(above=5.0)
+    results = study(tmp_path, shell(tmp_path, script), trials=1, stopping=rule).run()
+    assert (tmp_path / "stopped").exists()
+    assert results.counts() == {"cancelled": 1, "completed": 1}
+
+
+def test_an_edited_command_is_edited_training_code_and_nobody_joins_with_it(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(DESCENT)
+    study(tmp_path, phyla.Command(ARGUMENTS, cwd=tmp_path), trials=1).run()
+    edited = phyla.Command(ARGUMENTS, cwd=tmp_path, env={"SHARPNESS": "2"})
+    with pytest.raises(StudyChanged, match=r"train.env.SHARPNESS: it has None, given '2'"):
+        study(tmp_path, edited, trials=1).work()
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(tmp_path, elsewhere, ignore=shutil.ignore_patterns("elsewhere"))
+    assert study(tmp_path, phyla.Command(ARGUMENTS, cwd=elsewhere), trials=1).work().counts() == {"completed": 1}
+    assert not study(tmp_path, phyla.Command(ARGUMENTS, cwd=tmp_path), trials=1).run().findings()
+    more = study(tmp_path, edited, trials=2)
+    more.change()
+    (finding,) = more.run().findings()
+    assert finding.text.startswith("the command sh train.sh {lr} {start_step}")
+    assert "changed since this study began" in finding.text
+
+
+def test_what_a_command_does_not_use_is_found(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(GOOD)
+    command = phyla.Command(["sh", "train.sh", "{save_to}", "{metrics}", "{batch}"], cwd=tmp_path)
+    made = phyla.Study(
+        "unused",
+        phyla.Space(lr=phyla.Float(0.01, 0.1), batch=phyla.Choice([1, 2])),
+        phyla.Minimize("loss"),
+        phyla.PBT(population_size=2, steps_per_trial=1, total_steps=2),
+        command,
+        home=tmp_path,
+    )
+    texts = [one.text for one in made.run().findings()]
+    assert any(text.startswith("the command has no {source}: every trial starts from scratch") for text in texts)
+    assert any(text.startswith("the command has no {lr}: the values") for text in texts)
+    assert not any("batch" in text for text in texts)

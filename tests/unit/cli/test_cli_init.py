@@ -1,0 +1,154 @@
+"""`phyla init`: a study file for a script, from its source alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import phyla
+from command_line import Phyla
+from phyla.study.files import load_studies
+
+ARGPARSE = """
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("data")
+parser.add_argument("-b", "--batch-size", type=int, default=64)
+parser.add_argument("--lr", type=float, default=1e-3, help="\\d")
+parser.add_argument("--weight-decay", default=0.0, type=float)
+parser.add_argument("--hidden", type=int, default=128)
+parser.add_argument("--max-steps", type=int, default=20_000)
+parser.add_argument("--resume", action="store_true")
+parser.add_argument("--resume-from", type=str)
+parser.add_argument("--output-dir", default="runs")
+parser.add_argument("--seed", type=int, default=0)
+raise SystemExit("it ran")
+"""
+CLICK = """
+import click
+
+@click.command()
+@click.option("--learning-rate", "-l", default=0.01, show_default=True)
+@click.option("--amp/--no-amp", default=False)
+@click.option("--checkpoint", type=click.Path())
+def main(**options): ...
+raise SystemExit("it ran")
+"""
+TYPER = """
+import typer
+from typing import Annotated
+
+Lr = Annotated[float, typer.Option()]
+
+def main(data: str, lr: Lr = 3e-4, gamma: float = typer.Option(0.99), save_path: str = ""): ...
+typer.run(main)
+raise SystemExit("it ran")
+"""
+ABSL = """
+from absl import flags
+
+flags.DEFINE_float("learning_rate", 1e-4, "how fast")
+flags.DEFINE_integer(name="num_train_steps", default=5000, help="")
+flags.DEFINE_string("output_dir", None, "where")
+raise SystemExit("it ran")
+"""
+TYRO = """
+import tyro
+from dataclasses import dataclass
+
+@dataclass
+class Args:
+    seed: int = 1
+    clip_coef: float = 0.2
+    dropout: float = 0.1
+    num_envs: int = 4
+    total_timesteps: int = 500000
+
+raise SystemExit("it ran")
+"""
+HYDRA = """
+import hydra
+
+@hydra.main(config_path="conf", config_name="config", version_base=None)
+def main(config): ...
+raise SystemExit("it ran")
+"""
+SCRIPTS = {
+    "argparse_one.py": (ARGPARSE, ["batch_size", "lr", "weight_decay"]),
+    "click_one.py": (CLICK, ["learning_rate"]),
+    "typer_one.py": (TYPER, ["gamma", "lr"]),
+    "absl_one.py": (ABSL, ["learning_rate"]),
+    "tyro_one.py": (TYRO, ["clip_coef", "dropout"]),
+    "hydra_one.py": (HYDRA, ["lr"]),
+    "syntax_error.py": ("print 'of python 2'", ["lr"]),
+    "train.sh": ("echo $1", ["lr"]),
+    "odd name!\n.jl": ("x", ["lr"]),
+    "compiled": ("\x7fELF", ["lr"]),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_is_written_is_a_study_that_can_be_read(cli: Phyla, tmp_path: Path, name: str) -> None:
+    source, parameters = SCRIPTS[name]
+    (tmp_path / "code").mkdir()
+    script, output = tmp_path / "code" / name, tmp_path / "study.toml"
+    script.write_text(source)
+    assert "decide what is marked TODO" in cli("init", script, "--output", output)
+    (study,) = load_studies(output)
+    assert sorted(study.rules.space.parameters) == parameters
+    assert isinstance(study.train, phyla.Command)
+    study.train.check_space(study.rules.space)
+    assert f"code/{name}" in str(study.train)
+
+
+def test_options_become_arguments_and_ranges(cli: Phyla, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ARGPARSE)
+    cli("init", tmp_path / "train.py", "--output", tmp_path / "s.toml")
+    (study,) = load_studies(tmp_path / "s.toml")
+    assert study.rules.space == phyla.Space(
+        batch_size=phyla.Ordinal([32, 64, 128]),
+        lr=phyla.Float(1e-4, 1e-2, log=True),
+        weight_decay=phyla.Float(1e-4, 1e-2, log=True),
+    )
+    assert isinstance(study.train, phyla.Command)
+    options = "--batch-size {batch_size} --lr {lr} --weight-decay {weight_decay} --resume-from {source}"
+    rest = "--output-dir {save_to} --max-steps {end_step} --seed {seed}"
+    assert str(study.train) == f"python train.py {options} {rest}"
+    assert ("--resume-from", "{source}") in study.train.arguments
+    text = (tmp_path / "s.toml").read_text()
+    assert "# Other options with numbers: --hidden 128\n" in text
+    assert "steps_per_trial = 1000 " in text
+    assert "total_steps = 20000 " in text
+
+
+def test_what_is_missing_is_said_in_the_scripts_own_way(cli: Phyla, tmp_path: Path) -> None:
+    for name, example in (
+        ("hydra_one.py", '["++resume={source}"],'),
+        ("click_one.py", '"--output-dir", "{save_to}",'),
+    ):
+        (tmp_path / name).write_text(SCRIPTS[name][0])
+        cli("init", tmp_path / name, "--output", tmp_path / f"{name}.toml")
+        assert f"With one, add: {example}\n" in (tmp_path / f"{name}.toml").read_text()
+
+
+def test_nothing_is_overwritten(cli: Phyla, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ARGPARSE)
+    (tmp_path / "study.toml").write_text("mine")
+    words = ("init", tmp_path / "train.py", "--output")
+    assert "exists, and is left as it is" in cli(*words, tmp_path / "study.toml", code=2)
+    assert (tmp_path / "study.toml").read_text() == "mine"
+    assert "ends in .toml" in cli(*words, tmp_path / "study.py", code=2)
+    assert "No such file" in cli(*words, tmp_path / "nowhere" / "study.toml", code=2)
+
+
+def test_a_script_that_cannot_be_read(cli: Phyla, tmp_path: Path) -> None:
+    output = ("--output", tmp_path / "study.toml")
+    assert "nothing.py: No such file" in cli("init", tmp_path / "nothing.py", *output, code=2)
+    assert "Is a directory" in cli("init", tmp_path, *output, code=2)
+    assert "name the training script" in cli("init", *output, code=2)
+    assert not (tmp_path / "study.toml").exists()
+
+
+def test_the_schema_is_printed(cli: Phyla) -> None:
+    assert json.loads(cli("init", "--schema"))["required"] == ["name", "command", "space", "objective"]

@@ -1,0 +1,201 @@
+"""Placeholders of commands: what is filled in, what is left out, and what is refused before anything runs."""
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+import phyla
+from phyla.checkpoints import MANIFEST_NAME
+from phyla.errors import ConfigurationError, WrongArgument
+from phyla.worker.placeholders import Absent, filled, filled_arguments, hydra_overrides, text_of
+
+SPACE = phyla.Space(
+    {
+        "lr": phyla.Float(1e-4, 1.0),
+        "opt/beta": phyla.Float(0.0, 1.0),
+        "kind": phyla.Choice(["a", "b"]),
+        "depth": phyla.Int(1, 3, when={"kind": "a"}),
+    }
+)
+
+
+def made(arguments: Any, **settings: Any) -> phyla.Study:
+    command = phyla.Command(arguments, **settings)
+    strategy = phyla.PBT(population_size=2, steps_per_trial=1, total_steps=1)
+    return phyla.Study("s", SPACE, phyla.Minimize("loss"), strategy, command)
+
+
+def test_arguments_are_filled_in_one_by_one() -> None:
+    values = {"lr": "0.1", "a b": "x", "source": None, "save_to": "/a;b"}
+    arguments = [
+        "run",
+        "--lr={lr}",
+        "{save_to}",
+        "{{lr}}",
+        ["--from", "{source}", ["{lr}"]],
+        [["{source}"], "{a b}"],
+    ]
+    assert filled_arguments(arguments, values, {}) == ["run", "--lr=0.1", "/a;b", "{lr}", "x"]
+    with pytest.raises(Absent, match=r"\{source\}"):
+        filled("x{source}", values)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(True, "true"), (False, "false"), (3, "3"), (1e-5, "1e-05"), ("a b", "a b"), (None, None), (0.1 + 0.2, None)],
+)
+def test_values_are_written_so_that_they_read_the_same(value: Any, text: str | None) -> None:
+    if text is None and value is not None:
+        assert float(str(text_of(value))) == value
+    else:
+        assert text_of(value) == text
+
+
+def test_the_newest_file_that_matches_is_the_source(tmp_path: Path) -> None:
+    for at, name in enumerate(["b.pth", "a.pth", "c.txt", MANIFEST_NAME]):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (at, at))
+    (tmp_path / "d.pth").mkdir()
+    values = {"source": str(tmp_path)}
+    assert filled("--from={source:*.pth}", values) == f"--from={tmp_path / 'a.pth'}"
+    assert filled("{source:*}", values) == str(tmp_path / "c.txt")
+    with pytest.raises(ConfigurationError, match=r"matches \{source:\*.bin\}.* has a.pth, b.pth, c.txt, d.pth;"):
+        filled("{source:*.bin}", values)
+
+
+def parsed(override: str) -> tuple[str, Any]:
+    found = OverridesParser.create().parse_override(override)
+    return found.key_or_group, OmegaConf.create({"a": found.value()}).a
+
+
+AWKWARD = ["'", "\\", "${x}", "\\${x}", "a\\", "\\'", "1", "null", "TRUE", "1e3", "inf", "a,b", "a=b", " a "]
+
+
+@settings(max_examples=40)
+@given(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=12) | st.sampled_from(AWKWARD))
+def test_texts_come_through_hydras_grammar_as_they_are(text: str) -> None:
+    (override, directory) = hydra_overrides({"opt/name": text}, text)
+    assert override.startswith("++opt.name=")
+    assert parsed(override) == ("opt.name", text)
+    assert parsed(directory) == ("hydra.run.dir", text)
+
+
+@pytest.mark.parametrize("value", [True, False, None, 3, -1, 1e-05, 1e300, 0.1 + 0.2])
+def test_numbers_come_through_hydras_grammar_as_they_are(value: Any) -> None:
+    found = parsed(hydra_overrides({"a": value}, "x")[0])[1]
+    assert found == value
+    assert type(found) is type(value)
+    assert math.isnan(parsed("a=nan")[1])
+
+
+def test_hydra_becomes_several_arguments() -> None:
+    done = filled_arguments(
+        ["train.py", "{hydra}", ["{lr}"]], {"lr": "1", "working_dir": "/w"}, {"opt/lr": 1e-4, "n": "a b"}
+    )
+    assert done == ["train.py", "++opt.lr=0.0001", "++n='a b'", "hydra.run.dir='/w'", "1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["x", "{lrr}"], r"no placeholder \{lrr\}; did you mean 'lr'"),
+        (["x", "{beta}"], r"\{beta\}; did you mean 'opt/beta'"),
+        (["x", "{checkpoint}"], r"no placeholder \{checkpoint\}"),
+        (["x", ["{savee_to}"]], "did you mean 'save_to'"),
+        (["x", "{source}"], r"absent at the root.*such as \['--resume', '\{source\}'\]"),
+        (["x", "--a={source:*.pth}"], "absent at the root"),
+        (["x", "{depth}"], r"\{depth\} is not active in every trial; put .* into a list"),
+        (["x", "{"], "a single '{'"),
+        (["x", "a}"], "a single '}'"),
+        (["x", "{lr:*.pth}"], r"only \{source:PATTERN\}"),
+        (["x", ["{source:}"]], r"only \{source:PATTERN\}"),
+        (["x", "a={hydra}"], "one by itself"),
+        (["x", 3], r"3 is not a text; write '3'"),
+        (["x", b"a"], "is not a text"),
+        (["x", ["{lr}", None]], "None is not a text"),
+        ("sh train.sh", "give a list of texts"),
+        ([], "give a list of texts"),
+        ([["x"]], "the first argument is"),
+        ([""], "give the program to run"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments: Any, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        made(arguments)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"timeout": 3}, "did you mean 'timeout_s'"),
+        ({"timeout_s": 0}, r"timeout_s=0\): must be above 0"),
+        ({"timeout_s": True}, "timeout_s=True"),
+        ({"grace_s": -1}, r"grace_s=-1\): must be at least 0"),
+        ({"grace_s": "3"}, "grace_s='3'"),
+        ({"metrics": ["loss"]}, "give a mapping by name"),
+        ({"metrics": {"loss": "("}}, "unterminated"),
+        ({"metrics": {"loss": "loss"}}, "has 0 groups"),
+        ({"metrics": {"loss": "(a)(b)"}}, "has 2 groups"),
+        ({"metrics": {"loss": 3}}, "give a regular expression"),
+        ({"tensorboard": {"loss": "x"}}, "give the files and the tag"),
+        ({"tensorboard": {"loss": ("{nope}", "tag")}}, r"no placeholder \{nope\}"),
+        ({"env": {"A": 3}}, "write '3'"),
+        ({"env": {"PHYLA_SEED": "3"}}, "phyla itself sets"),
+        ({"env": {"A": "{hydra}"}}, "can only be one of the arguments"),
+        ({"env": {"A": "{nope}"}}, r"no placeholder \{nope\}"),
+        ({"cwd": "{nope}"}, r"no placeholder \{nope\}"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: Any, words: str) -> None:
+    with pytest.raises((ConfigurationError, WrongArgument), match=words):
+        made(["x"], **settings)
+
+
+def test_a_hyperparameter_cannot_have_the_name_of_a_placeholder() -> None:
+    with pytest.raises(ConfigurationError, match=r"'seed' has the name of the placeholder \{seed\}; rename it"):
+        phyla.Command(["x"]).check_space(phyla.Space(seed=phyla.Float(0, 1)))
+
+
+def test_an_edited_command_or_script_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text("a")
+
+    def digest(*arguments: str, **settings: Any) -> str:
+        return phyla.Command(["sh", *arguments], cwd=tmp_path, **settings).digest()
+
+    first = digest("train.sh", "{lr}")
+    assert digest("train.sh", "{lr}") == first
+    others = {
+        digest("train.sh", "-x", "{lr}"),
+        digest("train.sh", "{lr}", env={"A": "1"}),
+        digest("{lr}", "train.sh"),
+    }
+    (tmp_path / "train.sh").write_text("b")
+    assert len({*others, first, digest("train.sh", "{lr}")}) == 5
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("./missing.sh", "there is no file .*missing.sh"),
+        ("./text.sh", "text.sh is not executable; run chmod"),
+        ("text.sh", "no program 'text.sh' in PATH; write './text.sh'"),
+        ("no-such-program", "no program 'no-such-program' in PATH$"),
+    ],
+)
+def test_a_program_that_cannot_run_is_refused_before_anything_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.sh").touch()
+    with pytest.raises(ConfigurationError, match=words):
+        made([program]).run()
+    assert not (tmp_path / ".phyla").exists()
+    with pytest.raises(ConfigurationError, match="no such directory"):
+        made(["sh"], cwd="gone").run()

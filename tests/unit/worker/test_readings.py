@@ -1,0 +1,137 @@
+"""What a command reports is read while it is being written, and a line that makes no sense loses no other."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboardX import SummaryWriter
+from tensorboardX.proto.event_pb2 import Event
+
+from phyla.errors import MetricsUnreadable
+from phyla.worker.readings import LINE_BYTES, EventFiles, Lines, Readings
+
+
+class Files:
+    def __init__(self, folder: Path, patterns: dict[str, str] | None = None) -> None:
+        self.metrics, self.output = folder / "metrics.jsonl", folder / "stdout.txt"
+        self.metrics.touch()
+        self.output.touch()
+        self.readings = Readings(self.metrics, self.output, patterns or {}, None)
+
+    def add(self, text: str | bytes, *, last: bool = False) -> list[tuple[Any, ...]]:
+        return self._read(self.metrics, text, last=last)
+
+    def print(self, text: str | bytes, *, last: bool = False) -> list[tuple[Any, ...]]:
+        return self._read(self.output, text, last=last)
+
+    def _read(self, path: Path, text: str | bytes, *, last: bool) -> list[tuple[Any, ...]]:
+        with path.open("ab") as file:
+            file.write(text.encode() if isinstance(text, str) else text)
+        return [(one.step, dict(one.metrics), one.saved) for one in self.readings.read(last=last)]
+
+
+def test_lines_count_once_they_are_complete(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    assert files.add('{"step": 1, "loss": 0.5}\n\n{"step": 2, "lo') == [(1, {"loss": 0.5}, False)]
+    assert files.add("") == []
+    assert files.add('ss": NaN, "a": {"b": 1}}\r\n')[0][1]["a"] == {"b": 1}
+    assert files.add('{"step": 3.0, "saved": true, "loss": 1}\n') == [(3, {"loss": 1}, True)]
+    assert files.add('{"loss": 2}', last=True) == [(None, {"loss": 2}, False)]
+    assert files.add("", last=True) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("loss=3", "is not JSON .*'loss=3'. Write one object a line"),
+        ("[1]", "not a JSON object"),
+        ('{"step": 1.5, "loss": 1}', "step 1.5 is not a whole number"),
+        ('{"step": "1", "loss": 1}', "step '1' is not a whole number"),
+        ('{"step": 1e999, "loss": 1}', "step inf is not a whole number"),
+        ('{"saved": true}', 'write {"step": 25, "saved": true}'),
+        ('{"step": 3, "saved": "yes"}', 'write {"step": 25, "saved": true}'),
+        ("\0\1\2", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+    ],
+)
+def test_a_line_that_makes_no_sense_is_named_and_loses_no_other(tmp_path: Path, line: str, words: str) -> None:
+    files = Files(tmp_path)
+    with pytest.raises(MetricsUnreadable, match=words) as caught:
+        files.add(f'{{"step": 1, "loss": 1}}\n{line}\n{{"step": 2, "loss": 2}}\n')
+    assert f"{files.metrics}, line 2" in str(caught.value)
+    assert len(str(caught.value)) < 400 + len(str(tmp_path))
+    assert files.add("") == [(2, {"loss": 2}, False)]
+
+
+def test_half_a_line_at_the_end_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(MetricsUnreadable, match=r"metrics.jsonl, line 1 is not JSON"):
+        Files(tmp_path).add('{"step": 1, "lo', last=True)
+
+
+def test_a_file_that_is_written_anew_or_deleted_is_an_error(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.add('{"step": 1, "loss": 1}\n')
+    files.metrics.write_text("{}")
+    with pytest.raises(MetricsUnreadable, match="became shorter: append"):
+        files.add("")
+    files.metrics.unlink()
+    with pytest.raises(MetricsUnreadable, match="the command deleted"):
+        next(files.readings.read())
+
+
+def test_lines_without_end_fill_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(5 * LINE_BYTES) + b"\nlast\n")
+    (where, first), (_, last) = Lines(path).read()
+    assert where == f"{path}, line 1"
+    assert len(first) == LINE_BYTES
+    assert last == b"last"
+
+
+def test_regular_expressions_find_metrics_and_their_step(tmp_path: Path) -> None:
+    files = Files(tmp_path, {"loss": r"loss[=:] *(\S+)", "step": r"step (\d+)", "acc": r"acc=(\d+)?"})
+    assert files.print("step 3 loss=0.5 acc=7\nnothing \xff\nlo") == [(3, {"loss": 0.5, "acc": 7.0}, False)]
+    assert files.print(b"ss: 1e-3\rstep 4\rloss=nan\n\xff\xfe\0")[0] == (3, {"loss": 0.001}, False)
+    assert files.print("\nacc=\n loss=2", last=True) == [(4, {"loss": 2.0}, False)]
+    with pytest.raises(
+        MetricsUnreadable, match=r"stdout.txt, line \d+: the regular expression of 'loss' found 'x'"
+    ):
+        files.print("\nloss=x\n")
+
+
+def test_scalars_of_tensorboard_are_read_while_they_are_written(tmp_path: Path) -> None:
+    old = SummaryWriter(str(tmp_path / "runs/old"))
+    old.add_scalar("eval/loss", 9.0, 0)
+    old.close()
+    events = EventFiles(
+        tmp_path, {"loss": ("runs/**/*tfevents*", "eval/loss"), "acc": ("runs/**/*tfevents*", "a")}
+    )
+    assert list(events.read()) == []
+    with SummaryWriter(str(tmp_path / "runs/new")) as writer:
+        writer.add_scalar("eval/loss", 0.5, 1)
+        writer.add_scalar("other", 0.5, 1)
+        writer.add_scalar("a", 0.25, 2)
+    (file,) = (tmp_path / "runs/new").iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-5])
+    assert [(one.step, one.metrics) for one in events.read()] == [(1, {"loss": 0.5})]
+    file.write_bytes(whole)
+    assert [(one.step, one.metrics) for one in events.read()] == [(2, {"acc": 0.25})]
+    assert list(events.read()) == []
+    file.write_bytes(whole + b"\xff" * 100)
+    with pytest.raises(MetricsUnreadable, match="is not an event file"):
+        list(events.read())
+
+
+def test_scalars_that_are_stored_as_tensors_are_read(tmp_path: Path) -> None:
+    from phyla.worker.readings import _number
+
+    event = Event()
+    value = event.summary.value.add()
+    value.tensor.dtype = 1
+    value.tensor.tensor_content = b"\0\0\0\x3f"
+    assert _number(value) == 0.5
+    listed = event.summary.value.add()
+    listed.tensor.dtype = 1
+    listed.tensor.float_val.append(0.25)
+    assert _number(listed) == 0.25
