@@ -5,12 +5,12 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from typer import Argument, Context, Exit, Option
+from typer import Argument, BadParameter, Context, Exit, Option
 
 from phyla.cli.output import show
 
@@ -34,8 +34,23 @@ Workers: TypeAlias = Annotated[int, Option(min=0, help="Worker processes; 0 trai
 Kinds: TypeAlias = Annotated[
     str, Option(help="What the workers do, where there are suites: train, evaluate, or both.")
 ]
+
+
+def gpus(text: str) -> float | str:
+    """Read `--gpus-per-worker`."""
+    with suppress(ValueError):
+        if text == "auto" or float(text) >= 0:
+            return text if text == "auto" else float(text)
+    raise BadParameter(f"{text!r}: give auto, a whole number, or a fraction such as 0.5")
+
+
 Gpus: TypeAlias = Annotated[
-    float, Option(min=0, help="GPUs that each worker sees; 0.5 lets two workers share one.")
+    Any,
+    Option(
+        parser=gpus,
+        metavar="auto|NUMBER",
+        help="GPUs that each worker sees: auto for one each; 0.5 lets two workers share one; 0 shows all to each.",
+    ),
 ]
 Gin: TypeAlias = Annotated[
     list[str] | None,

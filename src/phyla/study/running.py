@@ -25,7 +25,7 @@ from phyla.errors import (
     StudyChanged,
     StudyFailed,
 )
-from phyla.launchers import WorkerSpec, get_launcher, gpu_environments
+from phyla.launchers import Gpus, WorkerSpec, get_launcher, gpu_environments, visible_gpus
 from phyla.launchers.process import population_worker
 from phyla.machine import Claimed, Ended, Failure, NoWork, Outdated
 from phyla.records import Aim, Checkpoint, MemberState, StudyState
@@ -53,6 +53,22 @@ def checked_kinds(kinds: Sequence[str]) -> frozenset[str]:
     return wanted
 
 
+def checked_gpus(name: str, gpus: Sequence[str | int] | None) -> tuple[str, ...] | None:
+    """Return GPUs as `CUDA_VISIBLE_DEVICES` names them; each must be given once, and be visible."""
+    if gpus is None:
+        return None
+    found = tuple(str(gpu).strip() for gpu in ([gpus] if isinstance(gpus, str) else gpus))
+    if not all(found) or not found or len({*found}) < len(found):
+        raise ConfigurationError(f"{name}={gpus!r}: name each GPU once, as CUDA_VISIBLE_DEVICES does: ['6', '7']")
+    visible = visible_gpus()
+    hidden = [gpu for gpu in found if gpu.isdecimal() and gpu not in visible]
+    if hidden and visible and all(gpu.isdecimal() for gpu in visible):
+        raise ConfigurationError(
+            f"{name}={list(found)}: GPU {hidden[0]} is not visible here; choose from {', '.join(visible)}"
+        )
+    return found
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Crew:
@@ -61,7 +77,9 @@ class Crew:
     workers: int
     evaluators: int = 0
     kinds: Sequence[str] = ("evaluate",)
-    gpus_per_worker: float
+    gpus_per_worker: Gpus
+    gpus: Sequence[str] | None = None
+    eval_gpus: Sequence[str] | None = None
     stall_timeout_s: float | None = None
     yields: bool = False
     on_progress: Callable[[Results], None] | None = None
@@ -70,7 +88,20 @@ class Crew:
     @cached_property
     def environments(self) -> Sequence[Mapping[str, str]]:
         """Environment variables of each worker process; those of the evaluators come last."""
-        return gpu_environments(self.workers + self.evaluators, self.gpus_per_worker)
+        each, evaluating = self.gpus_per_worker, self.eval_gpus
+        if evaluating is None:
+            return gpu_environments(self.workers + self.evaluators, each, self.gpus)
+        visible = visible_gpus()
+        training = [gpu for gpu in visible if gpu not in evaluating]
+        if visible and self.workers and not training:
+            raise ConfigurationError(
+                f"eval_gpus={list(evaluating)}: these are all visible GPUs, so none is left for training; give "
+                "evaluation fewer, or leave eval_gpus out"
+            )
+        return [
+            *gpu_environments(self.workers, each, training),
+            *gpu_environments(self.evaluators, each, evaluating),
+        ]
 
     def check(self, places: Places) -> None:
         """Make sure that this process may start that many workers."""

@@ -22,6 +22,7 @@ from phyla.study.results import ConfigChange, Replicate, Results
 if TYPE_CHECKING:
     from phyla.client import LocalClient
     from phyla.evaluation import Suite
+    from phyla.launchers import Gpus
     from phyla.worker import Launch, Trial, WorkerContext
 
 LEASE_S = 60.0
@@ -183,7 +184,8 @@ class Study:
         *,
         evaluators: int = 0,
         kinds: Sequence[str] = ("train", "evaluate"),
-        gpus_per_worker: float = 0,
+        gpus_per_worker: "Gpus" = "auto",
+        eval_gpus: Sequence[str | int] | None = None,
         lease_s: float = LEASE_S,
         stall_timeout_s: float | None = None,
         yield_at_report: bool = False,
@@ -197,7 +199,10 @@ class Study:
             workers: worker processes to start; 0 works in this process.
             evaluators: further worker processes that only evaluate, so that evaluation never waits for training.
             kinds: what the workers do: `train`, `evaluate`, or both; who does both evaluates first.
-            gpus_per_worker: GPUs each worker sees, through `CUDA_VISIBLE_DEVICES`; with 0.5 two share one.
+            gpus_per_worker: GPUs each worker sees, through `CUDA_VISIBLE_DEVICES`: `auto` for one, shared where
+                there are fewer than workers; with 0.5 two share one; 0 shows every worker all of them.
+            eval_gpus: GPUs for evaluation alone, as `CUDA_VISIBLE_DEVICES` names them: the workers only train, on
+                the others, and `evaluators` have these; by default as many evaluators as these GPUs.
             lease_s: seconds after which a worker that went silent loses its trial.
             stall_timeout_s: seconds without any progress before a worker process is ended; None never ends one.
             yield_at_report: let `trial.report()` run an eval task that waits, before training goes on.
@@ -216,13 +221,14 @@ class Study:
             StoreError: the database failed.
         """
         from phyla.study.maintenance import overwrite as delete
-        from phyla.study.running import Crew, run_study
+        from phyla.study.running import Crew, checked_gpus, run_study
 
         crew = Crew(
             workers=workers,
-            evaluators=evaluators,
-            kinds=tuple(kinds),
+            evaluators=evaluators or len(eval_gpus or ()),
+            kinds=tuple(kinds) if eval_gpus is None else ("train",),
             gpus_per_worker=gpus_per_worker,
+            eval_gpus=checked_gpus("eval_gpus", eval_gpus),
             stall_timeout_s=stall_timeout_s,
             yields=yield_at_report,
             on_progress=on_progress,
@@ -243,7 +249,7 @@ class Study:
         workers: int = 1,
         *,
         kinds: Sequence[str] = ("train", "evaluate"),
-        gpus_per_worker: float = 0,
+        gpus_per_worker: "Gpus" = "auto",
         on_progress: Callable[[Results], None] | None = None,
         on_interrupt: Callable[[], None] = lambda: None,
     ) -> Results:

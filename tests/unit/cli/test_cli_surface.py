@@ -7,7 +7,7 @@ from command_line import Phyla
 from phyla.cli.app import PANELS, app
 
 COMMANDS = 16
-OPTIONS = 90
+OPTIONS = 96
 
 
 def test_there_are_few_commands_and_options() -> None:
