@@ -91,6 +91,7 @@ def watch(
     from phyla.study.maintenance import remove_outputs, take_back
     from phyla.study.running import Crew, checked_gpus
     from phyla.watcher import DirectoryWatcher, Following, Lock, StudyWatcher, WatchThread, get_format
+    from phyla.watcher.snapshots import check_links
     from phyla.worker import Launch
 
     places = Places.of(home, storage, checkpoints)
@@ -114,7 +115,10 @@ def watch(
         except NotImportable as error:
             raise NotImportable(f"{error} (in a suite)") from error
         for target in targets:
-            held = Path(snapshot_dir).expanduser().absolute() / target.name if snapshot_dir else None
+            own = Path(snapshot_dir).expanduser().absolute() / target.name if snapshot_dir else None
+            held = own or places.snapshots(target.name)
+            if target.directory is not None and how.snapshots == "link":
+                check_links(target.directory, held)
             config: JsonObject = {
                 "schema": SCHEMA,
                 "suites": encoded,
@@ -122,7 +126,7 @@ def watch(
                 "following": asdict(how),
                 "lease_s": lease_s,
                 "outputs": str(places.outputs(target.name)),
-                "snapshots": str(held or places.snapshots(target.name)),
+                "snapshots": str(held),
                 # Files of gin bindings are relative to it.
                 "gin_root": str(target.directory or Path.cwd()),
                 "checkpoints": "" if target.study is None else str(places.checkpoints(target.study.name)),
