@@ -1,6 +1,7 @@
 """`phyla run`, `phyla worker`, `phyla watch` and `phyla replay`: what starts workers."""
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,6 +44,9 @@ def run(
     ] = None,
     stall_timeout: Annotated[float | None, Option(help="Seconds after which to end a stalled worker.")] = None,
     yield_at_report: Annotated[bool, Option("--yield-at-report", help="Evaluate in trial.report().")] = False,
+    time_limit: options.TimeLimit = None,
+    save_every: options.SaveEvery = None,
+    stop_signal: options.StopSignal = None,
     overwrite: Annotated[
         str | None, Option(metavar="NAME", help="Delete what study NAME stored; start anew.")
     ] = None,
@@ -64,12 +68,16 @@ def run(
             "eval_gpus": None if eval_gpus is None else options.listed(eval_gpus),
             "stall_timeout_s": stall_timeout,
             "yield_at_report": yield_at_report,
+            "stop_signal": stop_signal,
+            "save_every_s": save_every,
             "overwrite": overwrite is not None,
         }
-        scored = True
+        scored, began = True, time.monotonic()
         for index, one in enumerate(replicates_of(chosen, replicates) if replicates else [chosen], start=1):
             if replicates:
                 print(f"replicate {index} of {replicates}: {one.name}", flush=True)
+            if time_limit is not None:
+                how["time_limit_s"] = max(1.0, time_limit - (time.monotonic() - began))
             scored = _run(one, workers, **how) and scored
         if replicates:
             print(f"compare them with: {command('compare', chosen.name, chosen.places)}")
@@ -91,6 +99,9 @@ def worker(
     kinds: options.Kinds = options.BOTH,
     study: Annotated[str | None, Option(help="Name of the study or watched run, if the file has several.")] = None,
     gpus_per_worker: options.Gpus = "auto",
+    time_limit: options.TimeLimit = None,
+    save_every: options.SaveEvery = None,
+    stop_signal: options.StopSignal = None,
     gin: options.Gin = None,
 ) -> None:
     """Add workers to a study or to watched runs until they end; never make or change one. Ctrl-C stops them.
@@ -109,6 +120,9 @@ def worker(
                     workers,
                     kinds=options.listed(kinds),
                     gpus_per_worker=gpus_per_worker,
+                    stop_signal=stop_signal,
+                    time_limit_s=time_limit,
+                    save_every_s=save_every,
                     on_progress=display.progressed,
                     on_interrupt=display.interrupted,
                 )

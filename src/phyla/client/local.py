@@ -12,6 +12,7 @@ from phyla.client.protocol import CollectResult, GroupResults
 from phyla.controller import TRAIN_ONLY, Controller, mark_deleting
 from phyla.errors import CheckpointError, LeaseLost
 from phyla.machine import (
+    NO_LIMIT,
     Answer,
     Completion,
     Ended,
@@ -19,6 +20,7 @@ from phyla.machine import (
     Failure,
     Idle,
     NoWork,
+    Room,
     Rules,
     SetCheckpointState,
     Standing,
@@ -117,6 +119,7 @@ class LocalClient:
         *,
         kinds: Collection[WorkKind] = TRAIN_ONLY,
         holding: int | None = None,
+        room: Room = NO_LIMIT,
     ) -> tuple[list[Answer], list[Work], NoWork | None]:
         if len(self.controllers) > 1:
             answers: list[Answer] = []
@@ -126,8 +129,8 @@ class LocalClient:
                     answers += controller.complete([done])[0]
                 except LeaseLost as error:
                     answers.append(error)
-            return answers, *self._claim_in_turn(worker, count, kinds, holding)
-        answer = self.controller.complete(completions, worker, count, kinds=kinds, holding=holding)
+            return answers, *self._claim_in_turn(worker, count, kinds, holding, room)
+        answer = self.controller.complete(completions, worker, count, kinds=kinds, holding=holding, room=room)
         self._discard_stopped(completions, answer[0])
         self._completed_since_collection += len(completions)
         if self._collects and self._completed_since_collection >= self.collect_every:
@@ -148,7 +151,7 @@ class LocalClient:
                 self.repository.delete(*unknown)
 
     def _claim_in_turn(
-        self, worker: str, count: int, kinds: Collection[WorkKind], holding: int | None
+        self, worker: str, count: int, kinds: Collection[WorkKind], holding: int | None, room: Room
     ) -> tuple[list[Work], NoWork | None]:
         """Ask one study after the other, each in a transaction of its own, until one has work."""
         if not count:
@@ -160,7 +163,9 @@ class LocalClient:
             if not has_work and 0 <= now - self._asked_at.get(study, float("-inf")) < IDLE_LOOK_S:
                 # Asking costs a transaction that writes; it only matters for leases that ran out, and at the end.
                 continue
-            _, claimed, rest = self.controllers[study].complete((), worker, count, kinds=kinds, holding=holding)
+            _, claimed, rest = self.controllers[study].complete(
+                (), worker, count, kinds=kinds, holding=holding, room=room
+            )
             if claimed:
                 self._last_study = study
                 return claimed, rest

@@ -3,7 +3,9 @@
 import functools
 import json
 import logging
+import math
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -26,6 +28,10 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 Gpus: TypeAlias = float | Literal["auto"]
 """GPUs of each worker: `auto` for one, or as many as there are to share; see `gpu_environments`."""
 
+PERSON = "interrupted by a person"
+STOP_AHEAD_S = 60.0
+"""How long before the end of its time, at most, a run asks its workers to save and stop."""
+
 BEATS = struct.Struct("<qqd")
 """What a worker writes where its supervisor can see it: signs of progress, work it handed in, and the time in
 seconds since the epoch when its running eval task takes too long, 0 for never."""
@@ -35,6 +41,44 @@ EXIT_CANNOT_START = 113  # The training code cannot be loaded: trying again woul
 EXIT_STORE_FAILED = 114  # The database was lost: the trial is not to blame.
 EXIT_CHECKPOINTS_ABSENT = 115  # The directory of the checkpoints is gone: the trial is in the queue again.
 EXIT_OUTDATED = 116  # Settings or suites of the study were changed; its work is handed in.
+EXIT_NO_TIME = 117  # Nothing is expected to end in the time that is left.
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """When a run has to stop.
+
+    Attributes:
+        stop_signal: a signal that asks it to, besides SIGINT and SIGTERM; None for no other.
+        limit_s: seconds that it may last; None for no limit.
+        began_at: when it began, in seconds since the epoch.
+    """
+
+    stop_signal: int | None = None
+    limit_s: float | None = None
+    began_at: float = field(default_factory=settings.system_clock)
+
+    @property
+    def ends_at(self) -> float:
+        """When workers that are still running are ended, in seconds since the epoch."""
+        return math.inf if self.limit_s is None else self.began_at + self.limit_s
+
+    @property
+    def stops_at(self) -> float:
+        """When workers are asked to save and stop, in seconds since the epoch."""
+        return self.ends_at if self.limit_s is None else self.ends_at - min(STOP_AHEAD_S, self.limit_s / 10)
+
+    def over(self, *, wholly: bool) -> str:
+        """Say that the time is over, or that too little of it is left."""
+        how = "is over" if wholly else "leaves too little time for more work"
+        return f"the time limit of {0 if self.limit_s is None else self.limit_s:g} s {how}"
+
+    @property
+    def signals(self) -> tuple[int, ...]:
+        """The signals that ask it to stop."""
+        more = () if self.stop_signal is None else (self.stop_signal,)
+        return (signal.SIGINT, signal.SIGTERM, *more)
 
 
 @final
@@ -55,9 +99,13 @@ class WorkerSpec:
         index: 0 .. workers - 1.
         kinds: what to ask for: train, evaluate, or both.
         yields: whether `trial.report()` runs an eval task that waits.
+        stop_signal: one that asks it to stop, besides SIGTERM.
+        stops_at: when it has to stop, in seconds since the epoch, and how long its run may last: `run_s`.
+        save_every_s: seconds after which training is asked to save.
         python_path: entries for `sys.path`; by default those of the supervisor.
         name: of the worker; this, `log` and `beat_file` are given when its process is started.
-        beat_file: where the worker counts its progress, as `BEATS`.
+        beat_file: where the worker counts its progress, as `BEATS`; then one byte that tells it to end, see
+            `phyla.worker.Closing`.
     """
 
     configs: Mapping[str, JsonObject]
@@ -70,6 +118,10 @@ class WorkerSpec:
     kinds: Sequence[str]
     yields: bool = False
     gin_bindings: Sequence[str] = ()
+    stop_signal: int | None = None
+    stops_at: float | None = None
+    run_s: float = math.inf
+    save_every_s: float | None = None
     python_path: Sequence[str] = field(default_factory=lambda: [entry or str(Path.cwd()) for entry in sys.path])
     name: str = ""
     log: str = ""
@@ -103,6 +155,7 @@ class Launcher(Protocol):
         environments: extra environment variables, one mapping per worker.
         logs: directory for what the workers print.
         renew_s: how often leases are renewed.
+        term: when the run has to stop.
         stall_timeout_s: seconds without a step, a report or a finished trial before a worker is ended, counted
             from its first request on; None never ends one.
         on_tick: called many times a second, for live displays.
@@ -119,6 +172,7 @@ class Launcher(Protocol):
         logs: Path,
         renew_s: float,
         stall_timeout_s: float | None,
+        term: Term,
         on_tick: Callable[[], None] = ...,
         on_interrupt: Callable[[], None] = ...,
     ) -> None: ...
@@ -127,6 +181,7 @@ class Launcher(Protocol):
         """Work until the study ends; return False when a person interrupted it.
 
         Raises:
+            Preempted: a signal, or the end of its time, stopped the run before its work was done.
             StudyFailed: workers cannot start, or die again and again.
             CheckpointsAbsent: the directory of the checkpoints is gone.
             StudyChanged: settings or suites were changed, and workers cannot take them over.

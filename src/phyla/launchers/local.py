@@ -16,19 +16,22 @@ from typing import final
 
 from phyla.checkpoints import advice_on
 from phyla.client import Client
-from phyla.errors import StoreBusy, StoreError, StudyChanged, StudyFailed
+from phyla.errors import Preempted, StoreBusy, StoreError, StudyChanged, StudyFailed
 from phyla.launchers import remains
 from phyla.launchers.launcher import (
     BEATS,
     EXIT_CANNOT_START,
     EXIT_CHECKPOINTS_ABSENT,
+    EXIT_NO_TIME,
     EXIT_OUTDATED,
     EXIT_STORE_FAILED,
+    PERSON,
+    Term,
     WorkerSpec,
 )
 from phyla.records import WorkKind
-from phyla.settings import child_environment, system_clock, thread_environment
-from phyla.worker import Launch
+from phyla.settings import SAVE_EVERY, child_environment, system_clock, thread_environment
+from phyla.worker import Closing, Launch
 
 POLL_S = 0.02
 COLLECT_S = 1.0
@@ -75,6 +78,7 @@ class LocalLauncher:
     logs: Path
     renew_s: float
     stall_timeout_s: float | None
+    term: Term = field(default_factory=Term)
     on_tick: Callable[[], None] = lambda: None
     on_interrupt: Callable[[], None] = lambda: None
 
@@ -88,12 +92,14 @@ class LocalLauncher:
         self._cannot_go_on: StudyFailed | StudyChanged | None = None
         self._crashes = 0
         self._uncollected = 0
-        self._interrupts = 0
+        self._stopped_by = ""
+        self._out_of_time = False
 
     def run(self) -> bool:
         """Work until the study ends; return False when a person interrupted it; see `Launcher.run`.
 
-        The first Ctrl-C lets every worker return its trial to the queue, the second one ends them at once.
+        The first signal lets every worker save and return its trial to the queue, a second Ctrl-C ends them at
+        once.
         """
         try:
             self._run()
@@ -101,15 +107,18 @@ class LocalLauncher:
             message = f"cannot run workers: {error}; {advice_on(error)}. Then run the study again"
             self.client.give_up(message)
             raise StudyFailed(message) from error
-        return not self._interrupted()
+        why = self._stopped_by or (self.term.over(wholly=False) if self._out_of_time else PERSON)
+        if why != PERSON and self.client.is_active():
+            raise Preempted(why)
+        return self._stopped_by != PERSON
 
     def _run(self) -> None:
         self.logs.mkdir(parents=True, exist_ok=True)
         ended = threading.Event()
         with contextlib.ExitStack() as stack:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in self.term.signals:
                 with contextlib.suppress(ValueError):  # not the main thread: its owner decides
-                    before = signal.signal(number, lambda number, frame: self.interrupt())
+                    before = signal.signal(number, lambda number, frame: self.interrupt(number))
                     stack.callback(signal.signal, number, before)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="phyla-")))
             if sys.platform == "linux":
@@ -132,6 +141,7 @@ class LocalLauncher:
             collected_at = time.monotonic()
             while self._processes or self._later:
                 self._start_due()
+                self._watch_time()
                 for process in list(self._processes.values()):
                     self._look_at(process)
                 if self._uncollected and time.monotonic() - collected_at >= COLLECT_S:
@@ -144,26 +154,54 @@ class LocalLauncher:
         if self._cannot_go_on is not None:
             raise self._cannot_go_on
 
-    def interrupt(self) -> None:
-        """Stop: gracefully the first time, at once the second."""
-        self._interrupts += 1
-        self.on_interrupt()
+    def interrupt(self, number: int) -> None:
+        """Stop: gracefully the first time, at once when a person asks for it again.
+
+        Other signals may come twice at once: to the process, and to its group.
+        """
+        by_person = number == signal.SIGINT
+        again = self._interrupted()
+        if by_person or not again:
+            self.on_interrupt()
+            self._stop(PERSON if by_person else f"stopped by {signal.Signals(number).name}", at_once=again)
+
+    def _stop(self, why: str, *, at_once: bool) -> None:
+        self._stopped_by = self._stopped_by or why
         for process in self._processes.values():
             if process.popen.poll() is None:
-                process.popen.send_signal(signal.SIGTERM if self._interrupts == 1 else signal.SIGKILL)
+                process.popen.send_signal(signal.SIGKILL if at_once else signal.SIGTERM)
 
     def _interrupted(self) -> bool:
-        """Return whether a person interrupted the run, which may happen between any two statements."""
-        return self._interrupts > 0
+        """Return whether the run was asked to stop, which may happen between any two statements."""
+        return bool(self._stopped_by)
+
+    def _watch_time(self) -> None:
+        now = system_clock()
+        if now >= self.term.stops_at and not self._interrupted():
+            self._stop(self.term.over(wholly=True), at_once=False)
+        elif now >= self.term.ends_at:
+            self._stop(self.term.over(wholly=True), at_once=True)
+        if self._out_of_time and not any(WorkKind.TRAIN in one.spec.kinds for one in self._processes.values()):
+            # What is evaluated meanwhile is all that there will be to evaluate.
+            for process in self._processes.values():
+                self._close_soon(process, Closing.WHEN_IDLE)
+
+    def _close_soon(self, process: _Process, closing: Closing) -> None:
+        """Tell a worker to end once it has handed in what it is at."""
+        with open(process.spec.beat_file, "r+b") as file:
+            file.seek(BEATS.size)
+            file.write(bytes([closing]))
 
     def _start(self, spec: WorkerSpec) -> None:
         if self._interrupted():
             return
-        Path(spec.beat_file).write_bytes(bytes(BEATS.size))
+        Path(spec.beat_file).write_bytes(bytes(BEATS.size + 1))
         self._started += 1
         mark = f"{self.launch.id}:{self._started}:"
+        saving = {} if spec.save_every_s is None else {SAVE_EVERY: f"{spec.save_every_s:g}"}
         environment = {
             "PYTHONUNBUFFERED": "1",
+            **saving,
             remains.VARIABLE: mark,
             **thread_environment(len(self.specs)),
             **self.environments[spec.index],
@@ -220,6 +258,8 @@ class LocalLauncher:
                 self._cannot_go_on = StudyChanged(f"worker {spec.index} ended: {why}")
             else:
                 self._start_later(spec, why)
+        elif status == EXIT_NO_TIME:
+            self._out_of_time = True
         elif status == EXIT_CANNOT_START:
             failed = StudyFailed(f"worker {spec.index} cannot start (its log is {spec.log}):\n{tail}")
             if spec.index not in self._outdated:
@@ -233,7 +273,7 @@ class LocalLauncher:
             self._crashed(spec, how + (f"; the end of its log:\n{tail}" if tail else ""), counts=not blameless)
 
     def _check_progress(self, process: _Process) -> None:
-        beats, trials, deadline = BEATS.unpack(Path(process.spec.beat_file).read_bytes())
+        beats, trials, deadline = BEATS.unpack_from(Path(process.spec.beat_file).read_bytes())
         now = time.monotonic()
         if trials != process.trials:
             self._crashes = 0

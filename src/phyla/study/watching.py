@@ -88,8 +88,9 @@ def watch(
     from phyla.controller import Sightings
     from phyla.launchers.process import SCHEMA, open_watched
     from phyla.store import open_store
+    from phyla.study.checked import checked_gpus
     from phyla.study.maintenance import remove_outputs, take_back
-    from phyla.study.running import Crew, checked_gpus
+    from phyla.study.running import Crew
     from phyla.watcher import DirectoryWatcher, Following, Lock, StudyWatcher, WatchThread, get_format
     from phyla.watcher.snapshots import check_links
     from phyla.worker import Launch

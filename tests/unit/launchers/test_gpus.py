@@ -8,7 +8,8 @@ import pytest
 import phyla
 from phyla.errors import ConfigurationError
 from phyla.launchers import gpu_environments, visible_gpus
-from phyla.study.running import Crew, checked_gpus
+from phyla.study.checked import checked_gpus
+from phyla.study.running import Crew
 
 
 @pytest.fixture(autouse=True)
