@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -158,7 +159,7 @@ class LocalClient:
             return [], None
         ended: list[Ended] = []
         waits: list[float] = []
-        for study, has_work in self._in_turn(holding):
+        for study, has_work in self._in_turn(holding, room):
             now = self._clock()
             if not has_work and 0 <= now - self._asked_at.get(study, float("-inf")) < IDLE_LOOK_S:
                 # Asking costs a transaction that writes; it only matters for leases that ran out, and at the end.
@@ -180,12 +181,12 @@ class LocalClient:
             return [], Ended(state=StudyState.COMPLETED, message="; ".join(messages) or None)
         return [], Idle(seconds=min(waits, default=None), why="no checkpoint waits for evaluation")
 
-    def _in_turn(self, holding: int | None) -> list[tuple[int, bool]]:
+    def _in_turn(self, holding: int | None, room: Room) -> list[tuple[int, bool]]:
         """Return the studies in the order in which to ask them, and whether each has something to do."""
         order = []
         for study in self.controllers:
             with self.store.reader(study) as reader:
-                job = reader.next_eval_job(holding)
+                job = reader.next_eval_job(holding, room.gpus)
             turn = (study - self._last_study - 1) % (max(self.controllers) + 1)
             urgency = (float("inf"), False) if job is None else (job.priority, job.seen != holding)
             order.append((*urgency, turn, study, job is not None))
@@ -243,6 +244,13 @@ class LocalClient:
         """Return the study as it stands; of several, the first one."""
         with self.store.reader(self.record.id) as reader:
             return reader.study()
+
+    def waiting_gpus(self) -> dict[int, int]:
+        waiting: Counter[int] = Counter()
+        for study in self.controllers:
+            with self.store.reader(study) as reader:
+                waiting.update(reader.waiting_gpus())
+        return dict(waiting)
 
     def is_active(self) -> bool:
         for study in self.controllers:

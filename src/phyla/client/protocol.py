@@ -52,7 +52,7 @@ class Client(Protocol):
             count: how much it wants at most.
             kinds: what it can do; eval tasks come first.
             holding: id of the checkpoint, as it was seen, that it has loaded.
-            room: how much time it has.
+            room: how many GPUs, and how much time, it has.
 
         Returns:
             An answer per completion; the work; and, when this is less than `count`, why.
@@ -104,6 +104,10 @@ class Client(Protocol):
 
     def wait(self, seconds: float) -> None:
         """Return once there may be work, or after `seconds` at the latest; for one thread at a time."""
+        ...
+
+    def waiting_gpus(self) -> Mapping[int, int]:
+        """Return how many eval tasks that may start ask for how many GPUs, above none."""
         ...
 
     def is_active(self) -> bool:

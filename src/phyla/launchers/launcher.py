@@ -17,6 +17,7 @@ from typing import Final, Literal, Protocol, TypeAlias, final
 from phyla import plugins, settings
 from phyla.client import Client
 from phyla.errors import ConfigurationError
+from phyla.machine import ANY_GPUS
 from phyla.records import JsonObject
 from phyla.worker import Launch
 
@@ -99,6 +100,7 @@ class WorkerSpec:
         index: 0 .. workers - 1.
         kinds: what to ask for: train, evaluate, or both.
         yields: whether `trial.report()` runs an eval task that waits.
+        gpus: least and greatest number of GPUs that an eval task may ask for.
         stop_signal: one that asks it to stop, besides SIGTERM.
         stops_at: when it has to stop, in seconds since the epoch, and how long its run may last: `run_s`.
         save_every_s: seconds after which training is asked to save.
@@ -118,6 +120,7 @@ class WorkerSpec:
     kinds: Sequence[str]
     yields: bool = False
     gin_bindings: Sequence[str] = ()
+    gpus: Sequence[int] = ANY_GPUS
     stop_signal: int | None = None
     stops_at: float | None = None
     run_s: float = math.inf
@@ -155,6 +158,7 @@ class Launcher(Protocol):
         environments: extra environment variables, one mapping per worker.
         logs: directory for what the workers print.
         renew_s: how often leases are renewed.
+        gpus: those that eval tasks may have which ask for several.
         term: when the run has to stop.
         stall_timeout_s: seconds without a step, a report or a finished trial before a worker is ended, counted
             from its first request on; None never ends one.
@@ -172,6 +176,7 @@ class Launcher(Protocol):
         logs: Path,
         renew_s: float,
         stall_timeout_s: float | None,
+        gpus: Sequence[str],
         term: Term,
         on_tick: Callable[[], None] = ...,
         on_interrupt: Callable[[], None] = ...,
@@ -252,6 +257,12 @@ def _one_each(workers: int, gpus: Sequence[str]) -> list[dict[str, str]]:
             *(len(gpus), len(gpus), len(gpus), 1 / share, 1 / share),
         )
     return [_seeing([gpus[index % len(gpus)]]) for index in range(workers)]
+
+
+def seen_gpus(environment: Mapping[str, str], pool: Sequence[str]) -> list[str]:
+    """Return the GPUs that a worker with this environment sees, where there are those of the pool."""
+    named = environment.get(VISIBLE)
+    return list(pool) if named is None else [gpu for gpu in named.split(",") if gpu]
 
 
 def _seeing(gpus: Sequence[str]) -> dict[str, str]:

@@ -26,14 +26,19 @@ from phyla.launchers.launcher import (
     EXIT_OUTDATED,
     EXIT_STORE_FAILED,
     PERSON,
+    VISIBLE,
     Term,
     WorkerSpec,
+    seen_gpus,
 )
+from phyla.launchers.packing import Packing
 from phyla.records import WorkKind
 from phyla.settings import SAVE_EVERY, child_environment, system_clock, thread_environment
 from phyla.worker import Closing, Launch
 
 POLL_S = 0.02
+LOOK_S = 1.0
+"""Seconds between two looks at the eval tasks that wait for more GPUs than a usual worker has."""
 COLLECT_S = 1.0
 """Seconds between two collections of checkpoints, while trials complete."""
 
@@ -55,6 +60,7 @@ class _Process:
     mark: str
     beats: int = -1
     trials: int = 0
+    closing: Closing = Closing.OPEN
     progressed_at: float = field(default_factory=time.monotonic)
 
 
@@ -78,6 +84,7 @@ class LocalLauncher:
     logs: Path
     renew_s: float
     stall_timeout_s: float | None
+    gpus: Sequence[str] = ()
     term: Term = field(default_factory=Term)
     on_tick: Callable[[], None] = lambda: None
     on_interrupt: Callable[[], None] = lambda: None
@@ -89,6 +96,10 @@ class LocalLauncher:
         self._later: list[tuple[float, WorkerSpec]] = []
         # How often each worker in turn lacked the study's settings, since it last handed in work.
         self._outdated: dict[int, int] = {}
+        # Usual workers that wait until a wide one gives them their GPUs back.
+        self._parked: dict[int, WorkerSpec] = {}
+        self._looked_at = float("-inf")
+        self._packing = Packing(self.gpus, [seen_gpus(each, self.gpus) for each in self.environments])
         self._cannot_go_on: StudyFailed | StudyChanged | None = None
         self._crashes = 0
         self._uncollected = 0
@@ -139,9 +150,10 @@ class LocalLauncher:
                 log, beats = self.logs / f"worker-{spec.index}.log", folder / f"{spec.index}.beat"
                 self._start(replace(spec, log=str(log), beat_file=str(beats)))
             collected_at = time.monotonic()
-            while self._processes or self._later:
+            while self._processes or self._later or self._parked:
                 self._start_due()
                 self._watch_time()
+                self._make_room(folder)
                 for process in list(self._processes.values()):
                     self._look_at(process)
                 if self._uncollected and time.monotonic() - collected_at >= COLLECT_S:
@@ -186,15 +198,65 @@ class LocalLauncher:
             for process in self._processes.values():
                 self._close_soon(process, Closing.WHEN_IDLE)
 
+    def _make_room(self, folder: Path) -> None:
+        """Let wide workers take turns with the usual ones; see `Packing`."""
+        packing, processes = self._packing, self._processes
+        for key, room in list(packing.reserved.items()):
+            if key in processes:
+                if processes[key].trials >= room.jobs:
+                    self._close_soon(processes[key], Closing.NOW)
+            elif not any(worker in processes for worker in packing.in_the_way(key)):
+                usual = next(spec for spec in self.specs if WorkKind.EVALUATE in spec.kinds)
+                log, beats = self.logs / f"worker-{key}.log", folder / f"{key}.beat"
+                wide = replace(usual, index=key, kinds=("evaluate",), gpus=(len(room.gpus),) * 2)
+                self._launch(replace(wide, log=str(log), beat_file=str(beats)))
+                self._close_soon(processes[key], Closing.WHEN_IDLE)
+        for spec in [spec for worker, spec in self._parked.items() if packing.may_run(worker)]:
+            self._start(self._parked.pop(spec.index))
+        evaluating = [spec.gpus[1] for spec in self.specs if WorkKind.EVALUATE in spec.kinds]
+        now = time.monotonic()
+        if not evaluating or max(evaluating) >= len(self.gpus) or now - self._looked_at < LOOK_S:
+            return
+        self._looked_at = now
+        if self._parked and not self.client.is_active():
+            self._parked.clear()
+        with contextlib.suppress(StoreBusy):
+            asked = {gpus: count for gpus, count in self.client.waiting_gpus().items() if gpus > max(evaluating)}
+            kept = [worker for worker, one in processes.items() if worker < len(self.specs) and one.beats < 1]
+            while not self._ending():
+                reserved = packing.reserve(asked, kept)
+                if reserved is None:
+                    break
+                for worker in packing.in_the_way(reserved):
+                    if worker in processes:
+                        self._close_soon(processes[worker], Closing.NOW)
+
+    def _ending(self) -> bool:
+        """Return whether no more workers start."""
+        return self._interrupted() or self._out_of_time
+
     def _close_soon(self, process: _Process, closing: Closing) -> None:
         """Tell a worker to end once it has handed in what it is at."""
-        with open(process.spec.beat_file, "r+b") as file:
-            file.seek(BEATS.size)
-            file.write(bytes([closing]))
+        if closing > process.closing:
+            process.closing = closing
+            with open(process.spec.beat_file, "r+b") as file:
+                file.seek(BEATS.size)
+                file.write(bytes([closing]))
 
     def _start(self, spec: WorkerSpec) -> None:
+        """Start a usual worker, or let it wait for its GPUs; a wide one gets another room when it is needed."""
+        if self._ending() or spec.index >= len(self.specs):
+            return
+        if self._packing.may_run(spec.index):
+            self._launch(spec)
+        else:
+            self._parked[spec.index] = spec
+
+    def _launch(self, spec: WorkerSpec) -> None:
         if self._interrupted():
             return
+        room = self._packing.reserved.get(spec.index)
+        gpus = self.environments[spec.index] if room is None else {VISIBLE: ",".join(sorted(room.gpus))}
         Path(spec.beat_file).write_bytes(bytes(BEATS.size + 1))
         self._started += 1
         mark = f"{self.launch.id}:{self._started}:"
@@ -204,7 +266,7 @@ class LocalLauncher:
             **saving,
             remains.VARIABLE: mark,
             **thread_environment(len(self.specs)),
-            **self.environments[spec.index],
+            **gpus,
         }
         with open(spec.log, "a") as output:
             popen = subprocess.Popen(
@@ -242,13 +304,16 @@ class LocalLauncher:
             self._check_progress(process)
             return
         self._close(process)
+        self._packing.release(process.spec.index)
         spec, how = process.spec, f"worker process {process.popen.pid} {_how(status)}"
         try:
             tail = Path(spec.log).read_text(errors="replace")[-LOG_TAIL:].strip()
         except OSError as error:
             tail = f"({spec.log} cannot be read: {error.strerror})"
         if status == 0 and not self.client.lose_worker(spec.name, f"{how} within the trial", counts=True):
-            if not self._interrupted() and self.client.is_active():
+            if process.closing:
+                self._start(spec)
+            elif not self._interrupted() and self.client.is_active():
                 # Somebody asked this worker alone to stop.
                 self._start_again(spec, f"{how} while the study was running")
         elif status == EXIT_OUTDATED:
@@ -295,6 +360,7 @@ class LocalLauncher:
             return
         process.popen.kill()
         self._close(process)
+        self._packing.release(process.spec.index)
         self._crashed(process.spec, why)
 
     def _crashed(self, spec: WorkerSpec, why: str, *, counts: bool = True) -> None:
@@ -327,8 +393,9 @@ class LocalLauncher:
     def _start_due(self) -> None:
         now = time.monotonic()
         due = [spec for at, spec in self._later if at <= now]
-        if self._interrupted() or (due and not self.client.is_active()):
+        if self._ending() or (due and not self.client.is_active()):
             self._later.clear()
+            self._parked.clear()
             return
         self._later = [(at, spec) for at, spec in self._later if at > now]
         for spec in due:

@@ -104,7 +104,8 @@ def population_worker(
             save_every_s=spec.save_every_s,
         )
     how |= {"yields": spec.yields, "stops_at": spec.stops_at, "run_s": spec.run_s}
-    return Worker(client, name=spec.name, trainer=trainer, evaluator=evaluator, **how)
+    least, most = spec.gpus
+    return Worker(client, name=spec.name, trainer=trainer, evaluator=evaluator, gpus=(least, most), **how)
 
 
 # Watched studies
@@ -176,7 +177,8 @@ def watched_worker(client: LocalClient, runs: Runs, spec: WorkerSpec, **how: Any
     """Make a worker of watched studies; `how` is as `Worker` takes it."""
     evaluated = {record.id: evaluated for record, evaluated in runs}
     evaluator = Evaluator(client, evaluated, work_root=Path(spec.work_root), name=spec.name)
-    return Worker(client, name=spec.name, evaluator=evaluator, **how)
+    least, most = spec.gpus
+    return Worker(client, name=spec.name, evaluator=evaluator, gpus=(least, most), **how)
 
 
 # The process

@@ -65,13 +65,14 @@ from phyla.machine.population import (
 )
 from phyla.machine.queue import fail, lose, release
 from phyla.machine.retention import ALL, Keeping, Retention, bound, explain, retention
-from phyla.machine.room import NO_LIMIT, RECENT, Room, expected_s
+from phyla.machine.room import ANY_GPUS, NO_LIMIT, RECENT, Room, expected_s
 from phyla.machine.rules import Rules, TrainRules, WatchRules
 from phyla.machine.stopping import report
 from phyla.machine.view import View
 
 __all__ = [
     "ALL",
+    "ANY_GPUS",
     "NO_LIMIT",
     "RECENT",
     "Accepted",

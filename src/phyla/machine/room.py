@@ -1,4 +1,4 @@
-"""What a worker has for its next job: time. What cannot end in it is not given out."""
+"""What a worker has for its next job: GPUs and time. What would not fit is not given out."""
 
 import math
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from phyla.records import JobKind, TrialRecord
 
 RECENT = 20
 """Completed trials from which durations are learned."""
+ANY_GPUS = (0, 1_000_000)
 SLOW = 0.9
 """The quantile of their seconds per step that a trial is expected to take."""
 WHOLE = 0.9
@@ -21,10 +22,12 @@ class Room:
     """What a worker has for its next job.
 
     Attributes:
+        gpus: least and greatest number of GPUs that an eval task may ask for.
         left_s: seconds until it is asked to stop; None for no limit.
         run_s: seconds that its whole run has, from its start.
     """
 
+    gpus: tuple[int, int] = ANY_GPUS
     left_s: float | None = None
     run_s: float = math.inf
 

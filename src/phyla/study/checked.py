@@ -12,6 +12,7 @@ from phyla.records import StartFrom
 from phyla.space import Space
 
 if TYPE_CHECKING:
+    from phyla.evaluation import Suite
     from phyla.launchers import Term
 
 UNUSABLE = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
@@ -33,6 +34,18 @@ def checked_gpus(name: str, gpus: Sequence[str | int] | None) -> tuple[str, ...]
             f"{name}={list(found)}: GPU {hidden[0]} is not visible here; choose from {', '.join(visible)}"
         )
     return found
+
+
+def check_tasks(suites: "Sequence[Suite]", pool: Sequence[str]) -> None:
+    """Make sure that there are as many GPUs as any eval task asks for."""
+    asking = [(task.gpus, task.name, suite.name) for suite in suites for task in suite.tasks]
+    gpus, name, of = max(asking, default=(0, "", ""))
+    if gpus > len(pool):
+        raise ConfigurationError(
+            f"eval task {name!r} of suite {of!r} asks for {gpus} GPUs, and there are {len(pool)} for evaluation "
+            f"({', '.join(pool) or 'none'}), so no worker of this run could run it; ask for fewer, or run it on a "
+            "machine that has as many"
+        )
 
 
 def checked_term(stop_signal: str | int | None, time_limit_s: float | None) -> "Term":

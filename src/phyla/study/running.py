@@ -27,7 +27,7 @@ from phyla.errors import (
     StudyFailed,
 )
 from phyla.launchers import Gpus, Term, WorkerSpec, get_launcher, gpu_environments, visible_gpus
-from phyla.launchers.launcher import PERSON
+from phyla.launchers.launcher import PERSON, seen_gpus
 from phyla.launchers.process import population_worker
 from phyla.machine import Claimed, Ended, Failure, NoTime, NoWork, Outdated
 from phyla.records import Aim, Checkpoint, MemberState, StudyState
@@ -92,6 +92,11 @@ class Crew:
             *gpu_environments(self.evaluators, each, evaluating),
         ]
 
+    @property
+    def pool(self) -> Sequence[str]:
+        """The GPUs that eval tasks may have which ask for several."""
+        return self.eval_gpus or self.gpus or visible_gpus()
+
     def check(self, places: Places) -> None:
         """Make sure that this process may start that many workers."""
         check_integer("workers", self.workers, 0, MOST_WORKERS)
@@ -152,8 +157,13 @@ def work(
         spec = replace(spec, stops_at=term.stops_at, run_s=term.limit_s)
     if crew.environments:
         specs = [
-            replace(spec, index=index, kinds=spec.kinds if index < crew.workers else ("evaluate",))
-            for index in range(len(crew.environments))
+            replace(
+                spec,
+                index=index,
+                kinds=spec.kinds if index < crew.workers else ("evaluate",),
+                gpus=(0, len(seen_gpus(each, crew.pool))),
+            )
+            for index, each in enumerate(crew.environments)
         ]
         launcher = get_launcher()(
             client,
@@ -163,12 +173,13 @@ def work(
             logs=logs,
             renew_s=lease_s / 3,
             stall_timeout_s=crew.stall_timeout_s,
+            gpus=crew.pool,
             term=term,
             on_tick=on_tick,
             on_interrupt=crew.on_interrupt,
         )
         return launcher.run()
-    here = make(replace(spec, name=launch.worker_name(), log=str(logs / "worker-0.log")))
+    here = make(replace(spec, gpus=(0, len(crew.pool)), name=launch.worker_name(), log=str(logs / "worker-0.log")))
     stopped_by: list[str] = []
 
     def stop(why: str) -> None:

@@ -14,7 +14,7 @@ from phyla.records import JsonObject, Objective, StartFrom
 from phyla.space import Space
 from phyla.strategies import StoppingRule, Strategy, check_space
 from phyla.strategies.checks import check
-from phyla.study.checked import checked_gpus, checked_starts, checked_term
+from phyla.study.checked import check_tasks, checked_gpus, checked_starts, checked_term
 from phyla.study.files import check_objectives
 from phyla.study.findings import Lookout
 from phyla.study.places import NAME, Places
@@ -246,6 +246,7 @@ class Study:
             on_interrupt=on_interrupt,
         )
         crew.check_study(self)
+        check_tasks(self.rules.suites if "evaluate" in kinds or evaluators else (), crew.pool)
         self._set_lease(lease_s)
         if overwrite:
             self.config(portable=bool(workers))  # Raises before anything is deleted.

@@ -88,7 +88,7 @@ def watch(
     from phyla.controller import Sightings
     from phyla.launchers.process import SCHEMA, open_watched
     from phyla.store import open_store
-    from phyla.study.checked import checked_gpus
+    from phyla.study.checked import check_tasks, checked_gpus
     from phyla.study.maintenance import remove_outputs, take_back
     from phyla.study.running import Crew
     from phyla.watcher import DirectoryWatcher, Following, Lock, StudyWatcher, WatchThread, get_format
@@ -102,6 +102,7 @@ def watch(
     if lease_s <= 0:
         raise ConfigurationError(f"lease_s={lease_s!r}: must be above 0")
     chosen, how = chosen_suites(suites), following or Following()
+    check_tasks(chosen, crew.pool)
     scanner = partial(get_format, format, **(options or {}))
     scanner()  # raises where there is no such format
     with ExitStack() as stack:

@@ -12,6 +12,7 @@ from typing import TypeAlias, final
 from phyla.client import Client
 from phyla.errors import CheckpointsAbsent, ConfigurationError, LeaseLost, StoreError
 from phyla.machine import (
+    ANY_GPUS,
     ClaimedEvaluation,
     Completion,
     Ended,
@@ -61,8 +62,9 @@ class Worker:
     """Does one piece of work after the other, in the thread that calls `run`: trials, eval tasks, or both.
 
     Its name is `host:slot:pid:launch`. It renews its own leases every `renew_s`, unless a supervisor does. With
-    `yields`, `trial.report()` runs an eval task that waits before training goes on. It begins nothing that is not
-    expected to end by `stops_at`, in seconds since the epoch, of a run of `run_s`; and `closing` tells it to end.
+    `yields`, `trial.report()` runs an eval task that waits before training goes on. It runs eval tasks that ask
+    for at least and at most so many `gpus`, and begins nothing that is not expected to end by `stops_at`, in
+    seconds since the epoch, of a run of `run_s`. `closing` tells it to end.
     """
 
     client: Client
@@ -74,6 +76,7 @@ class Worker:
     renew_s: float | None = None
     beat: Beat = lambda progress, done, deadline: None
     yields: bool = False
+    gpus: tuple[int, int] = ANY_GPUS
     stops_at: float | None = None
     run_s: float = math.inf
     closing: Callable[[], int] = lambda: Closing.OPEN
@@ -159,7 +162,8 @@ class Worker:
         """Hand in one piece of work, claim the next, or both in one transaction."""
         holding = None if self.evaluator is None else self.evaluator.holding
         completions = () if done is None else (done,)
-        room = Room(left_s=None if self.stops_at is None else self.stops_at - self.clock(), run_s=self.run_s)
+        left_s = None if self.stops_at is None else self.stops_at - self.clock()
+        room = Room(gpus=self.gpus, left_s=left_s, run_s=self.run_s)
         _, claimed, rest = self.client.exchange(
             completions, self.name, count, kinds=kinds, holding=holding, room=room
         )
