@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -59,10 +62,10 @@ def run(folder: Path, *words: object, session: bool = False) -> Forked:
     return Forked(words, cwd=folder, env=environment, merged=True, session=session)
 
 
-def waiting(process: Forked, folder: Path) -> None:
+def waiting(process: "Forked | subprocess.Popen[bytes]", folder: Path) -> None:
     """Wait until both members are in the midst of their second trial."""
     while len(list((folder / "home").glob("waits-*"))) < 2:
-        assert process.poll() is None, process.communicate()[0]
+        assert process.poll() is None
         time.sleep(0.01)
 
 
@@ -108,6 +111,35 @@ def test_a_signal_saves_what_runs_and_another_process_goes_on_from_there(tmp_pat
         assert member.head is not None
         found = tmp_path / "home" / "checkpoints" / "toy" / member.head.checkpoint / "steps.json"
         assert json.loads(found.read_text()) == list(range(2 * STEPS)), "no step was trained twice"
+
+
+def test_a_job_of_slurm_requeues_itself_until_the_study_is_done(tmp_path: Path) -> None:
+    """The script of the guide, with a `scontrol` that notes what it is told, and the signal that Slurm sends."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "gpus-and-preemption.md").read_text()
+    (script,) = re.findall(r"^```bash\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "job.sh").write_text(script)
+    (tmp_path / "study.py").write_text(STUDY)
+    programs = {"phyla": f'exec {sys.executable} -m phyla.cli "$@"', "scontrol": 'echo "$@" >> told'}
+    for name, line in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = child_environment(
+        {"SLURM_JOB_ID": "7", "PATH": f"{tmp_path}:{os.environ['PATH']}", "PHYLA_HOME": str(tmp_path / "home")}
+    )
+
+    def submit() -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(["bash", "job.sh"], cwd=tmp_path, env=environment, start_new_session=True)
+
+    job = submit()
+    waiting(job, tmp_path)
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(60) == 75
+    assert (tmp_path / "told").read_text() == "requeue 7\n"
+    (tmp_path / "home" / "go on").touch()
+    assert submit().wait(60) == 0
+    assert (tmp_path / "told").read_text() == "requeue 7\n"
+    assert load(tmp_path / "home").counts() == {"completed": 4}
+    assert all(trial.failures == 0 for trial in load(tmp_path / "home").trials())
 
 
 def slow(trial: phyla.Trial) -> None:
