@@ -60,9 +60,12 @@ def evaluate(_evaluation: Any) -> dict[str, float]:
 
 def suites(policy: Policy | None = None, *, grown: bool = False) -> tuple[Suite, ...]:
     """Return two suites; grown, one of them has one more eval task and there is a third."""
-    tasks = (EvalTask("a", evaluate, shards=2, max_attempts=2), EvalTask("b", evaluate, max_attempts=1))
+    tasks = (
+        EvalTask("a", evaluate, shards=2, max_attempts=2),
+        EvalTask("b", evaluate, max_attempts=1, resources={"gpus": 2}),
+    )
     more = (EvalTask("c", evaluate),)
-    small = Suite("small", (EvalTask("d", evaluate),), policy=policy or Policy())
+    small = Suite("small", (EvalTask("d", evaluate, resources={"gpus": 8}),), policy=policy or Policy())
     if not grown:
         return Suite("s", tasks, policy=policy or Policy()), small
     return Suite("s", tasks + more), small, Suite("u", more)
@@ -320,6 +323,12 @@ def _ledger(view: Reader, of: Sequence[Suite]) -> dict[str, Any]:
         ],
         "open": view.open_groups(),
         "next": [view.next_eval_job(None), *(view.next_eval_job(row.id) for row in seen)],
+        "of some gpus": [
+            view.next_eval_job(holding, gpus)
+            for gpus in ((0, 0), (2, 2), (1, 8))
+            for holding in (None, *(row.id for row in seen))
+        ],
+        "waiting gpus": view.waiting_gpus(),
         "not before": view.next_not_before(),
         "held paths": view.held_paths(),
     }

@@ -4,6 +4,7 @@ It is the oracle of the stores in databases. It also refuses what the table of t
 """
 
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -12,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 from phyla import machine
 from phyla.errors import StateError, StudyNotFound
-from phyla.machine import Command, ParentGone
+from phyla.machine import ANY_GPUS, Command, ParentGone
 from phyla.machine.jobs import moved
 from phyla.records import (
     Attempt,
@@ -244,10 +245,13 @@ class NaiveTransaction:
         pending = [job for job in self.eval_jobs() if job.state is JobState.PENDING]
         return sorted(pending, key=lambda job: (job.priority, job.rank, job.group, job.id))
 
-    def next_eval_job(self, holding: int | None) -> EvalJob | None:
-        due = [job for job in self._pending() if job.not_before <= self._now]
+    def next_eval_job(self, holding: int | None, gpus: tuple[int, int] = ANY_GPUS) -> EvalJob | None:
+        due = [job for job in self._pending() if job.not_before <= self._now and gpus[0] <= job.gpus <= gpus[1]]
         held = [job for job in due if job.seen == holding and job.priority == due[0].priority]
         return next(iter(held + due), None)
+
+    def waiting_gpus(self) -> dict[int, int]:
+        return dict(Counter(job.gpus for job in self._pending() if job.not_before <= self._now and job.gpus))
 
     def next_not_before(self) -> float | None:
         return min((job.not_before for job in self._pending() if job.not_before > self._now), default=None)

@@ -158,3 +158,7 @@ class SamplesDiffer(EvaluationError):
 
 class StudyFailed(PhylaError):
     """The study stopped itself; the message says what to do."""
+
+
+class Preempted(KeyboardInterrupt):
+    """A signal or a time limit stopped the run; run it again to resume. The message says which."""

@@ -10,6 +10,7 @@ Attributes:
     PHYLA_FAILPOINT: `name=action[:hit]`, where action is `kill`, `raise` or `exit`; for tests of
         durability only.
     PHYLA_LAUNCHER: which installed launcher starts worker processes (default `local`).
+    PHYLA_SAVE_EVERY_S: set by the launcher in worker processes: seconds after which training is to save progress.
     PHYLA_WORKER: set by the launcher in worker processes, which may not start workers themselves. What they start
         inherits it, and is ended with them.
 """
@@ -26,6 +27,8 @@ from phyla.errors import ConfigurationError
 
 DEFAULT_HOME = ".phyla"
 
+SAVE_EVERY = "PHYLA_SAVE_EVERY_S"
+
 DEFAULT_VERIFY_BYTES = 10**10
 
 VARIABLES = [
@@ -34,6 +37,7 @@ VARIABLES = [
     "PHYLA_VERIFY_BYTES",
     "PHYLA_FAILPOINT",
     "PHYLA_LAUNCHER",
+    SAVE_EVERY,
     "PHYLA_WORKER",
 ]
 

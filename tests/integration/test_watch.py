@@ -233,7 +233,7 @@ def test_a_run_is_followed_by_one_watcher_only(tmp_path: Path) -> None:
     assert "phyla worker SUITES.py --study job" in output
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 75
 
 
 def test_wrong_uses_are_told_in_one_paragraph(tmp_path: Path) -> None:

@@ -5,20 +5,23 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from typer import Argument, Context, Exit, Option
+from typer import Argument, BadParameter, Context, Exit, Option
 
 from phyla.cli.output import show
+from phyla.errors import Preempted
 
 if TYPE_CHECKING:
     from phyla.study import Evaluations, Places, Results, Study
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_PREEMPTED = 75
+"""Stopped by a signal or a time limit, and to be run again (`EX_TEMPFAIL` of sysexits.h)."""
 EXIT_INTERRUPTED = 130
 
 PLACES = ("--home", "--storage", "--checkpoints")
@@ -36,8 +39,51 @@ Workers: TypeAlias = Annotated[int, Option(min=0, help="Worker processes; 0 trai
 Kinds: TypeAlias = Annotated[
     str, Option(help="What the workers do, where there are suites: train, evaluate, or both.")
 ]
+
+
+def gpus(text: str) -> float | str:
+    """Read `--gpus-per-worker`."""
+    with suppress(ValueError):
+        if text == "auto" or float(text) >= 0:
+            return text if text == "auto" else float(text)
+    raise BadParameter(f"{text!r}: give auto, a whole number, or a fraction such as 0.5")
+
+
 Gpus: TypeAlias = Annotated[
-    float, Option(min=0, help="GPUs that each worker sees; 0.5 lets two workers share one.")
+    Any,
+    Option(
+        parser=gpus,
+        metavar="auto|NUMBER",
+        help="GPUs that each worker sees: auto for one each; 0.5 lets two workers share one; 0 shows all to each.",
+    ),
+]
+
+
+def seconds(text: str) -> float:
+    """Read a span of time: `90`, `90s`, `10m`, `3h50m`, `1d`."""
+    number = r"(\d+\.?\d*|\.\d+)"
+    parts = re.fullmatch("".join(f"(?:{number}{unit})?" for unit in "dhms"), text)
+    with suppress(ValueError):
+        given = [float(part or 0) for part in parts.groups()] if parts else [0.0, 0.0, 0.0, float(text)]
+        total = sum(part * unit for part, unit in zip(given, (86400, 3600, 60, 1), strict=False))
+        if 0 < total < float("inf"):
+            return total
+    raise BadParameter(f"{text!r}: give a time above 0, as 90s, 10m, 4h or 3h50m")
+
+
+TimeLimit: TypeAlias = Annotated[
+    Any,
+    Option(
+        parser=seconds,
+        metavar="TIME",
+        help="Stop after this time, as 4h, with exit status 75; begin nothing that would not end in time.",
+    ),
+]
+SaveEvery: TypeAlias = Annotated[
+    Any, Option(parser=seconds, metavar="TIME", help="Ask training to save its progress so often, as 10m.")
+]
+StopSignal: TypeAlias = Annotated[
+    str | None, Option(metavar="SIGNAL", help="A signal that stops it as SIGTERM does, such as USR1.")
 ]
 Gin: TypeAlias = Annotated[
     list[str] | None,
@@ -87,9 +133,10 @@ def interruptible(told: Callable[[], str]) -> Iterator[None]:
     """When a person interrupts what is done meanwhile, say what that means, and end the command."""
     try:
         yield
-    except KeyboardInterrupt:
-        show(told(), file=sys.stderr)
-        raise Exit(EXIT_INTERRUPTED) from None
+    except KeyboardInterrupt as interrupt:
+        preempted = isinstance(interrupt, Preempted)
+        show(f"{interrupt}. {told()}" if preempted else told(), file=sys.stderr)
+        raise Exit(EXIT_PREEMPTED if preempted else EXIT_INTERRUPTED) from None
 
 
 def masked(url: str) -> str:

@@ -1,6 +1,7 @@
 """`phyla run`, `phyla worker`, `phyla watch` and `phyla replay`: what starts workers."""
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,12 +34,19 @@ def run(
     evaluators: Annotated[int, Option(min=0, help="Further processes that only evaluate the suites.")] = 0,
     kinds: options.Kinds = options.BOTH,
     study: options.Chosen = None,
-    gpus_per_worker: options.Gpus = 0,
+    gpus_per_worker: options.Gpus = "auto",
+    eval_gpus: Annotated[
+        str | None,
+        Option(metavar="GPUS", help="GPUs for evaluation alone, as 6,7: one evaluator each; workers only train."),
+    ] = None,
     replicates: Annotated[
         int | None, Option(min=1, help="Run it so often, with other seeds: NAME-r0, ...")
     ] = None,
     stall_timeout: Annotated[float | None, Option(help="Seconds after which to end a stalled worker.")] = None,
     yield_at_report: Annotated[bool, Option("--yield-at-report", help="Evaluate in trial.report().")] = False,
+    time_limit: options.TimeLimit = None,
+    save_every: options.SaveEvery = None,
+    stop_signal: options.StopSignal = None,
     overwrite: Annotated[
         str | None, Option(metavar="NAME", help="Delete what study NAME stored; start anew.")
     ] = None,
@@ -57,14 +65,19 @@ def run(
             "kinds": options.listed(kinds),
             "evaluators": evaluators,
             "gpus_per_worker": gpus_per_worker,
+            "eval_gpus": None if eval_gpus is None else options.listed(eval_gpus),
             "stall_timeout_s": stall_timeout,
             "yield_at_report": yield_at_report,
+            "stop_signal": stop_signal,
+            "save_every_s": save_every,
             "overwrite": overwrite is not None,
         }
-        scored = True
+        scored, began = True, time.monotonic()
         for index, one in enumerate(replicates_of(chosen, replicates) if replicates else [chosen], start=1):
             if replicates:
                 print(f"replicate {index} of {replicates}: {one.name}", flush=True)
+            if time_limit is not None:
+                how["time_limit_s"] = max(1.0, time_limit - (time.monotonic() - began))
             scored = _run(one, workers, **how) and scored
         if replicates:
             print(f"compare them with: {command('compare', chosen.name, chosen.places)}")
@@ -85,7 +98,10 @@ def worker(
     workers: options.Workers = 2,
     kinds: options.Kinds = options.BOTH,
     study: Annotated[str | None, Option(help="Name of the study or watched run, if the file has several.")] = None,
-    gpus_per_worker: options.Gpus = 0,
+    gpus_per_worker: options.Gpus = "auto",
+    time_limit: options.TimeLimit = None,
+    save_every: options.SaveEvery = None,
+    stop_signal: options.StopSignal = None,
     gin: options.Gin = None,
 ) -> None:
     """Add workers to a study or to watched runs until they end; never make or change one. Ctrl-C stops them.
@@ -105,6 +121,9 @@ def worker(
                     workers,
                     kinds=options.listed(kinds),
                     gpus_per_worker=gpus_per_worker,
+                    stop_signal=stop_signal,
+                    time_limit_s=time_limit,
+                    save_every_s=save_every,
                     on_progress=display.progressed,
                     on_interrupt=display.interrupted,
                 )
@@ -152,7 +171,11 @@ def watch(
     idle: Annotated[float | None, Option(min=0, help="Seconds without a new one after which to end.")] = None,
     once: Annotated[bool, Option("--once", help="Take what is there, evaluate it, and end.")] = False,
     poll: Annotated[float, Option(min=0.05, help="Seconds between two looks, at most.")] = 10,
-    gpus_per_worker: options.Gpus = 0,
+    gpus_per_worker: options.Gpus = "auto",
+    gpus: Annotated[
+        str | None,
+        Option(metavar="GPUS", help="GPUs for these workers, as 6,7.", show_default="all that are visible"),
+    ] = None,
     gin: options.Gin = None,
     alert: Annotated[bool, Option("--alert", help="Print regressions as they are found.")] = False,
     plan: Annotated[bool, Option("--plan", help="Print what would be computed, and change nothing.")] = False,
@@ -204,6 +227,7 @@ def watch(
             snapshot_dir=snapshot_dir or None,
             poll_s=poll,
             gpus_per_worker=gpus_per_worker,
+            gpus=None if gpus is None else options.listed(gpus),
             gin_bindings=gin or (),
             on_change=display.show,
             on_interrupt=display.interrupted,
@@ -229,7 +253,7 @@ def replay(
         str | None, Option(help="Name of the new study.", show_default="STUDY-replay, or STUDY-continued")
     ] = None,
     workers: options.Workers = 1,
-    gpus_per_worker: options.Gpus = 0,
+    gpus_per_worker: options.Gpus = "auto",
 ) -> None:
     """Train the best trial's whole path again, as one chain of trials in a new study; or train it on.
 

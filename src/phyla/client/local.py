@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from phyla.client.protocol import CollectResult, GroupResults
 from phyla.controller import TRAIN_ONLY, Controller, mark_deleting
 from phyla.errors import CheckpointError, LeaseLost
 from phyla.machine import (
+    NO_LIMIT,
     Answer,
     Completion,
     Ended,
@@ -19,6 +21,7 @@ from phyla.machine import (
     Failure,
     Idle,
     NoWork,
+    Room,
     Rules,
     SetCheckpointState,
     Standing,
@@ -117,6 +120,7 @@ class LocalClient:
         *,
         kinds: Collection[WorkKind] = TRAIN_ONLY,
         holding: int | None = None,
+        room: Room = NO_LIMIT,
     ) -> tuple[list[Answer], list[Work], NoWork | None]:
         if len(self.controllers) > 1:
             answers: list[Answer] = []
@@ -126,8 +130,8 @@ class LocalClient:
                     answers += controller.complete([done])[0]
                 except LeaseLost as error:
                     answers.append(error)
-            return answers, *self._claim_in_turn(worker, count, kinds, holding)
-        answer = self.controller.complete(completions, worker, count, kinds=kinds, holding=holding)
+            return answers, *self._claim_in_turn(worker, count, kinds, holding, room)
+        answer = self.controller.complete(completions, worker, count, kinds=kinds, holding=holding, room=room)
         self._discard_stopped(completions, answer[0])
         self._completed_since_collection += len(completions)
         if self._collects and self._completed_since_collection >= self.collect_every:
@@ -148,19 +152,21 @@ class LocalClient:
                 self.repository.delete(*unknown)
 
     def _claim_in_turn(
-        self, worker: str, count: int, kinds: Collection[WorkKind], holding: int | None
+        self, worker: str, count: int, kinds: Collection[WorkKind], holding: int | None, room: Room
     ) -> tuple[list[Work], NoWork | None]:
         """Ask one study after the other, each in a transaction of its own, until one has work."""
         if not count:
             return [], None
         ended: list[Ended] = []
         waits: list[float] = []
-        for study, has_work in self._in_turn(holding):
+        for study, has_work in self._in_turn(holding, room):
             now = self._clock()
             if not has_work and 0 <= now - self._asked_at.get(study, float("-inf")) < IDLE_LOOK_S:
                 # Asking costs a transaction that writes; it only matters for leases that ran out, and at the end.
                 continue
-            _, claimed, rest = self.controllers[study].complete((), worker, count, kinds=kinds, holding=holding)
+            _, claimed, rest = self.controllers[study].complete(
+                (), worker, count, kinds=kinds, holding=holding, room=room
+            )
             if claimed:
                 self._last_study = study
                 return claimed, rest
@@ -175,12 +181,12 @@ class LocalClient:
             return [], Ended(state=StudyState.COMPLETED, message="; ".join(messages) or None)
         return [], Idle(seconds=min(waits, default=None), why="no checkpoint waits for evaluation")
 
-    def _in_turn(self, holding: int | None) -> list[tuple[int, bool]]:
+    def _in_turn(self, holding: int | None, room: Room) -> list[tuple[int, bool]]:
         """Return the studies in the order in which to ask them, and whether each has something to do."""
         order = []
         for study in self.controllers:
             with self.store.reader(study) as reader:
-                job = reader.next_eval_job(holding)
+                job = reader.next_eval_job(holding, room.gpus)
             turn = (study - self._last_study - 1) % (max(self.controllers) + 1)
             urgency = (float("inf"), False) if job is None else (job.priority, job.seen != holding)
             order.append((*urgency, turn, study, job is not None))
@@ -238,6 +244,13 @@ class LocalClient:
         """Return the study as it stands; of several, the first one."""
         with self.store.reader(self.record.id) as reader:
             return reader.study()
+
+    def waiting_gpus(self) -> dict[int, int]:
+        waiting: Counter[int] = Counter()
+        for study in self.controllers:
+            with self.store.reader(study) as reader:
+                waiting.update(reader.waiting_gpus())
+        return dict(waiting)
 
     def is_active(self) -> bool:
         for study in self.controllers:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, final
 
-from phyla.machine import Answer, Completion, Evaluated, Failure, NoWork, Standing, Work
+from phyla.machine import Answer, Completion, Evaluated, Failure, NoWork, Room, Standing, Work
 from phyla.records import Checkpoint, EvalJob, EvalResult, Group, Report, WorkKind
 
 
@@ -42,6 +42,7 @@ class Client(Protocol):
         *,
         kinds: Collection[WorkKind] = ...,
         holding: int | None = None,
+        room: Room = ...,
     ) -> tuple[list[Answer], list[Work], NoWork | None]:
         """Hand in finished work and claim more; for one study in one transaction.
 
@@ -51,6 +52,7 @@ class Client(Protocol):
             count: how much it wants at most.
             kinds: what it can do; eval tasks come first.
             holding: id of the checkpoint, as it was seen, that it has loaded.
+            room: how many GPUs, and how much time, it has.
 
         Returns:
             An answer per completion; the work; and, when this is less than `count`, why.
@@ -102,6 +104,10 @@ class Client(Protocol):
 
     def wait(self, seconds: float) -> None:
         """Return once there may be work, or after `seconds` at the latest; for one thread at a time."""
+        ...
+
+    def waiting_gpus(self) -> Mapping[int, int]:
+        """Return how many eval tasks that may start ask for how many GPUs, above none."""
         ...
 
     def is_active(self) -> bool:

@@ -11,6 +11,7 @@ from phyla.controller.upkeep import BUSY_RETRIES, Upkeep
 from phyla.errors import LeaseLost, StoreBusy, StoreError
 from phyla.failpoints import failpoint
 from phyla.machine import (
+    NO_LIMIT,
     Accepted,
     Answer,
     Claimed,
@@ -22,10 +23,12 @@ from phyla.machine import (
     Failure,
     Idle,
     LimitNotBefore,
+    NoTime,
     NoWork,
     Outdated,
     ParentGone,
     RenewAttempts,
+    Room,
     SetStudyState,
     Standing,
     TrainRules,
@@ -65,6 +68,7 @@ class Controller(Upkeep):
         *,
         kinds: Collection[WorkKind] = TRAIN_ONLY,
         holding: int | None = None,
+        room: Room = NO_LIMIT,
     ) -> tuple[list[Answer], list[Work], NoWork | None]:
         """Accept finished work and, in the same transaction, give the worker its next.
 
@@ -88,7 +92,7 @@ class Controller(Upkeep):
                         rest = Outdated(why=self._outdated)
                     elif worker is not None and count:
                         deciding = True
-                        claimed, rest = self._claim(tx, worker, count, gone, kinds, holding)
+                        claimed, rest = self._claim(tx, worker, count, gone, kinds, holding, room)
                         deciding = False
                     if claimed:
                         failpoint("claim.before_commit")
@@ -147,21 +151,29 @@ class Controller(Upkeep):
         gone: frozenset[str],
         kinds: Collection[WorkKind],
         holding: int | None,
+        room: Room,
     ) -> tuple[list[Work], NoWork | None]:
         self._expire(tx)
         rules = self.rules
         claimed: list[Work] = []
+        late: NoTime | None = None
         rounds = 0
         evaluates = WorkKind.EVALUATE in kinds and bool(rules.suites)
         while len(claimed) < count:
             if evaluates and tx.study().state in (StudyState.RUNNING, StudyState.DRAINING):
-                work = self._claim_evaluation(tx, worker, holding, gone)
-                if work is not None:
+                work = self._claim_evaluation(tx, worker, holding, gone, room)
+                if isinstance(work, ClaimedEvaluation):
                     claimed.append(work)
                     continue
+                late = work
             if WorkKind.TRAIN not in kinds or not isinstance(rules, TrainRules):
-                return claimed, self._nothing_to_evaluate(tx)
+                return claimed, late or self._nothing_to_evaluate(tx)
             answer, commands = machine.claim(tx, rules, worker, gone)
+            if isinstance(answer, Claimed) and room.left_s is not None:
+                expected_s = machine.expected_s(answer.trial, tx.last_completed(machine.RECENT))
+                if not room.holds(expected_s):
+                    # The decision is not stored: whoever comes next takes the same one.
+                    return claimed, _no_time("a trial", expected_s, room)
             tx.apply(commands)
             if isinstance(answer, Claimed):
                 claimed.append(answer)
@@ -174,13 +186,17 @@ class Controller(Upkeep):
         return claimed, None
 
     def _claim_evaluation(
-        self, tx: Transaction, worker: str, holding: int | None, gone: frozenset[str]
-    ) -> ClaimedEvaluation | None:
+        self, tx: Transaction, worker: str, holding: int | None, gone: frozenset[str], room: Room
+    ) -> ClaimedEvaluation | NoTime | None:
         """Give a worker an eval job, or None when there is none to start now."""
         while True:
             claimed, commands = machine.claim_evaluation(
-                tx, worker, self.rules.lease_s, holding=holding, lost=gone
+                tx, worker, self.rules.lease_s, holding=holding, lost=gone, gpus=room.gpus
             )
+            if claimed is not None and room.left_s is not None:
+                expected_s = tx.mean_duration_s(claimed.job.identity)
+                if not room.holds(expected_s):
+                    return _no_time(f"eval task {claimed.job.task!r}", expected_s, room)
             tx.apply(commands)
             if claimed is not None or not commands:
                 return claimed
@@ -283,6 +299,10 @@ class Controller(Upkeep):
     def _judging(self) -> TrainRules:
         """The rules by which running trials are judged: none of them is stopped by settings that were changed."""
         return self.population if self._outdated is None else replace(self.population, stopping=())
+
+
+def _no_time(what: str, expected_s: float | None, room: Room) -> NoTime:
+    return NoTime(why=f"{what} takes about {expected_s:.3g} s, and {room.left_s:.3g} s are left")
 
 
 def _set_back(attempts: Iterable[Attempt], now: float) -> list[str]:

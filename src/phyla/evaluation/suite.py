@@ -39,6 +39,7 @@ class EvalTask:
         samples: how many samples all shards count together; checked when given.
         timeout_s: seconds one attempt may take; None for no limit.
         max_attempts: attempts that may fail before it is given up.
+        resources: `{"gpus": 2}` runs it only in a worker that has two GPUs; a supervisor makes room for it.
 
     Raises:
         ConfigurationError: an argument makes no sense.
@@ -57,6 +58,7 @@ class EvalTask:
     samples: int | None = None
     timeout_s: float | None = None
     max_attempts: int = 3
+    resources: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_name(self, "clean")
@@ -78,6 +80,12 @@ class EvalTask:
         for name in ("gin", "tags"):
             value = getattr(self, name)
             object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
+        gpus = self.resources.get("gpus", 0) if isinstance(self.resources, Mapping) else None
+        if not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 0 or not {*self.resources} <= {"gpus"}:
+            raise ConfigurationError(
+                f"EvalTask({self.name!r}, resources={self.resources!r}): say how many GPUs it needs, as in "
+                '{"gpus": 2}; there is no other resource'
+            )
         try:
             json.dumps(self.config, allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -88,6 +96,11 @@ class EvalTask:
         if self.evaluate is None:
             raise ConfigurationError(f"eval task {self.name!r} is a command and cannot be called")
         return self.evaluate(evaluation)
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it asks for."""
+        return self.resources.get("gpus", 0)
 
     @property
     def identity(self) -> str:

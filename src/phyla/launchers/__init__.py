@@ -1,5 +1,5 @@
 """What places worker processes: each launcher is an entry point in the group `phyla.launchers`."""
 
-from phyla.launchers.launcher import Launcher, WorkerSpec, get_launcher, gpu_environments, visible_gpus
+from phyla.launchers.launcher import Gpus, Launcher, Term, WorkerSpec, get_launcher, gpu_environments, visible_gpus
 
-__all__ = ["Launcher", "WorkerSpec", "get_launcher", "gpu_environments", "visible_gpus"]
+__all__ = ["Gpus", "Launcher", "Term", "WorkerSpec", "get_launcher", "gpu_environments", "visible_gpus"]

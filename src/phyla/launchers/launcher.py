@@ -1,22 +1,37 @@
 """What a launcher is, which one is used, what it tells a worker process, and which GPUs that process sees."""
 
+import functools
 import json
+import logging
+import math
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, final
+from typing import Final, Literal, Protocol, TypeAlias, final
 
 from phyla import plugins, settings
 from phyla.client import Client
 from phyla.errors import ConfigurationError
+from phyla.machine import ANY_GPUS
 from phyla.records import JsonObject
 from phyla.worker import Launch
 
 GROUP = "phyla.launchers"
+LOG = logging.getLogger("phyla")
+AUTO: Final = "auto"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+Gpus: TypeAlias = float | Literal["auto"]
+"""GPUs of each worker: `auto` for one, or as many as there are to share; see `gpu_environments`."""
+
+PERSON = "interrupted by a person"
+STOP_AHEAD_S = 60.0
+"""How long before the end of its time, at most, a run asks its workers to save and stop."""
 
 BEATS = struct.Struct("<qqd")
 """What a worker writes where its supervisor can see it: signs of progress, work it handed in, and the time in
@@ -27,6 +42,44 @@ EXIT_CANNOT_START = 113  # The training code cannot be loaded: trying again woul
 EXIT_STORE_FAILED = 114  # The database was lost: the trial is not to blame.
 EXIT_CHECKPOINTS_ABSENT = 115  # The directory of the checkpoints is gone: the trial is in the queue again.
 EXIT_OUTDATED = 116  # Settings or suites of the study were changed; its work is handed in.
+EXIT_NO_TIME = 117  # Nothing is expected to end in the time that is left.
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Term:
+    """When a run has to stop.
+
+    Attributes:
+        stop_signal: a signal that asks it to, besides SIGINT and SIGTERM; None for no other.
+        limit_s: seconds that it may last; None for no limit.
+        began_at: when it began, in seconds since the epoch.
+    """
+
+    stop_signal: int | None = None
+    limit_s: float | None = None
+    began_at: float = field(default_factory=settings.system_clock)
+
+    @property
+    def ends_at(self) -> float:
+        """When workers that are still running are ended, in seconds since the epoch."""
+        return math.inf if self.limit_s is None else self.began_at + self.limit_s
+
+    @property
+    def stops_at(self) -> float:
+        """When workers are asked to save and stop, in seconds since the epoch."""
+        return self.ends_at if self.limit_s is None else self.ends_at - min(STOP_AHEAD_S, self.limit_s / 10)
+
+    def over(self, *, wholly: bool) -> str:
+        """Say that the time is over, or that too little of it is left."""
+        how = "is over" if wholly else "leaves too little time for more work"
+        return f"the time limit of {0 if self.limit_s is None else self.limit_s:g} s {how}"
+
+    @property
+    def signals(self) -> tuple[int, ...]:
+        """The signals that ask it to stop."""
+        more = () if self.stop_signal is None else (self.stop_signal,)
+        return (signal.SIGINT, signal.SIGTERM, *more)
 
 
 @final
@@ -47,9 +100,14 @@ class WorkerSpec:
         index: 0 .. workers - 1.
         kinds: what to ask for: train, evaluate, or both.
         yields: whether `trial.report()` runs an eval task that waits.
+        gpus: least and greatest number of GPUs that an eval task may ask for.
+        stop_signal: one that asks it to stop, besides SIGTERM.
+        stops_at: when it has to stop, in seconds since the epoch, and how long its run may last: `run_s`.
+        save_every_s: seconds after which training is asked to save.
         python_path: entries for `sys.path`; by default those of the supervisor.
         name: of the worker; this, `log` and `beat_file` are given when its process is started.
-        beat_file: where the worker counts its progress, as `BEATS`.
+        beat_file: where the worker counts its progress, as `BEATS`; then one byte that tells it to end, see
+            `phyla.worker.Closing`.
     """
 
     configs: Mapping[str, JsonObject]
@@ -62,6 +120,11 @@ class WorkerSpec:
     kinds: Sequence[str]
     yields: bool = False
     gin_bindings: Sequence[str] = ()
+    gpus: Sequence[int] = ANY_GPUS
+    stop_signal: int | None = None
+    stops_at: float | None = None
+    run_s: float = math.inf
+    save_every_s: float | None = None
     python_path: Sequence[str] = field(default_factory=lambda: [entry or str(Path.cwd()) for entry in sys.path])
     name: str = ""
     log: str = ""
@@ -95,6 +158,8 @@ class Launcher(Protocol):
         environments: extra environment variables, one mapping per worker.
         logs: directory for what the workers print.
         renew_s: how often leases are renewed.
+        gpus: those that eval tasks may have which ask for several.
+        term: when the run has to stop.
         stall_timeout_s: seconds without a step, a report or a finished trial before a worker is ended, counted
             from its first request on; None never ends one.
         on_tick: called many times a second, for live displays.
@@ -111,6 +176,8 @@ class Launcher(Protocol):
         logs: Path,
         renew_s: float,
         stall_timeout_s: float | None,
+        gpus: Sequence[str],
+        term: Term,
         on_tick: Callable[[], None] = ...,
         on_interrupt: Callable[[], None] = ...,
     ) -> None: ...
@@ -119,6 +186,7 @@ class Launcher(Protocol):
         """Work until the study ends; return False when a person interrupted it.
 
         Raises:
+            Preempted: a signal, or the end of its time, stopped the run before its work was done.
             StudyFailed: workers cannot start, or die again and again.
             CheckpointsAbsent: the directory of the checkpoints is gone.
             StudyChanged: settings or suites were changed, and workers cannot take them over.
@@ -139,29 +207,66 @@ def get_launcher() -> type[Launcher]:
     return kind
 
 
-def gpu_environments(workers: int, gpus_per_worker: float) -> list[dict[str, str]]:
+def gpu_environments(
+    workers: int, gpus_per_worker: Gpus, gpus: Sequence[str] | None = None
+) -> list[dict[str, str]]:
     """Return one environment per worker, with `CUDA_VISIBLE_DEVICES` set if GPUs are wanted.
 
-    `gpus_per_worker` is a whole number, or a fraction that lets workers share: 0.5, 0.25, ...
+    Args:
+        workers: how many there are.
+        gpus_per_worker: `auto` gives one each, and shares evenly, with a warning, where there are fewer GPUs than
+            workers; a whole number gives that many each; a fraction lets workers share: 0.5, 0.25, ...
+        gpus: which GPUs there are; None for all visible ones.
+
+    Raises:
+        ConfigurationError: there are too few GPUs for that, or the number makes no sense.
     """
     if gpus_per_worker == 0:
-        return [{} for _ in range(workers)]
-    whole = float(gpus_per_worker).is_integer()
-    share = 1 if whole else round(1 / gpus_per_worker) if 0 < gpus_per_worker < 1 else 0
-    if gpus_per_worker < 0 or not share or (not whole and abs(share * gpus_per_worker - 1) > 1e-9):
+        return [{} if gpus is None else _seeing(gpus) for _ in range(workers)]
+    if gpus_per_worker == AUTO:
+        return _one_each(workers, visible_gpus() if gpus is None else gpus)
+    number = isinstance(gpus_per_worker, (int, float)) and not isinstance(gpus_per_worker, bool)
+    given = float(gpus_per_worker) if number else -1.0
+    whole = given.is_integer()
+    share = 1 if whole else round(1 / given) if 0 < given < 1 else 0
+    if given < 0 or not share or (not whole and abs(share * given - 1) > 1e-9):
         raise ConfigurationError(
-            f"gpus_per_worker={gpus_per_worker!r}: use a whole number, or a fraction 1/n such as 0.5"
+            f"gpus_per_worker={gpus_per_worker!r}: use 'auto', a whole number, or a fraction 1/n such as 0.5"
         )
-    gpus = visible_gpus()
-    each = int(gpus_per_worker) if whole else 1
+    found = visible_gpus() if gpus is None else gpus
+    each = int(given) if whole else 1
     needed = -(-workers // share) * each
-    if needed > len(gpus):
+    if needed > len(found):
         raise ConfigurationError(
-            f"{workers} workers with gpus_per_worker={gpus_per_worker:g} need {needed} GPUs, but {len(gpus)} "
-            f"are visible ({', '.join(gpus) or 'none'}); use fewer workers or a fraction such as 0.5"
+            f"{workers} workers with gpus_per_worker={given:g} need {needed} GPUs, but {len(found)} "
+            f"are visible ({', '.join(found) or 'none'}); use fewer workers or a fraction such as 0.5"
         )
     firsts = [index // share * each for index in range(workers)]
-    return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus[first : first + each])} for first in firsts]
+    return [_seeing(found[first : first + each]) for first in firsts]
+
+
+def _one_each(workers: int, gpus: Sequence[str]) -> list[dict[str, str]]:
+    if not gpus:
+        return [{} for _ in range(workers)]
+    if workers > len(gpus):
+        share = -(-workers // len(gpus))
+        LOG.warning(
+            "%d workers share %d GPU%s (%s), up to %d on each. For one each, start %d (workers=%d, --workers %d); "
+            "if sharing is meant, say so with gpus_per_worker=%.3g (--gpus-per-worker %.3g)",
+            *(workers, len(gpus), "" if len(gpus) == 1 else "s", ", ".join(gpus), share),
+            *(len(gpus), len(gpus), len(gpus), 1 / share, 1 / share),
+        )
+    return [_seeing([gpus[index % len(gpus)]]) for index in range(workers)]
+
+
+def seen_gpus(environment: Mapping[str, str], pool: Sequence[str]) -> list[str]:
+    """Return the GPUs that a worker with this environment sees, where there are those of the pool."""
+    named = environment.get(VISIBLE)
+    return list(pool) if named is None else [gpu for gpu in named.split(",") if gpu]
+
+
+def _seeing(gpus: Sequence[str]) -> dict[str, str]:
+    return {VISIBLE: ",".join(gpus)}
 
 
 def visible_gpus() -> list[str]:
@@ -169,5 +274,11 @@ def visible_gpus() -> list[str]:
     named, command = settings.visible_gpus(), shutil.which("nvidia-smi")
     if named is not None or command is None:
         return named or []
+    return _listed(command)
+
+
+@functools.cache
+def _listed(command: str) -> list[str]:
+    """Return the GPUs that `nvidia-smi` lists, which takes it a second."""
     listed = subprocess.run([command, "-L"], capture_output=True, text=True, check=False).stdout
     return [str(index) for index, line in enumerate(listed.splitlines()) if line.startswith("GPU ")]

@@ -16,20 +16,28 @@ from typing import final
 
 from phyla.checkpoints import advice_on
 from phyla.client import Client
-from phyla.errors import StoreBusy, StoreError, StudyChanged, StudyFailed
+from phyla.errors import Preempted, StoreBusy, StoreError, StudyChanged, StudyFailed
 from phyla.launchers.launcher import (
     BEATS,
     EXIT_CANNOT_START,
     EXIT_CHECKPOINTS_ABSENT,
+    EXIT_NO_TIME,
     EXIT_OUTDATED,
     EXIT_STORE_FAILED,
+    PERSON,
+    VISIBLE,
+    Term,
     WorkerSpec,
+    seen_gpus,
 )
+from phyla.launchers.packing import Packing
 from phyla.records import WorkKind
-from phyla.settings import child_environment, system_clock, thread_environment
-from phyla.worker import Launch, remains
+from phyla.settings import SAVE_EVERY, child_environment, system_clock, thread_environment
+from phyla.worker import Closing, Launch, remains
 
 POLL_S = 0.02
+LOOK_S = 1.0
+"""Seconds between two looks at the eval tasks that wait for more GPUs than a usual worker has."""
 COLLECT_S = 1.0
 """Seconds between two collections of checkpoints, while trials complete."""
 
@@ -51,6 +59,7 @@ class _Process:
     mark: str
     beats: int = -1
     trials: int = 0
+    closing: Closing = Closing.OPEN
     progressed_at: float = field(default_factory=time.monotonic)
 
 
@@ -74,6 +83,8 @@ class LocalLauncher:
     logs: Path
     renew_s: float
     stall_timeout_s: float | None
+    gpus: Sequence[str] = ()
+    term: Term = field(default_factory=Term)
     on_tick: Callable[[], None] = lambda: None
     on_interrupt: Callable[[], None] = lambda: None
 
@@ -84,15 +95,21 @@ class LocalLauncher:
         self._later: list[tuple[float, WorkerSpec]] = []
         # How often each worker in turn lacked the study's settings, since it last handed in work.
         self._outdated: dict[int, int] = {}
+        # Usual workers that wait until a wide one gives them their GPUs back.
+        self._parked: dict[int, WorkerSpec] = {}
+        self._looked_at = float("-inf")
+        self._packing = Packing(self.gpus, [seen_gpus(each, self.gpus) for each in self.environments])
         self._cannot_go_on: StudyFailed | StudyChanged | None = None
         self._crashes = 0
         self._uncollected = 0
-        self._interrupts = 0
+        self._stopped_by = ""
+        self._out_of_time = False
 
     def run(self) -> bool:
         """Work until the study ends; return False when a person interrupted it; see `Launcher.run`.
 
-        The first Ctrl-C lets every worker return its trial to the queue, the second one ends them at once.
+        The first signal lets every worker save and return its trial to the queue, a second Ctrl-C ends them at
+        once.
         """
         try:
             self._run()
@@ -100,15 +117,18 @@ class LocalLauncher:
             message = f"cannot run workers: {error}; {advice_on(error)}. Then run the study again"
             self.client.give_up(message)
             raise StudyFailed(message) from error
-        return not self._interrupted()
+        why = self._stopped_by or (self.term.over(wholly=False) if self._out_of_time else PERSON)
+        if why != PERSON and self.client.is_active():
+            raise Preempted(why)
+        return self._stopped_by != PERSON
 
     def _run(self) -> None:
         self.logs.mkdir(parents=True, exist_ok=True)
         ended = threading.Event()
         with contextlib.ExitStack() as stack:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in self.term.signals:
                 with contextlib.suppress(ValueError):  # not the main thread: its owner decides
-                    before = signal.signal(number, lambda number, frame: self.interrupt())
+                    before = signal.signal(number, lambda number, frame: self.interrupt(number))
                     stack.callback(signal.signal, number, before)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="phyla-")))
             if sys.platform == "linux":
@@ -129,8 +149,10 @@ class LocalLauncher:
                 log, beats = self.logs / f"worker-{spec.index}.log", folder / f"{spec.index}.beat"
                 self._start(replace(spec, log=str(log), beat_file=str(beats)))
             collected_at = time.monotonic()
-            while self._processes or self._later:
+            while self._processes or self._later or self._parked:
                 self._start_due()
+                self._watch_time()
+                self._make_room(folder)
                 for process in list(self._processes.values()):
                     self._look_at(process)
                 if self._uncollected and time.monotonic() - collected_at >= COLLECT_S:
@@ -143,29 +165,107 @@ class LocalLauncher:
         if self._cannot_go_on is not None:
             raise self._cannot_go_on
 
-    def interrupt(self) -> None:
-        """Stop: gracefully the first time, at once the second."""
-        self._interrupts += 1
-        self.on_interrupt()
+    def interrupt(self, number: int) -> None:
+        """Stop: gracefully the first time, at once when a person asks for it again.
+
+        Other signals may come twice at once: to the process, and to its group.
+        """
+        by_person = number == signal.SIGINT
+        again = self._interrupted()
+        if by_person or not again:
+            self.on_interrupt()
+            self._stop(PERSON if by_person else f"stopped by {signal.Signals(number).name}", at_once=again)
+
+    def _stop(self, why: str, *, at_once: bool) -> None:
+        self._stopped_by = self._stopped_by or why
         for process in self._processes.values():
             if process.popen.poll() is None:
-                process.popen.send_signal(signal.SIGTERM if self._interrupts == 1 else signal.SIGKILL)
+                process.popen.send_signal(signal.SIGKILL if at_once else signal.SIGTERM)
 
     def _interrupted(self) -> bool:
-        """Return whether a person interrupted the run, which may happen between any two statements."""
-        return self._interrupts > 0
+        """Return whether the run was asked to stop, which may happen between any two statements."""
+        return bool(self._stopped_by)
+
+    def _watch_time(self) -> None:
+        now = system_clock()
+        if now >= self.term.stops_at and not self._interrupted():
+            self._stop(self.term.over(wholly=True), at_once=False)
+        elif now >= self.term.ends_at:
+            self._stop(self.term.over(wholly=True), at_once=True)
+        if self._out_of_time and not any(WorkKind.TRAIN in one.spec.kinds for one in self._processes.values()):
+            # What is evaluated meanwhile is all that there will be to evaluate.
+            for process in self._processes.values():
+                self._close_soon(process, Closing.WHEN_IDLE)
+
+    def _make_room(self, folder: Path) -> None:
+        """Let wide workers take turns with the usual ones; see `Packing`."""
+        packing, processes = self._packing, self._processes
+        for key, room in list(packing.reserved.items()):
+            if key in processes:
+                if processes[key].trials >= room.jobs:
+                    self._close_soon(processes[key], Closing.NOW)
+            elif not any(worker in processes for worker in packing.in_the_way(key)):
+                usual = next(spec for spec in self.specs if WorkKind.EVALUATE in spec.kinds)
+                log, beats = self.logs / f"worker-{key}.log", folder / f"{key}.beat"
+                wide = replace(usual, index=key, kinds=("evaluate",), gpus=(len(room.gpus),) * 2)
+                self._launch(replace(wide, log=str(log), beat_file=str(beats)))
+                self._close_soon(processes[key], Closing.WHEN_IDLE)
+        for spec in [spec for worker, spec in self._parked.items() if packing.may_run(worker)]:
+            self._start(self._parked.pop(spec.index))
+        evaluating = [spec.gpus[1] for spec in self.specs if WorkKind.EVALUATE in spec.kinds]
+        now = time.monotonic()
+        if not evaluating or max(evaluating) >= len(self.gpus) or now - self._looked_at < LOOK_S:
+            return
+        self._looked_at = now
+        if self._parked and not self.client.is_active():
+            self._parked.clear()
+        with contextlib.suppress(StoreBusy):
+            asked = {gpus: count for gpus, count in self.client.waiting_gpus().items() if gpus > max(evaluating)}
+            kept = [worker for worker, one in processes.items() if worker < len(self.specs) and one.beats < 1]
+            while not self._ending():
+                reserved = packing.reserve(asked, kept)
+                if reserved is None:
+                    break
+                for worker in packing.in_the_way(reserved):
+                    if worker in processes:
+                        self._close_soon(processes[worker], Closing.NOW)
+
+    def _ending(self) -> bool:
+        """Return whether no more workers start."""
+        return self._interrupted() or self._out_of_time
+
+    def _close_soon(self, process: _Process, closing: Closing) -> None:
+        """Tell a worker to end once it has handed in what it is at."""
+        if closing > process.closing:
+            process.closing = closing
+            with open(process.spec.beat_file, "r+b") as file:
+                file.seek(BEATS.size)
+                file.write(bytes([closing]))
 
     def _start(self, spec: WorkerSpec) -> None:
+        """Start a usual worker, or let it wait for its GPUs; a wide one gets another room when it is needed."""
+        if self._ending() or spec.index >= len(self.specs):
+            return
+        if self._packing.may_run(spec.index):
+            self._launch(spec)
+        else:
+            self._parked[spec.index] = spec
+
+    def _launch(self, spec: WorkerSpec) -> None:
         if self._interrupted():
             return
-        Path(spec.beat_file).write_bytes(bytes(BEATS.size))
+        room = self._packing.reserved.get(spec.index)
+        gpus = self.environments[spec.index] if room is None else {VISIBLE: ",".join(sorted(room.gpus))}
+        Path(spec.beat_file).write_bytes(bytes(BEATS.size + 1))
         self._started += 1
         mark = f"{self.launch.id}:{self._started}:"
+        saving = {} if spec.save_every_s is None else {SAVE_EVERY: f"{spec.save_every_s:g}"}
         environment = {
             "PYTHONUNBUFFERED": "1",
+            **saving,
             remains.VARIABLE: mark,
             **thread_environment(len(self.specs)),
-            **self.environments[spec.index],
+            **gpus,
         }
         with open(spec.log, "a") as output:
             popen = subprocess.Popen(
@@ -203,13 +303,16 @@ class LocalLauncher:
             self._check_progress(process)
             return
         self._close(process)
+        self._packing.release(process.spec.index)
         spec, how = process.spec, f"worker process {process.popen.pid} {_how(status)}"
         try:
             tail = Path(spec.log).read_text(errors="replace")[-LOG_TAIL:].strip()
         except OSError as error:
             tail = f"({spec.log} cannot be read: {error.strerror})"
         if status == 0 and not self.client.lose_worker(spec.name, f"{how} within the trial", counts=True):
-            if not self._interrupted() and self.client.is_active():
+            if process.closing:
+                self._start(spec)
+            elif not self._interrupted() and self.client.is_active():
                 # Somebody asked this worker alone to stop.
                 self._start_again(spec, f"{how} while the study was running")
         elif status == EXIT_OUTDATED:
@@ -219,6 +322,8 @@ class LocalLauncher:
                 self._cannot_go_on = StudyChanged(f"worker {spec.index} ended: {why}")
             else:
                 self._start_later(spec, why)
+        elif status == EXIT_NO_TIME:
+            self._out_of_time = True
         elif status == EXIT_CANNOT_START:
             failed = StudyFailed(f"worker {spec.index} cannot start (its log is {spec.log}):\n{tail}")
             if spec.index not in self._outdated:
@@ -232,7 +337,7 @@ class LocalLauncher:
             self._crashed(spec, how + (f"; the end of its log:\n{tail}" if tail else ""), counts=not blameless)
 
     def _check_progress(self, process: _Process) -> None:
-        beats, trials, deadline = BEATS.unpack(Path(process.spec.beat_file).read_bytes())
+        beats, trials, deadline = BEATS.unpack_from(Path(process.spec.beat_file).read_bytes())
         now = time.monotonic()
         if trials != process.trials:
             self._crashes = 0
@@ -254,6 +359,7 @@ class LocalLauncher:
             return
         process.popen.kill()
         self._close(process)
+        self._packing.release(process.spec.index)
         self._crashed(process.spec, why)
 
     def _crashed(self, spec: WorkerSpec, why: str, *, counts: bool = True) -> None:
@@ -286,8 +392,9 @@ class LocalLauncher:
     def _start_due(self) -> None:
         now = time.monotonic()
         due = [spec for at, spec in self._later if at <= now]
-        if self._interrupted() or (due and not self.client.is_active()):
+        if self._ending() or (due and not self.client.is_active()):
             self._later.clear()
+            self._parked.clear()
             return
         self._later = [(at, spec) for at, spec in self._later if at > now]
         for spec in due:

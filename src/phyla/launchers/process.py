@@ -34,11 +34,12 @@ from phyla.launchers.launcher import (
     BEATS,
     EXIT_CANNOT_START,
     EXIT_CHECKPOINTS_ABSENT,
+    EXIT_NO_TIME,
     EXIT_OUTDATED,
     EXIT_STORE_FAILED,
     WorkerSpec,
 )
-from phyla.machine import Outdated, TrainRules, WatchRules
+from phyla.machine import NoTime, Outdated, TrainRules, WatchRules
 from phyla.records import JsonObject, StudyKind, StudyRecord, WorkKind
 from phyla.settings import escape_output
 from phyla.store import Store, open_store
@@ -92,8 +93,19 @@ def population_worker(
         evaluator = Evaluator(client, {study.id: evaluated}, work_root=work_root, name=spec.name, state=state)
     if WorkKind.TRAIN in spec.kinds:
         metrics, log = rules.reported_metrics, Path(spec.log) if spec.log else None
-        trainer = Trainer(client, repository, train, metrics=metrics, work_root=work_root, state=state, log=log)
-    return Worker(client, name=spec.name, trainer=trainer, evaluator=evaluator, yields=spec.yields, **how)
+        trainer = Trainer(
+            client,
+            repository,
+            train,
+            metrics=metrics,
+            work_root=work_root,
+            state=state,
+            log=log,
+            save_every_s=spec.save_every_s,
+        )
+    how |= {"yields": spec.yields, "stops_at": spec.stops_at, "run_s": spec.run_s}
+    least, most = spec.gpus
+    return Worker(client, name=spec.name, trainer=trainer, evaluator=evaluator, gpus=(least, most), **how)
 
 
 # Watched studies
@@ -165,7 +177,8 @@ def watched_worker(client: LocalClient, runs: Runs, spec: WorkerSpec, **how: Any
     """Make a worker of watched studies; `how` is as `Worker` takes it."""
     evaluated = {record.id: evaluated for record, evaluated in runs}
     evaluator = Evaluator(client, evaluated, work_root=Path(spec.work_root), name=spec.name)
-    return Worker(client, name=spec.name, evaluator=evaluator, **how)
+    least, most = spec.gpus
+    return Worker(client, name=spec.name, evaluator=evaluator, gpus=(least, most), **how)
 
 
 # The process
@@ -188,9 +201,9 @@ def main() -> None:
         store.close()
     except (StoreError, CheckpointsAbsent) as error:
         _fail(error, EXIT_STORE_FAILED)
-    if isinstance(ended, Outdated):
+    if isinstance(ended, (Outdated, NoTime)):
         print(ended.why, file=sys.stderr)  # noqa: T201
-        sys.exit(EXIT_OUTDATED)
+        sys.exit(EXIT_OUTDATED if isinstance(ended, Outdated) else EXIT_NO_TIME)
 
 
 def _fail(error: Exception, status: int) -> NoReturn:
@@ -221,12 +234,16 @@ def _make(spec: WorkerSpec) -> tuple[Worker, Store]:
     sys.path[:] = [*spec.python_path, *(entry for entry in sys.path if entry not in spec.python_path)]
     store = open_store(spec.storage)
     with open(spec.beat_file, "r+b") as file:
-        beat = partial(BEATS.pack_into, mmap.mmap(file.fileno(), BEATS.size), 0)
+        shared = mmap.mmap(file.fileno(), BEATS.size + 1)
+    how: dict[str, Any] = {
+        "beat": partial(BEATS.pack_into, shared, 0),
+        "closing": lambda: shared[BEATS.size],
+    }
     if spec.watched:
         suites = {name: suites_from(config, plugins.resolve) for name, config in spec.configs.items()}
         client, runs = open_watched(store, suites, spec.gin_bindings)
         check_suites(runs, spec.configs)
-        worker = watched_worker(client, runs, spec, beat=beat)
+        worker = watched_worker(client, runs, spec, **how)
     else:
         config = spec.configs[spec.study]
         study = store.find_study(spec.study)
@@ -240,8 +257,9 @@ def _make(spec: WorkerSpec) -> tuple[Worker, Store]:
         given: Any = config["train"]
         train = plugins.resolve(given) if isinstance(given, str) else plugins.decode(given, plugins.resolve)
         setup = None if config["setup"] is None else plugins.resolve(str(config["setup"]))
-        worker = population_worker(client, rules, train, setup, spec, beat=beat)
-    signal.signal(signal.SIGTERM, lambda number, frame: worker.stop())
+        worker = population_worker(client, rules, train, setup, spec, **how)
+    for number in {signal.SIGTERM, spec.stop_signal or signal.SIGTERM}:
+        signal.signal(number, lambda number, frame: worker.stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return worker, store
 

@@ -42,6 +42,7 @@ from phyla.machine.events import (
     Evaluated,
     Failure,
     Idle,
+    NoTime,
     NoWork,
     Outdated,
     Standing,
@@ -64,12 +65,16 @@ from phyla.machine.population import (
 )
 from phyla.machine.queue import fail, lose, release
 from phyla.machine.retention import ALL, Keeping, Retention, bound, explain, retention
+from phyla.machine.room import ANY_GPUS, NO_LIMIT, RECENT, Room, expected_s
 from phyla.machine.rules import Rules, TrainRules, WatchRules
 from phyla.machine.stopping import report
 from phyla.machine.view import View
 
 __all__ = [
     "ALL",
+    "ANY_GPUS",
+    "NO_LIMIT",
+    "RECENT",
     "Accepted",
     "AddReports",
     "Answer",
@@ -91,12 +96,14 @@ __all__ = [
     "Keeping",
     "LimitNotBefore",
     "MarkDeleting",
+    "NoTime",
     "NoWork",
     "Outdated",
     "ParentGone",
     "RenewAttempts",
     "Reprioritise",
     "Retention",
+    "Room",
     "Rules",
     "SetCheckpointState",
     "SetConfig",
@@ -122,6 +129,7 @@ __all__ = [
     "complete_evaluation",
     "drain",
     "ended_groups",
+    "expected_s",
     "explain",
     "fail",
     "finish_watching",

@@ -17,6 +17,7 @@ from phyla.machine.commands import (
 from phyla.machine.events import Accepted, ClaimedEvaluation, Evaluated, Failure
 from phyla.machine.jobs import lease, moved, owned, started
 from phyla.machine.observe import again, aggregation, end_group, gone, set_unusable
+from phyla.machine.room import ANY_GPUS
 from phyla.machine.rules import Rules, TrainRules
 from phyla.machine.score import score
 from phyla.machine.view import View
@@ -34,14 +35,20 @@ from phyla.records import (
 
 
 def claim_evaluation(
-    view: View, worker: str, lease_s: float, *, holding: int | None = None, lost: frozenset[str] = frozenset()
+    view: View,
+    worker: str,
+    lease_s: float,
+    *,
+    holding: int | None = None,
+    lost: frozenset[str] = frozenset(),
+    gpus: tuple[int, int] = ANY_GPUS,
 ) -> tuple[ClaimedEvaluation | None, list[Command]]:
     """Give a worker its next eval job.
 
     Returns:
         The work and the commands that make it true. Without work but with commands: apply them, ask again.
     """
-    job = view.next_eval_job(holding)
+    job = view.next_eval_job(holding, gpus)
     if job is None:
         return None, []
     seen = view.seen(job.seen)

@@ -117,6 +117,14 @@ class Outdated:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoTime:
+    """What there is to do is not expected to end in the time that the worker has left."""
+
+    why: str
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
     """A completion counts.
 
@@ -206,4 +214,4 @@ class Evaluated:
 Answer: TypeAlias = Accepted | Stopped | LeaseLost
 Work: TypeAlias = Claimed | ClaimedEvaluation
 ClaimAnswer: TypeAlias = Claimed | Idle | Ended
-NoWork: TypeAlias = Idle | Ended | Outdated
+NoWork: TypeAlias = Idle | Ended | Outdated | NoTime

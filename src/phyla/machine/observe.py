@@ -168,6 +168,7 @@ def _jobs(
                 not_before=group.not_before,
                 max_attempts=task.max_attempts,
                 timeout_s=task.timeout_s,
+                gpus=task.gpus,
                 reused=reused,
                 created_at=now,
                 ended_at=now if reused else None,

@@ -84,6 +84,7 @@ class EvalJob:
         token: newest fencing token; the number of claims so far.
         failures: attempts that failed; `max_attempts` may before it is given up.
         timeout_s: seconds an attempt may take; None for no limit.
+        gpus: how many GPUs the worker that runs it must have, at least.
         reused: its result was in the ledger already.
         worker: the worker of its newest attempt, which was claimed at `started_at`.
     """
@@ -106,6 +107,7 @@ class EvalJob:
     failures: int = 0
     max_attempts: int = 3
     timeout_s: float | None = None
+    gpus: int = 0
     reused: bool = False
     worker: str | None = None
     error: str | None = None

@@ -58,6 +58,9 @@ class Reader(View, Protocol):
     def counts(self) -> dict[str, int]:
         """Return how many trials of kind train are in each state; states without trials are left out."""
 
+    def waiting_gpus(self) -> dict[int, int]:
+        """Return how many pending eval jobs that may start ask for how many GPUs, above none."""
+
     def all_seen(self, *, after: int = 0, limit: int | None = None) -> Sequence[Checkpoint]:
         """Return the checkpoints seen, by id, from the first one whose id is above `after`."""
 

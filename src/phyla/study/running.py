@@ -5,7 +5,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -21,14 +21,17 @@ from phyla.errors import (
     ConfigurationError,
     LeaseLost,
     NoFitness,
+    Preempted,
     StoreError,
     StudyChanged,
     StudyFailed,
 )
-from phyla.launchers import WorkerSpec, get_launcher, gpu_environments
+from phyla.launchers import Gpus, Term, WorkerSpec, get_launcher, gpu_environments, visible_gpus
+from phyla.launchers.launcher import PERSON, seen_gpus
 from phyla.launchers.process import population_worker
-from phyla.machine import Claimed, Ended, Failure, NoWork, Outdated
+from phyla.machine import Claimed, Ended, Failure, NoTime, NoWork, Outdated
 from phyla.records import Aim, Checkpoint, MemberState, StudyState
+from phyla.study.checked import checked_seconds
 from phyla.study.findings import say_nothing_to_do
 from phyla.study.maintenance import others_at_work, remove_outputs, take_back
 from phyla.study.opening import claim
@@ -61,16 +64,38 @@ class Crew:
     workers: int
     evaluators: int = 0
     kinds: Sequence[str] = ("evaluate",)
-    gpus_per_worker: float
+    gpus_per_worker: Gpus
+    gpus: Sequence[str] | None = None
+    eval_gpus: Sequence[str] | None = None
     stall_timeout_s: float | None = None
     yields: bool = False
+    save_every_s: float | None = None
+    term: Term = field(default_factory=Term)
     on_progress: Callable[[Results], None] | None = None
     on_interrupt: Callable[[], None]
 
     @cached_property
     def environments(self) -> Sequence[Mapping[str, str]]:
         """Environment variables of each worker process; those of the evaluators come last."""
-        return gpu_environments(self.workers + self.evaluators, self.gpus_per_worker)
+        each, evaluating = self.gpus_per_worker, self.eval_gpus
+        if evaluating is None:
+            return gpu_environments(self.workers + self.evaluators, each, self.gpus)
+        visible = visible_gpus()
+        training = [gpu for gpu in visible if gpu not in evaluating]
+        if visible and self.workers and not training:
+            raise ConfigurationError(
+                f"eval_gpus={list(evaluating)}: these are all visible GPUs, so none is left for training; give "
+                "evaluation fewer, or leave eval_gpus out"
+            )
+        return [
+            *gpu_environments(self.workers, each, training),
+            *gpu_environments(self.evaluators, each, evaluating),
+        ]
+
+    @property
+    def pool(self) -> Sequence[str]:
+        """The GPUs that eval tasks may have which ask for several."""
+        return self.eval_gpus or self.gpus or visible_gpus()
 
     def check(self, places: Places) -> None:
         """Make sure that this process may start that many workers."""
@@ -106,10 +131,8 @@ class Crew:
                 f"evaluators={self.evaluators}: they need suites= to evaluate, and workers= of at least 1 that "
                 "train"
             )
-        stall = self.stall_timeout_s
-        number = isinstance(stall, (int, float)) and not isinstance(stall, bool)
-        if stall is not None and not (number and stall > 0):
-            raise ConfigurationError(f"stall_timeout_s={stall!r}: must be above 0, or None")
+        checked_seconds("stall_timeout_s", self.stall_timeout_s)
+        checked_seconds("save_every_s", self.save_every_s)
         _ = self.environments  # raises where there are too few GPUs
 
 
@@ -127,13 +150,22 @@ def work(
     """Work on studies of any kind until they end; return False when a person interrupted it.
 
     Worker processes are started by `spec`; without any, this process is the worker that `make` returns. Then the
-    first Ctrl-C or SIGTERM asks it to end soon, and the next one raises KeyboardInterrupt at once. Only the main
-    thread can handle signals; in another one they stay as they are.
+    first signal asks it to end soon, and a second Ctrl-C raises KeyboardInterrupt at once. Only the main thread
+    can handle signals; in another one they stay as they are.
     """
+    term = crew.term
+    spec = replace(spec, stop_signal=term.stop_signal)
+    if term.limit_s is not None:
+        spec = replace(spec, stops_at=term.stops_at, run_s=term.limit_s)
     if crew.environments:
         specs = [
-            replace(spec, index=index, kinds=spec.kinds if index < crew.workers else ("evaluate",))
-            for index in range(len(crew.environments))
+            replace(
+                spec,
+                index=index,
+                kinds=spec.kinds if index < crew.workers else ("evaluate",),
+                gpus=(0, len(seen_gpus(each, crew.pool))),
+            )
+            for index, each in enumerate(crew.environments)
         ]
         launcher = get_launcher()(
             client,
@@ -143,33 +175,47 @@ def work(
             logs=logs,
             renew_s=lease_s / 3,
             stall_timeout_s=crew.stall_timeout_s,
+            gpus=crew.pool,
+            term=term,
             on_tick=on_tick,
             on_interrupt=crew.on_interrupt,
         )
         return launcher.run()
-    here = make(replace(spec, name=launch.worker_name(), log=str(logs / "worker-0.log")))
-    interrupted = threading.Event()
+    here = make(replace(spec, gpus=(0, len(crew.pool)), name=launch.worker_name(), log=str(logs / "worker-0.log")))
+    stopped_by: list[str] = []
 
-    def interrupt(number: int, frame: object) -> None:
-        crew.on_interrupt()
-        if interrupted.is_set():
-            raise KeyboardInterrupt
-        interrupted.set()
+    def stop(why: str) -> None:
+        stopped_by.append(why)
         here.stop()
 
+    def interrupt(number: int, frame: object) -> None:
+        if not stopped_by or number == signal.SIGINT:
+            crew.on_interrupt()
+            if stopped_by:
+                raise KeyboardInterrupt
+        stop(PERSON if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}")
+
     main = threading.current_thread() is threading.main_thread()
-    previous = {n: signal.signal(n, interrupt) for n in (signal.SIGINT, signal.SIGTERM)} if main else {}
+    previous = {n: signal.signal(n, interrupt) for n in term.signals} if main else {}
+    timer = threading.Timer(term.stops_at - settings.system_clock(), stop, [term.over(wholly=True)])
+    timer.daemon = True
+    if term.limit_s is not None:
+        timer.start()
     try:
         ended = here.run(on_tick, on_tick)
     except BaseException:
         client.lose_worker(here.name, "its run was interrupted", counts=False)
         raise
     finally:
+        timer.cancel()
         for number, handler in previous.items():
             signal.signal(number, handler)
     if isinstance(ended, Outdated):
         raise StudyChanged(ended.why)
-    return not interrupted.is_set()
+    why = stopped_by[0] if stopped_by else term.over(wholly=False) if isinstance(ended, NoTime) else PERSON
+    if why != PERSON and client.is_active():
+        raise Preempted(why)
+    return stopped_by[:1] != [PERSON]
 
 
 def run_study(study: "Study", client: LocalClient, crew: Crew) -> Results:
@@ -199,6 +245,9 @@ def run_study(study: "Study", client: LocalClient, crew: Crew) -> Results:
                 _verify_best(client)
         except (CheckpointsAbsent, CheckpointStorageFailed) as error:
             _stop(client, launch, str(error))
+            raise
+        except Preempted as error:
+            _stop(client, launch, f"{error}; run it again to resume")
             raise
         _clean_outputs(study, client)
         if not finished:
@@ -245,6 +294,7 @@ def _train(
         outputs=str(places.outputs(name)),
         kinds=tuple(sorted(set(crew.kinds))),
         yields=crew.yields,
+        save_every_s=crew.save_every_s,
     )
     here = partial(population_worker, client, study.rules, study.train, study.setup, renew_s=lease_s / 3)
     return work(client, crew, spec, here, launch=launch, logs=places.logs(name), lease_s=lease_s, on_tick=tick)

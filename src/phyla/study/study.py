@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
 
 from phyla.arguments import suggest_arguments
-from phyla.errors import ConfigurationError, SpaceError
+from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules
 from phyla.records import JsonObject, Objective, StartFrom
 from phyla.space import Space
 from phyla.strategies import StoppingRule, Strategy, check_space
 from phyla.strategies.checks import check
+from phyla.study.checked import check_tasks, checked_gpus, checked_starts, checked_term
 from phyla.study.files import check_objectives
 from phyla.study.findings import Lookout
 from phyla.study.places import NAME, Places
@@ -22,6 +23,7 @@ from phyla.study.results import ConfigChange, Replicate, Results
 if TYPE_CHECKING:
     from phyla.client import LocalClient
     from phyla.evaluation import Suite
+    from phyla.launchers import Gpus
     from phyla.worker import Launch, Trial, WorkerContext
 
 LEASE_S = 60.0
@@ -153,7 +155,7 @@ class Study:
         for plugin in (self.rules.strategy, *self.rules.stopping, train):
             check_space(plugin, self.rules.space)
         self.replicate_of: Replicate | None = None
-        self.start_from = _checked_starts(start_from, self.rules.space)
+        self.start_from = checked_starts(start_from, self.rules.space)
         self.lookout = Lookout(name, self.rules)
         self._client: LocalClient | None = None
         self._opened_for = -1
@@ -183,10 +185,14 @@ class Study:
         *,
         evaluators: int = 0,
         kinds: Sequence[str] = ("train", "evaluate"),
-        gpus_per_worker: float = 0,
+        gpus_per_worker: "Gpus" = "auto",
+        eval_gpus: Sequence[str | int] | None = None,
         lease_s: float = LEASE_S,
         stall_timeout_s: float | None = None,
         yield_at_report: bool = False,
+        stop_signal: str | int | None = None,
+        time_limit_s: float | None = None,
+        save_every_s: float | None = None,
         overwrite: bool = False,
         on_progress: Callable[[Results], None] | None = None,
         on_interrupt: Callable[[], None] = lambda: None,
@@ -197,10 +203,17 @@ class Study:
             workers: worker processes to start; 0 works in this process.
             evaluators: further worker processes that only evaluate, so that evaluation never waits for training.
             kinds: what the workers do: `train`, `evaluate`, or both; who does both evaluates first.
-            gpus_per_worker: GPUs each worker sees, through `CUDA_VISIBLE_DEVICES`; with 0.5 two share one.
+            gpus_per_worker: GPUs each worker sees, through `CUDA_VISIBLE_DEVICES`: `auto` for one, shared where
+                there are fewer than workers; with 0.5 two share one; 0 shows every worker all of them.
+            eval_gpus: GPUs for evaluation alone, as `CUDA_VISIBLE_DEVICES` names them: the workers only train, on
+                the others, and `evaluators` have these; by default as many evaluators as these GPUs.
             lease_s: seconds after which a worker that went silent loses its trial.
             stall_timeout_s: seconds without any progress before a worker process is ended; None never ends one.
             yield_at_report: let `trial.report()` run an eval task that waits, before training goes on.
+            stop_signal: a signal that stops the run as SIGTERM does, such as `"USR1"`.
+            time_limit_s: seconds that the run may last. What is not expected to end in time is not begun; shortly
+                before the end, running trials are asked to save and stop.
+            save_every_s: seconds after which training is asked to save progress, by `trial.should_save`.
             overwrite: delete what is stored of this study, its trials and its checkpoints, and start anew.
             on_progress: called many times a second in this process; with `workers=0` between trials.
             on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
@@ -212,7 +225,8 @@ class Study:
             StateError: it is to be overwritten while others are at work on it; nothing was deleted.
             StudyFailed: the study stopped itself; the message says what to do.
             CheckpointsAbsent: the directory of its checkpoints is not there, or is not its own.
-            KeyboardInterrupt: a person stopped it; run it again to resume.
+            KeyboardInterrupt: a person stopped it; run it again to resume. `phyla.errors.Preempted`, which is one,
+                where SIGTERM, `stop_signal` or the end of its time did.
             StoreError: the database failed.
         """
         from phyla.study.maintenance import overwrite as delete
@@ -220,15 +234,19 @@ class Study:
 
         crew = Crew(
             workers=workers,
-            evaluators=evaluators,
-            kinds=tuple(kinds),
+            evaluators=evaluators or len(eval_gpus or ()),
+            kinds=tuple(kinds) if eval_gpus is None else ("train",),
             gpus_per_worker=gpus_per_worker,
+            eval_gpus=checked_gpus("eval_gpus", eval_gpus),
             stall_timeout_s=stall_timeout_s,
             yields=yield_at_report,
+            save_every_s=save_every_s,
+            term=checked_term(stop_signal, time_limit_s),
             on_progress=on_progress,
             on_interrupt=on_interrupt,
         )
         crew.check_study(self)
+        check_tasks(self.rules.suites if "evaluate" in kinds or evaluators else (), crew.pool)
         self._set_lease(lease_s)
         if overwrite:
             self.config(portable=bool(workers))  # Raises before anything is deleted.
@@ -243,7 +261,10 @@ class Study:
         workers: int = 1,
         *,
         kinds: Sequence[str] = ("train", "evaluate"),
-        gpus_per_worker: float = 0,
+        gpus_per_worker: "Gpus" = "auto",
+        stop_signal: str | int | None = None,
+        time_limit_s: float | None = None,
+        save_every_s: float | None = None,
         on_progress: Callable[[Results], None] | None = None,
         on_interrupt: Callable[[], None] = lambda: None,
     ) -> Results:
@@ -268,6 +289,8 @@ class Study:
             workers=workers,
             kinds=tuple(kinds),
             gpus_per_worker=gpus_per_worker,
+            save_every_s=save_every_s,
+            term=checked_term(stop_signal, time_limit_s),
             on_progress=on_progress,
             on_interrupt=on_interrupt,
         )
@@ -418,19 +441,6 @@ class Study:
         from phyla.study.opening import stored_config
 
         return stored_config(self, portable=portable)
-
-
-def _checked_starts(given: Any, space: Space) -> tuple[StartFrom, ...]:
-    """Return the entries of `start_from`, with hyperparameters as the space holds them."""
-    if isinstance(given, str | PathLike | StartFrom) or not isinstance(given, Sequence):
-        raise ConfigurationError(f"start_from={given!r}: must be a list, as in start_from=[{given!r}]")
-    checked = []
-    for number, entry in enumerate(map(StartFrom.of, given)):
-        try:
-            checked.append(replace(entry, params=space.check_part(entry.params)))
-        except SpaceError as error:
-            raise SpaceError(f"start_from[{number}]: {error}") from error
-    return tuple(checked)
 
 
 suggest_arguments(Study, Retention, Retries)

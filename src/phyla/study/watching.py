@@ -20,6 +20,7 @@ from phyla.study.targets import Target, targets_of
 
 if TYPE_CHECKING:
     from phyla.client import LocalClient
+    from phyla.launchers import Gpus
     from phyla.launchers.process import Runs
     from phyla.store import Store
     from phyla.study.running import Crew
@@ -41,7 +42,8 @@ def watch(
     snapshot_dir: str | Path | None = None,
     lease_s: float = 60.0,
     poll_s: float = 10.0,
-    gpus_per_worker: float = 0,
+    gpus_per_worker: "Gpus" = "auto",
+    gpus: Sequence[str | int] | None = None,
     gin_bindings: Sequence[str] = (),
     on_change: Callable[[Change], None] = lambda change: None,
     on_interrupt: Callable[[], None] = lambda: None,
@@ -66,6 +68,7 @@ def watch(
         lease_s: seconds after which a worker that went silent loses its eval task.
         poll_s: longest time between two looks.
         gpus_per_worker: GPUs each worker sees, as in `Study.run`.
+        gpus: GPUs for these workers, as `CUDA_VISIBLE_DEVICES` names them; by default all that are visible.
         gin_bindings: gin bindings of all workers.
         on_change: called in this thread for everything that happens.
         on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
@@ -85,17 +88,21 @@ def watch(
     from phyla.controller import Sightings
     from phyla.launchers.process import SCHEMA, open_watched
     from phyla.store import open_store
+    from phyla.study.checked import check_tasks, checked_gpus
     from phyla.study.maintenance import remove_outputs, take_back
     from phyla.study.running import Crew
     from phyla.watcher import DirectoryWatcher, Following, Lock, StudyWatcher, WatchThread, get_format
+    from phyla.watcher.snapshots import check_links
     from phyla.worker import Launch
 
     places = Places.of(home, storage, checkpoints)
-    crew = Crew(workers=workers, gpus_per_worker=gpus_per_worker, on_interrupt=on_interrupt)
+    devices = checked_gpus("gpus", gpus)
+    crew = Crew(workers=workers, gpus_per_worker=gpus_per_worker, gpus=devices, on_interrupt=on_interrupt)
     crew.check(places)
     if lease_s <= 0:
         raise ConfigurationError(f"lease_s={lease_s!r}: must be above 0")
     chosen, how = chosen_suites(suites), following or Following()
+    check_tasks(chosen, crew.pool)
     scanner = partial(get_format, format, **(options or {}))
     scanner()  # raises where there is no such format
     with ExitStack() as stack:
@@ -110,7 +117,10 @@ def watch(
         except NotImportable as error:
             raise NotImportable(f"{error} (in a suite)") from error
         for target in targets:
-            held = Path(snapshot_dir).expanduser().absolute() / target.name if snapshot_dir else None
+            own = Path(snapshot_dir).expanduser().absolute() / target.name if snapshot_dir else None
+            held = own or places.snapshots(target.name)
+            if target.directory is not None and how.snapshots == "link":
+                check_links(target.directory, held)
             config: JsonObject = {
                 "schema": SCHEMA,
                 "suites": encoded,
@@ -118,7 +128,7 @@ def watch(
                 "following": asdict(how),
                 "lease_s": lease_s,
                 "outputs": str(places.outputs(target.name)),
-                "snapshots": str(held or places.snapshots(target.name)),
+                "snapshots": str(held),
                 # Files of gin bindings are relative to it.
                 "gin_root": str(target.directory or Path.cwd()),
                 "checkpoints": "" if target.study is None else str(places.checkpoints(target.study.name)),
@@ -175,7 +185,7 @@ def evaluate(
     suites: "Suite | str | Sequence[Suite | str]" = (),
     workers: int = 1,
     *,
-    gpus_per_worker: float = 0,
+    gpus_per_worker: "Gpus" = "auto",
     gin_bindings: Sequence[str] = (),
     on_change: Callable[[Change], None] = lambda change: None,
     on_interrupt: Callable[[], None] = lambda: None,

@@ -63,7 +63,7 @@ class DirectoryWatcher:
     """Looks through a directory and tells a run, its `sink`, what it finds.
 
     An error about one checkpoint never stops it: it quarantines that one with the reason, and looks at it again
-    when it changes.
+    when it changes. What stops it, with the alternatives, is that checkpoints cannot be hard-linked as was asked.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class DirectoryWatcher:
         except CheckpointGone:
             # It counts as seen; the next look, or whoever gets to evaluate it, finds that it is gone.
             return self._told(item)
-        except StoreError:
+        except (StoreError, ConfigurationError):
             raise
         except Exception as error:  # noqa: BLE001  # whatever it is, the other checkpoints go on
             text = str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, final
 
 from phyla.checkpoints.content import Entry, digests
-from phyla.errors import CheckpointChanged, CheckpointGone, CheckpointStorageFailed
+from phyla.errors import CheckpointChanged, CheckpointGone, CheckpointStorageFailed, ConfigurationError
 from phyla.failpoints import failpoint
 from phyla.records import Checkpoint, shown
 from phyla.watcher.files import Listing, listing
@@ -90,8 +90,8 @@ def take(root: Path, found: Found, target_dir: Path, mode: Mode) -> Path:
     """Make a snapshot of a checkpoint, and return where to load it from: what `found.paths` names, or all of them.
 
     A crash leaves nothing but a `.tmp-*` directory. Taking what was taken before returns it again. It raises
-    CheckpointGone or CheckpointChanged where it is not any more what was found, and CheckpointStorageFailed, with
-    the alternatives, where it cannot be linked or copied to there.
+    CheckpointGone or CheckpointChanged where it is not any more what was found, and, with the alternatives,
+    ConfigurationError where files cannot be linked to there, CheckpointStorageFailed where that or copying fails.
     """
     if mode == "none":
         _look_again(root, found)
@@ -182,13 +182,34 @@ def _fill(root: Path, found: Found, listed: Listing, staged: Path, mode: Mode) -
                 f"{where} was deleted while it was taken: {shown(file.relative)} is gone"
             ) from error
         except OSError as error:
-            advice = "make room there, or name another directory"
             if mode == "link" and error.errno in _NO_LINKS:
-                advice = "use a directory on the same file system, with files that you own; or mode 'copy'"
+                why = f"{error.strerror or error}; phyla links files of yours on one file system"
+                raise ConfigurationError(_no_links(shown(str(source)), staged.parent, why)) from error
             raise CheckpointStorageFailed(
-                f"{source} cannot be taken into {staged.parent}: {error.strerror or error}; {advice}; or use mode "
-                "'none', which evaluates the original files and notices afterwards if they changed"
+                f"{source} cannot be taken into {staged.parent}: {error.strerror or error}; make room there, or "
+                "name another directory; or use mode 'none', which evaluates the original files and notices "
+                "afterwards if they changed"
             ) from error
+
+
+def check_links(root: Path, target_dir: Path) -> None:
+    """Make sure that what is in a directory can be hard-linked into another one, which need not exist yet.
+
+    Raises:
+        ConfigurationError: they are on different file systems.
+    """
+    there = next(path for path in (target_dir, *target_dir.parents) if path.exists())
+    if root.stat().st_dev != there.stat().st_dev:
+        raise ConfigurationError(_no_links(shown(str(root)), target_dir, "it is on another file system"))
+
+
+def _no_links(what: str, target_dir: Path, why: str) -> str:
+    return (
+        f"{what} cannot be hard-linked into {target_dir}: {why}. Without a snapshot, a checkpoint is lost if "
+        "training deletes it before its evaluation. Name a directory on its file system (--snapshots link=DIR, in "
+        "Python snapshot_dir=), let checkpoints be copied (--snapshots copy), or evaluate the originals "
+        "(--snapshots none)"
+    )
 
 
 def _rename(staged: Path, final: Path, found: Found) -> None:

@@ -5,7 +5,7 @@ from phyla.worker.evaluated_study import Bindings, EvaluatedStudy, Sources, Stud
 from phyla.worker.evaluation import Evaluation, EvaluationCheckpoint, Shard
 from phyla.worker.evaluator import Evaluator
 from phyla.worker.launch import Launch, dead_launches, launch_of
-from phyla.worker.loop import Beat, Worker, WorkerContext
+from phyla.worker.loop import Beat, Closing, Worker, WorkerContext
 from phyla.worker.session import Session, unusable_start
 from phyla.worker.trainer import Trainer
 from phyla.worker.trial import Parent, Trial, session_of
@@ -13,6 +13,7 @@ from phyla.worker.trial import Parent, Trial, session_of
 __all__ = [
     "Beat",
     "Bindings",
+    "Closing",
     "Command",
     "EvaluatedStudy",
     "Evaluation",

@@ -1,23 +1,29 @@
 """The worker's loop: claim a job, let the handler of its kind do it, hand it in with the next claim."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import TypeAlias, final
 
 from phyla.client import Client
 from phyla.errors import CheckpointsAbsent, ConfigurationError, LeaseLost, StoreError
 from phyla.machine import (
+    ANY_GPUS,
     ClaimedEvaluation,
     Completion,
     Ended,
     Evaluated,
     Failure,
     Idle,
+    NoTime,
+    NoWork,
     Outdated,
+    Room,
     Work,
 )
 from phyla.records import Phase, TrialRecord, WorkKind
@@ -46,12 +52,23 @@ the epoch when the running eval task takes too long, 0 for never."""
 
 
 @final
+class Closing(IntEnum):
+    """Whether a worker is to end once it has handed in what it is at."""
+
+    OPEN = 0
+    WHEN_IDLE = 1
+    NOW = 2
+
+
+@final
 @dataclass(eq=False)
 class Worker:
     """Does one piece of work after the other, in the thread that calls `run`: trials, eval tasks, or both.
 
     Its name is `host:slot:pid:launch`. It renews its own leases every `renew_s`, unless a supervisor does. With
-    `yields`, `trial.report()` runs an eval task that waits before training goes on.
+    `yields`, `trial.report()` runs an eval task that waits before training goes on. It runs eval tasks that ask
+    for at least and at most so many `gpus`, and begins nothing that is not expected to end by `stops_at`, in
+    seconds since the epoch, of a run of `run_s`. `closing` tells it to end.
     """
 
     client: Client
@@ -63,6 +80,10 @@ class Worker:
     renew_s: float | None = None
     beat: Beat = lambda progress, done, deadline: None
     yields: bool = False
+    gpus: tuple[int, int] = ANY_GPUS
+    stops_at: float | None = None
+    run_s: float = math.inf
+    closing: Callable[[], int] = lambda: Closing.OPEN
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -89,8 +110,8 @@ class Worker:
 
     def run(
         self, on_trial: Callable[[], None] = lambda: None, on_idle: Callable[[], None] = lambda: None
-    ) -> Ended | Outdated | None:
-        """Work until the study ends or `stop` is called; return why it ended.
+    ) -> Ended | Outdated | NoTime | None:
+        """Work until the study ends, `stop` is called or the time is too short for more; return why it ended.
 
         It also returns when suites changed since this process read them, or settings that it cannot take over:
         another process should go on.
@@ -112,11 +133,12 @@ class Worker:
             done.set()
             flusher.join()
 
-    def _work(self, on_trial: Callable[[], None], on_idle: Callable[[], None]) -> Ended | Outdated | None:
+    def _work(self, on_trial: Callable[[], None], on_idle: Callable[[], None]) -> Ended | Outdated | NoTime | None:
         done: Completion | Evaluated | None = None
         while True:
             outdated = self.evaluator is not None and self.evaluator.outdated
-            count = 0 if self._stopping or outdated else 1
+            closing = self.closing()
+            count = 0 if self._stopping or outdated or closing == Closing.NOW else 1
             if done is None and not count:
                 return Outdated(why=SUITES_CHANGED) if outdated else None
             work, rest = self._exchange(done, count, self._kinds)
@@ -130,20 +152,26 @@ class Worker:
                 if done is None:
                     on_trial()
                     self._pause()
-            elif isinstance(rest, (Ended, Outdated)):
+            elif isinstance(rest, (Ended, Outdated, NoTime)):
                 return rest
             elif isinstance(rest, Idle):
+                if closing == Closing.WHEN_IDLE:
+                    return None
                 on_idle()
                 with self._watch.within(Phase.WAITING):
                     self.client.wait(IDLE_S if rest.seconds is None else min(IDLE_S, rest.seconds))
 
     def _exchange(
         self, done: Completion | Evaluated | None, count: int, kinds: Collection[WorkKind]
-    ) -> tuple[Work | None, Ended | Idle | Outdated | None]:
+    ) -> tuple[Work | None, NoWork | None]:
         """Hand in one piece of work, claim the next, or both in one transaction."""
         holding = None if self.evaluator is None else self.evaluator.holding
         completions = () if done is None else (done,)
-        _, claimed, rest = self.client.exchange(completions, self.name, count, kinds=kinds, holding=holding)
+        left_s = None if self.stops_at is None else self.stops_at - self.clock()
+        room = Room(gpus=self.gpus, left_s=left_s, run_s=self.run_s)
+        _, claimed, rest = self.client.exchange(
+            completions, self.name, count, kinds=kinds, holding=holding, room=room
+        )
         return (claimed[0] if claimed else None), rest
 
     def _tick(self) -> None:

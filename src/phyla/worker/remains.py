@@ -72,6 +72,9 @@ def _wait_and_end(mark: str) -> None:
     os.setsid()
     if os.fork():
         os._exit(0)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        # Batch systems send these to every process of a job.
+        signal.signal(number, signal.SIG_IGN)
     os.read(0, 1)
     end_marked(mark)
     os._exit(0)

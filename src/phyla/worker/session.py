@@ -77,6 +77,7 @@ class Session:
     worker: Any = None
     cached_state: Any = None
     on_report: Callable[[], None] | None = None
+    save_every_s: float | None = None
     watch: Stopwatch = field(default_factory=Stopwatch)
 
     def __post_init__(self) -> None:
@@ -97,6 +98,8 @@ class Session:
         self._staged: Path | None = None
         self._committed: Checkpoint | None = None
         self._saves = 0
+        self._saved_at = self.clock()
+        self._saved_to_stop = False
         self._at: int | None = None
         self._left = False
         self._stop = False
@@ -173,8 +176,17 @@ class Session:
         """Note how far training has come that does not use `steps()`."""
         self._at, self._left = step, True
 
+    def should_save(self) -> bool:
+        """Return whether to save progress now."""
+        if self.stop_reason is not None or self.measuring:
+            return False
+        if self._stop and not self._saved_to_stop:
+            return self.should_stop()
+        return self.save_every_s is not None and not 0 <= self.clock() - self._saved_at < self.save_every_s
+
     def save_progress(self, step: int | None) -> None:
         """Commit progress."""
+        stopping = self._stop
         if self.stop_reason is not None:
             raise LeaseLost(f"trial {self.id} was stopped early by a rule; its progress is not needed")
         if step is not None:
@@ -193,6 +205,7 @@ class Session:
                 entry.rename(target / entry.name)
             checkpoint = self._commit(name, step, CheckpointKind.PROGRESS)
             self.client.save_progress(self.id, self.token, checkpoint)
+            self._saved_at, self._saved_to_stop = self.clock(), stopping
             self.beats += 1
 
     # What the worker uses

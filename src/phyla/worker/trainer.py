@@ -54,6 +54,7 @@ class Trainer:
     Attributes:
         metrics: what the study's objective needs; none when its fitness comes from a suite.
         state: what `setup` returned.
+        save_every_s: seconds after which training is asked to save progress; None never asks.
         log: where full tracebacks go; None writes none.
         watch: where the time of the thread that trains goes; what precedes a trial counts as its own.
         given_back: how many trials in a row asked to be run again later.
@@ -69,6 +70,7 @@ class Trainer:
     state: Any = None
     timer: Callable[[], float] = time.perf_counter
     log: Path | None = None
+    save_every_s: float | None = None
 
     def __post_init__(self) -> None:
         self.watch = Stopwatch(self.timer)
@@ -135,6 +137,7 @@ class Trainer:
                 cached_state=self._take_cached(record),
                 on_report=on_report,
                 watch=self.watch,
+                save_every_s=self.save_every_s,
             )
             return self._run(session)
         except CheckpointMissing:

@@ -151,6 +151,14 @@ class Trial:
         """
         return self._session.stop_reason
 
+    @property
+    def should_save(self) -> bool:
+        """Whether to call `save_progress()` now: the run's `save_every_s` passed, or the worker is being stopped.
+
+        Never with a `stop_reason`, and after the worker was asked to stop only until something is saved.
+        """
+        return self._session.should_save()
+
     def save_progress(self, step: int | None = None) -> None:
         """Commit what is in `checkpoint_dir` as progress: a retry resumes there instead of at the parent.
 

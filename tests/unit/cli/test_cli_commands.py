@@ -3,7 +3,10 @@
 from pathlib import Path
 
 import pytest
+from typer import BadParameter
 
+from command_line import Phyla
+from phyla.cli import options
 from phyla.cli.options import command, masked
 from phyla.study import Places
 
@@ -20,3 +23,22 @@ def test_a_command_line_names_what_is_not_usual(tmp_path: Path, monkeypatch: pyt
     assert masked(elsewhere.storage) == "postgresql://me:***@host/db?password=***&a=b"
     for file in ("sqlite:////tmp/a:b@c.db", "sqlite:////tmp/a&password=b/c.db"):
         assert masked(file) == file
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("90", 90), ("1.5s", 1.5), ("10m", 600), ("4h", 14400), ("3h50m", 13800), ("1d2h3m4s", 93784), (".5m", 30)],
+)
+def test_a_span_of_time_is_read(text: str, wanted: float) -> None:
+    assert options.seconds(text) == wanted
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "4x", "h", "3h50", "50m3h", "nan", "inf", "1e400", "4 h"])
+def test_what_is_no_span_of_time_is_refused(text: str) -> None:
+    with pytest.raises(BadParameter, match="give a time above 0, as 90s, 10m, 4h or 3h50m"):
+        options.seconds(text)
+
+
+def test_options_about_gpus_and_time_say_what_they_take(cli: Phyla) -> None:
+    assert "give auto" in cli("run", "s.py", "--gpus-per-worker", "all", code=2)
+    assert "give a time" in cli("run", "s.py", "--time-limit", "soon", code=2)

@@ -1,5 +1,6 @@
 """Following a directory, with a clock that tests move and a store in memory."""
 
+import errno
 import fcntl
 import json
 import os
@@ -13,7 +14,7 @@ import pytest
 
 import phyla
 from phyla.controller import EVALUATE_ONLY, Controller, Sightings
-from phyla.errors import CheckpointChanged, CheckpointGone, RunFollowed, StoreBusy
+from phyla.errors import CheckpointChanged, CheckpointGone, ConfigurationError, RunFollowed, StoreBusy
 from phyla.machine import ClaimedEvaluation, Evaluated, Failure, WatchRules
 from phyla.records import Checkpoint, CheckpointState, EvalResult, GroupState, StudyKind, StudyState
 from phyla.store import open_store
@@ -380,20 +381,26 @@ def test_links_to_the_best_that_cannot_be_made_are_told_once(world: World, watch
     world.store.close()
 
 
-def test_where_links_are_impossible_originals_are_read_with_a_warning(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.ENOSPC])
+def test_where_links_fail_originals_are_read_with_a_warning_unless_they_never_work(
+    world: World, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def refuse(*paths: Any) -> None:
-        raise OSError(18, "Invalid cross-device link")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", refuse)
     world.write(1)
     world.write(2)
+    if number == errno.EXDEV:
+        with pytest.raises(ConfigurationError, match=r"cross-device.*--snapshots link=DIR.*copy.*none"):
+            world.look(5.0)
+        assert not world.seen()
+        return
     world.look(5.0)
     assert [(seen.snapshot, seen.state) for seen in world.seen()] == [(False, CheckpointState.READY)] * 2
     ((kind, message),) = world.events()
     assert kind == "no-snapshots"
-    assert "cross-device" in message
+    assert "No space left" in message
     assert "without snapshots" in message
 
 

@@ -11,9 +11,16 @@ from pathlib import Path
 
 import pytest
 
+import phyla
 from foreign import START, scans, torch_zip, trainer
 from phyla import failpoints, settings
-from phyla.errors import CheckpointChanged, CheckpointGone, CheckpointStorageFailed, ConfigurationError
+from phyla.errors import (
+    CheckpointChanged,
+    CheckpointGone,
+    CheckpointStorageFailed,
+    ConfigurationError,
+    StudyNotFound,
+)
 from phyla.failpoints import FailpointReached
 from phyla.watcher import Following, Found, get_format, snapshots
 from phyla.watcher.snapshots import Mode, clean, identity, snapshot_name, take, unchanged
@@ -197,10 +204,23 @@ def test_what_cannot_be_linked_says_what_to_do_instead(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", refuse)
-    with pytest.raises(CheckpointStorageFailed, match="'none'") as caught:
+    expected, words = (
+        (CheckpointStorageFailed, "mode 'none'")
+        if number == errno.ENOSPC
+        else (ConfigurationError, "--snapshots copy")
+    )
+    with pytest.raises(expected, match=words):
         take(root, file_found(root), target, "link")
-    assert number == errno.ENOSPC or "'copy'" in str(caught.value)
     assert list(target.iterdir()) == []
+
+
+def test_links_to_another_file_system_are_refused_before_anything_is_watched(root: Path, tmp_path: Path) -> None:
+    suite = phyla.Suite("s", [phyla.evaluation.EvalTask("t", command="true")])
+    with pytest.raises(ConfigurationError, match=r"another file system.*--snapshots link=DIR.*copy.*none"):
+        phyla.watch(root, suite, home=tmp_path / "home", snapshot_dir="/proc/phyla")
+    with pytest.raises(StudyNotFound):
+        phyla.load_evaluations(root.name, home=tmp_path / "home")
+    snapshots.check_links(root, tmp_path / "not" / "there" / "yet")
 
 
 def test_a_mode_that_is_unknown_and_a_target_that_is_no_directory(root: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from itertools import chain
 
 import sqlalchemy as sa
 
+from phyla.machine import ANY_GPUS
 from phyla.records import Attempt, EvalJob, TrialRecord
 from phyla.store.sql.rows import ATTEMPTS, CHECKPOINTS, EVAL_JOBS, GROUPS, TRIALS, job_of
 from phyla.store.sql.scope import NO_LIMIT, Scope, given
@@ -22,6 +23,7 @@ from phyla.store.sql.tables import (
 
 STUDY, JOB, TOKEN, GROUP = given("study"), given("job"), given("token"), given("group")
 LIMIT, NOW, AFTER, WORKER, SEEN_ID = given("limit"), given("now"), given("after"), given("worker"), given("seen")
+LEAST, MOST = given("least"), given("most")
 ZERO: sa.ColumnElement[int] = sa.literal_column("0")
 
 _j, _g, _s = jobs.c, eval_groups.c, checkpoints.c
@@ -44,15 +46,20 @@ _NEXT_EVALUATION = (
     .join(eval_groups, _g.id == _j.group)
     .join(checkpoints, _s.id == _j.seen)
     # The sum keeps SQLite from choosing the index by `not_before`, and then sorting what it finds.
-    .where(_OF_STUDY, _j.state == "pending", _j.not_before + ZERO <= NOW)
+    .where(_OF_STUDY, _j.state == "pending", _j.not_before + ZERO <= NOW, _j.gpus.between(LEAST, MOST))
     .order_by(_j.priority, _j.rank, _j.group, _j.id)
     .limit(1)
+)
+_WAITING_GPUS = (
+    sa.select(_j.gpus, sa.func.count())
+    .where(_OF_STUDY, PENDING_EVALUATION, _j.not_before + ZERO <= NOW, _j.gpus > 0)
+    .group_by(_j.gpus)
 )
 _first = jobs.alias("first").c
 _MOST_URGENT = (
     sa.select(_first.priority)
     .where(_first.study == STUDY, _first.state == "pending", _first.group.is_not(None))
-    .where(_first.not_before + ZERO <= NOW)
+    .where(_first.not_before + ZERO <= NOW, _first.gpus.between(LEAST, MOST))
     .order_by(_first.priority, _first.rank, _first.group, _first.id)
     .limit(1)
     .scalar_subquery()
@@ -123,11 +130,12 @@ class Queue(Scope):
     def eval_jobs(self, *, after: int = 0, limit: int | None = None) -> Sequence[EvalJob]:
         return self._all(EVAL_JOBS, _EVAL_JOBS_AFTER, after=after, limit=NO_LIMIT if limit is None else limit)
 
-    def next_eval_job(self, holding: int | None) -> EvalJob | None:
+    def next_eval_job(self, holding: int | None, gpus: tuple[int, int] = ANY_GPUS) -> EvalJob | None:
         session = self._session
+        due = {"now": self._now, "least": gpus[0], "most": gpus[1]}
         any_one, of_seen = (_CLAIM, _CLAIM_OF_SEEN) if session.write else (_NEXT_EVALUATION, _NEXT_OF_SEEN)
-        rows = [] if holding is None else self._rows(of_seen, now=self._now, seen=holding)
-        rows = rows or self._rows(any_one, now=self._now)
+        rows = [] if holding is None else self._rows(of_seen, **due, seen=holding)
+        rows = rows or self._rows(any_one, **due)
         if not rows:
             return None
         # Whoever claims it asks for its group and checkpoint next.
@@ -137,6 +145,9 @@ class Queue(Scope):
         session.hold(CHECKPOINTS, CHECKPOINTS.record(rest[GROUPS.width :]))
         self._locked.add(("job", job.id))
         return session.hold(EVAL_JOBS, job)
+
+    def waiting_gpus(self) -> dict[int, int]:
+        return {int(row[0]): int(row[1]) for row in self._rows(_WAITING_GPUS, now=self._now)}
 
     def next_not_before(self) -> float | None:
         found: float | None = self._value(_NOT_BEFORE, now=self._now)

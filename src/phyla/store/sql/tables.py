@@ -57,7 +57,7 @@ UNFINISHED_EVALUATION = sa.text("ended_at IS NULL AND group_id IS NOT NULL")
 WANTED_SHARD = sa.text("kind = 'evaluate' AND state <> 'cancelled'")
 OPEN_AGGREGATION = sa.text("kind = 'aggregate' AND ended_at IS NULL")
 
-URGENCY = ("priority", "rank", "group", "id", "not_before")
+URGENCY = ("priority", "rank", "group", "id", "not_before", "gpus")
 
 job_ids = sa.Sequence("job_ids", metadata=metadata, data_type=sa.BigInteger)
 
@@ -169,7 +169,7 @@ jobs = _table(
     sa.CheckConstraint(
         "group_id IS NULL OR (seen IS NOT NULL AND task IS NOT NULL AND identity IS NOT NULL "
         "AND shard IS NOT NULL AND shards IS NOT NULL AND priority IS NOT NULL AND rank IS NOT NULL "
-        "AND not_before IS NOT NULL AND max_attempts IS NOT NULL)",
+        "AND not_before IS NOT NULL AND max_attempts IS NOT NULL AND gpus IS NOT NULL)",
         name="jobs_whole_evaluation",
     ),
     sa.CheckConstraint("fitness IS NULL OR fitness_order IS NOT NULL", name="jobs_fitness"),
@@ -185,20 +185,8 @@ jobs = _table(
     _index("eval_jobs_key", "group", "task", "shard", "identity", where=WANTED_SHARD, unique=True),
     _index("eval_jobs_one_aggregation", "group", where=OPEN_AGGREGATION, unique=True),
     _index("eval_jobs_unfinished", "group", "ended_at", where=UNFINISHED_EVALUATION),
-    _index(
-        "eval_jobs_pending", "study", "priority", "rank", "group", "id", "not_before", where=PENDING_EVALUATION
-    ),
-    _index(
-        "eval_jobs_held",
-        "study",
-        "seen",
-        "priority",
-        "rank",
-        "group",
-        "id",
-        "not_before",
-        where=PENDING_EVALUATION,
-    ),
+    _index("eval_jobs_pending", "study", *URGENCY, where=PENDING_EVALUATION),
+    _index("eval_jobs_held", "study", "seen", *URGENCY, where=PENDING_EVALUATION),
     _index("eval_jobs_not_before", "study", "not_before", where=PENDING_EVALUATION),
     called={"order": "fitness_order", "group": "group_id"},
     refers={"study": "studies.id", "group": "eval_groups.id"},

@@ -1,0 +1,66 @@
+"""What a worker has for its next job: GPUs and time. What would not fit is not given out."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from phyla.records import JobKind, TrialRecord
+
+RECENT = 20
+"""Completed trials from which durations are learned."""
+ANY_GPUS = (0, 1_000_000)
+SLOW = 0.9
+"""The quantile of their seconds per step that a trial is expected to take."""
+WHOLE = 0.9
+"""What takes more than this part of a whole run is given out in any case: later runs would have no more time."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a worker has for its next job.
+
+    Attributes:
+        gpus: least and greatest number of GPUs that an eval task may ask for.
+        left_s: seconds until it is asked to stop; None for no limit.
+        run_s: seconds that its whole run has, from its start.
+    """
+
+    gpus: tuple[int, int] = ANY_GPUS
+    left_s: float | None = None
+    run_s: float = math.inf
+
+    def holds(self, expected_s: float | None) -> bool:
+        """Return whether to begin what is expected to take so long; None if that is not known."""
+        if self.left_s is None or expected_s is None:
+            return True
+        return expected_s <= self.left_s or expected_s > WHOLE * self.run_s
+
+
+NO_LIMIT = Room()
+
+
+def expected_s(trial: TrialRecord, recent: Sequence[TrialRecord]) -> float | None:
+    """Return how long an attempt at a trial takes, by the durations of completed ones; None where there are none.
+
+    Only those that ended in their first attempt tell: of another it is not known which steps its attempt trained.
+
+    Args:
+        trial: a trial that was claimed; its saved progress need not be trained again.
+        recent: the newest completed trials.
+
+    Returns:
+        Seconds: its steps at the pace of the slower ones of these.
+    """
+    paces = sorted(
+        (one.ended_at - one.started_at) / (one.reached_step - one.start_step)
+        for one in recent
+        if one.kind is JobKind.TRAIN and one.token == 1
+        if one.started_at is not None and one.ended_at is not None
+        if one.reached_step is not None and one.reached_step > one.start_step
+    )
+    if not paces:
+        return None
+    begin = trial.start_step if trial.progress_step is None else trial.progress_step
+    return (trial.end_step - begin) * paces[math.ceil(SLOW * len(paces)) - 1]

@@ -1,0 +1,86 @@
+"""What users pass to a study and to its runs, once it makes sense."""
+
+import math
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from phyla.errors import ConfigurationError, SpaceError
+from phyla.records import StartFrom
+from phyla.space import Space
+
+if TYPE_CHECKING:
+    from phyla.evaluation import Suite
+    from phyla.launchers import Term
+
+UNUSABLE = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
+
+
+def checked_gpus(name: str, gpus: Sequence[str | int] | None) -> tuple[str, ...] | None:
+    """Return GPUs as `CUDA_VISIBLE_DEVICES` names them; each must be given once, and be visible."""
+    from phyla.launchers import visible_gpus
+
+    if gpus is None:
+        return None
+    found = tuple(str(gpu).strip() for gpu in ([gpus] if isinstance(gpus, str) else gpus))
+    if not all(found) or not found or len({*found}) < len(found):
+        raise ConfigurationError(f"{name}={gpus!r}: name each GPU once, as CUDA_VISIBLE_DEVICES does: ['6', '7']")
+    visible = visible_gpus()
+    hidden = [gpu for gpu in found if gpu.isdecimal() and gpu not in visible]
+    if hidden and visible and all(gpu.isdecimal() for gpu in visible):
+        raise ConfigurationError(
+            f"{name}={list(found)}: GPU {hidden[0]} is not visible here; choose from {', '.join(visible)}"
+        )
+    return found
+
+
+def check_tasks(suites: "Sequence[Suite]", pool: Sequence[str]) -> None:
+    """Make sure that there are as many GPUs as any eval task asks for."""
+    asking = [(task.gpus, task.name, suite.name) for suite in suites for task in suite.tasks]
+    gpus, name, of = max(asking, default=(0, "", ""))
+    if gpus > len(pool):
+        raise ConfigurationError(
+            f"eval task {name!r} of suite {of!r} asks for {gpus} GPUs, and there are {len(pool)} for evaluation "
+            f"({', '.join(pool) or 'none'}), so no worker of this run could run it; ask for fewer, or run it on a "
+            "machine that has as many"
+        )
+
+
+def checked_term(stop_signal: str | int | None, time_limit_s: float | None) -> "Term":
+    """Return when a run has to stop; a signal is given as its number, or by name as `USR1` or `SIGUSR1`."""
+    from phyla.launchers import Term
+
+    checked_seconds("time_limit_s", time_limit_s)
+    if stop_signal is None:
+        return Term(limit_s=time_limit_s)
+    word = str(stop_signal).upper().removeprefix("SIG")
+    known = [each for each in signal.Signals if each not in UNUSABLE]
+    found = [each for each in known if word in (each.name.removeprefix("SIG"), str(int(each)))]
+    if not found:
+        raise ConfigurationError(
+            f"stop_signal={stop_signal!r}: name a signal that a process can handle, as 'USR1'"
+        )
+    return Term(stop_signal=found[0], limit_s=time_limit_s)
+
+
+def checked_seconds(name: str, given: float | None) -> float | None:
+    """Return a number of seconds above 0, or None."""
+    number = isinstance(given, (int, float)) and not isinstance(given, bool)
+    if given is not None and not (number and 0 < given < math.inf):
+        raise ConfigurationError(f"{name}={given!r}: must be a number of seconds above 0, or None")
+    return given
+
+
+def checked_starts(given: Any, space: Space) -> tuple[StartFrom, ...]:
+    """Return the entries of `start_from`, with hyperparameters as the space holds them."""
+    if isinstance(given, str | PathLike | StartFrom) or not isinstance(given, Sequence):
+        raise ConfigurationError(f"start_from={given!r}: must be a list, as in start_from=[{given!r}]")
+    checked = []
+    for number, entry in enumerate(map(StartFrom.of, given)):
+        try:
+            checked.append(replace(entry, params=space.check_part(entry.params)))
+        except SpaceError as error:
+            raise SpaceError(f"start_from[{number}]: {error}") from error
+    return tuple(checked)

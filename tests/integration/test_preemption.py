@@ -1,0 +1,219 @@
+"""Runs that a signal or the end of their time stops, and others that go on from what they saved."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+import phyla
+from durability import load
+from forked import Forked
+from phyla.errors import ConfigurationError, Preempted
+from phyla.records import AttemptState, JobState, StudyState
+from phyla.settings import child_environment
+
+STEPS = 5
+STUDY = f"""
+import json, os, time
+from pathlib import Path
+import phyla
+
+HOME = Path(__file__).parent / "home"
+
+def train(trial):
+    trained = json.loads((trial.source.path / "steps.json").read_text()) if trial.source else []
+    def save():
+        (trial.checkpoint_dir / "steps.json").write_text(json.dumps(trained))
+    assert os.environ["PHYLA_SAVE_EVERY_S"] == "600"
+    for step in trial.steps():
+        trained.append(step)
+        if step == {STEPS + 2}:
+            (HOME / f"waits-{{trial.member}}").write_text("")
+            while not ((HOME / "go on").exists() or trial.should_save):
+                time.sleep(0.005)
+        if trial.should_save:
+            save()
+            trial.save_progress()
+    save()
+    trial.report(steps=len(trained))
+
+study = phyla.Study(
+    "toy",
+    phyla.Space(lr=phyla.Float(0.1, 1.0)),
+    phyla.Maximize("steps"),
+    phyla.RandomSearch(members=2, steps_per_trial={STEPS}, total_steps={2 * STEPS}),
+    train,
+    home=HOME,
+)
+"""
+
+
+def run(folder: Path, *words: object, session: bool = False) -> Forked:
+    environment = child_environment({"PHYLA_HOME": str(folder / "home")})
+    words = ("-m", "phyla.cli", "run", "study.py", "--workers", 2, "--save-every", "10m", *words)
+    return Forked(words, cwd=folder, env=environment, merged=True, session=session)
+
+
+def waiting(process: "Forked | subprocess.Popen[bytes]", folder: Path) -> None:
+    """Wait until both members are in the midst of their second trial."""
+    while len(list((folder / "home").glob("waits-*"))) < 2:
+        assert process.poll() is None
+        time.sleep(0.01)
+
+
+def everybody(process: Forked) -> None:
+    """Send the signal as a batch system does that signals every process of a job, and the shell once more."""
+    for one in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
+        one.send_signal(signal.SIGUSR1)
+    process.send_signal(signal.SIGUSR1)
+
+
+SIGNALS: dict[str, tuple[str, list[str], Callable[[Forked], None]]] = {
+    "TERM": ("SIGTERM", [], Forked.terminate),
+    "group": ("SIGTERM", [], lambda process: os.killpg(process.pid, signal.SIGTERM)),
+    "USR1": ("SIGUSR1", ["--stop-signal", "USR1"], lambda process: process.send_signal(signal.SIGUSR1)),
+    "everybody": ("SIGUSR1", ["--stop-signal", "usr1"], everybody),
+}
+
+
+@pytest.mark.parametrize("how", SIGNALS)
+def test_a_signal_saves_what_runs_and_another_process_goes_on_from_there(tmp_path: Path, how: str) -> None:
+    name, words, send = SIGNALS[how]
+    (tmp_path / "study.py").write_text(STUDY)
+    process = run(tmp_path, *words, session=True)
+    waiting(process, tmp_path)
+    send(process)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, output
+    assert (
+        f"stopped by {name}. Interrupted; 2 trials go back to the queue: 2 will go on from the last save" in output
+    )
+    assert "Resume it with: phyla run study.py" in output
+    results = load(tmp_path / "home")
+    assert results.state is StudyState.STOPPED
+    assert results.study().message == f"stopped by {name}; run it again to resume"
+    pending = [trial for trial in results.trials() if trial.state is JobState.PENDING]
+    assert [(trial.progress_step, trial.failures) for trial in pending] == [(STEPS + 3, 0)] * 2
+
+    (tmp_path / "home" / "go on").touch()
+    process = run(tmp_path, *words)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    for member in load(tmp_path / "home").members():
+        assert member.head is not None
+        found = tmp_path / "home" / "checkpoints" / "toy" / member.head.checkpoint / "steps.json"
+        assert json.loads(found.read_text()) == list(range(2 * STEPS)), "no step was trained twice"
+
+
+def test_a_job_of_slurm_requeues_itself_until_the_study_is_done(tmp_path: Path) -> None:
+    """The script of the guide, with a `scontrol` that notes what it is told, and the signal that Slurm sends."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "gpus-and-preemption.md").read_text()
+    (script,) = re.findall(r"^```bash\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "job.sh").write_text(script)
+    (tmp_path / "study.py").write_text(STUDY)
+    programs = {"phyla": f'exec {sys.executable} -m phyla.cli "$@"', "scontrol": 'echo "$@" >> told'}
+    for name, line in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = child_environment(
+        {"SLURM_JOB_ID": "7", "PATH": f"{tmp_path}:{os.environ['PATH']}", "PHYLA_HOME": str(tmp_path / "home")}
+    )
+
+    def submit() -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(["bash", "job.sh"], cwd=tmp_path, env=environment, start_new_session=True)
+
+    job = submit()
+    waiting(job, tmp_path)
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(60) == 75
+    assert (tmp_path / "told").read_text() == "requeue 7\n"
+    (tmp_path / "home" / "go on").touch()
+    assert submit().wait(60) == 0
+    assert (tmp_path / "told").read_text() == "requeue 7\n"
+    assert load(tmp_path / "home").counts() == {"completed": 4}
+    assert all(trial.failures == 0 for trial in load(tmp_path / "home").trials())
+
+
+def slow(trial: phyla.Trial) -> None:
+    """Take a while, unless asked to stop; save what there is."""
+    begin = time.monotonic()
+    for _ in trial.steps():
+        while time.monotonic() - begin < float(os.environ["TRIAL_S"]):
+            if trial.should_save:
+                (trial.checkpoint_dir / "a").write_text("a")
+                trial.save_progress()
+                return
+            time.sleep(0.01)
+    (trial.checkpoint_dir / "a").write_text("a")
+    trial.report(score=1.0)
+
+
+def slow_study(home: Path) -> phyla.Study:
+    space, search = {"lr": phyla.Float(0.1, 1.0)}, phyla.RandomSearch(members=4, steps_per_trial=2, total_steps=2)
+    return phyla.Study("toy", space, phyla.Maximize("score"), search, slow, home=home)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_would_not_end_in_time_is_not_begun(
+    tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIAL_S", "5.5")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    with pytest.raises(Preempted, match="the time limit of 10 s"):
+        slow_study(tmp_path).run(workers, time_limit_s=10)
+    results = load(tmp_path)
+    assert [attempt.state for attempt in results.attempts()] == [AttemptState.COMPLETED]
+    assert results.state is StudyState.STOPPED
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_shortly_before_the_end_what_runs_saves_and_stops(
+    tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIAL_S", "60")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    with pytest.raises(Preempted, match="the time limit of 4 s is over"):
+        slow_study(tmp_path).run(workers, time_limit_s=4)
+    results = load(tmp_path)
+    assert [attempt.state for attempt in results.attempts()] == [AttemptState.RELEASED]
+    (trial,) = results.trials()
+    assert trial.progress_step == 1
+    monkeypatch.setenv("TRIAL_S", "0")
+    assert slow_study(tmp_path).run(0, time_limit_s=60).state is StudyState.COMPLETED
+
+
+def deaf(trial: phyla.Trial) -> None:
+    """Never look whether to stop."""
+    time.sleep(60)
+
+
+def test_what_does_not_stop_is_ended_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    study = slow_study(tmp_path)
+    study.train = deaf
+    with pytest.raises(Preempted):
+        study.run(1, time_limit_s=10)
+    (attempt,) = load(tmp_path).attempts()
+    assert attempt.state is AttemptState.LOST
+    (trial,) = load(tmp_path).trials()
+    assert (trial.state, trial.failures) == (JobState.PENDING, 0)
+
+
+def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    study = slow_study(tmp_path)
+    for wrong in ("KILL", "NOPE", 99, ""):
+        with pytest.raises(ConfigurationError, match="name a signal that a process can handle, as 'USR1'"):
+            study.run(stop_signal=wrong)
+    for name in ("time_limit_s", "save_every_s"):
+        for number in (0, -1, float("nan"), float("inf"), True, "4h"):
+            with pytest.raises(ConfigurationError, match=rf"{name}=.* must be a number of seconds above 0"):
+                study.run(**{name: number})  # type: ignore[arg-type]
+    assert not (tmp_path / "phyla.db").exists()

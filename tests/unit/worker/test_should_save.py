@@ -1,0 +1,72 @@
+"""When training is asked to save its progress."""
+
+from pathlib import Path
+
+import pytest
+
+import phyla
+from phyla.worker import Session, session_of
+
+
+@pytest.fixture
+def now() -> list[float]:
+    return [1000.0]
+
+
+@pytest.fixture
+def trial(tmp_path: Path, now: list[float]) -> phyla.Trial:
+    space, search = {"lr": phyla.Float(0.1, 1.0)}, phyla.RandomSearch(members=1, steps_per_trial=9, total_steps=9)
+    study = phyla.Study("s", space, phyla.Maximize("score"), search, home=tmp_path)
+    asked = study.ask()
+    assert asked is not None
+    session = session_of(asked)
+    told = Session(
+        session.record,
+        session.client,
+        session.repository,
+        metrics=("score",),
+        work_root=tmp_path,
+        clock=lambda: now[0],
+        save_every_s=10.0,
+    )
+    return told.trial
+
+
+def save(trial: phyla.Trial, step: int) -> None:
+    (trial.checkpoint_dir / "a").write_text("a")
+    trial.save_progress(step=step)
+
+
+def test_it_is_time_to_save_after_every_so_many_seconds(trial: phyla.Trial, now: list[float]) -> None:
+    assert not trial.should_save
+    now[0] += 9.9
+    assert not trial.should_save
+    now[0] += 0.1
+    assert trial.should_save
+    assert trial.should_save, "until something is saved"
+    save(trial, 3)
+    assert not trial.should_save
+    now[0] += 10.0
+    assert trial.should_save
+    save(trial, 4)
+    now[0] -= 500.0
+    assert trial.should_save, "the clock was set back: better now than in ten minutes"
+
+
+def test_without_a_cadence_only_a_stop_asks_for_it(trial: phyla.Trial, now: list[float]) -> None:
+    session = session_of(trial)
+    session.save_every_s = None
+    now[0] += 1e6
+    assert not trial.should_save
+    session.stop()
+    assert trial.should_save
+    save(trial, 3)
+    assert not trial.should_save
+    assert session.stopped_early, "training knows that it is to stop"
+
+
+def test_what_a_rule_stopped_is_not_saved(trial: phyla.Trial, now: list[float]) -> None:
+    now[0] += 100.0
+    session_of(trial).stop({"rule": "Divergence"})
+    assert not trial.should_save
+    assert trial.should_stop
