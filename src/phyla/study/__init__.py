@@ -1,5 +1,6 @@
 """What a Python user holds: a study to run, and the results of one."""
 
+from phyla.study.attach import Answer, Attached, AttachedMember
 from phyla.study.evaluations import BestEvaluation, Evaluations
 from phyla.study.files import load_schedule, load_suites
 from phyla.study.loading import compare, list_all, list_studies, load_evaluations, load_study, open_any
@@ -23,6 +24,9 @@ from phyla.study.targets import Planned, plan
 from phyla.study.watching import evaluate, watch
 
 __all__ = [
+    "Answer",
+    "Attached",
+    "AttachedMember",
     "Best",
     "BestCheckpoint",
     "BestEvaluation",

@@ -148,6 +148,11 @@ class Session:
             if self._timings is None:
                 self.watch.enter(Phase.SAVING)
 
+    def reach(self, step: int) -> None:
+        """Take note of how far training has come that does not use `steps()`."""
+        self._at, self._left = step, True
+        self.beats += 1
+
     def report(self, metrics: Mapping[str, Any], step: int | None) -> None:
         """Take metrics."""
         flat = _numbers(metrics)

@@ -49,6 +49,7 @@ class Trainer:
         metrics: what the study's objective needs; none when its fitness comes from a suite.
         state: what `setup` returned.
         log: where full tracebacks go; None writes none.
+        on_error: called with what training raised, before that is handed in.
         watch: where the time of the thread that trains goes; what precedes a trial counts as its own.
     """
 
@@ -62,6 +63,7 @@ class Trainer:
     state: Any = None
     timer: Callable[[], float] = time.perf_counter
     log: Path | None = None
+    on_error: Callable[[BaseException], None] = lambda error: None
 
     def __post_init__(self) -> None:
         self.watch = Stopwatch(self.timer)
@@ -198,6 +200,7 @@ class Trainer:
             self._stop_study(record, f"{message}; {advice_on(error)}", session)
             return None
         cause = self._logged(record, error)
+        self.on_error(error)
         session.discard()
         # Another attempt would not cure these.
         hopeless = isinstance(error, (NoFitness, NoCheckpoint))

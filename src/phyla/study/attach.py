@@ -1,0 +1,449 @@
+"""Processes that the user started and that train a study's trials in their own code."""
+
+import atexit
+import contextlib
+import operator
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Self, TypeAlias, final
+
+from phyla import plugins
+from phyla.client import LocalClient, open_checkpoints
+from phyla.controller import from_config
+from phyla.errors import (
+    ConfigurationError,
+    LeaseLost,
+    NoFitness,
+    NotImportable,
+    StateError,
+    StudyChanged,
+    StudyFailed,
+)
+from phyla.launchers import WorkerSpec
+from phyla.launchers.process import population_worker
+from phyla.machine import Ended, Outdated, TrainRules
+from phyla.records import Phase, StudyState
+from phyla.space import Params
+from phyla.study.findings import Lookout
+from phyla.study.maintenance import take_back
+from phyla.study.opening import claim
+from phyla.study.places import Places, find_study
+from phyla.study.results import Results
+from phyla.study.running import checked_kinds
+from phyla.study.study import LEASE_S, Study
+from phyla.worker import Launch, Trial, Worker, session_of
+
+Saves: TypeAlias = str | Path | Callable[[Path], object]
+"""A file or directory that holds a checkpoint, or a function that saves one into the directory it is given."""
+
+
+class _GivenBack(BaseException):
+    """Ends the worker of an attached process, whose trial goes back to the queue."""
+
+
+def attach(
+    study: str | Study,
+    *,
+    home: str | Path | None = None,
+    storage: str | None = None,
+    checkpoints: str | Path | None = None,
+    kinds: Sequence[str] = ("train", "evaluate"),
+    lease_s: float = LEASE_S,
+) -> "Attached":
+    """Let this process, which you started, train trials of a study in its own code.
+
+    Start as many such processes as you like, on any machines that see the store and the checkpoints. Given a
+    `Study`, the first of them creates it and the others find it; one that was stopped or has failed goes on. Each
+    leases a member, so there is no index to set. A thread renews the lease, and evaluates while there is nothing
+    to train. Use it in a `with` statement: an exception then fails the trial, as one in a training function does.
+
+    Args:
+        study: the study, whose `train` is not used; or the name of one that exists.
+        home: where the study of that name lives, as for `Study`.
+        storage: URL of its database, as for `Study`.
+        checkpoints: where its checkpoints are, as for `Study`.
+        kinds: what this process does: `train`, or also `evaluate` between two trials.
+        lease_s: seconds after which the trial of a process that went silent is given to another one.
+
+    Raises:
+        StudyNotFound: there is no study of that name.
+        StudyChanged: the study has other settings than the one given; see `Study.change`.
+        NotImportable: the study of that name uses functions of yours; pass the `Study`.
+        CheckpointsAbsent: the directory of its checkpoints is not there, or is not its own.
+        ConfigurationError: an argument makes no sense.
+        StoreError: the database failed.
+    """
+    if plugins.reading_study_file():
+        raise plugins.StudyFileRead
+    checked_kinds(kinds)
+    if isinstance(study, Study):
+        if (home, storage, checkpoints) != (None, None, None):
+            raise ConfigurationError(
+                "attach(Study(...), home=...): the study says where it lives; give home=, storage= and "
+                "checkpoints= to Study"
+            )
+        study._set_lease(lease_s)
+        return Attached(study._open(), study.rules, study.places, kinds)
+    places = Places.of(home, storage, checkpoints)
+    store, record = find_study(study, places)
+    try:
+        rules = replace(from_config(record.config), lease_s=lease_s)
+    except NotImportable as error:
+        store.close()
+        raise NotImportable(
+            f"study {study!r} uses functions of yours, which are not taken from a database: {error}. Pass the "
+            "study itself: phyla.attach(Study(...))"
+        ) from error
+    client = LocalClient(store, record, rules, open_checkpoints(store, record.name, places.checkpoints(study)))
+    return Attached(client, rules, places, kinds)
+
+
+@final
+class Attached:
+    """A process that is attached to a study; see `attach`.
+
+    A worker in a thread of its own claims trials and hands them in. It hands each to the thread that asks for it
+    here, and waits until that is done with it.
+    """
+
+    def __init__(self, client: LocalClient, rules: TrainRules, places: Places, kinds: Sequence[str]) -> None:
+        self._client, self._rules, self._places, self._kinds = client, rules, places, kinds
+        self._name = client.record.name
+        self._trial: Trial | None = None
+        self._worker: Worker | None = None
+        self._thread: threading.Thread | None = None
+        self._handed: SimpleQueue[Trial | None] = SimpleQueue()
+        self._outcome: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._ended: Ended | Outdated | None = None
+        self._error: BaseException | None = None
+        self._in_with = self._interrupted = self._closed = False
+        self._handlers: dict[int, Any] = {}
+        self._launch = Launch(places.locks, client.store.url, [self._name])
+        claim(client)
+        if client.study().state in (StudyState.STOPPED, StudyState.FAILED):
+            client.store.set_state(client.record.id, StudyState.RUNNING)
+        take_back(client, self._launch)
+        client.recover()
+        atexit.register(self.close)
+
+    def trials(self) -> Iterator[Trial]:
+        """Iterate over trials to train, each as a training function gets it, until the study ends.
+
+        Going on to the next one completes a trial; what is in its `checkpoint_dir` is its checkpoint. Between two
+        trials this waits until a member may train. Leaving the loop gives the trial back. An exception that leaves
+        the `with` statement fails it.
+
+        The first Ctrl-C or SIGTERM asks the trial to stop, as `steps()` and `should_stop` notice; what is not done
+        goes back to the queue. The next one interrupts it at once. This works in the main thread only.
+
+        Raises:
+            NoFitness: the objective was not reported; the trial has failed.
+            NoCheckpoint: nothing was saved in `checkpoint_dir`; the trial has failed.
+            StudyChanged: the study was given other settings meanwhile; attach again.
+            StudyFailed: the study stopped itself; the message says what to do.
+            KeyboardInterrupt: a person or the system stopped this process; the study goes on.
+            StoreError: the database failed.
+        """
+        self._leave(None)
+        try:
+            while (trial := self.next_trial()) is not None:
+                yield trial
+            if self._interrupted:
+                raise KeyboardInterrupt
+        finally:
+            # In a `with` statement it becomes known whether an exception ended the loop.
+            if not self._in_with:
+                self._leave(None)
+
+    def member(self) -> "AttachedMember":
+        """Return what a loop asks that goes on from one trial to the next: `poll`."""
+        return AttachedMember(self)
+
+    def results(self) -> Results:
+        """Return what the study has found so far."""
+        return Results(self._client.store, self._client.study(), self._places)
+
+    def next_trial(self) -> Trial | None:
+        """Hand in the trial that this process has, and wait for the next; None when there is no more to do."""
+        trial, self._trial = self._trial, None
+        if self._thread is None:
+            self._start()
+        elif trial is not None:
+            self._outcome.put(None)
+        self._trial = self._handed.get()
+        if self._trial is None:
+            self._join()
+        return self._trial
+
+    def close(self) -> None:
+        """Give back the trial that this process has, if any, and detach."""
+        atexit.unregister(self.close)
+        self._leave(None)
+        if not self._closed:
+            self._closed = True
+            self._launch.close()
+
+    def __enter__(self) -> Self:
+        self._in_with = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._in_with = False
+        self._leave(error if isinstance(error, Exception) else None)
+        self.close()
+
+    # The worker and its thread
+
+    def _start(self) -> None:
+        if self._closed:
+            raise StateError(f"this process was detached from study {self._name!r}; call phyla.attach() again")
+        places, name = self._places, self._name
+        # Those of one machine differ, so that each keeps to its member.
+        worker = self._launch.worker_name(slot=threading.get_native_id())
+        log = places.logs(name) / f"worker-{os.getpid()}.log"
+        spec = WorkerSpec(
+            configs={name: self._client.record.config},
+            storage=places.storage,
+            checkpoints=str(places.checkpoints(name)),
+            work_root=str(places.work(name)),
+            outputs=str(places.outputs(name)),
+            kinds=tuple(sorted(set(self._kinds))),
+            name=worker,
+            log=str(log),
+        )
+        made = population_worker(
+            self._client, self._rules, _Train(self), None, spec, renew_s=self._rules.lease_s / 3
+        )
+        assert made.trainer is not None
+        made.trainer.on_error = self._failed
+        self._ended = self._error = None
+        self._interrupted = False
+        self._handed, self._outcome = SimpleQueue(), SimpleQueue()
+        self._worker = made
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                before = signal.getsignal(number)
+                if before not in (signal.SIG_IGN, None):
+                    self._handlers[number] = signal.signal(number, self._interrupt)
+        self._thread = threading.Thread(target=self._work, args=(made,), name="phyla-worker", daemon=True)
+        self._thread.start()
+
+    def _work(self, worker: Worker) -> None:
+        client = self._client
+        lookout = Lookout(self._name, self._rules)
+
+        def look() -> None:
+            lookout.look_at_metrics(client.store, client.record.id)
+
+        try:
+            self._ended = worker.run(look, look)
+            if isinstance(self._ended, Ended):
+                lookout.look_at_metrics(client.store, client.record.id, at_once=True)
+                client.collect()
+        except _GivenBack:
+            with contextlib.suppress(Exception):  # its lease runs out then
+                client.lose_worker(worker.name, "its process let it go", counts=False)
+        except BaseException as error:  # noqa: BLE001  # belongs to the thread that asked for the trial
+            self._error = error
+        finally:
+            self._handed.put(None)
+
+    def hand_over(self, trial: Trial) -> None:
+        """Give a trial to the user's thread, and wait until it is done; called by the worker."""
+        self._handed.put(trial)
+        outcome = self._outcome.get()
+        if outcome is not None:
+            raise outcome
+
+    def _failed(self, error: BaseException) -> None:
+        self._error = error
+        assert self._worker is not None
+        self._worker.stop()
+
+    def _interrupt(self, number: int, frame: Any) -> None:
+        again, self._interrupted = self._interrupted, True
+        if self._worker is not None:
+            self._worker.stop()
+        before = self._handlers.get(number)
+        if callable(before) and before is not signal.default_int_handler:
+            before(number, frame)
+        elif again:
+            raise KeyboardInterrupt
+
+    def _leave(self, error: Exception | None) -> None:
+        """Let go of the trial that this process has: fail it, or give it back."""
+        trial, self._trial = self._trial, None
+        if self._thread is None or self._worker is None:
+            return
+        self._worker.stop()
+        if trial is not None and error is None:
+            session_of(trial).discard()
+        # Without a trial, this meets the one that is being claimed, if any.
+        self._outcome.put(_GivenBack() if trial is None or error is None else error)
+        with contextlib.suppress(Exception, KeyboardInterrupt):  # what it says was said, or is of no concern now
+            self._join()
+
+    def _join(self) -> None:
+        """End the worker's thread, and raise why it ended."""
+        assert self._thread is not None
+        self._thread.join()
+        self._thread = self._worker = None
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers.clear()
+        if self._error is not None:
+            raise self._error
+        if isinstance(self._ended, Outdated):
+            raise StudyChanged(self._ended.why)
+        if isinstance(self._ended, Ended) and self._ended.state is StudyState.FAILED:
+            raise StudyFailed(self._ended.message or f"study {self._name!r} has failed")
+
+
+@final
+class _Train:
+    """What the worker calls to train; not a function, whose place would be named in errors."""
+
+    def __init__(self, attached: Attached) -> None:
+        self._attached = attached
+
+    def __call__(self, trial: Trial) -> None:
+        self._attached.hand_over(trial)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a loop does next.
+
+    Attributes:
+        stop: whether to leave the loop: the study ended, or this process is being stopped.
+        load: the checkpoint to load in place of the weights in memory; None to keep these, unless `fresh`.
+        fresh: whether to start again from newly initialised weights.
+        params: the hyperparameters to use from here on.
+        step: age of the weights from here on; the next poll counts on from it.
+        seed: for newly initialised weights, in [0, 2**31).
+        member: index of the member in the population; -1 with `stop`.
+    """
+
+    stop: bool = False
+    load: Path | None = None
+    fresh: bool = False
+    params: Params
+    step: int
+    seed: int = 0
+    member: int = -1
+
+
+@final
+class AttachedMember:
+    """A member of a population, as a loop sees it that goes on and on."""
+
+    def __init__(self, attached: Attached) -> None:
+        self._attached = attached
+        self._trial: Trial | None = None
+        self._stopped = False
+        self._at = 0
+        self._params = Params({})
+        self._mine = object()
+
+    def poll(self, step: int, *, checkpoint: Saves, metrics: Mapping[str, Any] | None = None) -> Answer:
+        """Say how far training has come, and learn what to do next.
+
+        The first call only says what to start with. Between grid lines (multiples of `steps_per_trial`) a call
+        stores the metrics and answers "go on". At a grid line, or the first call after it, it saves the
+        checkpoint, completes the trial, and waits for the next one. That usually continues the same member, and
+        the answer is "go on"; after an exploit, or with another member, it names what to load. When this process
+        is being stopped, it saves the checkpoint as progress, from which another one resumes, and answers `stop`.
+
+        Args:
+            step: steps trained into the weights, counted on from `Answer.step`.
+            checkpoint: a file or directory, which is copied; or a function that saves into the directory that it
+                is given. Used only when something is to be saved.
+            metrics: metrics at this step, name to number; at a grid line those of the objective among them,
+                unless an earlier call of this trial had them.
+
+        Raises:
+            ConfigurationError: the step is before the last one, or the checkpoint is not there.
+            NoFitness: the objective was not given up to the grid line; nothing was handed in.
+            StudyChanged: the study was given other settings meanwhile; attach again.
+            StudyFailed: the study stopped itself; the message says what to do.
+            StoreError: the database failed.
+        """
+        trial, step = self._trial, operator.index(step)
+        if self._stopped:
+            return self._stop()
+        if trial is None:
+            return self._next()
+        if step < self._at:
+            raise ConfigurationError(
+                f"poll(step={step}): the weights have trained {self._at} steps already; count on from the step of "
+                "the last answer"
+            )
+        session, self._at = session_of(trial), step
+        session.reach(step)
+        if metrics:
+            trial.report(metrics, step=step)
+        stopping = session.should_stop()
+        if step >= trial.end_step and session.stop_reason is None:
+            if session.unreported:
+                raise NoFitness(session.missing(f"poll() came to step {step} without", "or pass metrics="))
+            self._save(trial, checkpoint)
+            trial.cached_state = self._mine
+        elif not stopping:
+            return Answer(params=self._params, step=step, seed=trial.seed, member=trial.member)
+        elif session.stop_reason is None and step > trial.start_step:
+            self._save(trial, checkpoint)
+            with contextlib.suppress(LeaseLost):
+                trial.save_progress(step)
+        return self._next()
+
+    def _next(self) -> Answer:
+        before = self._trial
+        self._trial = trial = self._attached.next_trial()
+        if trial is None:
+            return self._stop()
+        if trial.measuring:
+            raise ConfigurationError(
+                "the strategy measures checkpoints again, which poll() cannot do; use trials(), or leave out "
+                "what asks for it"
+            )
+        source, self._at = trial.source, trial.start_step if trial.progress is None else trial.progress.step
+        kept = source is not None and trial.cached_state is self._mine
+        self._params = trial.params
+        if kept and before is not None and before.params == trial.params:
+            trial.params.flat()  # They are in use already, which counts as read.
+        session_of(trial).watch.enter(Phase.TRAINING)
+        return Answer(
+            load=None if kept or source is None else source.path,
+            fresh=source is None,
+            params=self._params,
+            step=self._at,
+            seed=trial.seed,
+            member=trial.member,
+        )
+
+    def _stop(self) -> Answer:
+        self._stopped, self._trial = True, None
+        return Answer(stop=True, params=self._params, step=self._at)
+
+    def _save(self, trial: Trial, checkpoint: Saves) -> None:
+        with session_of(trial).watch.within(Phase.SAVING):
+            if callable(checkpoint):
+                checkpoint(trial.checkpoint_dir)
+                return
+            path = Path(checkpoint)
+            if path.is_dir():
+                shutil.copytree(path, trial.checkpoint_dir, dirs_exist_ok=True)
+            elif path.is_file():
+                shutil.copy2(path, trial.checkpoint_dir)
+            else:
+                raise ConfigurationError(f"poll(checkpoint={str(path)!r}): there is no such file or directory")
