@@ -63,7 +63,7 @@ def polled(home: Path, trials: int) -> None:
             answer = member.poll(
                 at,
                 checkpoint=lambda folder: np.save(folder / "weights.npy", weights),  # noqa: B023  # called at once
-                metrics={"score": 1.0},
+                metrics=None if at % STEPS_PER_TRIAL else {"score": 1.0},  # as often as the others report
             )
             if answer.stop:
                 return

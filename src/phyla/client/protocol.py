@@ -42,6 +42,7 @@ class Client(Protocol):
         *,
         kinds: Collection[WorkKind] = ...,
         holding: int | None = None,
+        whole: bool = False,
     ) -> tuple[list[Answer], list[Work], NoWork | None]:
         """Hand in finished work and claim more; for one study in one transaction.
 
@@ -51,6 +52,7 @@ class Client(Protocol):
             count: how much it wants at most.
             kinds: what it can do; eval tasks come first.
             holding: id of the checkpoint, as it was seen, that it has loaded.
+            whole: without completions: that many trials of a population, or none.
 
         Returns:
             An answer per completion; the work; and, when this is less than `count`, why.
