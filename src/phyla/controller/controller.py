@@ -71,8 +71,8 @@ class Controller(Upkeep):
 
         A completion whose lease is gone is answered with the error, and one that a rule stops with the reason;
         neither holds up the others. Eval jobs are given out before trials, so that scores come while they
-        matter. With `whole`, which goes without completions, it is `count` trials or none. If a strategy or one of its rules raises, the completions still count, and the study is stopped
-        with what it raised.
+        matter. With `whole`, which goes without completions, it is `count` trials or none. If a strategy or one
+        of its rules raises, the completions still count, and the study is stopped with what it raised.
         """
         gone: frozenset[str] = frozenset()
         busy = 0
