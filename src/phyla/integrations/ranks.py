@@ -55,11 +55,15 @@ def shared_trials(trials: Iterator[Trial] | None) -> Iterator[Trial]:
                 return
             if isinstance(facts, str):
                 raise RuntimeError(f"rank 0 ended with {facts}")
-            shared = _Shared(real, group, **facts)
-            if real is None and facts["continues"]:
+            shared = _Shared(real, group, facts)
+            if real is not None:
+                shared.cached_state = real.cached_state
+            elif facts["continues"]:
                 shared.cached_state = cached
             yield Trial(cast("Session", shared))
             cached = shared.cached_state
+            if real is not None:
+                real.touched, real.cached_state = real.touched or shared.touched, cached
             distributed.barrier(group)
     finally:
         for number, handler in handlers.items():
@@ -106,44 +110,17 @@ def _facts(session: Session) -> dict[str, Any]:
 class _Shared:
     """What a trial stands on that ranks share: rank 0's real session, or what it told."""
 
-    def __init__(
-        self,
-        real: Session | None,
-        group: Any,
-        *,
-        record: TrialRecord,
-        parent: Parent | None,
-        progress: Parent | None,
-        checkpoint_dir: Path,
-        working_dir: Path,
-        continues: bool,
-    ) -> None:
+    def __init__(self, real: Session | None, group: Any, facts: dict[str, Any]) -> None:
         self._real, self._group = real, group
-        self.record, self.parent, self.progress = record, parent, progress
-        self.checkpoint_dir, self.working_dir = checkpoint_dir, working_dir
-        self.params = Params.of_flat(dict(record.params)) if real is None else real.params
-        self.worker = None
-        self.measuring = record.kind is JobKind.MEASURE
-        self._cached = real.cached_state if real is not None else None
-
-    @property
-    def touched(self) -> bool:
-        return self._real is not None and self._real.touched
-
-    @touched.setter
-    def touched(self, value: bool) -> None:
-        if self._real is not None:
-            self._real.touched = value
-
-    @property
-    def cached_state(self) -> Any:
-        return self._cached
-
-    @cached_state.setter
-    def cached_state(self, state: Any) -> None:
-        self._cached = state
-        if self._real is not None:
-            self._real.cached_state = state
+        self.record: TrialRecord = facts["record"]
+        self.parent: Parent | None = facts["parent"]
+        self.progress: Parent | None = facts["progress"]
+        self.checkpoint_dir: Path = facts["checkpoint_dir"]
+        self.working_dir: Path = facts["working_dir"]
+        self.params = Params.of_flat(dict(self.record.params)) if real is None else real.params
+        self.measuring = self.record.kind is JobKind.MEASURE
+        self.touched = False
+        self.worker = self.cached_state = None
 
     def steps(self) -> Iterator[int]:
         import torch
