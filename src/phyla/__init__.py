@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         simulate,
         watch,
     )
+    from phyla.study.attach import attach
     from phyla.watcher import Following
     from phyla.worker import Command, Evaluation, Trial, WorkerContext
 
@@ -79,6 +80,7 @@ __all__ = [
     "Truncation",
     "WeightedSum",
     "WorkerContext",
+    "attach",
     "compare",
     "continue_training",
     "eval_task",
@@ -98,6 +100,7 @@ _LATER = {
     "Truncation",
     "phyla.study": "Results Retention Retries Study compare continue_training load_evaluations "
     "load_schedule load_study replay run_replicates simulate watch",
+    "phyla.study.attach": "attach",
     "phyla.watcher": "Following",
     "phyla.worker": "Command Evaluation Trial WorkerContext",
 }

@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 import phyla
 from command_line import Phyla
+from phyla.cli.live import StudyDisplay
 from phyla.study.progress import silent_s
 
 TIMEOUT_S = 60.0
@@ -99,3 +101,31 @@ def test_silence_is_counted_from_the_last_sign_of_life() -> None:
     assert silent_s([], now=200.0, length_s=60.0, last_activity=50.0) == 150.0
     assert silent_s([190.0], now=200.0, length_s=60.0, last_activity=50.0) == 70.0
     assert silent_s([190.0, 201.0], now=200.0, length_s=60.0, last_activity=50.0) is None
+
+
+def test_a_study_can_be_followed_whoever_trains_it(cli: Phyla, monkeypatch: pytest.MonkeyPatch) -> None:
+    strategy = phyla.PBT(population_size=2, steps_per_trial=1, total_steps=3, quorum=1.0)
+    made = phyla.Study("told", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score"), strategy)
+    trials = made.ask(2, whole=True)
+    following, progressed = threading.Event(), StudyDisplay.progressed
+
+    def look(display: StudyDisplay, results: phyla.Results) -> None:
+        progressed(display, results)
+        following.set()
+
+    def train(trials: list[phyla.Trial]) -> None:
+        following.wait()
+        while trials:
+            for trial in trials:
+                (trial.checkpoint_dir / "weights").write_text("w")
+            made.tell(trials, metrics=[{"score": 1.0}] * len(trials))
+            trials = made.ask(2, whole=True)
+
+    monkeypatch.setattr(StudyDisplay, "progressed", look)
+    training = threading.Thread(target=train, args=(trials,))
+    training.start()
+    lines = cli("status", "told", "--follow").splitlines()
+    training.join()
+    assert "0/6 trials" in lines[0]
+    assert any("told: completed" in line for line in lines)
+    assert "--follow shows one study" in cli("status", "--follow", code=2)

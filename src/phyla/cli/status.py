@@ -1,16 +1,19 @@
 """`phyla status`: all studies and watched runs, or how one of them stands."""
 
+import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Context
+from typer import Argument, Context, Option
 
 from phyla.cli import options
 from phyla.cli.evaluations import print_events, print_whys
-from phyla.cli.live import members_table
+from phyla.cli.live import LIVE_EVERY_S, StudyDisplay, members_table
 from phyla.cli.output import console, picked, print_json, print_table
 from phyla.cli.output import show as print
+from phyla.errors import UsageError
 from phyla.records import Checkpoint, JobState, StudyState, said_by, shown
 from phyla.words import counted, duration, fitness, lag_words, measured, number, step
 
@@ -32,13 +35,19 @@ def status(
     study: Annotated[
         str | None, Argument(metavar="NAME", help="Name of the study, or of the watched run.", show_default="all")
     ] = None,
+    follow: Annotated[bool, Option("--follow", help="Show a study while it runs, whoever trains it.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Show all studies and watched runs; or one: its members or checkpoints, what is running and what failed."""
     from phyla.study import Results, list_all, standing
 
-    if study is not None:
-        found = options.opened(ctx, study)
+    found = None if study is None else options.opened(ctx, study)
+    if follow:
+        if as_json or not isinstance(found, Results):
+            raise UsageError("--follow shows one study, in a terminal: phyla status NAME --follow")
+        _follow(found)
+        return
+    if found is not None:
         show = _study if isinstance(found, Results) else _run
         show(found, as_json=as_json)  # type: ignore[arg-type]  # of its kind
         return
@@ -59,6 +68,15 @@ def status(
         print_table(
             ("watched run", "state", "~directory", *numbers, "best"), map(_run_row, runs), gap=bool(studies)
         )
+
+
+def _follow(results: "Results") -> None:
+    with suppress(KeyboardInterrupt), StudyDisplay(results.name) as display:
+        while results.state is StudyState.RUNNING:
+            display.progressed(results)
+            time.sleep(LIVE_EVERY_S)
+    for line in _study_lines(results, results.progress()):
+        print(line)
 
 
 def _cut(every: Sequence[object], limit: int, how: str) -> str | None:

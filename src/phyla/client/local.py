@@ -121,6 +121,7 @@ class LocalClient:
         kinds: Collection[WorkKind] = TRAIN_ONLY,
         holding: int | None = None,
         room: Room = NO_LIMIT,
+        whole: bool = False,
     ) -> tuple[list[Answer], list[Work], NoWork | None]:
         if len(self.controllers) > 1:
             answers: list[Answer] = []
@@ -131,7 +132,9 @@ class LocalClient:
                 except LeaseLost as error:
                     answers.append(error)
             return answers, *self._claim_in_turn(worker, count, kinds, holding, room)
-        answer = self.controller.complete(completions, worker, count, kinds=kinds, holding=holding, room=room)
+        answer = self.controller.complete(
+            completions, worker, count, kinds=kinds, holding=holding, room=room, whole=whole
+        )
         self._discard_stopped(completions, answer[0])
         self._completed_since_collection += len(completions)
         if self._collects and self._completed_since_collection >= self.collect_every:

@@ -43,6 +43,7 @@ class Client(Protocol):
         kinds: Collection[WorkKind] = ...,
         holding: int | None = None,
         room: Room = ...,
+        whole: bool = False,
     ) -> tuple[list[Answer], list[Work], NoWork | None]:
         """Hand in finished work and claim more; for one study in one transaction.
 
@@ -53,6 +54,7 @@ class Client(Protocol):
             kinds: what it can do; eval tasks come first.
             holding: id of the checkpoint, as it was seen, that it has loaded.
             room: how many GPUs, and how much time, it has.
+            whole: without completions: that many trials of a population, or none.
 
         Returns:
             An answer per completion; the work; and, when this is less than `count`, why.

@@ -8,7 +8,7 @@ from typing import final
 
 from phyla import machine
 from phyla.controller.upkeep import BUSY_RETRIES, Upkeep
-from phyla.errors import LeaseLost, StoreBusy, StoreError
+from phyla.errors import LeaseLost, StateError, StoreBusy, StoreError
 from phyla.failpoints import failpoint
 from phyla.machine import (
     NO_LIMIT,
@@ -34,7 +34,7 @@ from phyla.machine import (
     TrainRules,
     Work,
 )
-from phyla.records import Attempt, Checkpoint, Report, StudyState, WorkKind
+from phyla.records import Attempt, Checkpoint, MemberState, Report, StudyState, WorkKind
 from phyla.store import Transaction
 
 LOG = logging.getLogger("phyla")
@@ -69,13 +69,14 @@ class Controller(Upkeep):
         kinds: Collection[WorkKind] = TRAIN_ONLY,
         holding: int | None = None,
         room: Room = NO_LIMIT,
+        whole: bool = False,
     ) -> tuple[list[Answer], list[Work], NoWork | None]:
         """Accept finished work and, in the same transaction, give the worker its next.
 
         A completion whose lease is gone is answered with the error, and one that a rule stops with the reason;
         neither holds up the others. Eval jobs are given out before trials, so that scores come while they
-        matter. If a strategy or one of its rules raises, the completions still count, and the study is stopped
-        with what it raised.
+        matter. With `whole`, which goes without completions, it is `count` trials or none. If a strategy or one
+        of its rules raises, the completions still count, and the study is stopped with what it raised.
         """
         gone: frozenset[str] = frozenset()
         busy = 0
@@ -94,12 +95,18 @@ class Controller(Upkeep):
                         deciding = True
                         claimed, rest = self._claim(tx, worker, count, gone, kinds, holding, room)
                         deciding = False
+                        if whole and 0 < len(claimed) < count:
+                            raise _TooFew(_alone(tx, len(claimed), count))
                     if claimed:
                         failpoint("claim.before_commit")
                     failpoint("store.before_commit")
             except ParentGone as error:
                 gone |= {error.name}
                 continue
+            except _TooFew as error:
+                if error.never is not None:
+                    raise error.never from None
+                return [], [], Idle(seconds=None, why="fewer members may train now than were asked for")
             except StoreBusy:
                 # A deadlock that the database resolved, or a crowd: the same request can be made again.
                 busy += 1
@@ -303,6 +310,27 @@ class Controller(Upkeep):
 
 def _no_time(what: str, expected_s: float | None, room: Room) -> NoTime:
     return NoTime(why=f"{what} takes about {expected_s:.3g} s, and {room.left_s:.3g} s are left")
+
+
+class _TooFew(Exception):
+    """Rolls back the claim of some trials where all of them, or none, were asked for."""
+
+    def __init__(self, never: StateError | None) -> None:
+        super().__init__()
+        self.never = never
+
+
+def _alone(tx: Transaction, claimed: int, count: int) -> StateError | None:
+    """Return the error of asking for more trials than there can be; None if waiting may bring them."""
+    if len(tx.running()) > claimed or tx.open_groups():
+        return None
+    members = [member for member in tx.members() if not member.retired]
+    done = sum(member.state is MemberState.DONE for member in members)
+    return StateError(
+        f"{count} trials were asked for at once, and there will not be as many: {claimed} of {len(members)} "
+        f"members can train now, {done} have finished or were given up, and nothing is running that the others "
+        f"could wait for. Ask for {claimed}, and from the start for a number that divides the population"
+    )
 
 
 def _set_back(attempts: Iterable[Attempt], now: float) -> list[str]:

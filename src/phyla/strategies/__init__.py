@@ -14,10 +14,12 @@ from phyla.strategies.describe import describe
 from phyla.strategies.exploit import Exploit, Exploited, ExploitPipeline
 from phyla.strategies.exploit.backtrack import Backtrack
 from phyla.strategies.exploit.pareto import ParetoTournament, ParetoTruncation
+from phyla.strategies.exploit.threshold import Threshold
 from phyla.strategies.exploit.tournament import BinaryTournament, TTest
 from phyla.strategies.exploit.truncation import Truncation, WinnerTakesAll
 from phyla.strategies.explore import Explore, Explored, ExplorePipeline, ExploreWith
 from phyla.strategies.explore.crossover import Crossover
+from phyla.strategies.explore.mutate import Mutate
 from phyla.strategies.explore.pb2 import PB2
 from phyla.strategies.explore.perturb import Perturb, Resample
 from phyla.strategies.fitness import BestOfLast, FitnessRule, FromSuite, Last, MeanOfLast
@@ -78,6 +80,7 @@ __all__ = [
     "MeanOfLast",
     "Measure",
     "MedianStopping",
+    "Mutate",
     "Others",
     "ParetoTournament",
     "ParetoTruncation",
@@ -94,6 +97,7 @@ __all__ = [
     "StoppingRule",
     "Strategy",
     "TTest",
+    "Threshold",
     "Truncation",
     "Wait",
     "WinnerTakesAll",

@@ -86,7 +86,9 @@ class PBT(Strategy):
                 return explored(self, member, None, population, context, {"rule": "none"})
             choice = self._chosen(self.exploit, member, population, context)
             donor, compared = choice.donor, choice.reason
-            if donor is not None and donor.trial != member.head.trial:
+            if donor is not None and donor.trial == member.head.trial:
+                return explored(self, member, None, population, context, compared)
+            if donor is not None:
                 wanted = self.fitness.remeasure + 1 if isinstance(self.fitness, FromSuite) else 1
                 if donor.measurements < wanted:
                     return Measure(

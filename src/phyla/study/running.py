@@ -38,7 +38,7 @@ from phyla.study.opening import claim
 from phyla.study.places import Places
 from phyla.study.progress import Failures, best_of
 from phyla.study.results import Results
-from phyla.worker import Command, Launch, Session, Trial, Worker, session_of, unusable_start
+from phyla.worker import Command, Launch, Session, Stopwatch, Trial, Worker, session_of, unusable_start
 
 if TYPE_CHECKING:
     from phyla.study.study import Study
@@ -350,14 +350,16 @@ def asker(study: "Study", client: LocalClient) -> str:
     return study.launch.worker_name()
 
 
-def ask(study: "Study", client: LocalClient, count: int) -> list[Trial]:
-    """Claim up to `count` trials whose checkpoints can be used; see `Study.ask`."""
+def ask(study: "Study", client: LocalClient, count: int, whole: bool) -> list[Trial]:
+    """Claim up to `count` trials whose checkpoints can be used, or with `whole` as many; see `Study.ask`."""
     worker = asker(study, client)
     client.repository.check_owner()
     trials: list[Trial] = []
     rest: NoWork | None = None
+    # The seconds of trials that are trained together are counted once.
+    watch = Stopwatch()
     while rest is None and len(trials) < count:
-        _, claimed, rest = client.exchange((), worker, count - len(trials))
+        _, claimed, rest = client.exchange((), worker, count - len(trials), whole=whole)
         records = [each.trial for each in claimed if isinstance(each, Claimed)]
         for place, record in enumerate(records):
             try:
@@ -377,8 +379,13 @@ def ask(study: "Study", client: LocalClient, count: int) -> list[Trial]:
                 metrics=study.rules.reported_metrics,
                 work_root=study.places.work(study.name),
                 clock=settings.system_clock,
+                watch=watch,
             )
             trials.append(session.trial)
+    if whole and len(trials) < count:
+        for trial in trials:
+            client.release(trial.id, trial.token)
+        trials = []
     if not trials and isinstance(rest, Outdated):
         raise StudyChanged(rest.why)
     if not trials and isinstance(rest, Ended) and rest.state is StudyState.FAILED:
@@ -408,6 +415,11 @@ def tell(
         session.completion(shared, index) if shared is not None else session.completion(session.commit())
         for index, session in enumerate(sessions)
     ]
+    # Trained together, they took equal parts of the time.
+    phases = {phase for each in completions for phase in each.timings or ()}
+    spent = {phase: sum((each.timings or {}).get(phase, 0.0) for each in completions) for phase in phases}
+    shares = {phase: seconds / len(completions) for phase, seconds in spent.items()}
+    completions = [replace(each, timings=shares) for each in completions]
     try:
         answers, _, _ = client.exchange(completions, worker, 0)
     except StoreError:

@@ -328,9 +328,11 @@ class Study:
     def ask(self, *, lease_s: float = LEASE_S) -> "Trial | None": ...
 
     @overload
-    def ask(self, count: int, *, lease_s: float = LEASE_S) -> "list[Trial]": ...
+    def ask(self, count: int, *, whole: bool = False, lease_s: float = LEASE_S) -> "list[Trial]": ...
 
-    def ask(self, count: int | None = None, *, lease_s: float = LEASE_S) -> "Trial | list[Trial] | None":
+    def ask(
+        self, count: int | None = None, *, whole: bool = False, lease_s: float = LEASE_S
+    ) -> "Trial | list[Trial] | None":
         """Claim a trial, or several at once, to train in your own loop; then `tell`.
 
         The lease lasts `lease_s`; `renew()` it from time to time if training takes longer. A trial whose
@@ -338,6 +340,8 @@ class Study:
 
         Args:
             count: how many at most; without it one trial is returned, not a list.
+            whole: give `count` trials or none, so that a program compiled for as many fits. None means that some
+                are still being trained elsewhere, or evaluated, or that the study is `finished`.
             lease_s: seconds after which the trial may be given to another worker.
 
         Returns:
@@ -345,6 +349,8 @@ class Study:
 
         Raises:
             ConfigurationError: an argument makes no sense.
+            StateError: with `whole`, when there will never be as many trials at once: members were given up, or
+                the number does not divide the population. The message says how many there can be.
             StudyChanged: the study has other settings, or was given others meanwhile; see `change`.
             StudyFailed: the study stopped itself; the message says what to do.
             CheckpointsAbsent: the directory of its checkpoints is not there, or is not its own.
@@ -354,7 +360,7 @@ class Study:
         from phyla.study import running
 
         self._set_lease(lease_s)
-        trials = running.ask(self, self._open(), count or 1)
+        trials = running.ask(self, self._open(), count or 1, whole)
         if count is not None:
             return trials
         return trials[0] if trials else None

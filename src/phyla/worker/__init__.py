@@ -6,7 +6,7 @@ from phyla.worker.evaluation import Evaluation, EvaluationCheckpoint, Shard
 from phyla.worker.evaluator import Evaluator
 from phyla.worker.launch import Launch, dead_launches, launch_of
 from phyla.worker.loop import Beat, Closing, Worker, WorkerContext
-from phyla.worker.session import Session, unusable_start
+from phyla.worker.session import Session, Stopwatch, unusable_start
 from phyla.worker.trainer import Trainer
 from phyla.worker.trial import Parent, Trial, session_of
 
@@ -24,6 +24,7 @@ __all__ = [
     "Session",
     "Shard",
     "Sources",
+    "Stopwatch",
     "StudySources",
     "Trainer",
     "Trial",

@@ -151,6 +151,11 @@ class Session:
             if self._timings is None:
                 self.watch.enter(Phase.SAVING)
 
+    def reach(self, step: int) -> None:
+        """Take note of how far training has come that does not use `steps()`."""
+        self._at, self._left = step, True
+        self.beats += 1
+
     def report(self, metrics: Mapping[str, Any], step: int | None) -> None:
         """Take metrics."""
         flat = _numbers(metrics)
@@ -171,10 +176,6 @@ class Session:
         """Return whether to stop soon, and remember that training knows."""
         self._stop_seen |= self._stop
         return self._stop_seen
-
-    def reach(self, step: int) -> None:
-        """Note how far training has come that does not use `steps()`."""
-        self._at, self._left = step, True
 
     def should_save(self) -> bool:
         """Return whether to save progress now."""

@@ -56,6 +56,7 @@ class Trainer:
         state: what `setup` returned.
         save_every_s: seconds after which training is asked to save progress; None never asks.
         log: where full tracebacks go; None writes none.
+        on_error: called with what training raised, before that is handed in.
         watch: where the time of the thread that trains goes; what precedes a trial counts as its own.
         given_back: how many trials in a row asked to be run again later.
     """
@@ -71,6 +72,7 @@ class Trainer:
     timer: Callable[[], float] = time.perf_counter
     log: Path | None = None
     save_every_s: float | None = None
+    on_error: Callable[[BaseException], None] = lambda error: None
 
     def __post_init__(self) -> None:
         self.watch = Stopwatch(self.timer)
@@ -215,6 +217,7 @@ class Trainer:
             self._stop_study(record, f"{message}; {advice_on(error)}", session)
             return None
         cause = self._logged(record, error)
+        self.on_error(error)
         session.discard()
         # Another attempt would not cure these.
         hopeless = isinstance(error, (NoFitness, NoCheckpoint))

@@ -1,0 +1,1 @@
+"""A population of PPO agents that train together in one JAX program."""

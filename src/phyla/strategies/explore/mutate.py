@@ -1,0 +1,80 @@
+"""An explore rule that leaves most hyperparameters as they are, and moves the others far."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from phyla.errors import SpaceError
+from phyla.records import JsonObject, Scored
+from phyla.space import Space
+from phyla.strategies.checks import check, refused
+from phyla.strategies.explore import Explored
+from phyla.strategies.strategy import Context, Population
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutate:
+    """Each parameter changes with a probability, by a factor drawn from a range, up or down with equal chance.
+
+    Numbers are multiplied or divided, and clamped into their bounds; an `Ordinal` goes to a neighbour; a `Choice`
+    is drawn afresh. Of discounts the distance from 1 is changed in place of the value. Where constraints do not
+    allow a change, that parameter is kept.
+
+    Source: PBT of Isaac Lab and of RL-Games (`rl_games.common.pbt`), from DexPBT (Petrenko et al. 2023).
+
+    Args:
+        mutation_rate: probability, per parameter, that it changes.
+        change_range: least and greatest factor, both above 1.
+        discounts: names of parameters such as `gamma`, between 0 and 1.
+        discount_range: least and greatest factor of the distance of a discount from 1, both above 1.
+    """
+
+    mutation_rate: float = 0.25
+    change_range: Sequence[float] = (1.1, 2.0)
+    discounts: Sequence[str] = ()
+    discount_range: Sequence[float] = (1.1, 1.2)
+
+    def __post_init__(self) -> None:
+        check(self, mutation_rate="[0, 1]")
+        for name in ("change_range", "discount_range"):
+            given: Any = tuple(getattr(self, name))
+            object.__setattr__(self, name, given)
+            if len(given) != 2 or not 1 < given[0] <= given[1] < float("inf"):
+                raise refused(self, name, "must be two numbers above 1, the lower one first, as in (1.1, 2.0)")
+        if isinstance(self.discounts, str):
+            raise refused(self, "discounts", f"must be a list of names, as in [{self.discounts!r}]")
+        object.__setattr__(self, "discounts", tuple(self.discounts))
+
+    def check_space(self, space: Space) -> None:
+        """Refuse discounts that are no numbers between 0 and 1 of the space."""
+        for name in self.discounts:
+            parameter = space.parameters.get(name)
+            low, high = getattr(parameter, "low", -1), getattr(parameter, "high", 2)
+            if not 0 < low < high < 1:
+                raise SpaceError(
+                    f"Mutate(discounts=[{name!r}]): must be a Float within (0, 1), such as Float(0.9, 0.999); the "
+                    f"space has {parameter!r}"
+                )
+
+    def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
+        rng, params = context.rng, source.params
+        changes: dict[str, JsonObject] = {}
+        for name in context.space.parameters:
+            if rng.random() >= self.mutation_rate or name not in params:
+                continue
+            discount = name in self.discounts
+            low, high = self.discount_range if discount else self.change_range
+            by = float(rng.uniform(low, high))
+            by = by if rng.random() < 0.5 else 1 / by
+            factor = by
+            if discount:
+                value: Any = params[name]
+                factor = max((1 - (1 - value) * by) / value, sys.float_info.min)
+            if factor != 1:
+                params, changed = context.space.perturb(params, rng, factors=(factor,), names=[name])
+                changes.update(changed)
+                if discount and name in changed:
+                    changes[name] = {**changed[name], "by": f"1 - x, x{by:g}"}
+        return Explored(params=params, changes=changes)

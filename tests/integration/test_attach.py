@@ -1,0 +1,238 @@
+"""Processes that the user started, attached to a study, have what workers have."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import attached_loop
+import phyla
+from attached_loop import make, polled, train
+from phyla.errors import (
+    ConfigurationError,
+    NoCheckpoint,
+    NoFitness,
+    NotImportable,
+    StateError,
+    StudyChanged,
+    StudyNotFound,
+)
+from phyla.records import Attempt, AttemptState, JobState
+from phyla.store import open_store
+from phyla.study import Attached, Results
+
+LOOP = Path(attached_loop.__file__)
+
+
+@contextmanager
+def attached(home: Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, str(LOOP), json.dumps({"home": str(home), "how": "trials", **options})]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def until(holds: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    pause = threading.Event()
+    while not holds():
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        pause.wait(0.01)
+
+
+def undisturbed(home: Path) -> list[tuple[int, int, float | None]]:
+    study = make(home)
+    study.train = train
+    return facts(study.run())
+
+
+def facts(results: Results) -> list[tuple[int, int, float | None]]:
+    done = [trial for trial in results.trials() if trial.state is JobState.COMPLETED]
+    return sorted((trial.member, trial.generation, trial.fitness) for trial in done)
+
+
+@pytest.mark.parametrize("how", ["trials", "poll"])
+def test_processes_that_start_at_once_make_one_study_and_train_what_workers_would(
+    how: str, tmp_path: Path
+) -> None:
+    with attached(tmp_path, how=how) as first, attached(tmp_path, how=how) as second:
+        for process in (first, second):
+            _, errors = process.communicate(timeout=60)
+            assert (process.returncode, errors) == (0, "")
+    results = phyla.load_study("attached", home=tmp_path)
+    assert results.state == "completed"
+    assert facts(results) == undisturbed(tmp_path / "alone")
+
+
+@pytest.mark.parametrize("how", ["trials", "poll"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_what_a_process_leaves_behind_is_taken_over_at_once(how: str, number: int, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    with attached(tmp_path, how=how, said=str(said), sleep_s=0.02) as process:
+        until(lambda: said.exists() and len(said.read_text().splitlines()) >= 13, process)
+        process.send_signal(number)
+        process.wait(60)
+    results = phyla.load_study("attached", home=tmp_path)
+    (left,) = [trial for trial in results.trials() if trial.state is not JobState.COMPLETED]
+    told = number != signal.SIGKILL
+    assert left.state is (JobState.PENDING if told else JobState.RUNNING)
+    assert (left.progress is not None) == (told and how == "poll")
+    with phyla.attach("attached", home=tmp_path) as job:
+        for trial in job.trials():
+            assert trial.id != left.id or trial.token == 2
+            train(trial)
+    assert facts(results) == undisturbed(tmp_path / "alone")
+    assert all(trial.failures == 0 for trial in results.trials())
+
+
+def test_a_process_on_another_machine_that_went_silent_loses_its_trial_with_its_lease(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    with attached(tmp_path, said=str(said), sleep_s=0.02, lease_s=1.0) as process:
+        until(said.exists, process)
+        os.kill(process.pid, signal.SIGSTOP)
+        polled(phyla.attach(make(tmp_path), lease_s=1.0).member())
+    assert phyla.load_study("attached", home=tmp_path).counts() == {"completed": 6}
+
+
+def test_a_process_keeps_its_lease_while_it_computes(tmp_path: Path) -> None:
+    with phyla.attach(make(tmp_path), lease_s=1.5) as job:
+        for trial in job.trials():
+            (started,) = attempts(job.results(), trial.id)
+            while attempts(job.results(), trial.id)[0].expires_at == started.expires_at:
+                threading.Event().wait(0.05)
+            train(trial)
+            break
+
+
+def attempts(results: Results, trial: int) -> Sequence[Attempt]:
+    with open_store(results.places.storage).reader(results.study().id) as reader:
+        return reader.attempts(trial)
+
+
+def loop(job: Attached, body: Callable[[phyla.Trial], object]) -> None:
+    with job:
+        for trial in job.trials():
+            body(trial)
+
+
+def test_an_exception_fails_the_trial_and_comes_through(tmp_path: Path) -> None:
+    job = phyla.attach(make(tmp_path))
+    with pytest.raises(ZeroDivisionError):
+        loop(job, lambda trial: 1 / (trial.generation * 0))
+    (failed,) = job.results().trials()
+    assert failed.state is JobState.PENDING
+    assert failed.failures == 1
+    assert "1 / (trial.generation * 0)" in str(failed.error)
+    with pytest.raises(StateError, match="detached from study 'attached'"):
+        next(job.trials())
+
+
+@pytest.mark.parametrize("entered", [False, True])
+def test_leaving_the_loop_gives_the_trial_back(entered: bool, tmp_path: Path) -> None:
+    job = phyla.attach(make(tmp_path))
+    if entered:
+        job.__enter__()
+    for trial in job.trials():
+        (trial.checkpoint_dir / "w.txt").write_text("1.0")
+        trial.report(loss=1.0)
+        break
+    for trial in job.trials():
+        assert trial.id != 1 or (trial.token, list(trial.checkpoint_dir.iterdir())) == (2, [])
+        train(trial)
+    if entered:
+        job.__exit__(None, None, None)
+    assert facts(job.results()) == undisturbed(tmp_path / "alone")
+    assert [one.state for one in attempts(job.results(), 1)] == [AttemptState.LOST, AttemptState.COMPLETED]
+
+
+def test_what_is_missing_is_raised_where_the_loop_is(tmp_path: Path) -> None:
+    with pytest.raises(NoFitness, match="'loss'"):
+        loop(phyla.attach(make(tmp_path / "a")), lambda trial: list(trial.steps()))
+    job = phyla.attach(make(tmp_path / "b"))
+    with pytest.raises(NoCheckpoint):
+        loop(job, lambda trial: trial.report(loss=1.0))
+    assert [trial.state for trial in job.results().trials()] == [JobState.FAILED]
+
+
+def test_what_cannot_be_attached_to_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StudyNotFound, match="there is no study 'attached'"):
+        phyla.attach("attached", home=tmp_path)
+    phyla.attach(make(tmp_path)).close()
+    with pytest.raises(StudyChanged, match="seed"):
+        phyla.attach(make(tmp_path, seed=5))
+    with pytest.raises(ConfigurationError, match="the study says where it lives"):
+        phyla.attach(make(tmp_path), home=tmp_path)
+    with pytest.raises(ConfigurationError, match="choose 'train'"):
+        phyla.attach(make(tmp_path), kinds=["fly"])
+    space = phyla.Space({"lr": phyla.Float(0.1, 0.5)}, constraints=[positive])
+    strategy = phyla.PBT(population_size=1, steps_per_trial=1, total_steps=1)
+    phyla.attach(phyla.Study("own", space, phyla.Minimize("loss"), strategy, home=tmp_path)).close()
+    with pytest.raises(NotImportable, match=r"Pass the study itself: phyla.attach\(Study"):
+        phyla.attach("own", home=tmp_path)
+
+
+def positive(params: phyla.space.Params) -> bool:
+    return bool(params["lr"] > 0)
+
+
+def test_a_poll_goes_on_with_its_member_and_loads_what_an_exploit_takes_over(tmp_path: Path) -> None:
+    strategy = phyla.PBT(population_size=2, steps_per_trial=2, total_steps=6, quorum=1.0)
+    space = {"lr": phyla.Float(0.1, 0.5)}
+    weights = tmp_path / "weights.txt"
+    weights.write_text("w")
+    start = threading.Barrier(2)
+
+    def poll(score: float) -> list[phyla.study.Answer]:
+        made = phyla.Study("poll", space, phyla.Maximize("score"), strategy, home=tmp_path)
+        with phyla.attach(made) as job:
+            member = job.member()
+            first = member.poll(7, checkpoint=weights)
+            start.wait()
+            between = member.poll(1, checkpoint=tmp_path / "no", metrics={"score": 0.0})
+            with pytest.raises(
+                ConfigurationError, match=r"poll\(step=0\): the weights have trained 1 steps already"
+            ):
+                member.poll(0, checkpoint=weights)
+            with pytest.raises(ConfigurationError, match="there is no such file or directory"):
+                member.poll(2, checkpoint=tmp_path / "no")
+            return [first, between, member.poll(2, checkpoint=weights, metrics={"score": score})]
+
+    with ThreadPoolExecutor(2) as threads:
+        better, worse = threads.map(poll, [2.0, 1.0])
+    assert {better[0].member, worse[0].member} == {0, 1}
+    for first, between, last in (better, worse):
+        assert (first.fresh, first.load, first.step) == (True, None, 0)
+        assert (between.fresh, between.load, between.step, between.params) == (False, None, 1, first.params)
+        assert (last.fresh, last.step, last.member) == (False, 2, first.member)
+    assert better[-1].load is None
+    assert better[-1].params == better[0].params
+    assert worse[-1].load is not None
+    assert (worse[-1].load / "weights.txt").read_text() == "w"
+    assert worse[-1].params != worse[0].params
+
+
+def test_a_process_evaluates_between_two_trials(tmp_path: Path) -> None:
+    @phyla.eval_task
+    def read(evaluation: phyla.Evaluation) -> None:
+        evaluation.record(loss=(attached_loop.loaded(evaluation.checkpoint.path) - 3) ** 2)
+
+    suite = phyla.Suite("loss", [read], objective=phyla.Minimize("loss_mean"))
+    strategy = phyla.PBT(
+        population_size=2, steps_per_trial=5, total_steps=10, fitness=phyla.FromSuite("loss"), quorum=1.0
+    )
+    space = {"lr": phyla.Float(1e-3, 0.5, log=True)}
+    made = phyla.Study("suite", space, phyla.Minimize("loss_mean"), strategy, suites=[suite], home=tmp_path)
+    with phyla.attach(made) as job:
+        for trial in job.trials():
+            train(trial)
+    assert made.results().state == "completed"

@@ -1,0 +1,65 @@
+"""The example of a population in one JAX program, small."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import phyla
+from jax_ppo.ppo import ADAM, ENVIRONMENTS, Agent, _move, fresh
+from jax_ppo.study import SPACE, make_study, start, train
+
+
+def test_the_environment_is_cartpole() -> None:
+    environment = gymnasium.make("CartPole-v1").unwrapped
+    seen, _ = environment.reset(seed=3)
+    physics, rng, fell = jnp.asarray(seen), np.random.default_rng(0), False
+    while not fell:
+        action = int(rng.integers(2))
+        seen, _, fell, _, _ = environment.step(action)
+        physics, ours = _move(physics, jnp.asarray(action))
+        assert np.asarray(physics) == pytest.approx(seen, rel=1e-3, abs=1e-5)
+        assert bool(ours) == fell
+
+
+def run(study: phyla.Study, members: int, *, keeps: bool, batches: int = 99) -> None:
+    agents, before = None, list[phyla.Trial]()
+    while not study.finished and batches:
+        batches -= 1
+        trials = study.ask(members, whole=True)
+        agents = start(trials, agents if keeps else None, before)
+        params = {name: jnp.array([trial.params[name] for trial in trials]) for name in SPACE.parameters}
+        agents, lengths = train(agents, params, steps=2)
+        leaves = {f"{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(agents))}
+        np.savez(trials[0].checkpoint_dir / "agents.npz", allow_pickle=False, **leaves)
+        study.tell(trials, metrics=[{"length": float(x)} for x in lengths], checkpoint=trials[0])
+        before = trials
+
+
+def facts(study: phyla.Study) -> list[tuple[int, int, float | None, int | None]]:
+    return sorted((one.member, one.generation, one.fitness, one.jump_from) for one in study.results().trials())
+
+
+def test_gathering_on_the_device_is_loading_from_the_checkpoint_also_after_a_restart(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"members": 4, "steps": 6, "steps_per_trial": 2}
+    on_device = make_study(**options, home=tmp_path / "device")
+    run(on_device, 4, keeps=True)
+    found = facts(on_device)
+    assert any(jump is not None for *_, jump in found)
+    resumed = make_study(**options, home=tmp_path / "files")
+    run(resumed, 4, keeps=True, batches=1)
+    run(make_study(**options, home=tmp_path / "files"), 4, keeps=False)
+    assert facts(resumed) == found
+
+
+def test_agents_of_one_seed_are_the_same_alone_and_in_a_population() -> None:
+    alone: Agent = fresh(jnp.asarray(7, jnp.uint32))
+    many: Agent = jax.vmap(fresh)(jnp.asarray([3, 7], jnp.uint32))
+    for one, two in zip(jax.tree.leaves(alone), jax.tree.leaves(many), strict=True):
+        assert np.array_equal(one, two[1])
+    assert alone.physics.shape == (ENVIRONMENTS, 4)
+    assert jax.tree.structure(alone.adam) == jax.tree.structure(ADAM.init(alone.weights))

@@ -1,0 +1,81 @@
+"""Asking for a whole batch, and what a batch says of its time."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import phyla
+from phyla.errors import StateError
+from phyla.records import JobState
+
+SPACE = {"lr": phyla.Float(0.1, 1.0)}
+
+
+def make(home: Path, members: int = 4, **settings: Any) -> phyla.Study:
+    strategy = phyla.PBT(population_size=members, steps_per_trial=1, total_steps=3, **settings)
+    return phyla.Study("batch", SPACE, phyla.Maximize("score"), strategy, home=home)
+
+
+def told(study: phyla.Study, trials: list[phyla.Trial]) -> None:
+    (trials[0].checkpoint_dir / "weights").write_text("w")
+    study.tell(trials, metrics=[{"score": trial.params["lr"]} for trial in trials], checkpoint=trials[0])
+
+
+def test_a_batch_is_whole_until_the_study_ends(tmp_path: Path) -> None:
+    study, sizes = make(tmp_path), []
+    while not study.finished:
+        trials = study.ask(4, whole=True)
+        sizes.append(len(trials))
+        told(study, trials)
+    assert sizes == [4, 4, 4]
+    assert study.ask(4, whole=True) == []
+    checkpoints = {(trial.checkpoint, trial.checkpoint_index) for trial in study.results().trials()}
+    assert len({name for name, _ in checkpoints}) == 3
+    assert len(checkpoints) == 12
+
+
+def test_nothing_is_taken_or_decided_while_others_train_a_part(tmp_path: Path) -> None:
+    study, other = make(tmp_path), make(tmp_path)
+    held = other.ask()
+    assert held is not None
+    for _ in range(3):
+        assert study.ask(4, whole=True) == []
+    assert [trial.id for trial in study.results().trials()] == [held.id]
+    assert len(study.ask(3, whole=True)) == 3
+
+
+def test_a_batch_that_can_never_be_whole_is_an_error_and_takes_nothing(tmp_path: Path) -> None:
+    study = make(tmp_path, members=6, quorum=1.0)
+    told(study, study.ask(4, whole=True))
+    with pytest.raises(
+        StateError, match=r"4 trials were asked for at once.*2 of 6 members can train now, 0 have fini"
+    ):
+        study.ask(4, whole=True)
+    assert study.results().counts() == {"completed": 4}
+    told(study, study.ask(2, whole=True))
+    assert len(study.ask(6, whole=True)) == 6
+
+
+def test_a_batch_counts_its_seconds_once(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    trials = study.ask(4, whole=True)
+    threading.Event().wait(0.4)
+    told(study, trials)
+    results = study.results()
+    attempts = results.attempts()
+    assert 0.4 <= results.time_spent().total_s < 0.8
+    assert len({str(attempt.timings) for attempt in attempts}) == 1
+    assert all(trial.state is JobState.COMPLETED for trial in results.trials())
+
+
+def test_trials_of_one_request_that_are_told_one_by_one_share_its_time(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    first, *others = study.ask(4)
+    threading.Event().wait(0.3)
+    for trial in (first, *others):
+        (trial.checkpoint_dir / "weights").write_text("w")
+        study.tell(trial, metrics={"score": 1.0})
+    spent = [sum((one.timings or {}).values()) for one in study.results().attempts()]
+    assert spent[0] >= 0.3 > max(spent[1:])
