@@ -16,11 +16,11 @@ import pytest
 import phyla
 from forked import Forked
 from phyla.errors import PhylaError
-from phyla.worker.remains import VARIABLE, end_marked
 from phyla.records import AttemptState, StudyState
 from phyla.study import Results
 from phyla.study.doctor import examine
 from phyla.study.places import Places
+from phyla.worker.remains import VARIABLE, end_marked
 
 STUDY = """
 import os, signal, subprocess, sys, time

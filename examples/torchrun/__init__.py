@@ -1,0 +1,1 @@
+"""A population of torchrun jobs."""
