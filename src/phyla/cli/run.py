@@ -139,6 +139,8 @@ def worker(
                 workers,
                 gpus_per_worker=gpus_per_worker,
                 gin_bindings=gin or (),
+                stop_signal=stop_signal,
+                time_limit_s=time_limit,
                 on_change=changes.show,
                 on_interrupt=changes.interrupted,
                 **options.where(ctx),

@@ -279,6 +279,10 @@ def visible_gpus() -> list[str]:
 
 @functools.cache
 def _listed(command: str) -> list[str]:
-    """Return the GPUs that `nvidia-smi` lists, which takes it a second."""
-    listed = subprocess.run([command, "-L"], capture_output=True, text=True, check=False).stdout
+    """Return the GPUs that `nvidia-smi` lists, which takes it a second; none where it hangs."""
+    try:
+        listed = subprocess.run([command, "-L"], capture_output=True, text=True, check=False, timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        LOG.warning("no GPUs are used: %s; name them with CUDA_VISIBLE_DEVICES", error)
+        return []
     return [str(index) for index, line in enumerate(listed.splitlines()) if line.startswith("GPU ")]

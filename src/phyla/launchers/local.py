@@ -200,6 +200,8 @@ class LocalLauncher:
     def _make_room(self, folder: Path) -> None:
         """Let wide workers take turns with the usual ones; see `Packing`."""
         packing, processes = self._packing, self._processes
+        if self._ending():
+            return
         for key, room in list(packing.reserved.items()):
             if key in processes:
                 if processes[key].trials >= room.jobs:
@@ -209,7 +211,8 @@ class LocalLauncher:
                 log, beats = self.logs / f"worker-{key}.log", folder / f"{key}.beat"
                 wide = replace(usual, index=key, kinds=("evaluate",), gpus=(len(room.gpus),) * 2)
                 self._launch(replace(wide, log=str(log), beat_file=str(beats)))
-                self._close_soon(processes[key], Closing.WHEN_IDLE)
+                if key in processes:
+                    self._close_soon(processes[key], Closing.WHEN_IDLE)
         for spec in [spec for worker, spec in self._parked.items() if packing.may_run(worker)]:
             self._start(self._parked.pop(spec.index))
         evaluating = [spec.gpus[1] for spec in self.specs if WorkKind.EVALUATE in spec.kinds]
@@ -222,10 +225,7 @@ class LocalLauncher:
         with contextlib.suppress(StoreBusy):
             asked = {gpus: count for gpus, count in self.client.waiting_gpus().items() if gpus > max(evaluating)}
             kept = [worker for worker, one in processes.items() if worker < len(self.specs) and one.beats < 1]
-            while not self._ending():
-                reserved = packing.reserve(asked, kept)
-                if reserved is None:
-                    break
+            while (reserved := packing.reserve(asked, kept)) is not None:
                 for worker in packing.in_the_way(reserved):
                     if worker in processes:
                         self._close_soon(processes[worker], Closing.NOW)

@@ -187,6 +187,8 @@ def evaluate(
     *,
     gpus_per_worker: "Gpus" = "auto",
     gin_bindings: Sequence[str] = (),
+    stop_signal: str | int | None = None,
+    time_limit_s: float | None = None,
     on_change: Callable[[Change], None] = lambda change: None,
     on_interrupt: Callable[[], None] = lambda: None,
     home: str | Path | None = None,
@@ -205,6 +207,8 @@ def evaluate(
         workers: worker processes to start; at least 1. The other arguments are those of `watch`.
         gpus_per_worker: GPUs each worker sees.
         gin_bindings: gin bindings of these workers.
+        stop_signal: a signal that stops them as SIGTERM does, as in `Study.run`.
+        time_limit_s: seconds that they may last, as in `Study.run`.
         on_change: called for everything that happens.
         on_interrupt: called for each Ctrl-C or SIGTERM.
         home: where studies live, as for `Study`.
@@ -216,14 +220,16 @@ def evaluate(
         ConfigurationError: a run is that of a study, or has a suite that was not given.
         RunChanged: a suite differs from that of the run; `StudyChanged` where it was changed meanwhile.
         StudyFailed: worker processes cannot start, or die again and again.
-        KeyboardInterrupt: a person stopped it.
+        KeyboardInterrupt: a person stopped it; `Preempted` where a signal or the end of its time did.
     """
     from phyla.launchers.process import check_suites, open_watched
+    from phyla.study.checked import checked_term
     from phyla.study.running import Crew
     from phyla.worker import Launch
 
     places = Places.of(home, storage, checkpoints)
-    crew = Crew(workers=workers, gpus_per_worker=gpus_per_worker, on_interrupt=on_interrupt)
+    term = checked_term(stop_signal, time_limit_s)
+    crew = Crew(workers=workers, gpus_per_worker=gpus_per_worker, term=term, on_interrupt=on_interrupt)
     crew.check(places)
     if not workers:
         raise ConfigurationError("workers=0: evaluate() starts worker processes, so it needs at least 1")
