@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "digits"))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import phyla
-from digits.digits import CLASSES, HIDDEN, Network, load_data
+from digits import CLASSES, HIDDEN, Network, load_data
 from machine import facts
 
 MEMBERS, STEPS_PER_TRIAL, BATCH = 32, 500, 32

@@ -8,11 +8,10 @@ It reads orders on standard input: a byte sends SIGTERM to the command, the end 
 everything. On standard output it writes one line, `STATUS LEFT` or `error ERRNO`.
 """
 
-# Of the standard library what is quick to import: a command waits for it. `signal` and `contextlib` are not.
-import _signal as signal
 import ctypes
 import os
 import select
+import signal
 import sys
 import time
 
