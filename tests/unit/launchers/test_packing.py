@@ -91,15 +91,15 @@ class Machine:
         while True:
             before = {len(room.gpus) for room in self.packing.reserved.values()}
             kept = [worker for worker in self.left if worker not in self.turns]
-            key = self.packing.reserve(waiting, kept)
-            if key is None:
+            made = self.packing.reserve(waiting, kept)
+            if made is None:
                 break
-            size = len(self.packing.reserved[key].gpus)
+            size = len(self.packing.reserved[made].gpus)
             self.overtaken[size] = 0
             for other in waiting:
                 if other not in before | {size}:
                     self.overtaken[other] += 1
-            self.closing |= {worker for worker in self.packing.in_the_way(key) if worker in self.left}
+            self.closing |= {worker for worker in self.packing.in_the_way(made) if worker in self.left}
         self.check()
 
     def check(self) -> None:

@@ -32,41 +32,45 @@ def trial(tmp_path: Path, now: list[float]) -> phyla.Trial:
     return told.trial
 
 
+def due(trial: phyla.Trial) -> bool:
+    return trial.should_save
+
+
 def save(trial: phyla.Trial, step: int) -> None:
     (trial.checkpoint_dir / "a").write_text("a")
     trial.save_progress(step=step)
 
 
 def test_it_is_time_to_save_after_every_so_many_seconds(trial: phyla.Trial, now: list[float]) -> None:
-    assert not trial.should_save
+    assert not due(trial)
     now[0] += 9.9
-    assert not trial.should_save
+    assert not due(trial)
     now[0] += 0.1
-    assert trial.should_save
-    assert trial.should_save, "until something is saved"
+    assert due(trial)
+    assert due(trial), "until something is saved"
     save(trial, 3)
-    assert not trial.should_save
+    assert not due(trial)
     now[0] += 10.0
-    assert trial.should_save
+    assert due(trial)
     save(trial, 4)
     now[0] -= 500.0
-    assert trial.should_save, "the clock was set back: better now than in ten minutes"
+    assert due(trial), "the clock was set back: better now than in ten minutes"
 
 
 def test_without_a_cadence_only_a_stop_asks_for_it(trial: phyla.Trial, now: list[float]) -> None:
     session = session_of(trial)
     session.save_every_s = None
     now[0] += 1e6
-    assert not trial.should_save
+    assert not due(trial)
     session.stop()
-    assert trial.should_save
+    assert due(trial)
     save(trial, 3)
-    assert not trial.should_save
+    assert not due(trial)
     assert session.stopped_early, "training knows that it is to stop"
 
 
 def test_what_a_rule_stopped_is_not_saved(trial: phyla.Trial, now: list[float]) -> None:
     now[0] += 100.0
     session_of(trial).stop({"rule": "Divergence"})
-    assert not trial.should_save
+    assert not due(trial)
     assert trial.should_stop
