@@ -2,7 +2,7 @@
 
 A shell script of one second, which reports ten times and saves a small file, is run in a bare loop, and as the
 trials of a study with one member, whose command it is. The script sleeps, so that a busy machine changes little.
-How long it takes to start a process that keeps what a command starts is measured for itself, since that is the
+How long it takes to start the process that keeps what a command starts is measured by itself, since that is the
 same for trials of an hour.
 """
 

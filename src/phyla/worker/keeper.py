@@ -56,8 +56,8 @@ def main(mark: str, output: int, arguments: list[str]) -> None:
         _report(f"error {error.errno}")
         return
     os.close(output)
-    status = None
-    while status is None:
+    statuses: dict[int, int] = {}
+    while child not in statuses:
         ready, _, _ = select.select([0, woken], [], [])
         if 0 in ready:
             if not os.read(0, 1):
@@ -65,19 +65,17 @@ def main(mark: str, output: int, arguments: list[str]) -> None:
             _send(os.kill, child, signal.SIGTERM)
         if woken in ready:
             os.read(woken, 1000)
-            status = _reaped().get(child)
-    if status is None or sys.platform != "linux":
+            _reap(statuses)
+    if child not in statuses or sys.platform != "linux":
         _send(os.killpg, child, signal.SIGKILL)
     ends_at = time.monotonic() + GIVE_UP_S
-    while (left := _children_left()) and time.monotonic() < ends_at:
+    while (left := _reap(statuses)) and time.monotonic() < ends_at:
         for pid in _children():
             # Its number is its own until it is waited for. What it leaves behind is ours in the next round.
             _send(os.kill, pid, signal.SIGKILL)
         if select.select([woken], [], [], _ROUND_S)[0]:
             os.read(woken, 1000)
-        ended = _reaped().get(child)
-        status = ended if status is None else status
-    code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
+    code = os.waitstatus_to_exitcode(statuses.get(child, signal.SIGKILL))
     _report(f"{code} {int(left)}")
 
 
@@ -95,20 +93,11 @@ def _report(line: str) -> None:
         return
 
 
-def _reaped() -> dict[int, int]:
-    """Wait for every child that has ended; return their statuses."""
-    found: dict[int, int] = {}
+def _reap(statuses: dict[int, int]) -> bool:
+    """Wait for every child that has ended, and note its status; return whether others are left."""
     try:
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            found[ended[0]] = ended[1]
-    except ChildProcessError:
-        pass
-    return found
-
-
-def _children_left() -> bool:
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            statuses[ended[0]] = ended[1]
     except ChildProcessError:
         return False
     return True
