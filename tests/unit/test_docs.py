@@ -1,7 +1,7 @@
 """The documentation is true: its snippets run, and it names everything there is.
 
 The Python blocks of a page, in order, are one program. A block that begins with `# name.py` is a file of that
-name, which any page may import.
+name, which any page may import; shell scripts of a page are files, too.
 """
 
 import importlib
@@ -33,6 +33,7 @@ DESIGN = (DOCS / "design.md").read_text()
 README = (ROOT / "README.md").read_text()
 
 FENCED = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SCRIPT = re.compile(r"^```sh\n(# (\w+\.sh)\n.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 RUNNER = "import runpy, sys\nfor path in sys.argv[1:]:\n    runpy.run_path(path, run_name='__main__')\n"
 
@@ -69,6 +70,8 @@ def test_the_program_of_each_page_runs(page: Path, tmp_path: Path) -> None:
         for block in FENCED.findall(one.read_text()):
             if named := NAMED.match(block):
                 (tmp_path / named[1]).write_text(block)
+    for block, name in SCRIPT.findall(page.read_text()):
+        (tmp_path / name).write_text(block)
     blocks = [block for block in FENCED.findall(page.read_text()) if not NAMED.match(block)]
     assert blocks
     (tmp_path / "page.py").write_text("".join(blocks))

@@ -8,12 +8,17 @@ It reads orders on standard input: a byte sends SIGTERM to the command, the end 
 everything. On standard output it writes one line, `STATUS LEFT` or `error ERRNO`.
 """
 
-import contextlib
+# Of the standard library what is quick to import: a command waits for it. `signal` and `contextlib` are not.
+import _signal as signal  # type: ignore[import-not-found]
+import ctypes
 import os
 import select
-import signal
 import sys
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 VARIABLE = "PHYLA_WORKER"
 GIVE_UP_S = 10.0
@@ -29,8 +34,6 @@ def main(mark: str, output: int, arguments: list[str]) -> None:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
-        import ctypes
-
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     woken, wakes = os.pipe()
     for end in (woken, wakes):
@@ -54,55 +57,48 @@ def main(mark: str, output: int, arguments: list[str]) -> None:
         _report(f"error {error.errno}")
         return
     os.close(output)
-    status = None
-    while status is None:
+    statuses: dict[int, int] = {}
+    while child not in statuses:
         ready, _, _ = select.select([0, woken], [], [])
         if 0 in ready:
             if not os.read(0, 1):
                 break
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(child, signal.SIGTERM)
+            _send(os.kill, child, signal.SIGTERM)
         if woken in ready:
             os.read(woken, 1000)
-            status = _reaped().get(child)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if status is None or sys.platform != "linux":
-            os.killpg(child, signal.SIGKILL)
+            _reap(statuses)
+    if child not in statuses or sys.platform != "linux":
+        _send(os.killpg, child, signal.SIGKILL)
     ends_at = time.monotonic() + GIVE_UP_S
-    while (left := _children_left()) and time.monotonic() < ends_at:
+    while (left := _reap(statuses)) and time.monotonic() < ends_at:
         for pid in _children():
             # Its number is its own until it is waited for. What it leaves behind is ours in the next round.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        select.select([woken], [], [], _ROUND_S)
-        with contextlib.suppress(BlockingIOError):
+            _send(os.kill, pid, signal.SIGKILL)
+        if select.select([woken], [], [], _ROUND_S)[0]:
             os.read(woken, 1000)
-        ended = _reaped().get(child)
-        status = ended if status is None else status
-    code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
+    code = os.waitstatus_to_exitcode(statuses.get(child, signal.SIGKILL))
     _report(f"{code} {int(left)}")
 
 
-def _report(line: str) -> None:
-    with contextlib.suppress(BrokenPipeError):
-        os.write(1, line.encode() + b"\n")
-
-
-def _reaped() -> dict[int, int]:
-    """Wait for every child that has ended; return their statuses."""
-    found = {}
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                break
-            found[pid] = status
-    return found
-
-
-def _children_left() -> bool:
+def _send(kill: "Callable[[int, int], None]", process: int, number: int) -> None:
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        kill(process, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _report(line: str) -> None:
+    try:
+        os.write(1, line.encode() + b"\n")
+    except BrokenPipeError:
+        return
+
+
+def _reap(statuses: dict[int, int]) -> bool:
+    """Wait for every child that has ended, and note its status; return whether others are left."""
+    try:
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            statuses[ended[0]] = ended[1]
     except ChildProcessError:
         return False
     return True
@@ -110,13 +106,14 @@ def _children_left() -> bool:
 
 def _children() -> list[int]:
     me, found = str(os.getpid()).encode(), []
-    with contextlib.suppress(OSError):
-        for name in os.listdir("/proc"):  # noqa: PTH208  # no need for paths
-            if name.isdecimal():
-                with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-                    # What follows the name in parentheses: state, parent, ...
-                    if file.read().rpartition(b")")[2].split()[1] == me:
-                        found.append(int(name))
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():  # noqa: PTH112, PTH208  # pathlib is slow
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                # What follows the name in parentheses: state, parent, ...
+                if name.isdecimal() and file.read().rpartition(b")")[2].split()[1] == me:
+                    found.append(int(name))
+        except OSError:
+            continue
     return found
 
 

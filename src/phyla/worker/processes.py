@@ -1,5 +1,6 @@
 """Runs commands contained: whatever they start, in whatever session, ends with them, and with this process."""
 
+import logging
 import os
 import select
 import signal
@@ -23,6 +24,7 @@ class CannotStart(Exception):
         self.errno = error.errno
 
 
+LOG = logging.getLogger("phyla")
 _MARK = uuid.uuid4().hex
 _NUMBERS = count(1)
 
@@ -105,6 +107,8 @@ class Process:
                 # Somebody ended the keeper; what it kept carries the mark.
                 remains.end_marked(self._mark)
             self._ended = -signal.SIGKILL if not words else int(words[0]) if words[0] != b"error" else 127
+            if words[1:] == [b"1"]:
+                LOG.warning("the command %r ended, and something that it started cannot be ended", self._program)
             if words[:1] == [b"error"]:
                 raise CannotStart(self._program, OSError(int(words[1]), os.strerror(int(words[1]))))
         return self._ended

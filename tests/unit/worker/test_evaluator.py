@@ -293,6 +293,19 @@ def test_a_command_that_fails_says_how(tmp_path: Path, command: str | list[str],
     assert error in outcome.error
 
 
+@pytest.mark.parametrize("end", ["exit 3", "sleep 1000"])
+def test_nothing_is_left_of_a_command_in_whatever_session(tmp_path: Path, end: str) -> None:
+    away = (
+        f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 1000' & while [ ! -s {tmp_path}/pid ]; do :; done; "
+    )
+    task = EvalTask("a", command=["sh", "-c", away + end], max_attempts=1, timeout_s=2)
+    bench = Bench(tmp_path, suite(task))
+    bench.checkpoint(100)
+    (outcome,) = bench.work()
+    assert isinstance(outcome, Failure)
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
 NASTY = """a'; touch pwned; '$(touch pwned)`touch pwned` "; touch pwned; " #"""
 
 
