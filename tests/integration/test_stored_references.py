@@ -199,6 +199,7 @@ LOOKS: dict[str, tuple[object, ...]] = {
     "report": ("s", "--output", "report.html"),
     "gc": ("s", "--explain"),
     "doctor": (),
+    "init": ("study.py",),
 }
 """Commands that only look: they work whatever the database names."""
 

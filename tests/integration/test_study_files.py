@@ -87,6 +87,12 @@ def start(folder: Path, *words: object) -> Forked:
     return Forked(["-m", "phyla.cli", *words], cwd=folder, env=environment)
 
 
+def write_study(folder: Path) -> None:
+    """Write the study file of the documentation, and its script."""
+    write_files("how-to/commands.md", folder)
+    write_files("how-to/study-files.md", folder)
+
+
 def running(folder: Path) -> list[psutil.Process]:
     """Return the processes that work in a folder."""
     found = []
@@ -111,7 +117,7 @@ def test_a_study_of_a_shell_script_is_killed_resumed_and_joined(
     folder, home = tmp_path / "studies", tmp_path / "elsewhere" / ".phyla"
     folder.mkdir()
     home.parent.mkdir()
-    write_files("how-to/study-files.md", folder)
+    write_study(folder)
     script = folder / "train.sh"
     script.write_text(HELD + script.read_text())
     (folder / "hold").touch()
@@ -142,17 +148,17 @@ def test_a_study_of_a_shell_script_is_killed_resumed_and_joined(
     best = results.best
     assert best is not None
     x = float((best.checkpoint.path / "x").read_text())
-    assert best.fitness == x * x
+    assert math.isclose(best.fitness, x * x, rel_tol=1e-4)  # the script saves six digits
     expected = 10.0
     for piece in results.schedule().segments:
         expected *= (1 - 2 * float(str(piece.params["lr"]))) ** (piece.end_step - piece.start_step)
-    assert math.isclose(x, expected, rel_tol=1e-9)
+    assert math.isclose(x, expected, rel_tol=1e-4)
     assert f"best loss  {best.fitness:.6g}" in cli("best", "quadratic")
     assert "bit for bit" in cli("replay", "quadratic", "--file", "../studies/study.toml", "--workers", 0)
 
 
 def test_commands_come_from_the_file_and_never_from_the_database(tmp_path: Path) -> None:
-    write_files("how-to/study-files.md", tmp_path)
+    write_study(tmp_path)
     file = tmp_path / "study.toml"
     text = file.read_text().replace("minimize loss", "minimize distance_mean")
     file.write_text(f"{text}{SUITE}")
@@ -223,7 +229,7 @@ def test_the_command_line_says_what_is_wrong_with_a_file(
     tmp_path: Path, cli: Phyla, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_files("how-to/study-files.md", tmp_path)
+    write_study(tmp_path)
     text = Path("study.toml").read_text()
     Path("wrong.toml").write_text(text.replace("total_steps", "total_step"))
     Path("suite.toml").write_text(

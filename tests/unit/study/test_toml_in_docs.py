@@ -11,7 +11,7 @@ import pytest
 from phyla.study.files import load_studies
 from study_files import DOCS, blocks, edited
 
-PAGES = ["how-to/study-files.md", "coming-from/wandb-sweeps.md"]
+PAGES = ["how-to/study-files.md", "how-to/commands.md", "coming-from/wandb-sweeps.md"]
 SCHEMA = json.loads((DOCS / "study.schema.json").read_text())
 WHOLE = [(page, name, text) for page in PAGES for name, text in blocks(page, "toml") if name]
 PARTS = [text for page in PAGES for name, text in blocks(page, "toml") if not name]
@@ -44,5 +44,5 @@ def test_a_part_of_a_study_file_can_be_put_into_one(
 
 
 def test_there_are_study_files_in_the_documentation() -> None:
-    assert len(WHOLE) >= 3
+    assert len(WHOLE) >= 4
     assert len(PARTS) >= 6
