@@ -190,14 +190,14 @@ def test_a_poll_goes_on_with_its_member_and_loads_what_an_exploit_takes_over(tmp
     space = {"lr": phyla.Float(0.1, 0.5)}
     weights = tmp_path / "weights.txt"
     weights.write_text("w")
-    start = threading.Barrier(2)
+    together = threading.Barrier(2)
 
     def poll(score: float) -> list[phyla.study.Answer]:
         made = phyla.Study("poll", space, phyla.Maximize("score"), strategy, home=tmp_path)
         with phyla.attach(made) as job:
             member = job.member()
             first = member.poll(7, checkpoint=weights)
-            start.wait()
+            together.wait()
             between = member.poll(1, checkpoint=tmp_path / "no", metrics={"score": 0.0})
             with pytest.raises(
                 ConfigurationError, match=r"poll\(step=0\): the weights have trained 1 steps already"
@@ -205,7 +205,9 @@ def test_a_poll_goes_on_with_its_member_and_loads_what_an_exploit_takes_over(tmp
                 member.poll(0, checkpoint=weights)
             with pytest.raises(ConfigurationError, match="there is no such file or directory"):
                 member.poll(2, checkpoint=tmp_path / "no")
-            return [first, between, member.poll(2, checkpoint=weights, metrics={"score": score})]
+            last = member.poll(2, checkpoint=weights, metrics={"score": score})
+            together.wait()  # What one gives back is the other's.
+            return [first, between, last]
 
     with ThreadPoolExecutor(2) as threads:
         better, worse = threads.map(poll, [2.0, 1.0])
