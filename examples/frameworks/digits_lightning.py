@@ -1,23 +1,48 @@
 """A LightningModule on images of handwritten digits.
 
-A trial is one epoch of 40 batches, so that shuffled data need no state of their own.
+The batches have a state, which Lightning saves: a trial may end, or be stopped, in the middle of an epoch.
 
 Run it with `phyla run examples/frameworks/digits_lightning.py --workers 2`.
 """
 
 import logging
+from collections.abc import Iterator
 
+import numpy as np
 import torch
 from lightning import LightningModule, Trainer, seed_everything
 from sklearn.datasets import load_digits
 from torch.nn import functional
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import phyla
 from phyla.integrations.lightning import PhylaCallback
 
 TOTAL = 200
 Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Batches:
+    """Random batches of images and labels, which go on where they were."""
+
+    def __init__(self, images: torch.Tensor, labels: torch.Tensor, seed: int) -> None:
+        self.images, self.labels, self.seed = images, labels, seed
+        self.position = 0
+
+    def __len__(self) -> int:
+        return len(self.labels) // 32
+
+    def __iter__(self) -> Iterator[Batch]:
+        for _ in range(len(self)):
+            batch = np.random.default_rng([self.seed, self.position]).integers(len(self.labels), size=32)
+            self.position += 1
+            yield self.images[batch], self.labels[batch]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
 
 
 class Digits(LightningModule):  # type: ignore[misc]  # mypy does not read Lightning
@@ -42,11 +67,13 @@ class Digits(LightningModule):  # type: ignore[misc]  # mypy does not read Light
         return torch.optim.AdamW(self.parameters(), lr=self.hparams["lr"])
 
 
-def setup(worker: phyla.WorkerContext) -> TensorDataset:
+def setup(worker: phyla.WorkerContext) -> dict[str, Batch]:
     torch.set_num_threads(1)
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     digits = load_digits()
-    return TensorDataset(torch.tensor(digits.data / 16, dtype=torch.float32), torch.tensor(digits.target))
+    images = torch.tensor(digits.data / 16, dtype=torch.float32)
+    labels = torch.tensor(digits.target)
+    return {"train": (images[:1300], labels[:1300]), "validation": (images[1300:], labels[1300:])}
 
 
 def train(trial: phyla.Trial) -> None:
@@ -62,16 +89,16 @@ def train(trial: phyla.Trial) -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    shuffled = DataLoader(Subset(trial.worker, range(1280)), batch_size=32, shuffle=True)
-    validation = DataLoader(Subset(trial.worker, range(1280, 1797)), batch_size=517)
-    trainer.fit(Digits(**trial.params.flat()), shuffled, validation, ckpt_path=callback.ckpt_path)
+    batches = Batches(*trial.worker["train"], seed=trial.seed)
+    validation = DataLoader(TensorDataset(*trial.worker["validation"]), batch_size=497)
+    trainer.fit(Digits(**trial.params.flat()), batches, validation, ckpt_path=callback.ckpt_path)
 
 
 study = phyla.Study(
     name="digits-lightning",
     space=phyla.Space(lr=phyla.Float(1e-4, 1e-1, log=True), dropout=phyla.Float(0.0, 0.5)),
     objective=phyla.Minimize("loss"),
-    strategy=phyla.PBT(population_size=4, steps_per_trial=40, total_steps=TOTAL),
+    strategy=phyla.PBT(population_size=4, steps_per_trial=25, total_steps=TOTAL),
     train=train,
     setup=setup,
 )

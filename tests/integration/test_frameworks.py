@@ -114,9 +114,6 @@ def test_a_study_that_was_killed_and_stopped_ends_as_if_nothing_had_happened(hom
 
     expected, found = outcome(undisturbed), outcome(disturbed)
     assert expected.keys() == found.keys() == rows.keys()
-    if example == "digits_lightning":
-        # A shuffled loader cannot go on in the middle of an epoch, where this trial was stopped.
-        assert found.pop(STOPPED) != expected.pop(STOPPED)
     assert found == expected
 
 
