@@ -35,13 +35,17 @@ README = (ROOT / "README.md").read_text()
 FENCED = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SCRIPT = re.compile(r"^```sh\n(# (\w+\.sh)\n.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+NOT_OURS = [
+    *("-W", "ignore:`isinstance(treespec, LeafSpec)` is deprecated:FutureWarning"),  # Lightning with PyTorch 2.13
+    *("-W", "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"),  # Keras 3.15
+]
 RUNNER = "import runpy, sys\nfor path in sys.argv[1:]:\n    runpy.run_path(path, run_name='__main__')\n"
 
 
 def run_python(*arguments: str, cwd: Path) -> str:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PHYLA_")}
     done = subprocess.run(
-        [sys.executable, "-W", "error", *arguments],
+        [sys.executable, "-W", "error", *NOT_OURS, *arguments],
         cwd=cwd,
         env={**clean, "PYTHONPATH": os.pathsep.join([str(cwd), str(ROOT / "src")])},
         capture_output=True,

@@ -1,8 +1,8 @@
-"""Hyperparameters of a trial in PyTorch optimizers and learning rate schedulers.
+"""Checkpoints of a PyTorch training loop, and hyperparameters in its optimizers and learning rate schedulers.
 
 `optimizer.load_state_dict` restores the hyperparameters of the trial that saved the state, its learning rate among
 them, and a scheduler whose state was loaded restores that rate at its next step. So a trial sets its own
-hyperparameters after loading.
+hyperparameters after loading; `load` does.
 """
 
 import copy
@@ -13,12 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from phyla.errors import ConfigurationError
+from phyla.worker.trial import Trial, session_of
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler
 
-__all__ = ["set_hyperparameters"]
+__all__ = ["load", "save", "set_hyperparameters"]
+
+FILE = "state.pt"
+"""What `save` writes into a checkpoint, and `load` reads."""
 
 Number: TypeAlias = float
 Betas: TypeAlias = tuple[float, float]
@@ -122,6 +126,143 @@ def set_hyperparameters(
             else:
                 group[name] = value
     return wanted
+
+
+def load(trial: Trial, **objects: Any) -> None:
+    """Load what `save` saved, and set the hyperparameters that the optimizers were just made with.
+
+    Make the optimizers, and then their schedulers, with the hyperparameters of the trial. Progress of an earlier
+    attempt comes back as it was, the states of the random number generators of PyTorch, NumPy and Python included.
+    Other checkpoints leave the generators alone, so that members with one parent can differ: seed them with
+    `trial.seed` before the model is made. Does nothing at a fresh start.
+
+    Args:
+        trial: the trial.
+        objects: model, optimizers, schedulers, and whatever else has `state_dict` and `load_state_dict`, under the
+            names that `save` gets.
+
+    Raises:
+        ConfigurationError: the checkpoint has no state of that name, or a changed hyperparameter cannot be set
+            with the scheduler, as in `set_hyperparameters`.
+    """
+    import torch
+
+    _check_objects("load", objects)
+    if trial.source is None:
+        return
+    file = trial.source.path / FILE
+    if not file.is_file():
+        there = ", ".join(sorted(entry.name for entry in trial.source.path.iterdir()))
+        raise ConfigurationError(f"{file} is not there; the checkpoint has {there}. Save it with save(trial, ...)")
+    made = {name: made_with(one) for name, one in objects.items() if isinstance(one, torch.optim.Optimizer)}
+    states = torch.load(file, map_location="cpu")
+    missing = objects.keys() - states.keys()
+    if missing:
+        raise ConfigurationError(
+            f"{file} has {', '.join(states)}, but no {', '.join(sorted(missing))}; give save() and load() the "
+            "same names"
+        )
+    for name, one in objects.items():
+        one.load_state_dict(states[name])
+    if trial.progress is not None:
+        restore_random(states["random"])
+        return
+    for name, values in made.items():
+        kind = torch.optim.lr_scheduler.LRScheduler
+        its = [one for one in objects.values() if isinstance(one, kind) and one.optimizer is objects[name]]
+        set_again(objects[name], its, values)
+
+
+def save(trial: Trial, **objects: Any) -> bool:
+    """Save the states of a model, its optimizers and more as the trial's checkpoint, after `trial.steps()` ended.
+
+    When the trial should stop, as after Ctrl-C, what was trained so far is committed as progress, from which the
+    next attempt goes on. Inside the loop, call `trial.save_progress()` after it.
+
+    Args:
+        trial: the trial.
+        objects: what `load` gets, under the same names.
+
+    Returns:
+        Whether the trial was trained to its end. If not, it goes back to the queue: return.
+
+    Raises:
+        ConfigurationError: an object has no `state_dict` or no `load_state_dict`.
+    """
+    import torch
+
+    _check_objects("save", objects)
+    session = session_of(trial)
+    if trial.stop_reason is None:
+        states = {name: one.state_dict() for name, one in objects.items()}
+        torch.save({**states, "random": random_state()}, trial.checkpoint_dir / FILE)
+        if session.interrupted:
+            trial.save_progress()
+    return not session.interrupted
+
+
+def _check_objects(function: str, objects: Mapping[str, Any]) -> None:
+    for name, one in objects.items():
+        if name == "random" or not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
+            raise ConfigurationError(
+                f"{function}({name}={type(one).__name__}): give objects with state_dict and load_state_dict, as "
+                f"{function}(trial, model=model, optimizer=optimizer); the name random is taken"
+            )
+
+
+def random_state() -> dict[str, Any]:
+    """Return the states of all random number generators, which `torch.load` reads without more trust."""
+    import random  # noqa: TID251  # the user's code may draw from it
+
+    import numpy as np
+    import torch
+
+    name, keys, *rest = np.random.get_state()  # noqa: NPY002  # the user's code may draw from it
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # PyTorch's is not annotated
+    cuda = torch.cuda.get_rng_state_all() if used else []
+    numpy = (name, torch.from_numpy(np.asarray(keys, dtype=np.int64)), *rest)
+    return {"python": random.getstate(), "numpy": numpy, "torch": torch.get_rng_state(), "cuda": cuda}
+
+
+def restore_random(state: Mapping[str, Any]) -> None:
+    """Set all random number generators to what `random_state` returned."""
+    import random  # noqa: TID251
+
+    import numpy as np
+    import torch
+
+    random.setstate(state["python"])
+    name, keys, *rest = state["numpy"]
+    np.random.set_state((name, keys.numpy(), *rest))  # noqa: NPY002
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] and torch.cuda.device_count() == len(state["cuda"]):
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def made_with(optimizer: "Optimizer") -> dict[str, list[Any]]:
+    """Return the hyperparameters of an optimizer, one value per parameter group; `lr` is the base rate."""
+    groups = [{**group, "lr": group.get("initial_lr", group["lr"])} for group in optimizer.param_groups]
+    names = set.intersection(*({*group} for group in groups)) - {"params", "param_names"}
+    return {name: [copy.copy(group[name]) for group in groups] for name in sorted(names)}
+
+
+def set_again(optimizer: "Optimizer", schedulers: Sequence[Any], made: Mapping[str, list[Any]]) -> None:
+    """Set the hyperparameters that an optimizer was made with, where those that were loaded differ."""
+    loaded = made_with(optimizer)
+    changed = {name: made[name] for name in loaded.keys() & made.keys() if made[name] != loaded[name]}
+    if "max_lr" not in loaded:
+        changed.pop("initial_lr", None)  # set with lr
+    else:
+        changed.pop("lr", None)  # OneCycleLR computes it from the others
+    if any(getattr(one, "cycle_momentum", False) for part in schedulers for one in _flat(part)):
+        changed = {name: value for name, value in changed.items() if name not in ("momentum", "betas")}
+    if len(schedulers) > 1 and "lr" in changed:
+        names = " and ".join(type(one).__name__ for one in schedulers)
+        raise ConfigurationError(
+            f"lr cannot be set with {names} on one optimizer; make one of them, such as a ChainedScheduler"
+        )
+    if changed:
+        set_hyperparameters(optimizer, schedulers[0] if schedulers else None, **changed)
 
 
 def _per_group(name: str, value: Any, groups: Sequence[Mapping[str, Any]]) -> list[Any]:

@@ -224,6 +224,11 @@ class Session:
         return self._stop_seen and not done
 
     @property
+    def interrupted(self) -> bool:
+        """Whether `steps()` ended before its last step because the trial should stop."""
+        return self._left and self._at is not None and self._at < self.record.end_step
+
+    @property
     def reached_step(self) -> int:
         """Age of the weights after training; the end unless `steps()` was left early."""
         return self.record.end_step if self._at is None else self._at

@@ -1,0 +1,147 @@
+"""Trials that Lightning trains."""
+
+import signal
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.loggers import Logger
+
+from phyla.errors import ConfigurationError
+from phyla.integrations.steps import Steps
+from phyla.integrations.torch import made_with, random_state, restore_random, set_again
+from phyla.worker.trial import Trial
+
+__all__ = ["PhylaCallback"]
+
+FILE = "lightning.ckpt"
+
+
+class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lightning
+    """Trains one trial with a `Trainer`: from `ckpt_path` to the trial's `end_step`, counted as `global_step`.
+
+    After Lightning has restored the optimizers, it sets the hyperparameters that `configure_optimizers` made them
+    with. It stops at `end_step`, or when the trial should stop, saves the checkpoint there, or progress, and
+    reports what Lightning logs.
+
+    Attributes:
+        ckpt_path: for `trainer.fit(ckpt_path=...)`: the file to load; None at a fresh start.
+        root_dir: for `Trainer(default_root_dir=...)`: a directory of this attempt alone.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.ckpt_path = None if trial.source is None else _file_in(trial.source.path)
+        self.root_dir = trial.working_dir / f"attempt-{trial.token}"
+        self._made: list[dict[str, list[Any]]] = []
+        self._random: Mapping[str, Any] | None = None
+        self._steps: Steps | None = None
+        main = threading.current_thread() is threading.main_thread()
+        self._handler = signal.getsignal(signal.SIGTERM) if main else None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Report what is logged, beside the loggers that there are."""
+        trainer.loggers = [*trainer.loggers, _Reports(self.trial)]
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note the hyperparameters before Lightning restores the parent's.
+
+        Raises:
+            ConfigurationError: this trial cannot be trained by this trainer.
+        """
+        if getattr(trainer._accelerator_connector.cluster_environment, "auto_requeue", False):
+            raise ConfigurationError(
+                "Lightning would requeue this Slurm job itself, while phyla gives its trial to another worker; "
+                "write Trainer(plugins=[LightningEnvironment()]), from lightning.pytorch.plugins.environments"
+            )
+        if self.trial.measuring:
+            raise ConfigurationError(
+                "this trial only measures a checkpoint again; write `if trial.measuring: "
+                "trainer.validate(model, ckpt_path=callback.ckpt_path)` instead of fit"
+            )
+        self._made = [made_with(one) for one in trainer.optimizers]
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Set the hyperparameters, after Lightning restored the optimizers."""
+        # Lightning's handler would end the process, and the trial would count as failed.
+        if self._handler is not None:
+            signal.signal(signal.SIGTERM, self._handler)
+        if self.trial.progress is None:
+            configs = trainer.lr_scheduler_configs
+            for optimizer, made in zip(trainer.optimizers, self._made, strict=True):
+                its = [config.scheduler for config in configs if config.scheduler.optimizer is optimizer]
+                set_again(optimizer, its, made)
+        elif self._random is not None:
+            restore_random(self._random)
+        self._steps = Steps(self.trial, trainer.global_step)
+        trainer.should_stop = not self._steps.going
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        """Stop, and save, at the end of the trial, or when it should stop."""
+        assert self._steps is not None
+        if trainer.should_stop or self._steps.reach(trainer.global_step):
+            return
+        trainer.should_stop = True
+        if self._steps.interrupted:
+            trainer.limit_val_batches = 0
+        if self.trial.stop_reason is None:
+            trainer.save_checkpoint(self.trial.checkpoint_dir / FILE)
+            if self._steps.interrupted:
+                self.trial.save_progress()
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse a training that ended before the trial did.
+
+        Raises:
+            ConfigurationError: the trainer's limits are below the trial's end.
+        """
+        if self._steps is None or self._steps.going:
+            end = "" if self._steps is None else f" of the trial, where global_step is {self._steps.end}"
+            raise ConfigurationError(
+                f"Lightning ended training at global_step={trainer.global_step}, before the end{end}: max_steps="
+                f"{trainer.max_steps}, max_epochs={trainer.max_epochs}. Write Trainer(max_steps=...) with the "
+                "strategy's total_steps"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint of Lightning's lacks: the states of the random number generators."""
+        return {"random": random_state()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take what `state_dict` returned."""
+        self._random = state_dict["random"]
+
+
+def _file_in(checkpoint: Path) -> Path:
+    """Return the checkpoint of Lightning's in a checkpoint, perhaps an imported one."""
+    if checkpoint.is_file() or (checkpoint / FILE).is_file():
+        return checkpoint if checkpoint.is_file() else checkpoint / FILE
+    found = sorted(checkpoint.rglob("*.ckpt"))
+    if len(found) != 1:
+        raise ConfigurationError(f"{checkpoint} has {len(found)} files *.ckpt; a trial starts from exactly one")
+    return found[0]
+
+
+class _Reports(Logger):  # type: ignore[misc]  # mypy does not read Lightning
+    """A logger of Lightning's that reports to phyla."""
+
+    def __init__(self, trial: Trial) -> None:
+        super().__init__()
+        self._trial = trial
+
+    @property
+    def name(self) -> str:
+        return "phyla"
+
+    @property
+    def version(self) -> str:
+        return f"attempt-{self._trial.token}"
+
+    def log_hyperparams(self, *_: Any, **__: Any) -> None:
+        """Log nothing: phyla knows them."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        self._trial.report(metrics)

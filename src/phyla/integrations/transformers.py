@@ -1,0 +1,133 @@
+"""Trials that a Trainer of Hugging Face trains, or one of TRL."""
+
+from pathlib import Path
+from typing import Any
+
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+from phyla.errors import ConfigurationError
+from phyla.integrations.steps import Steps
+from phyla.integrations.torch import set_again
+from phyla.worker.trial import Trial
+
+__all__ = ["PhylaCallback"]
+
+
+class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not read transformers
+    """Trains one trial with a `Trainer`, up to the trial's `end_step`, counted as `global_step`.
+
+    After the Trainer has loaded the optimizer, it sets the hyperparameters of the `TrainingArguments` again. It
+    stops at `end_step`, evaluates there unless `eval_strategy` is "no", and has the Trainer save the checkpoint.
+    When the trial should stop earlier it has progress saved, and what `save_steps` saves is progress too. It
+    reports what the Trainer logs.
+
+    Args:
+        trial: the trial.
+        hyperparameters: what to set in the optimizer, as `phyla.integrations.torch.set_hyperparameters` takes it;
+            only needed for an optimizer that the Trainer does not make.
+
+    Attributes:
+        output_dir: for `TrainingArguments`: where the Trainer saves.
+        resume_from: for `trainer.train(resume_from_checkpoint=...)`; None at a fresh start.
+    """
+
+    def __init__(self, trial: Trial, **hyperparameters: Any) -> None:
+        self.trial = trial
+        self.output_dir = str(trial.checkpoint_dir)
+        source = trial.source
+        # An imported checkpoint may have its files at the top.
+        self.resume_from = None if source is None else get_last_checkpoint(str(source.path)) or str(source.path)
+        self._hyperparameters = hyperparameters
+        self._steps: Steps | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Set the hyperparameters, after the Trainer loaded the optimizer."""
+        self._check(args)
+        self._steps = Steps(self.trial, state.global_step)
+        if state.max_steps < self._steps.end:
+            raise ConfigurationError(
+                f"the Trainer ends at step {state.max_steps}, and this trial at its step {self._steps.end}; write "
+                f"TrainingArguments(max_steps=...) with the strategy's total_steps, for the learning rate's "
+                "schedule goes by it"
+            )
+        if self.trial.source is not None and self.trial.progress is None:
+            optimizer, scheduler = kwargs["optimizer"], kwargs["lr_scheduler"]
+            groups = optimizer.param_groups
+            wanted = self._hyperparameters or _of(args, groups, kwargs["model"])
+            made = {
+                name: value if isinstance(value, list) else [value] * len(groups)
+                for name, value in wanted.items()
+                if name in groups[0]
+            }
+            set_again(optimizer, [scheduler], made)
+
+    def _check(self, args: TrainingArguments) -> None:
+        told = {
+            "output_dir": (Path(args.output_dir) == self.trial.checkpoint_dir, "give callback.output_dir"),
+            "load_best_model_at_end": (not args.load_best_model_at_end, "the score must be that of the end"),
+            "save_strategy": (args.save_strategy != "best", 'write "no", "steps" or "epoch"'),
+            "save_only_model": (not args.save_only_model, "a trial goes on with the optimizer's state"),
+        }
+        for name, (fits, why) in told.items():
+            if not fits:
+                raise ConfigurationError(f"TrainingArguments({name}={getattr(args, name)!r}): {why}")
+        if self.trial.measuring:
+            raise ConfigurationError(
+                "this trial only measures a checkpoint again; load the model from callback.resume_from and write "
+                "`if trial.measuring: trainer.evaluate()` instead of train"
+            )
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Stop at the end of the trial, or when it should stop."""
+        assert self._steps is not None
+        if not self._steps.reach(state.global_step):
+            control.should_training_stop = True
+            control.should_evaluate = not self._steps.interrupted and args.eval_strategy != "no"
+            control.should_save = self.trial.stop_reason is None
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Do nothing twice after the end."""
+        assert self._steps is not None
+        if not self._steps.going:
+            control.should_evaluate = control.should_save = False
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Commit progress; what is saved at the end is the checkpoint."""
+        assert self._steps is not None
+        if self._steps.going or self._steps.interrupted:
+            self.trial.save_progress(self._steps.age(state.global_step))
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Report the numbers that are logged."""
+        if logs and self._steps is not None:
+            numbers = {name: value for name, value in logs.items() if isinstance(value, (int, float))}
+            self.trial.report(numbers, step=self._steps.age(state.global_step))
+
+
+def _of(args: TrainingArguments, groups: list[dict[str, Any]], model: Any) -> dict[str, Any]:
+    """Return the hyperparameters that a Trainer makes its optimizer with."""
+    _, values = Trainer.get_optimizer_cls_and_kwargs(args, model)
+    bases = {group.get("initial_lr", group["lr"]) for group in groups}
+    # The Trainer makes two groups: the parameters with weight decay, and those without.
+    if len(groups) != 2 or groups[1]["weight_decay"] != 0 or len(bases) > 1:
+        raise ConfigurationError(
+            f"this optimizer has {len(groups)} parameter groups, not those that a Trainer makes; give their "
+            "hyperparameters, one value per group: PhylaCallback(trial, lr=[...], weight_decay=[...])"
+        )
+    return {**values, "weight_decay": [args.weight_decay, 0.0]}

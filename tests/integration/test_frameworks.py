@@ -1,0 +1,311 @@
+"""The adapters of frameworks, by their examples: killed, stopped, and with hyperparameters that change."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import framework_study
+import phyla
+from framework_study import KILLED, STOPPED
+from phyla.errors import StudyFailed
+from phyla.records import JobState
+from phyla.study import Results, load_study
+
+pytestmark = pytest.mark.xdist_group("frameworks")
+"""They share what each example left, and imports that take seconds."""
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
+NAMES = ("digits_pytorch", "digits_lightning", "text_huggingface", "digits_jax")
+
+
+@pytest.fixture(scope="module")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Runs an example's study undisturbed, and disturbed; once, and returns their results."""
+
+    @cache
+    def run(example: str) -> tuple[Results, Results]:
+        folder = tmp_path_factory.mktemp(example)
+        done = subprocess.run(
+            [sys.executable, framework_study.__file__, EXAMPLES / f"{example}.py", folder],
+            env={**os.environ, "HF_HUB_OFFLINE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        name = example.replace("_", "-")
+        return load_study(name, home=folder / "undisturbed"), load_study(name, home=folder / "disturbed")
+
+    return run
+
+
+def leaves(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what is in nested containers, arrays as the hash of their bytes."""
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from leaves(value, f"{name}/{key}")
+    elif isinstance(tree, (list, tuple)):
+        for index, value in enumerate(tree):
+            yield from leaves(value, f"{name}/{index}")
+    elif hasattr(tree, "__array__"):
+        array = np.asarray(tree)
+        yield name, (str(array.dtype), array.shape, hashlib.sha256(array.tobytes()).hexdigest())
+    else:
+        yield name, repr(tree)
+
+
+def states(checkpoint: Path) -> dict[str, Any]:
+    """Return all that a checkpoint holds of weights, optimizers, steps and random number generators."""
+    import torch
+
+    found: dict[str, Any] = {}
+    for file in sorted(checkpoint.rglob("*")):
+        if file.suffix in (".pt", ".pth", ".ckpt"):
+            found[file.name] = torch.load(file, weights_only=False)
+        elif file.suffix == ".safetensors":
+            found[file.name] = np.frombuffer(file.read_bytes(), dtype=np.uint8)
+    if (checkpoint / "state").is_dir():
+        import orbax.checkpoint as ocp
+
+        with ocp.StandardCheckpointer() as checkpointer:
+            found["state"] = checkpointer.restore(checkpoint / "state")
+    assert found, checkpoint
+    if "state.pt" in found:
+        # The example seeds PyTorch's generator alone.
+        found["state.pt"]["random"] = found["state.pt"]["random"]["torch"]
+    return found
+
+
+def outcome(results: Results) -> dict[tuple[int, int], Any]:
+    """Return what each trial came to, to the bit."""
+    path = results.places.checkpoints(results.name)
+    names = {row.id: (row.member, row.generation) for row in results.trials()}
+    return {
+        names[row.id]: (
+            row.params,
+            row.fitness,
+            names.get(row.parent or 0),
+            dict(leaves(states(path / row.checkpoint))),
+        )
+        for row in results.trials()
+        if row.state is JobState.COMPLETED and row.checkpoint is not None
+    }
+
+
+@pytest.mark.parametrize("example", NAMES)
+def test_a_study_that_was_killed_and_stopped_ends_as_if_nothing_had_happened(homes: Any, example: str) -> None:
+    undisturbed, disturbed = homes(example)
+    rows = {(row.member, row.generation): row for row in disturbed.trials()}
+    assert {row.state for row in rows.values()} == {JobState.COMPLETED}
+    assert [name for name, row in rows.items() if row.token > 1] == sorted([STOPPED, KILLED])
+    stopped = rows[STOPPED]
+    assert stopped.failures == 0
+    assert stopped.progress_step is not None, "nothing was saved when it was stopped"
+    assert stopped.start_step < stopped.progress_step < stopped.end_step
+
+    expected, found = outcome(undisturbed), outcome(disturbed)
+    assert expected.keys() == found.keys() == rows.keys()
+    assert found == expected
+
+
+def rate(example: str, checkpoint: Path) -> float:
+    """Return the base learning rate in the optimizer that a checkpoint holds."""
+    match example, states(checkpoint):
+        case "digits_pytorch", {"state.pt": state}:
+            return float(state["optimizer"]["param_groups"][0]["initial_lr"])
+        case "digits_lightning", {"lightning.ckpt": state}:
+            return float(state["optimizer_states"][0]["param_groups"][0]["lr"])
+        case "text_huggingface", {"optimizer.pt": state}:
+            return float(state["param_groups"][0]["initial_lr"])
+        case _, {"state": state}:
+            return float(state["opt_state"]["hyperparams"]["learning_rate"])
+    raise AssertionError(example)
+
+
+@pytest.mark.parametrize("example", NAMES)
+def test_each_trial_trains_with_its_own_rate_and_not_its_parents(homes: Any, example: str) -> None:
+    results = homes(example)[0]
+    path = results.places.checkpoints(results.name)
+    rows = {row.id: row for row in results.trials()}
+    for row in rows.values():
+        assert rate(example, path / row.checkpoint) == pytest.approx(row.params["lr"], rel=1e-6)
+    changed = [row for row in rows.values() if row.parent and rows[row.parent].params["lr"] != row.params["lr"]]
+    assert changed
+
+
+@pytest.mark.parametrize("example", NAMES)
+def test_what_the_framework_logs_is_reported(homes: Any, example: str) -> None:
+    results = homes(example)[0]
+    logged = {"text_huggingface": "loss"}.get(example, "train/loss")
+    for row in results.trials():
+        assert logged in row.metrics
+
+
+# What an adapter refuses
+
+
+def refused(train: Callable[[phyla.Trial], object], home: Path) -> str:
+    """Return why a study that cannot train stopped itself."""
+    study = phyla.Study(
+        "refused",
+        {"lr": phyla.Float(0.1, 0.2)},
+        phyla.Minimize("loss"),
+        phyla.PBT(population_size=2, steps_per_trial=4, total_steps=8),
+        train,
+        home=home,
+    )
+    with pytest.raises(StudyFailed) as failed:
+        study.run()
+    return str(failed.value)
+
+
+def fit(trial: phyla.Trial, **options: Any) -> None:
+    """Train with Lightning."""
+    from lightning.pytorch import Trainer
+    from lightning.pytorch.demos.boring_classes import BoringModel
+
+    from phyla.integrations.lightning import PhylaCallback
+
+    callback = PhylaCallback(trial)
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    Trainer(callbacks=[callback], default_root_dir=callback.root_dir, **quiet, **options).fit(
+        BoringModel(), ckpt_path=callback.ckpt_path
+    )
+
+
+lightning_warnings = pytest.mark.filterwarnings(
+    "ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning",
+    "ignore:The '(train|val)_dataloader' does not have many workers",
+)
+
+
+@lightning_warnings
+def test_lightning_that_would_end_before_the_trial_is_refused(tmp_path: Path) -> None:
+    said = refused(lambda trial: fit(trial, max_steps=3), tmp_path)
+    assert "Lightning ended training at global_step=3, before the end of the trial, where global_step is 4" in said
+    assert "Write Trainer(max_steps=...) with the strategy's total_steps" in said
+
+
+@lightning_warnings
+def test_lightning_that_would_requeue_its_own_job_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lightning.pytorch.plugins.environments import SLURMEnvironment
+
+    for name in ("NTASKS", "JOB_ID", "NNODES", "NTASKS_PER_NODE"):
+        monkeypatch.setenv(f"SLURM_{name}", "1")
+    for name in ("PROCID", "LOCALID", "NODEID"):
+        monkeypatch.setenv(f"SLURM_{name}", "0")
+    monkeypatch.setenv("SLURM_JOB_NAME", "train")
+    assert SLURMEnvironment.detect()
+    said = refused(lambda trial: fit(trial, max_steps=8), tmp_path)
+    assert "Lightning would requeue this Slurm job itself, while phyla gives its trial to another worker" in said
+    assert "Trainer(plugins=[LightningEnvironment()])" in said
+
+
+@pytest.fixture
+def sft(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Trains with a trainer of TRL, on a model and a tokenizer that are made here."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    import torch
+    from datasets import Dataset, disable_progress_bars
+    from tokenizers import Tokenizer, models
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+    from transformers.utils.logging import disable_progress_bar
+    from trl import SFTConfig, SFTTrainer
+
+    from phyla.integrations.transformers import PhylaCallback
+
+    disable_progress_bars()
+    disable_progress_bar()
+    words = Tokenizer(models.WordLevel({chr(code): code for code in range(128)}, unk_token="?"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="\n", pad_token="\0", unk_token="?")
+    codes = list(Path(__file__).read_bytes()[:1600])
+    data = Dataset.from_dict({"input_ids": [codes[start : start + 16] for start in range(0, 1600, 16)]})
+
+    def train(trial: phyla.Trial, **options: Any) -> None:
+        torch.manual_seed(trial.seed)
+        callback = PhylaCallback(trial)
+        defaults = {
+            "output_dir": callback.output_dir,
+            "max_steps": 8,
+            "learning_rate": trial.params["lr"],
+            "weight_decay": trial.params["lr"] / 2,
+            "seed": trial.seed,
+            "eval_strategy": "epoch",
+            "use_cpu": True,
+            "bf16": False,
+            "disable_tqdm": True,
+            "dataloader_pin_memory": False,
+            "max_length": 16,
+            "logging_steps": 1,
+        }
+        sizes = {"vocab_size": 128, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 1}
+        config = GPT2Config(**sizes, bos_token_id=0, eos_token_id=10, pad_token_id=0, tie_word_embeddings=False)
+        trainer = SFTTrainer(
+            GPT2LMHeadModel(config),
+            SFTConfig(**{**defaults, **options}),
+            train_dataset=data,
+            eval_dataset=data.select(range(8)),
+            processing_class=tokenizer,
+            callbacks=[callback],
+        )
+        trainer.train(resume_from_checkpoint=callback.resume_from)
+
+    return train
+
+
+trl_warnings = pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated:FutureWarning")
+
+
+@trl_warnings
+def test_a_trainer_of_trl_trains_each_trial_with_its_own_hyperparameters(
+    sft: Callable[..., None], tmp_path: Path
+) -> None:
+    study = phyla.Study(
+        "trl",
+        {"lr": phyla.Float(1e-4, 1e-1, log=True)},
+        phyla.Minimize("eval_loss"),
+        phyla.PBT(population_size=2, steps_per_trial=4, total_steps=8, quorum=1.0, exploit=phyla.Truncation(0.5)),
+        sft,
+        home=tmp_path,
+        retention=phyla.Retention(every_steps=1),
+    )
+    results = study.run()
+    rows = {row.id: row for row in results.trials()}
+    assert len(rows) == 4
+    assert [row for row in rows.values() if row.parent and rows[row.parent].params != row.params]
+    for row in rows.values():
+        assert row.checkpoint is not None
+        state = states(results.places.checkpoints("trl") / row.checkpoint)["optimizer.pt"]
+        lr: Any = row.params["lr"]
+        groups = [(group["initial_lr"], group["weight_decay"]) for group in state["param_groups"]]
+        assert groups == pytest.approx([(lr, lr / 2), (lr, 0.0)])
+        # It decays over the study, not over each trial.
+        assert state["param_groups"][0]["lr"] == pytest.approx(lr * (8 - row.end_step) / 8)
+        assert "entropy" in row.metrics
+
+
+@trl_warnings
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"max_steps": 3}, "the Trainer ends at step 3, and this trial at its step 4; write TrainingArguments"),
+        ({"output_dir": "elsewhere"}, "TrainingArguments(output_dir='elsewhere'): give callback.output_dir"),
+        ({"save_only_model": True}, "TrainingArguments(save_only_model=True): a trial goes on with the optimizer"),
+    ],
+)
+def test_arguments_of_a_trainer_that_cannot_work_are_refused(
+    sft: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], why: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert why in refused(lambda trial: sft(trial, **options), tmp_path)
