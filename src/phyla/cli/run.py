@@ -39,6 +39,13 @@ def run(
     ] = None,
     stall_timeout: Annotated[float | None, Option(help="Seconds after which to end a stalled worker.")] = None,
     yield_at_report: Annotated[bool, Option("--yield-at-report", help="Evaluate in trial.report().")] = False,
+    tracker: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME[=PLACE]",
+            help="Log to tensorboard[=DIR], wandb[=PROJECT] or mlflow[=URI]; several times.",
+        ),
+    ] = None,
     overwrite: Annotated[
         str | None, Option(metavar="NAME", help="Delete what study NAME stored; start anew.")
     ] = None,
@@ -60,6 +67,7 @@ def run(
             "stall_timeout_s": stall_timeout,
             "yield_at_report": yield_at_report,
             "overwrite": overwrite is not None,
+            "trackers": tracker or (),
         }
         scored = True
         for index, one in enumerate(replicates_of(chosen, replicates) if replicates else [chosen], start=1):

@@ -47,6 +47,7 @@ class WorkerSpec:
         index: 0 .. workers - 1.
         kinds: what to ask for: train, evaluate, or both.
         yields: whether `trial.report()` runs an eval task that waits.
+        environment: variables that training code gets; `{member}` in them stands for the trial's member.
         python_path: entries for `sys.path`; by default those of the supervisor.
         name: of the worker; this, `log` and `beat_file` are given when its process is started.
         beat_file: where the worker counts its progress, as `BEATS`.
@@ -61,6 +62,7 @@ class WorkerSpec:
     index: int = 0
     kinds: Sequence[str]
     yields: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
     gin_bindings: Sequence[str] = ()
     python_path: Sequence[str] = field(default_factory=lambda: [entry or str(Path.cwd()) for entry in sys.path])
     name: str = ""

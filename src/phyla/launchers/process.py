@@ -92,7 +92,8 @@ def population_worker(
         evaluator = Evaluator(client, {study.id: evaluated}, work_root=work_root, name=spec.name, state=state)
     if WorkKind.TRAIN in spec.kinds:
         metrics, log = rules.reported_metrics, Path(spec.log) if spec.log else None
-        trainer = Trainer(client, repository, train, metrics=metrics, work_root=work_root, state=state, log=log)
+        how_trained: dict[str, Any] = {"metrics": metrics, "work_root": work_root, "state": state, "log": log}
+        trainer = Trainer(client, repository, train, **how_trained, environment=spec.environment)
     return Worker(client, name=spec.name, trainer=trainer, evaluator=evaluator, yields=spec.yields, **how)
 
 

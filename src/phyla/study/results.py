@@ -27,6 +27,7 @@ from phyla.study.progress import Failures, Progress, best_of, lease_s, look
 if TYPE_CHECKING:
     import pandas as pd
 
+    from phyla.integrations.trackers import Tracker
     from phyla.lineage import Lineage, Schedule
     from phyla.report import StudyData, TimeSpent
     from phyla.store import Reader, Store
@@ -305,6 +306,17 @@ class Results:
 
         evaluation = self.evaluations().data(last=ROWS) if self.has_suites else None
         return write_report(self.data(), Path(path), evaluation=evaluation)
+
+    def write_tracker(self, tracker: "Tracker") -> int:
+        """Write all that is stored to a tracker, such as one of `phyla.integrations.trackers`; return how much.
+
+        Raises:
+            ImportError: a library is missing.
+            Exception: whatever the tracker raises.
+        """
+        from phyla.study.tracking import rebuild
+
+        return rebuild(tracker, self._store, self.study(), self.places)
 
     def dataframe(self) -> "pd.DataFrame":
         """Return one row per trial; hyperparameters as `params.*`, metrics as `metrics.*`.

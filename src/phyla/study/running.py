@@ -35,9 +35,11 @@ from phyla.study.opening import claim
 from phyla.study.places import Places
 from phyla.study.progress import Failures, best_of
 from phyla.study.results import Results
+from phyla.study.tracking import environment, follow
 from phyla.worker import Launch, Session, Trial, Worker, session_of, unusable_start
 
 if TYPE_CHECKING:
+    from phyla.integrations.trackers import Tracker
     from phyla.study.study import Study
 
 LOG = logging.getLogger("phyla")
@@ -64,6 +66,7 @@ class Crew:
     gpus_per_worker: float
     stall_timeout_s: float | None = None
     yields: bool = False
+    trackers: "Sequence[Tracker]" = ()
     on_progress: Callable[[Results], None] | None = None
     on_interrupt: Callable[[], None]
 
@@ -174,6 +177,7 @@ def run_study(study: "Study", client: LocalClient, crew: Crew) -> Results:
     """Train until the study ends; resumes what an earlier run left. See `Study.run`."""
     store, key = client.store, client.record.id
     results = Results(store, client.record, study.places)
+    tracking = environment(crew.trackers, client.record, study.places)
     with Launch(study.places.locks, store.url, [study.name]) as launch:
         claim(client)
         if results.state in (StudyState.STOPPED, StudyState.FAILED):
@@ -189,7 +193,8 @@ def run_study(study: "Study", client: LocalClient, crew: Crew) -> Results:
         failures = Failures(settings.system_clock()) if crew.on_progress is None else None
         look = partial(study.lookout.look, store, key, failures=failures)
         try:
-            finished = _train(study, client, crew, launch, results, look)
+            with follow(crew.trackers, store, client.record, study.places):
+                finished = _train(study, client, crew, launch, results, look, tracking)
             look(at_once=True)
             client.collect()
             client.recover()
@@ -227,6 +232,7 @@ def _train(
     launch: Launch,
     results: Results,
     look: Callable[[], None],
+    tracking: Mapping[str, str] | None = None,
 ) -> bool:
     def tick() -> None:
         look()
@@ -243,6 +249,7 @@ def _train(
         outputs=str(places.outputs(name)),
         kinds=tuple(sorted(set(crew.kinds))),
         yields=crew.yields,
+        environment=tracking or {},
     )
     here = partial(population_worker, client, study.rules, study.train, study.setup, renew_s=lease_s / 3)
     return work(client, crew, spec, here, launch=launch, logs=places.logs(name), lease_s=lease_s, on_tick=tick)

@@ -22,6 +22,7 @@ from phyla.study.results import ConfigChange, Replicate, Results
 if TYPE_CHECKING:
     from phyla.client import LocalClient
     from phyla.evaluation import Suite
+    from phyla.integrations.trackers import Tracker
     from phyla.worker import Launch, Trial, WorkerContext
 
 LEASE_S = 60.0
@@ -188,6 +189,7 @@ class Study:
         stall_timeout_s: float | None = None,
         yield_at_report: bool = False,
         overwrite: bool = False,
+        trackers: "Sequence[str | Tracker]" = (),
         on_progress: Callable[[Results], None] | None = None,
         on_interrupt: Callable[[], None] = lambda: None,
     ) -> Results:
@@ -202,11 +204,13 @@ class Study:
             stall_timeout_s: seconds without any progress before a worker process is ended; None never ends one.
             yield_at_report: let `trial.report()` run an eval task that waits, before training goes on.
             overwrite: delete what is stored of this study, its trials and its checkpoints, and start anew.
+            trackers: where to log metrics, hyperparameters, lineage and evaluations: `tensorboard`, `wandb` or
+                `mlflow`, perhaps with a place as in `tensorboard=DIR`, `wandb=PROJECT`, `mlflow=URI`.
             on_progress: called many times a second in this process; with `workers=0` between trials.
             on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
 
         Raises:
-            ConfigurationError: an argument makes no sense.
+            ConfigurationError: an argument makes no sense, or a tracker's library is missing.
             StudyChanged: the study has other settings, or was given others meanwhile; see `change`.
             NotImportable: worker processes could not find `train`; the message shows the way out.
             StateError: it is to be overwritten while others are at work on it; nothing was deleted.
@@ -217,6 +221,7 @@ class Study:
         """
         from phyla.study.maintenance import overwrite as delete
         from phyla.study.running import Crew, run_study
+        from phyla.study.tracking import checked
 
         crew = Crew(
             workers=workers,
@@ -225,6 +230,7 @@ class Study:
             gpus_per_worker=gpus_per_worker,
             stall_timeout_s=stall_timeout_s,
             yields=yield_at_report,
+            trackers=checked(trackers),
             on_progress=on_progress,
             on_interrupt=on_interrupt,
         )

@@ -6,9 +6,9 @@ import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -26,7 +26,7 @@ from phyla.errors import (
 )
 from phyla.machine import Completion, Failure
 from phyla.records import Cause, Phase, TrialRecord
-from phyla.settings import Clock, system_clock
+from phyla.settings import Clock, environment, system_clock
 from phyla.worker.session import Session, Stopwatch, unusable_start
 from phyla.worker.trial import Trial
 
@@ -49,6 +49,7 @@ class Trainer:
         metrics: what the study's objective needs; none when its fitness comes from a suite.
         state: what `setup` returned.
         log: where full tracebacks go; None writes none.
+        environment: variables that training code gets; `{member}` in them stands for the trial's member.
         watch: where the time of the thread that trains goes; what precedes a trial counts as its own.
     """
 
@@ -62,6 +63,7 @@ class Trainer:
     state: Any = None
     timer: Callable[[], float] = time.perf_counter
     log: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.watch = Stopwatch(self.timer)
@@ -142,7 +144,9 @@ class Trainer:
         if self._stopping:
             session.stop()
         try:
-            self.train(session.trial)
+            member = str(session.record.member)
+            with environment({name: text.replace("{member}", member) for name, text in self.environment.items()}):
+                self.train(session.trial)
             return self._finish(session)
         except LeaseLost:
             session.discard()
