@@ -42,7 +42,7 @@ def test_a_killed_study_goes_on_in_the_same_runs(tmp_path: Path, cli: Phyla) -> 
     (tmp_path / "tracked.py").write_text(FILE)
     home, board = tmp_path / "home", tmp_path / "board"
     uri = f"sqlite:///{tmp_path / 'runs.db'}"
-    trackers = ("--tracker", f"tensorboard={board}", "--tracker", "wandb", "--tracker", f"mlflow={uri}")
+    trackers = ("--tracker", f"tensorboard={board}", "--tracker", "wandb")
     command = [sys.executable, "-m", "phyla.cli", "run", "tracked.py", "--home", home, "--workers", "1", *trackers]
     environment = {**os.environ, "WANDB_MODE": "offline"}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL) as killed:
@@ -51,6 +51,8 @@ def test_a_killed_study_goes_on_in_the_same_runs(tmp_path: Path, cli: Phyla) -> 
             time.sleep(0.05)
         killed.send_signal(signal.SIGKILL)
     assert cli("status", "tracked", "--home", home).count("8/8") == 0
+    # A tracker that joins later is told everything.
+    command += ["--tracker", f"mlflow={uri}"]
     subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=200, stdout=subprocess.DEVNULL)
 
     found = logged(board)

@@ -18,7 +18,7 @@ from phyla import settings
 from phyla.cli import options
 from phyla.cli.evaluations import evaluations
 from phyla.cli.export import compare, export, report
-from phyla.cli.maintenance import change, doctor, gc, stop
+from phyla.cli.maintenance import change, delete, doctor, gc, stop
 from phyla.cli.output import show as print
 from phyla.cli.output import visible
 from phyla.cli.run import replay, run, watch, worker
@@ -63,7 +63,7 @@ app = typer.Typer(
 PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run": (run, worker, watch, change, stop, replay, simulate),
     "Look": (status, best, trials, evaluations, compare, report, export),
-    "Look after": (gc, doctor),
+    "Look after": (gc, delete, doctor),
 }
 for panel, commands in PANELS.items():
     for function in commands:

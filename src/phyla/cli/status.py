@@ -4,19 +4,20 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Context
+from typer import Argument, Context, Option
 
 from phyla.cli import options
 from phyla.cli.evaluations import print_events, print_whys
 from phyla.cli.live import members_table
 from phyla.cli.output import console, picked, print_json, print_table
 from phyla.cli.output import show as print
+from phyla.errors import UsageError
 from phyla.records import Checkpoint, JobState, StudyState, said_by, shown
-from phyla.words import counted, duration, fitness, lag_words, measured, number, step
+from phyla.words import counted, duration, fitness, lag_words, measured, number, size, step
 
 if TYPE_CHECKING:
     from phyla.records import Attempt, Member
-    from phyla.study import Evaluations, Progress, Results, Standing
+    from phyla.study import Evaluations, Places, Progress, Results, Standing
 
 FAILED_SHOWN = 10
 CHANGES_SHOWN = 5
@@ -32,15 +33,21 @@ def status(
     study: Annotated[
         str | None, Argument(metavar="NAME", help="Name of the study, or of the watched run.", show_default="all")
     ] = None,
+    disk: Annotated[bool, Option("--disk", help="Of one: show what it takes on disk, and what keeps it.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Show all studies and watched runs; or one: its members or checkpoints, what is running and what failed."""
     from phyla.study import Results, list_all, standing
 
-    if study is not None:
+    if disk:
+        if study is None:
+            raise UsageError("--disk: name the study, as in phyla status STUDY --disk")
+        _disk(study, options.places(ctx), as_json=as_json)
+    elif study is not None:
         found = options.opened(ctx, study)
         show = _study if isinstance(found, Results) else _run
         show(found, as_json=as_json)  # type: ignore[arg-type]  # of its kind
+    if study is not None:
         return
     places = options.places(ctx)
     known = list_all(places)
@@ -59,6 +66,17 @@ def status(
         print_table(
             ("watched run", "state", "~directory", *numbers, "best"), map(_run_row, runs), gap=bool(studies)
         )
+
+
+def _disk(name: str, places: "Places", *, as_json: bool) -> None:
+    from phyla.study.disk import disk
+
+    uses = disk(name, places)
+    if as_json:
+        print_json(uses)
+        return
+    rows = ((one.what, size(one.size_bytes), one.count, one.note) for one in uses if one.count)
+    print_table(("what", ">size", ">number", "~note"), rows)
 
 
 def _cut(every: Sequence[object], limit: int, how: str) -> str | None:

@@ -219,7 +219,7 @@ class Study:
             KeyboardInterrupt: a person stopped it; run it again to resume.
             StoreError: the database failed.
         """
-        from phyla.study.maintenance import overwrite as delete
+        from phyla.study.deleting import overwrite as delete
         from phyla.study.running import Crew, run_study
         from phyla.study.tracking import checked
 
