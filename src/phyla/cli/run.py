@@ -162,6 +162,12 @@ def watch(
     gpus_per_worker: options.Gpus = 0,
     gin: options.Gin = None,
     alert: Annotated[bool, Option("--alert", help="Print regressions as they are found.")] = False,
+    on_alert: Annotated[
+        str | None, Option(metavar="COMMAND", help="Start this, without a shell, for each regression.")
+    ] = None,
+    tensorboard: Annotated[
+        Path | None, Option(metavar="DIR", help="Write TensorBoard's event files as it goes.")
+    ] = None,
     plan: Annotated[bool, Option("--plan", help="Print what would be computed, and change nothing.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
@@ -212,6 +218,8 @@ def watch(
             poll_s=poll,
             gpus_per_worker=gpus_per_worker,
             gin_bindings=gin or (),
+            tensorboard=tensorboard,
+            on_alert=on_alert,
             on_change=display.show,
             on_interrupt=display.interrupted,
         )
