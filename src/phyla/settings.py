@@ -16,6 +16,7 @@ Attributes:
 
 import io
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -130,6 +131,24 @@ def environment(extra: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+RECORDED = (
+    *("CUDA_", "CUBLAS_", "JAX_", "MKL_", "NCCL_", "OMP_", "OPENBLAS_", "PHYLA_", "PYTHON", "PYTORCH_"),
+    *("SLURM_", "TF_", "TORCH", "XLA_"),
+)
+"""Beginnings of the names of variables that are stored with a study."""
+SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+"""What is in the names of variables and options whose values are never stored."""
+
+
+def recorded_environment() -> dict[str, str]:
+    """Return the variables that are stored with a study, by name; never those whose names look like secrets."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(RECORDED) and not SECRET.search(name)
+    }
 
 
 def columns() -> int | None:

@@ -1,7 +1,6 @@
 """What commands share: options and what they mean, command lines to give next, interruptions."""
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from typer import Argument, Context, Exit, Option
 
 from phyla.cli.output import show
+from phyla.words import masked
 
 if TYPE_CHECKING:
     from phyla.study import Evaluations, Places, Results, Study
@@ -88,14 +88,6 @@ def interruptible(told: Callable[[], str]) -> Iterator[None]:
     except KeyboardInterrupt:
         show(told(), file=sys.stderr)
         raise Exit(EXIT_INTERRUPTED) from None
-
-
-def masked(url: str) -> str:
-    """Return a URL without its password, which has no place on a screen or in a log."""
-    if url.startswith("sqlite:"):
-        return url
-    url = re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", url)
-    return re.sub(r"([?&]password=)[^&]*", r"\1***", url)
 
 
 def command(name: str, study: str, places: "Places") -> str:

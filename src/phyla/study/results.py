@@ -14,6 +14,7 @@ from phyla.records import (
     Json,
     Member,
     Report,
+    Start,
     StudyRecord,
     StudyState,
     TrialRecord,
@@ -217,6 +218,10 @@ class Results:
         """Return what a trial reported, in order."""
         return self._read(lambda reader: list(reader.reports(trial)))
 
+    def starts(self) -> list[Start]:
+        """Return how the study was started, each time: command, code, commit, packages, machine."""
+        return self._read(lambda reader: list(reader.starts()))
+
     def counts(self) -> dict[str, int]:
         """Return how many training trials are in each state."""
         return self._read(lambda reader: reader.counts())
@@ -297,6 +302,7 @@ class Results:
                 },
                 damaged=tuple(reader.damaged_checkpoints()),
                 evaluating=evaluating,
+                starts=tuple(reader.starts()),
             )
 
     def write_report(self, path: str | Path) -> Path:

@@ -34,6 +34,7 @@ from phyla.study.maintenance import others_at_work, remove_outputs, take_back
 from phyla.study.opening import claim
 from phyla.study.places import Places
 from phyla.study.progress import Failures, best_of
+from phyla.study.provenance import noted
 from phyla.study.results import Results
 from phyla.study.tracking import environment, follow
 from phyla.worker import Launch, Session, Trial, Worker, session_of, unusable_start
@@ -193,7 +194,7 @@ def run_study(study: "Study", client: LocalClient, crew: Crew) -> Results:
         failures = Failures(settings.system_clock()) if crew.on_progress is None else None
         look = partial(study.lookout.look, store, key, failures=failures)
         try:
-            with follow(crew.trackers, store, client.record, study.places):
+            with noted(client, results.state), follow(crew.trackers, store, client.record, study.places):
                 finished = _train(study, client, crew, launch, results, look, tracking)
             look(at_once=True)
             client.collect()
