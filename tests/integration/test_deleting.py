@@ -89,7 +89,7 @@ def test_what_a_study_takes_and_that_nothing_else_is_deleted(tmp_path: Path, cli
 def test_a_deletion_that_was_killed_goes_on(tmp_path: Path, failpoint: str, again: bool, cli: Phyla) -> None:
     run(tmp_path, members=MEMBERS, trials=TRIALS)
     options = tmp_path / "options.json"
-    command = [sys.executable, "-m", "phyla.cli", "delete", "toy", "--home", tmp_path, "--yes", "toy"]
+    command = [sys.executable, "-m", "phyla.cli", "delete", "toy", "--home", str(tmp_path), "--yes", "toy"]
     environment = child_environment({"PHYLA_FAILPOINT": failpoint})
     killed = subprocess.run(command, env=environment, check=False, capture_output=True, timeout=120)
     assert killed.returncode == -signal.SIGKILL

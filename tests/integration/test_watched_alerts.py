@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,10 +45,11 @@ def test_each_regression_is_told_once_and_the_board_follows(
     (tmp_path / "suites.py").write_text(SUITES)
     (tmp_path / "alert.py").write_text(ALERT)
     command = f"{sys.executable} '{tmp_path / 'alert.py'}' {told}"
-    watch = ("watch", training, "--suite", tmp_path / "suites.py", "--home", tmp_path / "home", "--workers", 0)
-    watch += ("--name", "run", "--format", "marker=done", "--once", "--tensorboard", board, "--on-alert", command)
+    words = ("watch", training, "--suite", tmp_path / "suites.py", "--home", tmp_path / "home", "--workers", 0)
+    more = ("--name", "run", "--format", "marker=done", "--once", "--tensorboard", board, "--on-alert", command)
+    watch: tuple[object, ...] = (*words, *more)
 
-    def alerts() -> list[dict[str, dict[str, str]]]:
+    def alerts() -> list[dict[str, dict[str, Any]]]:
         return [json.loads(line) for line in told.read_text().splitlines()] if told.exists() else []
 
     write(training, 100, 0.9)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("phyla")
 OF_WORKERS = re.compile(r"worker-\d+(\.log)?")
 OUTPUT = re.compile(r"(\d+)\.\d+")
-TRACKED = re.compile(r"\w+-[0-9a-f]{16}\.(json|draft)")
+TRACKED = re.compile(r"\w+-[0-9a-f]{16}\.(json|draft|lock)")
 
 
 @final

@@ -4,12 +4,14 @@ import contextlib
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from phyla import file_locks
 from phyla.errors import ConfigurationError
 from phyla.integrations.tensorboard import named
 from phyla.integrations.trackers import Row, TrackedStudy, Tracker, Value, made
@@ -203,7 +205,8 @@ def _time(trial: TrialRecord, step: int, now: float) -> float:
 class Following:
     """Tells one tracker what is new in a study; a file remembers how much it was told.
 
-    What fails in the middle is told again from the last position that the file has.
+    What fails in the middle is told again from the last position that the file has. Of several processes of this
+    machine that run the study, one tells; when it ends, another one goes on.
     """
 
     def __init__(self, tracker: Tracker, store: "Store", study: StudyRecord, places: Places) -> None:
@@ -214,9 +217,12 @@ class Following:
         self._tracked = tracked(study, places)
         self._file = position_file(tracker, study, places)
         self._feed: Feed | None = None
+        self._lock: int | None = None
 
     def look(self) -> None:
         """Tell what is new."""
+        if not self._is_the_one():
+            return
         feed = self._feed
         if feed is None:
             self._tracker.open(self._tracked)
@@ -232,7 +238,27 @@ class Following:
     def close(self) -> None:
         """Close the tracker; the next look opens it again."""
         self._feed = None
-        self._tracker.close()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            try:
+                self._tracker.close()
+            finally:
+                os.close(lock)
+
+    def _is_the_one(self) -> bool:
+        if self._lock is None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                file_locks.lock(descriptor)
+            except BlockingIOError:
+                os.close(descriptor)
+                return False
+            except OSError:
+                # The file system has no locks: then only this process is known of.
+                pass
+            self._lock = descriptor
+        return True
 
     def _position(self) -> JsonObject | None:
         with contextlib.suppress(OSError, ValueError):
@@ -241,7 +267,6 @@ class Following:
         return None
 
     def _remember(self, position: JsonObject) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
         draft = self._file.with_suffix(".draft")
         draft.write_text(json.dumps(position))
         draft.replace(self._file)

@@ -13,7 +13,7 @@ import phyla
 from phyla.errors import ConfigurationError
 from phyla.integrations.trackers import Row, TrackedStudy
 from phyla.study import beside
-from phyla.study.tracking import Feed
+from phyla.study.tracking import Feed, Following
 from phyla.worker import session_of
 
 MEMBERS, STEPS, TOTAL = 3, 4, 24
@@ -206,6 +206,22 @@ def test_a_tracker_that_hangs_is_left_behind(
     forever.set()
     assert results.counts() == {"completed": MEMBERS * TOTAL // STEPS}
     assert any("does not answer" in one.message and "phyla export" in one.message for one in caplog.records)
+
+
+def test_of_two_processes_one_tells(tmp_path: Path) -> None:
+    study = made(tmp_path)
+    study.run(workers=0)
+    client = study._open(works=False)
+    first, second = Told(), Told()
+    one, other = (Following(tracker, client.store, client.record, study.places) for tracker in (first, second))
+    one.look()
+    other.look()
+    assert plain(first.rows) == plain(told(feed(study)))
+    assert (second.opened, second.rows) == (0, [])
+    one.close()
+    other.look()
+    assert (second.opened, second.rows) == (1, [])
+    other.close()
 
 
 def test_training_code_finds_the_run_of_its_member(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ class TensorBoard:
 
     def open(self, study: TrackedStudy) -> None:
         """Choose the directory; files are made with the first point."""
+        self._last.clear()
         self._folder = Path(self.place or study.home / "tensorboard") / folder_name(study.name)
 
     def log(self, rows: Sequence[Row]) -> None:
