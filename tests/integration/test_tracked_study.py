@@ -43,18 +43,8 @@ def test_a_killed_study_goes_on_in_the_same_runs(tmp_path: Path, cli: Phyla) -> 
     home, board = tmp_path / "home", tmp_path / "board"
     uri = f"sqlite:///{tmp_path / 'runs.db'}"
     trackers = ("--tracker", f"tensorboard={board}", "--tracker", "wandb")
-    command = [
-        sys.executable,
-        "-m",
-        "phyla.cli",
-        "run",
-        "tracked.py",
-        "--home",
-        str(home),
-        "--workers",
-        "1",
-        *trackers,
-    ]
+    words = f"-m phyla.cli run tracked.py --home {home} --workers 1"
+    command = [sys.executable, *words.split(), *trackers]
     environment = {**os.environ, "WANDB_MODE": "offline"}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL) as killed:
         deadline = time.monotonic() + 120
