@@ -33,6 +33,7 @@ from phyla.records import (
     MemberState,
     Priority,
     Report,
+    Start,
     StudyKind,
     StudyRecord,
     StudyState,
@@ -63,6 +64,7 @@ class Tables:
     groups: dict[int, Group] = field(default_factory=dict)
     results: dict[tuple[str, str, int, int, int], EvalResult] = field(default_factory=dict)
     events: dict[int, EvalEvent] = field(default_factory=dict)
+    starts: dict[int, Start] = field(default_factory=dict)
 
     def copy(self) -> "Tables":
         """Return tables of their own with the same rows, which never change."""
@@ -142,7 +144,7 @@ class NaiveStore:
         trials = {job.id for job in tables.jobs.values() if job.study in doomed}
         tables.reports = without(tables.reports, lambda key, _: key[0] not in trials)
         tables.marks = without(tables.marks, lambda key, _: key[0] not in doomed)
-        for name in ("members", "jobs", "attempts", "checkpoints", "groups", "events"):
+        for name in ("members", "jobs", "attempts", "checkpoints", "groups", "events", "starts"):
             setattr(tables, name, without(getattr(tables, name), lambda _, row: row.study not in doomed))
         elsewhere = {row.identity for row in tables.checkpoints.values() if row.number >= 0}
         tables.results = without(tables.results, lambda key, row: row.study not in doomed or key[0] in elsewhere)
@@ -475,6 +477,9 @@ class NaiveTransaction:
     def held_paths(self) -> frozenset[int]:
         return frozenset(g.seen for g in self.groups() if g.best or g.state is GroupState.QUEUED)
 
+    def starts(self) -> Sequence[Start]:
+        return [start for _, start in sorted(self._t.starts.items()) if start.study == self._id]
+
     def events(self, *, after: int = 0) -> Sequence[EvalEvent]:
         return [e for key, e in sorted(self._t.events.items()) if key > after and e.study == self._id]
 
@@ -596,6 +601,9 @@ class NaiveTransaction:
             case EvalEvent():
                 record = replace(record, id=_next(tables.events))
                 tables.events[record.id] = record
+            case Start():
+                record = replace(record, id=_next(tables.starts))
+                tables.starts[record.id] = record
 
     def _update(self, record: Any) -> None:
         tables = self._t

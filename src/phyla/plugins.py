@@ -36,9 +36,10 @@ GROUPS = (
     "phyla.aggregators",  # phyla.evaluation.Aggregator
     "phyla.formats",  # phyla.watcher.CheckpointFormat
     "phyla.launchers",  # phyla.launchers.Launcher
+    "phyla.trackers",  # phyla.integrations.trackers.Tracker
 )
 """The groups of entry points, each with its contract."""
-STORED_BY_NAME = ("phyla.formats", "phyla.launchers")
+STORED_BY_NAME = ("phyla.formats", "phyla.launchers", "phyla.trackers")
 """Groups whose objects are never stored, so that encoding need not import them."""
 OWN_SETTINGS = ("phyla.evaluation.", "phyla.records.")
 """Packages of pure dataclasses that `decode` makes although they are not registered, such as `Suite`."""

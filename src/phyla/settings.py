@@ -17,9 +17,11 @@ Attributes:
 
 import io
 import os
+import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -114,10 +116,54 @@ def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **extra}
 
 
+@contextmanager
+def environment(extra: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for a while; what is started meanwhile inherits them."""
+    before = {name: os.environ.get(name) for name in extra}
+    os.environ.update(extra)
+    wandb = sys.modules.get("wandb.sdk.wandb_setup")
+    session = None if wandb is None else wandb.singleton()
+    if session is not None and session.settings_if_loaded is not None:
+        # W&B reads the environment once a process, and warns where it has changed since.
+        session.settings_if_loaded.update_from_env_vars(dict(extra))
+        session._settings_environ = dict(os.environ)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+RECORDED = (
+    *("CUDA_", "CUBLAS_", "JAX_", "MKL_", "NCCL_", "OMP_", "OPENBLAS_", "PHYLA_", "PYTHON", "PYTORCH_"),
+    *("SLURM_", "TF_", "TORCH", "XLA_"),
+)
+"""Beginnings of the names of variables that are stored with a study."""
+SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+"""What is in the names of variables and options whose values are never stored."""
+
+
+def recorded_environment() -> dict[str, str]:
+    """Return the variables that are stored with a study, by name; never those whose names look like secrets."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(RECORDED) and not SECRET.search(name)
+    }
+
+
 def columns() -> int | None:
     """Return how many columns the environment says output has (`COLUMNS`), or None when it says nothing."""
     value = os.environ.get("COLUMNS", "")
     return int(value) if value.isdecimal() and int(value) > 0 else None
+
+
+def mlflow_uri() -> str | None:
+    """Return where MLflow's own variable says that runs are tracked, if it is set."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or None
 
 
 def visible_gpus() -> list[str] | None:

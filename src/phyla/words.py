@@ -1,6 +1,7 @@
 """How numbers, times, counts and hyperparameters read, on a terminal and in reports."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,14 @@ def duration(seconds: float | None) -> str:
         return f"{minute}:{second:02}"
     days = f"{hours // 24} d " if hours >= 24 else ""
     return f"{days}{hours % 24}:{minute:02}:{second:02}"
+
+
+def masked(url: str) -> str:
+    """Return a URL without its password, which has no place on a screen or in a log."""
+    if url.startswith("sqlite:"):
+        return url
+    url = re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", url)
+    return re.sub(r"([?&]password=)[^&]*", r"\1***", url)
 
 
 def size(size_bytes: int) -> str:

@@ -17,7 +17,7 @@ from naive_store import NaiveStore
 from phyla import machine
 from phyla.controller import Controller
 from phyla.errors import LeaseLost, StateError, StudyNotFound
-from phyla.machine import Accepted, Claimed, Failure, Stopped
+from phyla.machine import Accepted, Claimed, Failure, Insert, Stopped
 from phyla.records import (
     Cause,
     CheckpointState,
@@ -28,6 +28,7 @@ from phyla.records import (
     MemberState,
     Report,
     Scored,
+    Start,
     StudyState,
     Tally,
     TrialRecord,
@@ -527,6 +528,24 @@ def test_reports_belong_to_their_attempt(subject: Subject) -> None:
         assert [report.metrics for report in reader.reports(trial.id)] == [{"a": 9.0}]
         assert [report.step for report in reader.reports(trial.id, 1)] == [1, 2, 3]
         assert reader.reports(trial.id, 3) == []
+
+
+def test_starts_come_back_and_are_deleted_with_their_study(subject: Subject) -> None:
+    subject.controller(name="first"), subject.controller(name="second")
+    first, second = subject.store.studies()
+    made = []
+    for number, study in enumerate((first, second, first)):
+        start = Start(study=study.id, at=100.5 + number, facts={"n": number}, diff=None if number else "+a\n")
+        with subject.store.transaction(study.id, exclusive=False) as tx:
+            tx.apply([Insert(start)])
+        made.append(start)
+    with subject.store.reader(first.id) as reader:
+        found = reader.starts()
+    assert [replace(one, id=0) for one in found] == [made[0], made[2]]
+    assert found[0].id < found[1].id
+    subject.store.delete_study(first.id)
+    with subject.store.reader(second.id) as reader:
+        assert [replace(one, id=0) for one in reader.starts()] == [made[1]]
 
 
 def test_studies_do_not_see_each_other(subject: Subject) -> None:

@@ -225,7 +225,13 @@ def test_export_of_parquet_and_tensorboard(phyla_at: Phyla, found: Evaluations, 
     phyla_at("export", "suited", "--format", "tensorboard", "-o", tmp_path / "logs")
     runs = logged(tmp_path / "logs")
     assert sorted(runs) == ["suited/member0", "suited/member1", "suited/member2", "watched", "watched@branch1"]
-    assert {one.tag for one in runs["suited/member0"]} == {"s/quality/score", "s/score_mean", "s/in/score_mean"}
+    evaluated = {"s/quality/score", "s/score_mean", "s/in/score_mean"}
+    trained = {"x", "params/lr", "phyla/age", "phyla/fitness", "phyla/generation", "phyla/trial"}
+    assert {one.tag for one in runs["suited/member0"]} == evaluated | trained
+    phyla_at("export", "suited", "--what", "evaluations", "--format", "tensorboard", "-o", tmp_path / "only")
+    assert {one.tag for one in logged(tmp_path / "only")["suited/member0"]} == evaluated
+    said = phyla_at("export", "watched", "--format", "wandb", "-o", tmp_path / "logs", code=2)
+    assert "--format wandb exports all of a study with a population" in said
 
 
 def test_an_extra_that_is_missing_is_named(

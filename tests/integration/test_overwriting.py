@@ -19,7 +19,7 @@ from phyla.records import StudyKind
 from phyla.settings import child_environment
 from phyla.store import open_store
 from phyla.study import list_studies
-from phyla.study.maintenance import overwrite
+from phyla.study.deleting import overwrite
 
 CELL = """
 def train(trial):

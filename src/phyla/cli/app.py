@@ -19,7 +19,7 @@ from phyla.cli import options
 from phyla.cli.evaluations import evaluations
 from phyla.cli.export import compare, export, report
 from phyla.cli.init import init
-from phyla.cli.maintenance import change, doctor, gc, stop
+from phyla.cli.maintenance import change, delete, doctor, gc, stop
 from phyla.cli.output import show as print
 from phyla.cli.output import visible
 from phyla.cli.run import replay, run, watch, worker
@@ -64,7 +64,7 @@ app = typer.Typer(
 PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run": (init, run, worker, watch, change, stop, replay, simulate),
     "Look": (status, best, trials, evaluations, compare, report, export),
-    "Look after": (gc, doctor),
+    "Look after": (gc, delete, doctor),
 }
 for panel, commands in PANELS.items():
     for function in commands:

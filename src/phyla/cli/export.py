@@ -11,13 +11,14 @@ from phyla.cli import options
 from phyla.cli.output import csv_lines, picked, print_json, print_table, to_json, visible, write_file
 from phyla.cli.output import show as print
 from phyla.errors import UsageError
+from phyla.words import counted
 
 if TYPE_CHECKING:
     from phyla.report import StudyComparison
-    from phyla.study import Evaluations
+    from phyla.study import Evaluations, Results
 
 What: TypeAlias = Literal["trials", "lineage", "schedule", "reports", "evaluations"]
-Format: TypeAlias = Literal["json", "csv", "parquet", "tensorboard"]
+Format: TypeAlias = Literal["json", "csv", "parquet", "tensorboard", "wandb", "mlflow"]
 
 
 def export(
@@ -28,8 +29,14 @@ def export(
     ] = None,
     written: Annotated[Format, Option("--format", help="How to write it.")] = "json",
     output: Annotated[
-        Path | None,
-        Option("--output", "-o", help="The file; TensorBoard's log directory.", show_default="standard output"),
+        str | None,
+        Option(
+            "--output",
+            "-o",
+            metavar="PLACE",
+            help="The file; the directory for TensorBoard or W&B; the URI of MLflow.",
+            show_default="standard output",
+        ),
     ] = None,
     trial: Annotated[
         int | None,
@@ -37,10 +44,21 @@ def export(
     ] = None,
     suite: Annotated[str | None, Option(help="Only evaluations of this suite.", show_default="all")] = None,
 ) -> None:
-    """Export trials, the lineage, a schedule, reported metrics, or what was measured of checkpoints."""
-    from phyla.study import load_evaluations, load_study
+    """Export trials, the lineage, a schedule, reported metrics, or what was measured of checkpoints.
+
+    To tensorboard, wandb and mlflow goes all of a study: training metrics, hyperparameters, lineage, evaluations.
+    """
+    from phyla.study import Results, load_evaluations, load_study
     from phyla.study.results import trial_row
 
+    file = None if output is None else Path(output)
+    if written in ("tensorboard", "wandb", "mlflow") and what is None and trial is None and suite is None:
+        found = options.opened(ctx, study)
+        if isinstance(found, Results):
+            _export_runs(found, written, output)
+            return
+    if written in ("wandb", "mlflow"):
+        raise UsageError(f"--format {written} exports all of a study with a population, and takes no other option")
     binary = written in ("parquet", "tensorboard")
     what = what or ("evaluations" if binary else "trials")
     if trial is not None and what not in ("schedule", "reports"):
@@ -49,7 +67,7 @@ def export(
         if given and what != "evaluations":
             raise UsageError(f"{option} goes with --what evaluations, not with {what}")
     if what == "evaluations":
-        _export_points(load_evaluations(study, **options.where(ctx)), suite, written, output)
+        _export_points(load_evaluations(study, **options.where(ctx)), suite, written, file)
         return
     results = load_study(study, **options.where(ctx))
     rows: list[dict[str, Any]]
@@ -76,13 +94,37 @@ def export(
             for report in results.reports(one)
         ]
     names = dict.fromkeys(name for row in rows for name in row)
-    _write(
-        csv_lines(rows, names) if written == "csv" else [to_json(rows if value is None else value), "\n"], output
-    )
+    _write(csv_lines(rows, names) if written == "csv" else [to_json(rows if value is None else value), "\n"], file)
 
 
 def _named(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{prefix}.{name}": value for name, value in values.items()}
+
+
+def _export_runs(results: "Results", written: Format, output: str | None) -> None:
+    """Write a study's runs, one a member, anew: whatever a tracker has missed while it ran is in them."""
+    from phyla.integrations.tensorboard import replace_tensorboard
+    from phyla.integrations.trackers.mlflow import MLflow
+    from phyla.integrations.trackers.tensorboard import TensorBoard
+    from phyla.integrations.trackers.wandb import WandB
+
+    if output is None:
+        raise UsageError(f"--format {written} needs --output {'URI' if written == 'mlflow' else 'DIR'}")
+    try:
+        if written == "tensorboard":
+            count = replace_tensorboard(
+                results.name,
+                Path(output),
+                lambda folder: results.write_tracker(TensorBoard(str(folder), draft=True)),
+            )
+        elif written == "wandb":
+            count = results.write_tracker(WandB(offline=Path(output).absolute()))
+            print(f"upload it with: wandb sync {Path(output) / 'wandb'}/offline-run-*")
+        else:
+            count = results.write_tracker(MLflow(output, fill=True))
+    except ImportError as error:
+        raise UsageError(f"--format {written}: {error}") from error
+    print(f"wrote {counted(count, 'value')} of {results.name} to {output}")
 
 
 def _export_points(found: "Evaluations", suite: str | None, written: Format, output: Path | None) -> None:

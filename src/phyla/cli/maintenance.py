@@ -1,4 +1,4 @@
-"""`phyla stop`, `change`, `gc` and `doctor`: looking after studies."""
+"""`phyla stop`, `change`, `gc`, `delete` and `doctor`: looking after studies."""
 
 import sys
 from pathlib import Path
@@ -121,6 +121,33 @@ def gc(
     count, freed = counted(len(deleted), "checkpoint"), size(freed_bytes)
     done = f"would delete {count} ({freed})" if explain else f"deleted {count}, {freed} freed"
     print(": ".join([done, ", ".join(deleted)] if deleted else [done]))
+
+
+def delete(
+    ctx: Context,
+    name: Annotated[str, Argument(metavar="NAME", help="Name of the study, or of the watched run.")],
+    yes: Annotated[
+        str | None, Option("--yes", metavar="NAME", help="Its name again; without it, the command asks.")
+    ] = None,
+) -> None:
+    """Delete a study with its checkpoints, or a watched run; never the checkpoints of a watched directory."""
+    from phyla.study import deleting
+
+    places = options.places(ctx)
+    doomed = deleting.look_at(name, places)
+    typed = yes
+    if typed is None:
+        print(f"to be deleted of {name}: {doomed.words}; {size(doomed.size_bytes)}")
+        if not sys.stdin.isatty():
+            raise UsageError(f"nothing was deleted: to delete it, write --yes {name}")
+        print("Type the name to delete it: ", end="", flush=True)
+        typed = sys.stdin.readline().strip()
+    if typed != name:
+        raise UsageError(f"nothing was deleted: the name is {name!r}, given {typed!r}")
+    deleted = deleting.delete(name, places)
+    print(deleted.words)
+    for each in deleted.left:
+        print(f"left alone: {each}")
 
 
 def doctor(

@@ -14,6 +14,7 @@ from typer import Argument, BadParameter, Context, Exit, Option
 
 from phyla.cli.output import show
 from phyla.errors import Preempted
+from phyla.words import masked
 
 if TYPE_CHECKING:
     from phyla.study import Evaluations, Places, Results, Study
@@ -137,14 +138,6 @@ def interruptible(told: Callable[[], str]) -> Iterator[None]:
         preempted = isinstance(interrupt, Preempted)
         show(f"{interrupt}. {told()}" if preempted else told(), file=sys.stderr)
         raise Exit(EXIT_PREEMPTED if preempted else EXIT_INTERRUPTED) from None
-
-
-def masked(url: str) -> str:
-    """Return a URL without its password, which has no place on a screen or in a log."""
-    if url.startswith("sqlite:"):
-        return url
-    url = re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", url)
-    return re.sub(r"([?&]password=)[^&]*", r"\1***", url)
 
 
 def command(name: str, study: str, places: "Places") -> str:

@@ -47,6 +47,13 @@ def run(
     time_limit: options.TimeLimit = None,
     save_every: options.SaveEvery = None,
     stop_signal: options.StopSignal = None,
+    tracker: Annotated[
+        list[str] | None,
+        Option(
+            metavar="NAME[=PLACE]",
+            help="Log to tensorboard[=DIR], wandb[=PROJECT] or mlflow[=URI]; several times.",
+        ),
+    ] = None,
     overwrite: Annotated[
         str | None, Option(metavar="NAME", help="Delete what study NAME stored; start anew.")
     ] = None,
@@ -71,6 +78,7 @@ def run(
             "stop_signal": stop_signal,
             "save_every_s": save_every,
             "overwrite": overwrite is not None,
+            "trackers": tracker or (),
         }
         scored, began = True, time.monotonic()
         for index, one in enumerate(replicates_of(chosen, replicates) if replicates else [chosen], start=1):
@@ -180,6 +188,12 @@ def watch(
     ] = None,
     gin: options.Gin = None,
     alert: Annotated[bool, Option("--alert", help="Print regressions as they are found.")] = False,
+    on_alert: Annotated[
+        str | None, Option(metavar="COMMAND", help="Start this, without a shell, for each regression.")
+    ] = None,
+    tensorboard: Annotated[
+        Path | None, Option(metavar="DIR", help="Write TensorBoard's event files as it goes.")
+    ] = None,
     plan: Annotated[bool, Option("--plan", help="Print what would be computed, and change nothing.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
@@ -231,6 +245,8 @@ def watch(
             gpus_per_worker=gpus_per_worker,
             gpus=None if gpus is None else options.listed(gpus),
             gin_bindings=gin or (),
+            tensorboard=tensorboard,
+            on_alert=on_alert,
             on_change=display.show,
             on_interrupt=display.interrupted,
         )

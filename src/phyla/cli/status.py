@@ -14,12 +14,12 @@ from phyla.cli.live import LIVE_EVERY_S, StudyDisplay, members_table
 from phyla.cli.output import console, picked, print_json, print_table
 from phyla.cli.output import show as print
 from phyla.errors import UsageError
-from phyla.records import Checkpoint, JobState, StudyState, said_by, shown
-from phyla.words import counted, duration, fitness, lag_words, measured, number, step
+from phyla.records import Checkpoint, JobState, StudyState, said_by, shown, with_differences
+from phyla.words import counted, duration, fitness, lag_words, masked, measured, number, size, step
 
 if TYPE_CHECKING:
     from phyla.records import Attempt, Member
-    from phyla.study import Evaluations, Progress, Results, Standing
+    from phyla.study import Evaluations, Places, Progress, Results, Standing
 
 FAILED_SHOWN = 10
 CHANGES_SHOWN = 5
@@ -36,20 +36,31 @@ def status(
         str | None, Argument(metavar="NAME", help="Name of the study, or of the watched run.", show_default="all")
     ] = None,
     follow: Annotated[bool, Option("--follow", help="Show a study while it runs, whoever trains it.")] = False,
+    disk: Annotated[bool, Option("--disk", help="Of one: show what it takes on disk, and what keeps it.")] = False,
+    provenance: Annotated[
+        bool, Option("--provenance", help="Of one: show how it was started each time, and what changed.")
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Show all studies and watched runs; or one: its members or checkpoints, what is running and what failed."""
-    from phyla.study import Results, list_all, standing
+    from phyla.study import Results, list_all, load_study, standing
 
-    found = None if study is None else options.opened(ctx, study)
-    if follow:
-        if as_json or not isinstance(found, Results):
-            raise UsageError("--follow shows one study, in a terminal: phyla status NAME --follow")
-        _follow(found)
-        return
-    if found is not None:
+    if study is None and (disk or provenance or follow):
+        option = "--disk" if disk else "--provenance" if provenance else "--follow"
+        raise UsageError(f"{option}: name the study, as in phyla status STUDY {option}")
+    if study is not None and disk:
+        _disk(study, options.places(ctx), as_json=as_json)
+    elif study is not None and provenance:
+        _provenance(load_study(study, **options.where(ctx)), as_json=as_json)
+    elif study is not None and follow:
+        if as_json:
+            raise UsageError("--follow shows a study in a terminal; leave --json out")
+        _follow(load_study(study, **options.where(ctx)))
+    elif study is not None:
+        found = options.opened(ctx, study)
         show = _study if isinstance(found, Results) else _run
         show(found, as_json=as_json)  # type: ignore[arg-type]  # of its kind
+    if study is not None:
         return
     places = options.places(ctx)
     known = list_all(places)
@@ -58,7 +69,7 @@ def status(
     if as_json:
         print_json([*(_study_json(*one) for one in studies), *map(_run_json, runs)])
     elif not known:
-        print(f"no studies yet in {options.masked(places.storage)}, and no watched runs")
+        print(f"no studies yet in {masked(places.storage)}, and no watched runs")
     else:
         print_table(
             ("study", "state", ">trials", ">best", "~metric", "last activity"),
@@ -77,6 +88,37 @@ def _follow(results: "Results") -> None:
             time.sleep(LIVE_EVERY_S)
     for line in _study_lines(results, results.progress()):
         print(line)
+
+
+def _disk(name: str, places: "Places", *, as_json: bool) -> None:
+    from phyla.study.disk import disk
+
+    uses = disk(name, places)
+    if as_json:
+        print_json(uses)
+        return
+    rows = ((one.what, size(one.size_bytes), one.count, one.note) for one in uses if one.count)
+    print_table(("what", ">size", ">number", "~note"), rows)
+
+
+def _provenance(results: "Results", *, as_json: bool) -> None:
+    from phyla.study.findings import date
+
+    rows = with_differences(results.starts())
+    if as_json:
+        print_json([{**picked(one, "at", "facts", "diff"), "differs": differs} for one, differs in rows])
+        return
+    told: list[dict[str, Any]] = [dict(one.facts) for one, _ in rows]
+    print_table(
+        ("started", "commit", "machine", "=command", "=differs from the start before"),
+        (
+            (date(one.at), one.commit, facts["machine"]["name"], one.command, differs)
+            for (one, differs), facts in zip(rows, told, strict=True)
+        ),
+    )
+    for facts in told[-1:]:
+        print(f"\nthe last one: Python {facts['python']} on {facts['machine']['system']}, in {facts['directory']}")
+        print(f"{counted(len(facts['packages']), 'package')}, variables, and what differs from the commit: --json")
 
 
 def _cut(every: Sequence[object], limit: int, how: str) -> str | None:

@@ -6,21 +6,24 @@ corrected, all are written again, by step, into a new directory that takes the p
 
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from phyla.errors import UsageError
 from phyla.evaluation import Point, PointKind
+from phyla.integrations.trackers.tensorboard import (
+    SUFFIX,
+    VERSION,
+    check_installed,
+    folder_name,
+    summary,
+    write_event,
+)
 
 if TYPE_CHECKING:
-    from tensorboardX.proto.summary_pb2 import Summary
-
-SUFFIX: Final = ".phyla"
-"""End of the names of the files that we write: nothing else is ever replaced."""
-
-VERSION: Final = "brain.Event:2"
+    from phyla.integrations.trackers import Value
 
 
 def write_tensorboard(points: Iterable[Point], run: str, directory: Path, *, now: float) -> int:
@@ -39,17 +42,22 @@ def write_tensorboard(points: Iterable[Point], run: str, directory: Path, *, now
         ImportError: tensorboardX is not installed; `pip install "phyla[tensorboard]"`.
         UsageError: the directory cannot be written, or holds files of that name that are not ours.
     """
-    try:
-        import tensorboardX  # noqa: F401  # tells what to install before anything is made
-    except ImportError as error:
-        raise ImportError('TensorBoard files need tensorboardX: pip install "phyla[tensorboard]"') from error
-    base = re.sub(r"[^\w.@-]", "_", run)
+    return replace_tensorboard(run, directory, lambda folder: _write(points, folder_name(run), folder, now))
+
+
+def replace_tensorboard(run: str, directory: Path, write: Callable[[Path], int]) -> int:
+    """Let a function write a run's event files into an empty log directory; they replace those of the run.
+
+    Returns what the function returns, how many points there are. It raises what `write_tensorboard` raises.
+    """
+    # Tells what to install before anything is made.
+    check_installed()
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        old = _ours(directory, base)
+        old = _ours(directory, folder_name(run))
         with tempfile.TemporaryDirectory(prefix=".phyla-", dir=directory) as folder:
             staged = Path(folder)
-            count = _write(points, base, staged / "new", now)
+            count = write(staged / "new")
             (staged / "old").mkdir()
             for path in old:
                 path.rename(staged / "old" / path.name)
@@ -90,7 +98,6 @@ def _ours(directory: Path, base: str) -> list[Path]:
 def _write(points: Iterable[Point], base: str, folder: Path, now: float) -> int:
     """Write every series into a folder of its own; return how many points there are."""
     from tensorboardX import RecordWriter
-    from tensorboardX.proto.event_pb2 import Event
 
     first = (point for point in points if point.replicate == 0)
     count = 0
@@ -102,13 +109,13 @@ def _write(points: Iterable[Point], base: str, folder: Path, now: float) -> int:
         drafts.append(target / "draft")
         writer = RecordWriter(str(drafts[-1]))
         try:
-            writer.write(Event(wall_time=now, file_version=VERSION).SerializeToString())
+            write_event(writer, wall_time=now, file_version=VERSION)
             for step, at in groupby(its, key=lambda point: point.step if point.step >= 0 else point.number):
                 # Of points with the same tag the last one counts.
                 newest = {(tag(point), point.kind is PointKind.HISTOGRAM): point for point in at}
                 written_at = max(point.written_at for point in newest.values())
-                summary = _summary(newest.values())
-                writer.write(Event(step=step, wall_time=written_at, summary=summary).SerializeToString())
+                made = summary(map(named, newest.values()))
+                write_event(writer, step=step, wall_time=written_at, summary=made)
                 count += len(newest)
             writer.flush()
         finally:
@@ -118,23 +125,9 @@ def _write(points: Iterable[Point], base: str, folder: Path, now: float) -> int:
     return count
 
 
-def _summary(points: Iterable[Point]) -> "Summary":
-    from tensorboardX.proto.summary_pb2 import Summary
-    from tensorboardX.summary import histogram_raw, scalar
-
-    made = Summary()
-    for point in points:
-        bins = point.bins
-        if bins is None:
-            made.MergeFrom(scalar(tag(point), point.value))
-        else:
-            ends = {
-                "min": bins.low,
-                "max": bins.high,
-                "num": bins.n,
-                "sum": bins.total,
-                "sum_squares": bins.squares,
-            }
-            buckets = {"bucket_limits": bins.limits, "bucket_counts": bins.counts}
-            made.MergeFrom(histogram_raw(f"{tag(point)}/histogram", **ends, **buckets))
-    return made
+def named(point: Point) -> "tuple[str, Value]":
+    """Return the tag of a point, and its number or histogram."""
+    if point.bins is not None:
+        return f"{tag(point)}/histogram", point.bins
+    assert point.value is not None
+    return tag(point), point.value

@@ -100,6 +100,7 @@ class WorkerSpec:
         index: 0 .. workers - 1.
         kinds: what to ask for: train, evaluate, or both.
         yields: whether `trial.report()` runs an eval task that waits.
+        environment: variables that training code gets; `{member}` in them stands for the trial's member.
         gpus: least and greatest number of GPUs that an eval task may ask for.
         stop_signal: one that asks it to stop, besides SIGTERM.
         stops_at: when it has to stop, in seconds since the epoch, and how long its run may last: `run_s`.
@@ -119,6 +120,7 @@ class WorkerSpec:
     index: int = 0
     kinds: Sequence[str]
     yields: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
     gin_bindings: Sequence[str] = ()
     gpus: Sequence[int] = ANY_GPUS
     stop_signal: int | None = None

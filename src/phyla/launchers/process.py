@@ -102,6 +102,7 @@ def population_worker(
             state=state,
             log=log,
             save_every_s=spec.save_every_s,
+            environment=spec.environment,
         )
     how |= {"yields": spec.yields, "stops_at": spec.stops_at, "run_s": spec.run_s}
     least, most = spec.gpus

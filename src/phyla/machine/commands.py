@@ -18,6 +18,7 @@ from phyla.records import (
     Mark,
     Member,
     Report,
+    Start,
     StudyState,
     Tally,
     TrialRecord,
@@ -31,10 +32,10 @@ class Insert:
 
     A checkpoint of this study's that is there under the same name stays as it is, since a request may be sent
     again; so does a result that is in the ledger. The index of a new member is the number of members before. A
-    checkpoint and an event get their id.
+    checkpoint, an event and a start get their id.
     """
 
-    record: TrialRecord | Attempt | Member | Checkpoint | EvalResult | EvalEvent
+    record: TrialRecord | Attempt | Member | Checkpoint | EvalResult | EvalEvent | Start
 
 
 @final

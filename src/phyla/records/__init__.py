@@ -34,6 +34,7 @@ from phyla.records.member import Member, MemberState, Scored
 from phyla.records.names import restored, shown, storable
 from phyla.records.objective import WORST, Aim, Criteria, Goal, Judgement, Maximize, Minimize, Objective, direction
 from phyla.records.pareto import Pareto
+from phyla.records.start import Start, with_differences
 from phyla.records.study import StartFrom, StudyKind, StudyRecord, StudyState
 from phyla.records.trial import TrialRecord
 from phyla.records.weighted_sum import WeightedSum
@@ -72,6 +73,7 @@ __all__ = [
     "Priority",
     "Report",
     "Scored",
+    "Start",
     "StartFrom",
     "StudyKind",
     "StudyRecord",
@@ -90,6 +92,7 @@ __all__ = [
     "shown",
     "storable",
     "strict",
+    "with_differences",
 ]
 
 suggest_arguments(Constrained, Maximize, Minimize, Pareto, StartFrom, WeightedSum)

@@ -18,6 +18,7 @@ from phyla.records import (
     JobState,
     Member,
     Phase,
+    Start,
     StudyRecord,
     TrialRecord,
 )
@@ -96,6 +97,7 @@ class StudyData:
     checkpoint_paths: Mapping[str, str] = field(default_factory=dict)
     damaged: Sequence[Checkpoint] = ()
     evaluating: Sequence[Interval] = ()
+    starts: Sequence[Start] = ()
 
     def __repr__(self) -> str:
         return f"<StudyData of {self.study.name!r}: {len(self.members):,} members, {len(self.trials):,} trials>"

@@ -9,7 +9,7 @@ from typing import Any
 
 from phyla.evaluation import CellStatus
 from phyla.evaluation.cells import causes
-from phyla.records import JobState, TrialRecord, shown
+from phyla.records import JobState, TrialRecord, shown, with_differences
 from phyla.report import style, words
 from phyla.report.comparison import ALPHA, StudyComparison
 from phyla.report.data import EvaluationData, StudyData, finite_fitness
@@ -51,6 +51,7 @@ def write_report(
         kept=[trial for trial in data.front if trial.checkpoint in data.checkpoint_paths],
         states={member.index: member.state.value for member in data.members},
         elites=data.lineage.elites(),
+        starts=with_differences(data.starts)[-ROWS:],
         members=[_member(data, index, trials) for index, trials in list(data.by_member.items())[:ROWS]],
         **({} if evaluation is None else _suites(evaluation)),
     )

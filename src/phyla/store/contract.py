@@ -16,6 +16,7 @@ from phyla.records import (
     JsonObject,
     Member,
     Report,
+    Start,
     StudyKind,
     StudyRecord,
     StudyState,
@@ -54,6 +55,9 @@ class Reader(View, Protocol):
 
     def reports(self, trial: int, token: int | None = None) -> Sequence[Report]:
         """Return what a trial reported, in order; of its newest attempt that reported unless `token` says."""
+
+    def starts(self) -> Sequence[Start]:
+        """Return how the study was started, each time, oldest first."""
 
     def counts(self) -> dict[str, int]:
         """Return how many trials of kind train are in each state; states without trials are left out."""

@@ -227,6 +227,19 @@ class Evaluations:
                 # Those of one group, which has one suite and one replicate.
                 yield from group_points(values, [one for one in row.cells if one.group == values.group], member)
 
+    def points_of(self, group: Group, member: int | None = None) -> Iterator[Point]:
+        """Yield what was measured in one evaluation group."""
+        with self._store.reader(self._run.id) as reader:
+            wanted = [suite for suite in self.suites if suite.name == group.suite] or [
+                SuiteOutline(name=group.suite)
+            ]
+            row = _row(reader, reader.seen(group.seen), wanted, former=False, decode=True)
+        cells = [one for one in row.cells if one.group is not None and one.group.id == group.id]
+        for one in cells:
+            yield from cell_points(one, member)
+        for values in (one for one in row.values if one.group.id == group.id):
+            yield from group_points(values, cells, member)
+
     def _members(self) -> dict[int, int]:
         """Return the member of every trial of a study."""
         if self._run.kind is StudyKind.DIRECTORY:

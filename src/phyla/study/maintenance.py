@@ -3,10 +3,7 @@
 Needs no training code. Whether others are at work is decided by leases and locks, never by host and pid.
 """
 
-import logging
-import re
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
@@ -14,19 +11,14 @@ from phyla import machine
 from phyla.arguments import check_integer
 from phyla.client import CollectResult, LocalClient, claim_checkpoints, collect, open_checkpoints, sort_out
 from phyla.controller import Controller, keeping_of, resized
-from phyla.errors import CheckpointError, CheckpointsAbsent, ConfigurationError, NotImportable, StateError
+from phyla.errors import CheckpointsAbsent, ConfigurationError, NotImportable, StateError
 from phyla.machine import Retention
-from phyla.records import AttemptState, CheckpointState, JobState, StudyRecord, StudyState
-from phyla.store import pages
-from phyla.study.places import Places, find_population, find_study, open_if_there
+from phyla.records import AttemptState, JobState, StudyRecord, StudyState
+from phyla.study.places import Places, find_study
 
 if TYPE_CHECKING:
     from phyla.store import Reader, Store
-    from phyla.study.study import Study
     from phyla.worker import Launch
-
-LOG = logging.getLogger("phyla")
-LOG_FILE = re.compile(r"worker-\d+\.log")
 
 
 def maintain(
@@ -217,71 +209,5 @@ def _counts(reader: "Reader", task: int, token: int) -> bool:
     return attempt is not None and attempt.state in (AttemptState.RUNNING, AttemptState.COMPLETED)
 
 
-def overwrite(study: "Study") -> None:
-    """Delete what is stored of a study, and say what was deleted and what is left.
-
-    Deletes its rows in the store, the checkpoints that these name, and in the home the working directories of its
-    trials and the logs of its workers. Everything else is left alone.
-    """
-    store = None if study.places.storage == "memory://" else open_if_there(study.places)
-    if store is None:
-        return
-    try:
-        record = find_population(store, study.name)
-        if record is not None:
-            _overwrite(study, store, record)
-    finally:
-        store.close()
-
-
-def _overwrite(study: "Study", store: "Store", record: StudyRecord) -> None:
-    root = study.places.checkpoints(study.name)
-    for entry in study.start_from:
-        if Path(entry.path).expanduser().resolve().is_relative_to(root.resolve()):
-            raise ConfigurationError(
-                f"start_from={str(entry.path)!r} is a checkpoint of study {study.name!r} itself, which "
-                "overwriting would delete; copy it to another place, or give the study another name. Nothing was "
-                "deleted"
-            )
-    with store.reader(record.id) as reader:
-        trials = [trial.id for trial in pages(reader)]
-        names = [row.name for row in reader.checkpoints() if row.state is not CheckpointState.DELETED]
-    repository = open_checkpoints(store, study.name, root)
-    store.delete_study(record.id)
-    # From here on nothing refers to the files; what cannot be deleted is told, and harms nobody.
-    left: list[str] = []
-    try:
-        if names:
-            # Only under its own marker is anything deleted.
-            repository.check_owner()
-            repository.delete(*names)
-    except CheckpointError as error:
-        left.append(str(error))
-    work, logs = study.places.work(study.name), study.places.logs(study.name)
-    _remove((work / f"trial-{trial}" for trial in trials), left)
-    _remove((path for path in _entries(logs) if LOG_FILE.fullmatch(path.name)), left)
-    for folder in (root, work, logs, study.places.outputs(study.name)):
-        others = sorted(path.name for path in _entries(folder) if not path.name.startswith("."))
-        if others:
-            more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-            left.append(f"{folder}: {', '.join(others[:3])}{more}")
-        elif folder in (work, logs) and folder.is_dir() and not _entries(folder):
-            folder.rmdir()
-    LOG.warning("study %r is started anew: its %d stored trials were deleted", study.name, len(trials))
-    for each in left:
-        LOG.warning("left alone: %s", each)
-
-
 def _entries(folder: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.is_dir() else []
-
-
-def _remove(paths: Iterable[Path], left: list[str]) -> None:
-    for path in paths:
-        try:
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-        except OSError as error:
-            left.append(f"{path}: {error.strerror or error}")

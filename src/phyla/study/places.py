@@ -65,6 +65,10 @@ class Places:
         """Return the directory of one study's worker logs."""
         return self.home / "logs" / study
 
+    def tracking(self, study: str) -> Path:
+        """Return the directory of what says how much trackers were told of one study."""
+        return self.home / "tracking" / study
+
     def watch_lock(self, study: str) -> Path:
         """Return the file that the process that watches a study holds a lock on."""
         return self.home / "watch" / f"{study}.lock"

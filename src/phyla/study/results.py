@@ -14,6 +14,7 @@ from phyla.records import (
     Json,
     Member,
     Report,
+    Start,
     StudyRecord,
     StudyState,
     TrialRecord,
@@ -27,6 +28,7 @@ from phyla.study.progress import Failures, Progress, best_of, lease_s, look
 if TYPE_CHECKING:
     import pandas as pd
 
+    from phyla.integrations.trackers import Tracker
     from phyla.lineage import Lineage, Schedule
     from phyla.report import StudyData, TimeSpent
     from phyla.store import Reader, Store
@@ -216,6 +218,10 @@ class Results:
         """Return what a trial reported, in order."""
         return self._read(lambda reader: list(reader.reports(trial)))
 
+    def starts(self) -> list[Start]:
+        """Return how the study was started, each time: command, code, commit, packages, machine."""
+        return self._read(lambda reader: list(reader.starts()))
+
     def counts(self) -> dict[str, int]:
         """Return how many training trials are in each state."""
         return self._read(lambda reader: reader.counts())
@@ -296,6 +302,7 @@ class Results:
                 },
                 damaged=tuple(reader.damaged_checkpoints()),
                 evaluating=evaluating,
+                starts=tuple(reader.starts()),
             )
 
     def write_report(self, path: str | Path) -> Path:
@@ -305,6 +312,17 @@ class Results:
 
         evaluation = self.evaluations().data(last=ROWS) if self.has_suites else None
         return write_report(self.data(), Path(path), evaluation=evaluation)
+
+    def write_tracker(self, tracker: "Tracker") -> int:
+        """Write all that is stored to a tracker, such as one of `phyla.integrations.trackers`; return how much.
+
+        Raises:
+            ImportError: a library is missing.
+            Exception: whatever the tracker raises.
+        """
+        from phyla.study.tracking import rebuild
+
+        return rebuild(tracker, self._store, self.study(), self.places)
 
     def dataframe(self) -> "pd.DataFrame":
         """Return one row per trial; hyperparameters as `params.*`, metrics as `metrics.*`.

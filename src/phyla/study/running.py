@@ -37,10 +37,13 @@ from phyla.study.maintenance import others_at_work, remove_outputs, take_back
 from phyla.study.opening import claim
 from phyla.study.places import Places
 from phyla.study.progress import Failures, best_of
+from phyla.study.provenance import noted
 from phyla.study.results import Results
+from phyla.study.tracking import environment, follow
 from phyla.worker import Command, Launch, Session, Stopwatch, Trial, Worker, session_of, unusable_start
 
 if TYPE_CHECKING:
+    from phyla.integrations.trackers import Tracker
     from phyla.study.study import Study
 
 LOG = logging.getLogger("phyla")
@@ -71,6 +74,7 @@ class Crew:
     yields: bool = False
     save_every_s: float | None = None
     term: Term = field(default_factory=Term)
+    trackers: "Sequence[Tracker]" = ()
     on_progress: Callable[[Results], None] | None = None
     on_interrupt: Callable[[], None]
 
@@ -222,6 +226,7 @@ def run_study(study: "Study", client: LocalClient, crew: Crew) -> Results:
     """Train until the study ends; resumes what an earlier run left. See `Study.run`."""
     store, key = client.store, client.record.id
     results = Results(store, client.record, study.places)
+    tracking = environment(crew.trackers, client.record, study.places)
     with Launch(study.places.locks, store.url, [study.name]) as launch:
         claim(client)
         if results.state in (StudyState.STOPPED, StudyState.FAILED):
@@ -237,7 +242,8 @@ def run_study(study: "Study", client: LocalClient, crew: Crew) -> Results:
         failures = Failures(settings.system_clock()) if crew.on_progress is None else None
         look = partial(study.lookout.look, store, key, failures=failures)
         try:
-            finished = _train(study, client, crew, launch, results, look)
+            with noted(client, results.state), follow(crew.trackers, store, client.record, study.places):
+                finished = _train(study, client, crew, launch, results, look, tracking)
             look(at_once=True)
             client.collect()
             client.recover()
@@ -278,6 +284,7 @@ def _train(
     launch: Launch,
     results: Results,
     look: Callable[[], None],
+    tracking: Mapping[str, str] | None = None,
 ) -> bool:
     def tick() -> None:
         look()
@@ -295,6 +302,7 @@ def _train(
         kinds=tuple(sorted(set(crew.kinds))),
         yields=crew.yields,
         save_every_s=crew.save_every_s,
+        environment=tracking or {},
     )
     here = partial(population_worker, client, study.rules, study.train, study.setup, renew_s=lease_s / 3)
     return work(client, crew, spec, here, launch=launch, logs=places.logs(name), lease_s=lease_s, on_tick=tick)

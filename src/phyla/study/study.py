@@ -23,6 +23,7 @@ from phyla.study.results import ConfigChange, Replicate, Results
 if TYPE_CHECKING:
     from phyla.client import LocalClient
     from phyla.evaluation import Suite
+    from phyla.integrations.trackers import Tracker
     from phyla.launchers import Gpus
     from phyla.worker import Launch, Trial, WorkerContext
 
@@ -194,6 +195,7 @@ class Study:
         time_limit_s: float | None = None,
         save_every_s: float | None = None,
         overwrite: bool = False,
+        trackers: "Sequence[str | Tracker]" = (),
         on_progress: Callable[[Results], None] | None = None,
         on_interrupt: Callable[[], None] = lambda: None,
     ) -> Results:
@@ -215,11 +217,13 @@ class Study:
                 before the end, running trials are asked to save and stop.
             save_every_s: seconds after which training is asked to save progress, by `trial.should_save`.
             overwrite: delete what is stored of this study, its trials and its checkpoints, and start anew.
+            trackers: where to log metrics, hyperparameters, lineage and evaluations: `tensorboard`, `wandb` or
+                `mlflow`, perhaps with a place as in `tensorboard=DIR`, `wandb=PROJECT`, `mlflow=URI`.
             on_progress: called many times a second in this process; with `workers=0` between trials.
             on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
 
         Raises:
-            ConfigurationError: an argument makes no sense.
+            ConfigurationError: an argument makes no sense, or a tracker's library is missing.
             StudyChanged: the study has other settings, or was given others meanwhile; see `change`.
             NotImportable: worker processes could not find `train`; the message shows the way out.
             StateError: it is to be overwritten while others are at work on it; nothing was deleted.
@@ -229,8 +233,9 @@ class Study:
                 where SIGTERM, `stop_signal` or the end of its time did.
             StoreError: the database failed.
         """
-        from phyla.study.maintenance import overwrite as delete
+        from phyla.study.deleting import overwrite as delete
         from phyla.study.running import Crew, run_study
+        from phyla.study.tracking import checked
 
         crew = Crew(
             workers=workers,
@@ -242,6 +247,7 @@ class Study:
             yields=yield_at_report,
             save_every_s=save_every_s,
             term=checked_term(stop_signal, time_limit_s),
+            trackers=checked(trackers),
             on_progress=on_progress,
             on_interrupt=on_interrupt,
         )

@@ -45,6 +45,8 @@ def watch(
     gpus_per_worker: "Gpus" = "auto",
     gpus: Sequence[str | int] | None = None,
     gin_bindings: Sequence[str] = (),
+    tensorboard: str | Path | None = None,
+    on_alert: str | Sequence[str] | None = None,
     on_change: Callable[[Change], None] = lambda change: None,
     on_interrupt: Callable[[], None] = lambda: None,
     home: str | Path | None = None,
@@ -70,6 +72,8 @@ def watch(
         gpus_per_worker: GPUs each worker sees, as in `Study.run`.
         gpus: GPUs for these workers, as `CUDA_VISIBLE_DEVICES` names them; by default all that are visible.
         gin_bindings: gin bindings of all workers.
+        tensorboard: TensorBoard's log directory, where event files follow what is evaluated.
+        on_alert: a command that is started for each regression that is found; see `phyla.study.alerts`.
         on_change: called in this thread for everything that happens.
         on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
         home: where studies live, as for `Study`.
@@ -86,8 +90,10 @@ def watch(
         StoreError: the database failed.
     """
     from phyla.controller import Sightings
+    from phyla.integrations.trackers.tensorboard import check_installed
     from phyla.launchers.process import SCHEMA, open_watched
     from phyla.store import open_store
+    from phyla.study.alerts import beside, words_of
     from phyla.study.checked import check_tasks, checked_gpus
     from phyla.study.maintenance import remove_outputs, take_back
     from phyla.study.running import Crew
@@ -99,6 +105,9 @@ def watch(
     devices = checked_gpus("gpus", gpus)
     crew = Crew(workers=workers, gpus_per_worker=gpus_per_worker, gpus=devices, on_interrupt=on_interrupt)
     crew.check(places)
+    alert = words_of(on_alert)
+    if tensorboard is not None:
+        check_installed()
     if lease_s <= 0:
         raise ConfigurationError(f"lease_s={lease_s!r}: must be above 0")
     chosen, how = chosen_suites(suites), following or Following()
@@ -139,6 +148,8 @@ def watch(
         client, runs = open_watched(store, dict.fromkeys(names, chosen), gin_bindings)
         launch = stack.enter_context(Launch(places.locks, store.url, names))
         take_back(client, launch)
+        for record, _ in runs:
+            beside(stack, store, record, places, tensorboard, alert)
         changes = [Changes(store, record) for record, _ in runs]
         watchers: list[DirectoryWatcher | StudyWatcher] = []
         for record, evaluated in runs:

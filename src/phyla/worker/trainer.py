@@ -7,9 +7,9 @@ import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -29,7 +29,7 @@ from phyla.errors import (
 )
 from phyla.machine import Completion, Failure
 from phyla.records import Cause, Phase, TrialRecord
-from phyla.settings import Clock, system_clock
+from phyla.settings import Clock, environment, system_clock
 from phyla.worker.command import Command
 from phyla.worker.session import Session, Stopwatch, unusable_start
 from phyla.worker.trial import Trial
@@ -57,6 +57,7 @@ class Trainer:
         save_every_s: seconds after which training is asked to save progress; None never asks.
         log: where full tracebacks go; None writes none.
         on_error: called with what training raised, before that is handed in.
+        environment: variables that training code gets; `{member}` in them stands for the trial's member.
         watch: where the time of the thread that trains goes; what precedes a trial counts as its own.
         given_back: how many trials in a row asked to be run again later.
     """
@@ -73,6 +74,7 @@ class Trainer:
     log: Path | None = None
     save_every_s: float | None = None
     on_error: Callable[[BaseException], None] = lambda error: None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.watch = Stopwatch(self.timer)
@@ -156,7 +158,9 @@ class Trainer:
             session.stop()
         given_back, self.given_back = self.given_back, 0
         try:
-            self.train(session.trial)
+            member = str(session.record.member)
+            with environment({name: text.replace("{member}", member) for name, text in self.environment.items()}):
+                self.train(session.trial)
             return self._finish(session)
         except GivenBack as error:
             self.given_back = given_back + 1

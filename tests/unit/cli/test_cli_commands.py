@@ -7,8 +7,9 @@ from typer import BadParameter
 
 from command_line import Phyla
 from phyla.cli import options
-from phyla.cli.options import command, masked
+from phyla.cli.options import command
 from phyla.study import Places
+from phyla.words import masked
 
 
 def test_a_command_line_names_what_is_not_usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's
 
 from phyla import machine
 from phyla.machine import Command, ParentGone
-from phyla.records import Checkpoint, EvalEvent, EvalJob, EvalResult, Group, Member, TrialRecord
+from phyla.records import Checkpoint, EvalEvent, EvalJob, EvalResult, Group, Member, Start, TrialRecord
 from phyla.store.sql.rows import (
     ATTEMPTS,
     CHECKPOINTS,
@@ -213,7 +213,7 @@ class Applying(Scope):
     def _insert(self, record: Any) -> None:
         session, rows = self._session, ROWS[type(record)]
         match record:
-            case EvalEvent() | Checkpoint():
+            case EvalEvent() | Checkpoint() | Start():
                 session.insert_once(rows, record)
             case EvalResult():
                 session.insert(rows, record, keep=True)

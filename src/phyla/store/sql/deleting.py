@@ -19,6 +19,7 @@ from phyla.store.sql.tables import (
     marks,
     members,
     reports,
+    starts,
     studies,
 )
 
@@ -34,7 +35,7 @@ _DELETIONS = (
     attempts.delete().where(_a.job.in_(sa.select(jobs.c.id).where(jobs.c.study.in_(_IDS)))),
     *(
         table.delete().where(table.c.study.in_(_IDS))
-        for table in (marks, reports, jobs, eval_groups, checkpoints, eval_events, members)
+        for table in (marks, reports, jobs, eval_groups, checkpoints, eval_events, starts, members)
     ),
     studies.delete().where(studies.c.source == _STUDY),
     studies.delete().where(studies.c.id == _STUDY),

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from phyla.records import Checkpoint, Member, Report, TrialRecord, storable
+from phyla.records import Checkpoint, Member, Report, Start, TrialRecord, storable
 from phyla.store.sql.queue import Queue
-from phyla.store.sql.rows import CHECKPOINTS, MEMBERS, TRIALS, decode
+from phyla.store.sql.rows import CHECKPOINTS, MEMBERS, STARTS, TRIALS, decode
 from phyla.store.sql.scope import NEVER, NO_LIMIT, given
 from phyla.store.sql.tables import (
     DAMAGED,
@@ -26,6 +26,7 @@ from phyla.store.sql.tables import (
     marks,
     members,
     reports,
+    starts,
     studies,
 )
 from phyla.store.sql.tables import (
@@ -105,6 +106,8 @@ _AVERAGES = (
     .order_by(marks.c.trial.desc())
     .limit(LIMIT)
 )
+
+_STARTS = sa.select(starts).where(starts.c.study == STUDY).order_by(starts.c.id)
 
 _c = checkpoints.c
 _CHECKPOINTS = sa.select(checkpoints).where(_c.study == STUDY, KEPT).order_by(_c.created_at, _c.trial, _c.name)
@@ -193,6 +196,9 @@ class Population(Queue):
     def broken_in_a_row(self) -> int:
         resumed = self._study.resumed_at
         return int(self._value(_BROKEN_IN_A_ROW, since=NEVER if resumed is None else resumed))
+
+    def starts(self) -> Sequence[Start]:
+        return self._all(STARTS, _STARTS)
 
     # What was reported
 

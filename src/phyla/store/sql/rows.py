@@ -24,6 +24,7 @@ from phyla.records import (
     Group,
     Json,
     Member,
+    Start,
     StudyRecord,
     TrialRecord,
     restored,
@@ -209,6 +210,7 @@ CHECKPOINTS = Rows(Checkpoint, tables.checkpoints, name=_NAME, path=_NAME)
 GROUPS = Rows(Group, tables.eval_groups)
 RESULTS = Rows(EvalResult, tables.eval_results)
 EVENTS = Rows(EvalEvent, tables.eval_events)
+STARTS = Rows(Start, tables.starts)
 
 
 ROWS: dict[type, Rows[Any]] = {
@@ -220,6 +222,7 @@ ROWS: dict[type, Rows[Any]] = {
     Group: GROUPS,
     EvalResult: RESULTS,
     EvalEvent: EVENTS,
+    Start: STARTS,
 }
 
 

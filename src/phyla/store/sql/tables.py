@@ -23,6 +23,7 @@ from phyla.records import (
     JobState,
     Json,
     Member,
+    Start,
     StudyRecord,
     TrialRecord,
 )
@@ -279,6 +280,13 @@ eval_events = _table(
     "eval_events",
     [EvalEvent],
     _index("eval_events_by_study", "study", "id"),
+    refers={"study": "studies.id"},
+)
+
+starts = _table(
+    "starts",
+    [Start],
+    _index("starts_by_study", "study", "id"),
     refers={"study": "studies.id"},
 )
 

@@ -1,0 +1,111 @@
+"""Trackers: where a study's metrics, hyperparameters, lineage and evaluations are shown, one run a member."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeAlias, final
+
+from phyla import plugins
+from phyla.arguments import suggestion
+from phyla.errors import ConfigurationError
+from phyla.evaluation.points import Bins
+
+GROUP = "phyla.trackers"
+
+Value: TypeAlias = float | str | Bins
+"""A metric, a hyperparameter that is no number, or a histogram."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedStudy:
+    """The study whose members have a run each."""
+
+    name: str
+    created_at: float
+    config: Mapping[str, Any]  # its settings, as JSON
+    home: Path  # where a tracker without a place of its own writes
+
+    def run_id(self, member: int | str) -> str:
+        """Return the id of a member's run: the same in every process, another once the study is started anew."""
+        digest = hashlib.sha256(f"{self.name}:{self.created_at!r}".encode()).hexdigest()
+        return f"{self.name[:40]}-{digest[:8]}-m{member}"
+
+    def run_name(self, member: int | str) -> str:
+        """Return what a member's run is called."""
+        return f"{self.name}/member{member}"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What became known of a member at one point of its progress.
+
+    Attributes:
+        progress: the member's clock in steps, which never decreases within one metric, but for evaluations that
+            come late.
+        at: time in seconds since the epoch.
+        note: what happened, in words, where the member took over another one.
+    """
+
+    member: int
+    progress: int
+    at: float
+    values: Mapping[str, Value]
+    note: str | None = None
+
+
+class Tracker(Protocol):
+    """Writes the runs of a study's members to one place; called by one thread of one process.
+
+    It is registered under the entry point group `phyla.trackers` and made with what follows the `=` in
+    `--tracker NAME=PLACE`, or None. What its methods raise is retried, and never harms the study.
+
+    Attributes:
+        name: the name it is registered under.
+        place: where it writes; None for its default.
+
+    Raises:
+        ImportError: its library is missing; the message tells how to install it.
+    """
+
+    name: ClassVar[str]
+    place: str | None
+
+    def __init__(self, place: str | None = None) -> None: ...
+
+    def environment(self, study: TrackedStudy) -> Mapping[str, str]:
+        """Return what training code gets in its environment; `{member}` in it stands for the member's index."""
+        ...
+
+    def open(self, study: TrackedStudy) -> None:
+        """Connect; a run that exists already goes on."""
+        ...
+
+    def log(self, rows: Sequence[Row]) -> None:
+        """Write rows, those of one member in order; on return they outlive this process."""
+        ...
+
+    def close(self) -> None:
+        """End all runs for now."""
+        ...
+
+
+def made(tracker: str | Tracker) -> Tracker:
+    """Return a tracker from `NAME` or `NAME=PLACE`; one that is made already as it is.
+
+    Raises:
+        ConfigurationError: there is no tracker of that name, or its library is missing.
+    """
+    if not isinstance(tracker, str):
+        return tracker
+    name, _, place = tracker.partition("=")
+    known = plugins.of_group(GROUP)
+    if name not in known:
+        raise ConfigurationError(f"there is no tracker {name!r}; {suggestion(name, known)}")
+    kind: type[Tracker] = known[name].load()
+    try:
+        return kind(place or None)
+    except ImportError as error:
+        raise ConfigurationError(f"--tracker {tracker}: {error}") from error

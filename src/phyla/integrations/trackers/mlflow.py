@@ -1,0 +1,103 @@
+"""MLflow: one run a member, in the experiment of the study."""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final, final
+
+from phyla import settings
+from phyla.integrations.trackers import Row, TrackedStudy
+
+MOST: Final = 1000
+"""Metrics that MLflow takes in one request."""
+MOST_CHARACTERS: Final = 5000
+"""Of a tag."""
+ID: Final = "phyla.run_id"
+_REFUSED = re.compile(r"[^\w\-. :/]")
+"""Characters that the name of a metric may not have."""
+
+
+@final
+class MLflow:
+    """Logs to `PLACE`, a tracking URI; by default `MLFLOW_TRACKING_URI`, else `mlflow.db` in the home.
+
+    With `fill`, a metric that a run has at a step already stays as it is.
+    """
+
+    name: ClassVar[str] = "mlflow"
+
+    def __init__(self, place: str | None = None, *, fill: bool = False) -> None:
+        try:
+            import mlflow  # noqa: F401
+            import sqlalchemy  # noqa: F401
+        except ImportError as error:
+            raise ImportError('it needs mlflow-skinny: pip install "phyla[mlflow]"') from error
+        self.place = place
+        self._fill = fill
+        self._runs: dict[int, str] = {}
+        self._known: dict[tuple[str, str], set[int]] = {}
+
+    def environment(self, study: TrackedStudy) -> Mapping[str, str]:
+        """Return nothing: MLflow chooses the ids of runs itself."""
+        return {}
+
+    def open(self, study: TrackedStudy) -> None:
+        """Find the experiment, or create it."""
+        from mlflow import MlflowClient
+
+        for noisy in ("alembic", "mlflow.store.db.utils"):
+            logging.getLogger(noisy).setLevel(logging.WARNING)
+        self._study = study
+        study.home.mkdir(parents=True, exist_ok=True)
+        place = self.place or settings.mlflow_uri() or f"sqlite:///{study.home / 'mlflow.db'}"
+        self._client: MlflowClient = MlflowClient(tracking_uri=place)
+        known = self._client.get_experiment_by_name(study.name)
+        self._experiment = known.experiment_id if known else self._client.create_experiment(study.name)
+
+    def log(self, rows: Sequence[Row]) -> None:
+        """Log metrics at their step, and what is no number as tags."""
+        from mlflow.entities import Metric, RunTag
+
+        for member in dict.fromkeys(row.member for row in rows):
+            run = self._run(member)
+            metrics: list[Metric] = []
+            tags: dict[str, str] = {}
+            for row in (one for one in rows if one.member == member):
+                for each, value in row.values.items():
+                    name = _REFUSED.sub("_", each)
+                    if isinstance(value, str):
+                        tags[name] = value
+                    elif isinstance(value, (int, float)) and not self._has(run, name, row.progress):
+                        metrics.append(Metric(name, float(value), int(row.at * 1000), row.progress))
+                if row.note is not None:
+                    tags[f"phyla.lineage.{row.progress}"] = row.note
+            for first in range(0, len(metrics), MOST):
+                self._client.log_batch(run, metrics=metrics[first : first + MOST])
+            self._client.log_batch(run, tags=[RunTag(name, text[:MOST_CHARACTERS]) for name, text in tags.items()])
+
+    def _has(self, run: str, name: str, step: int) -> bool:
+        if not self._fill:
+            return False
+        if (run, name) not in self._known:
+            its = self._client.get_metric_history(run, name)
+            self._known[run, name] = {one.step for one in its}
+        return step in self._known[run, name]
+
+    def _run(self, member: int) -> str:
+        if member not in self._runs:
+            study, run_id = self._study, self._study.run_id(member)
+            found = self._client.search_runs([self._experiment], f"tags.`{ID}` = '{run_id}'", max_results=1)
+            if found:
+                self._runs[member] = found[0].info.run_id
+                self._client.update_run(self._runs[member], status="RUNNING")
+            else:
+                tags = {ID: run_id, "phyla.study": study.name, "phyla.member": str(member)}
+                made = self._client.create_run(self._experiment, tags=tags, run_name=study.run_name(member))
+                self._runs[member] = made.info.run_id
+        return self._runs[member]
+
+    def close(self) -> None:
+        """Mark the runs as finished; the next row of one lets it go on."""
+        runs, self._runs = self._runs, {}
+        for run in runs.values():
+            self._client.set_terminated(run)

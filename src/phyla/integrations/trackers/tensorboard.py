@@ -1,0 +1,133 @@
+"""TensorBoard's event files, written while a study runs: one TensorBoard run a member."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, final
+
+from phyla.integrations.trackers import Row, TrackedStudy
+from phyla.settings import system_clock
+
+if TYPE_CHECKING:
+    from tensorboardX import RecordWriter
+    from tensorboardX.proto.summary_pb2 import Summary
+
+    from phyla.integrations.trackers import Value
+
+SUFFIX: Final = ".phyla"
+"""End of the names of the files that we write: nothing else is ever replaced."""
+
+VERSION: Final = "brain.Event:2"
+
+
+@final
+class TensorBoard:
+    """Writes event files to `PLACE/STUDY/memberN`, by default in `tensorboard` in the home.
+
+    A point that comes later than one of a higher step is left out: TensorBoard does not show it. `phyla export`
+    writes it in its place.
+    """
+
+    name: ClassVar[str] = "tensorboard"
+
+    def __init__(self, place: str | None = None, *, draft: bool = False) -> None:
+        check_installed()
+        self.place = None if place is None else str(Path(place).expanduser().absolute())
+        self._draft = draft
+        self._writers: dict[str, tuple[RecordWriter, Path]] = {}
+        self._last: dict[tuple[int, str], int] = {}
+
+    def environment(self, study: TrackedStudy) -> Mapping[str, str]:
+        """Return nothing."""
+        return {}
+
+    def open(self, study: TrackedStudy) -> None:
+        """Choose the directory; files are made with the first point."""
+        self._last.clear()
+        self._folder = Path(self.place or study.home / "tensorboard") / folder_name(study.name)
+
+    def log(self, rows: Sequence[Row]) -> None:
+        """Append events, and flush them to the disk."""
+        touched: dict[str, RecordWriter] = {}
+        for row in rows:
+            values = [(name, value) for name, value in row.values.items() if self._is_next(row, name)]
+            if row.note is not None:
+                values.append(("phyla/lineage", row.note))
+            name = f"member{row.member}"
+            touched[name] = writer = self._writer(name)
+            write_event(writer, step=row.progress, wall_time=row.at, summary=summary(values))
+        for writer in touched.values():
+            writer.flush()
+
+    def _is_next(self, row: Row, name: str) -> bool:
+        key = row.member, name
+        fits = self._draft or row.progress >= self._last.get(key, row.progress)
+        if fits:
+            self._last[key] = row.progress
+        return fits
+
+    def _writer(self, name: str) -> "RecordWriter":
+        if name not in self._writers:
+            from tensorboardX import RecordWriter
+
+            target = self._folder / name
+            target.mkdir(parents=True, exist_ok=True)
+            now = system_clock()
+            file = target / f"events.out.tfevents.{now:.6f}{SUFFIX}"
+            # A TensorBoard that looks meanwhile must not take a draft for a run.
+            writer = RecordWriter(str(target / "draft" if self._draft else file))
+            write_event(writer, wall_time=now, file_version=VERSION)
+            self._writers[name] = writer, file
+        return self._writers[name][0]
+
+    def close(self) -> None:
+        """Close the files; drafts get their names."""
+        writers, self._writers = self._writers, {}
+        for writer, file in writers.values():
+            writer.close()
+            if self._draft:
+                (file.parent / "draft").rename(file)
+
+
+def folder_name(run: str) -> str:
+    """Return the name of a study's directory."""
+    return re.sub(r"[^\w.@-]", "_", run)
+
+
+def check_installed() -> None:
+    """Raise ImportError that tells what to install."""
+    try:
+        import tensorboardX  # noqa: F401
+    except ImportError as error:
+        raise ImportError('TensorBoard files need tensorboardX: pip install "phyla[tensorboard]"') from error
+
+
+def write_event(writer: "RecordWriter", **fields: Any) -> None:
+    """Write one event."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    writer.write(Event(**fields).SerializeToString())
+
+
+def summary(values: "Iterable[tuple[str, Value]]") -> "Summary":
+    """Return named numbers, texts and histograms as TensorBoard's summary."""
+    from tensorboardX.proto.summary_pb2 import Summary
+    from tensorboardX.summary import histogram_raw, scalar, text
+
+    made = Summary()
+    for name, value in values:
+        if isinstance(value, str):
+            made.MergeFrom(text(name, value))
+        elif isinstance(value, (int, float)):
+            made.MergeFrom(scalar(name, value))
+        else:
+            ends = {
+                "min": value.low,
+                "max": value.high,
+                "num": value.n,
+                "sum": value.total,
+                "sum_squares": value.squares,
+            }
+            buckets = {"bucket_limits": value.limits, "bucket_counts": value.counts}
+            made.MergeFrom(histogram_raw(name, **ends, **buckets))
+    return made

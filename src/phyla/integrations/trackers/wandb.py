@@ -1,0 +1,131 @@
+"""Weights & Biases: one run a member, in the group of the study."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+import numpy as np
+
+from phyla.evaluation.points import Bins
+from phyla.integrations.trackers import Row, TrackedStudy
+
+if TYPE_CHECKING:
+    import wandb
+
+    from phyla.integrations.trackers import Value
+
+PROJECT = "phyla"
+AXIS = "phyla/progress"
+
+
+@final
+class WandB:
+    """Logs to `PLACE`, a `PROJECT` or `ENTITY/PROJECT`; by default what W&B's own settings say, else `phyla`.
+
+    Whether it is online is W&B's setting too (`WANDB_MODE`). Online, several processes write one run, the user's
+    among them, which is what W&B's shared mode is for.
+
+    Args:
+        place: project, perhaps with an entity.
+        offline: directory for offline runs, whatever the settings say.
+    """
+
+    name: ClassVar[str] = "wandb"
+
+    def __init__(self, place: str | None = None, *, offline: Path | None = None) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise ImportError('it needs wandb: pip install "phyla[wandb]"') from error
+        self.place = place
+        self._offline = offline
+        self._runs: dict[int, wandb.Run] = {}
+        self._charted: set[tuple[int, str]] = set()
+
+    def environment(self, study: TrackedStudy) -> Mapping[str, str]:
+        """Return what lets `wandb.init()` in training code continue the run of the member."""
+        how = self._how(study)
+        given = {
+            "WANDB_RUN_ID": study.run_id("{member}"),
+            "WANDB_NAME": study.run_name("{member}"),
+            "WANDB_RESUME": "allow",
+            "WANDB_RUN_GROUP": study.name,
+            "WANDB_PROJECT": how["project"],
+            "WANDB_DIR": str(how["dir"]),
+            "WANDB_MODE": how["mode"],
+            # W&B's process that the supervisor started ends with the supervisor.
+            "WANDB_SERVICE": "",
+            **({"WANDB_ENTITY": how["entity"]} if how["entity"] else {}),
+        }
+        if how["mode"] == "shared":
+            given |= {"WANDB_X_PRIMARY": "false", "WANDB_X_UPDATE_FINISH_STATE": "false"}
+        return given
+
+    def _how(self, study: TrackedStudy) -> dict[str, Any]:
+        import wandb
+
+        said = wandb.setup().settings
+        entity, _, project = (self.place or "").rpartition("/")
+        mode = "offline" if self._offline else said.mode
+        return {
+            "entity": entity or said.entity,
+            "project": project or said.project or PROJECT,
+            "mode": "shared" if mode == "online" else mode,
+            "dir": self._offline or study.home,
+        }
+
+    def open(self, study: TrackedStudy) -> None:
+        """Remember the study; runs begin with their first row."""
+        self._study = study
+        self._settings = self._how(study)
+        self._settings["dir"].mkdir(parents=True, exist_ok=True)
+
+    def log(self, rows: Sequence[Row]) -> None:
+        """Hand rows to W&B's own process, which keeps and sends them."""
+        for row in rows:
+            run = self._run(row.member)
+            for name in row.values:
+                if (row.member, name) not in self._charted:
+                    self._charted.add((row.member, name))
+                    run.define_metric(name, step_metric=AXIS)
+            values = {"_timestamp": row.at, **{name: _shown(value) for name, value in row.values.items()}}
+            if row.note is not None:
+                values["phyla/lineage"] = row.note
+                run.notes = f"{run.notes or ''}\n{row.note}".strip()
+            run.log({AXIS: row.progress, **values})
+
+    def _run(self, member: int) -> "wandb.Run":
+        if member not in self._runs:
+            import wandb
+
+            study = self._study
+            quiet = wandb.Settings(console="off", silent=True, x_disable_stats=True, disable_git=True)
+            # In training code that runs in this process, W&B has read what `environment` says.
+            quiet.x_primary = quiet.x_update_finish_state = True
+            self._runs[member] = wandb.init(
+                **self._settings,
+                id=study.run_id(member),
+                name=study.run_name(member),
+                group=study.name,
+                config={"study": dict(study.config), "member": member},
+                resume="allow",
+                reinit="create_new",
+                settings=quiet,
+            )
+        return self._runs[member]
+
+    def close(self) -> None:
+        """Finish the runs; the next one continues them."""
+        runs, self._runs = self._runs, {}
+        self._charted.clear()
+        for run in runs.values():
+            run.finish()
+
+
+def _shown(value: "Value") -> Any:
+    if not isinstance(value, Bins):
+        return value
+    import wandb
+
+    edges = np.asarray([value.low, *value.limits])
+    return wandb.Histogram(np_histogram=(np.asarray(value.counts), edges))

@@ -1,0 +1,95 @@
+"""What goes on beside a run in a thread of its own, so that it neither slows nor ends the run."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, final
+
+from phyla.words import duration
+
+LOG = logging.getLogger("phyla")
+
+EVERY_S = 2.0
+TRIES = 6
+"""Failures in a row after which it is given up; while the run goes on, the waits between double."""
+REST = 4
+"""It rests this many times as long as it took, but no longer than `MOST_S`."""
+MOST_S = 30.0
+PATIENCE_S = 60.0
+"""How long the end of a run waits for it."""
+
+
+@final
+class Beside:
+    """Does something every few seconds while a run goes on, and once more at its end.
+
+    A failure is a warning, and it is tried again; after some in a row it is given up.
+
+    Args:
+        what: what is done, for messages.
+        act: does it.
+        instead: what a person can do once it was given up.
+        close: called in the same thread at the end, and after a failure.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        act: Callable[[], object],
+        instead: str,
+        *,
+        close: Callable[[], object] = lambda: None,
+        every_s: float | None = None,
+    ) -> None:
+        self._what = what
+        self._act = act
+        self._instead = instead
+        self._close = close
+        self._every_s = EVERY_S if every_s is None else every_s
+        self._end = threading.Event()
+        # A daemon: what hangs must not keep the process.
+        self._thread = threading.Thread(target=self._run, name=f"phyla: {what}", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end.set()
+        self._thread.join(PATIENCE_S)
+        if self._thread.is_alive():
+            LOG.warning(
+                "warning: %s does not answer for %s and is given up; %s",
+                *(self._what, duration(PATIENCE_S), self._instead),
+            )
+
+    def _run(self) -> None:
+        failures, wait_s, last = 0, 0.0, False
+        while not last or failures:
+            if last:
+                time.sleep(self._every_s)
+            last = self._end.wait(wait_s)
+            began = time.monotonic()
+            try:
+                self._act()
+                if last:
+                    self._close()
+            except Exception as error:  # noqa: BLE001  # whatever a tracker raises must not harm the study
+                failures += 1
+                given_up = failures >= TRIES
+                if failures == 1 or given_up:
+                    then = f"is given up; {self._instead}" if given_up else "is tried again"
+                    LOG.warning("warning: %s failed: %s: %s; it %s", self._what, type(error).__name__, error, then)
+                try:
+                    self._close()
+                except Exception:  # it has failed already
+                    LOG.debug("closing %s failed", self._what, exc_info=True)
+                if given_up:
+                    return
+                wait_s = self._every_s * 2**failures
+            else:
+                failures, wait_s = 0, max(self._every_s, min(MOST_S, REST * (time.monotonic() - began)))

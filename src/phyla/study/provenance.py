@@ -1,0 +1,133 @@
+"""Where a study's results come from: noted at each start, beside it, so that the start waits for nothing."""
+
+import logging
+import os
+import platform
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phyla import settings
+from phyla.machine import Insert
+from phyla.records import JsonObject, Start, StudyState
+from phyla.words import masked
+
+if TYPE_CHECKING:
+    from phyla.client import LocalClient
+
+LOG = logging.getLogger("phyla")
+DIFF_BYTES = 1_000_000
+GIT_S = 5.0
+"""How long git may take: large repositories on slow disks."""
+PATIENCE_S = 2 * GIT_S
+PACKAGE = re.compile(r"(.+?)-([^-]+)\.(dist|egg)-info")
+
+
+@contextmanager
+def noted(client: "LocalClient", state: StudyState) -> Iterator[None]:
+    """Note in the store how a study was started, in a thread; not where nothing is to be done."""
+    if state is StudyState.COMPLETED:
+        yield
+        return
+    directory, at = Path.cwd(), settings.system_clock()
+
+    def note() -> None:
+        try:
+            facts, diff = collect(client.record.config.get("code"), directory)
+            start = Start(study=client.record.id, at=at, facts=facts, diff=diff)
+            with client.store.transaction(client.record.id, exclusive=False) as tx:
+                tx.apply([Insert(start)])
+        except Exception as error:  # noqa: BLE001  # what nobody may miss must not harm the study
+            LOG.warning("warning: how this study was started could not be noted: %s", error)
+
+    thread = threading.Thread(target=note, name="phyla: provenance", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(PATIENCE_S)
+
+
+def collect(code: Any, directory: Path) -> tuple[JsonObject, str | None]:
+    """Return the facts about this process, and the diff of tracked files to the commit, if there is git."""
+    source = Path(code["file"]).parent if code and Path(code["file"]).is_file() else directory
+    commit, diff = _git(source)
+    facts: dict[str, Any] = {
+        "command": _without_secrets(sys.argv),
+        "directory": str(directory),
+        "code": code and code["now"],
+        "commit": commit,
+        "changed": None if commit is None else bool(diff),
+        "python": platform.python_version(),
+        "packages": packages(sys.path),
+        "variables": {name: masked(value) for name, value in settings.recorded_environment().items()},
+        "machine": {"name": platform.node(), "system": platform.platform(), "cpus": os.cpu_count()},
+        "devices": _devices(),
+    }
+    text = None
+    if diff:
+        text = diff[:DIFF_BYTES].decode("utf-8", "replace")
+        facts["diff_bytes"] = len(diff)
+    return facts, text
+
+
+def _git(directory: Path) -> tuple[str | None, bytes]:
+    """Return the commit, and what differs from it in tracked files; nothing without git or a repository."""
+
+    def output(*words: str) -> bytes:
+        command = ["git", "-C", str(directory), *words]
+        done = subprocess.run(command, capture_output=True, check=True, timeout=GIT_S, stdin=subprocess.DEVNULL)
+        return done.stdout
+
+    try:
+        commit = output("rev-parse", "HEAD").decode().strip()
+        # The user's own diff tools must not run, and the index must not be written.
+        return commit, output(
+            "--no-optional-locks", "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--no-color"
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None, b""
+
+
+def packages(path: Sequence[str]) -> dict[str, str]:
+    """Return the installed packages and their versions, by the names of their folders; nothing is imported."""
+    found: dict[str, str] = {}
+    for entry in path:
+        try:
+            names = [one.name for one in Path(entry or ".").iterdir()]
+        except OSError:
+            continue
+        for name in names:
+            match = PACKAGE.fullmatch(name)
+            if match:
+                # Of several, Python imports the first.
+                found.setdefault(match[1].lower().replace("_", "-"), match[2])
+    return dict(sorted(found.items()))
+
+
+def _devices() -> list[str]:
+    """Return the models of NVIDIA's devices, as the driver tells without a call of a slow program."""
+    models = []
+    for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        try:
+            models += re.findall(r"^Model:\s*(.+?)\s*$", file.read_text(), re.MULTILINE)
+        except OSError:
+            continue
+    return models
+
+
+def _without_secrets(words: Sequence[str]) -> list[str]:
+    """Return a command line without passwords in URLs, and without the values of options for secrets."""
+    told: list[str] = []
+    hide = False
+    for word in words:
+        option, equals, _ = word.partition("=")
+        secret = bool(settings.SECRET.search(option))
+        told.append("***" if hide else f"{option}=***" if equals and secret else masked(word))
+        hide = secret and not equals and word.startswith("-")
+    return told

@@ -1,0 +1,322 @@
+"""Follows a study through its store, and tells trackers what is new."""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from phyla import file_locks
+from phyla.errors import ConfigurationError
+from phyla.integrations.tensorboard import named
+from phyla.integrations.trackers import Row, TrackedStudy, Tracker, Value, made
+from phyla.records import GroupState, JobKind, JobState, JsonObject, StudyRecord, TrialRecord
+from phyla.strategies import describe
+from phyla.study.beside import Beside
+from phyla.study.evaluations import Evaluations
+from phyla.study.places import Places
+
+if TYPE_CHECKING:
+    from phyla.store import Reader, Store
+
+PAGE = 200
+"""Trials, or evaluation groups, that are read in one transaction and logged at once."""
+ABSENT = -1
+
+
+@final
+@dataclass(slots=True, kw_only=True)
+class Cursor:
+    """How much of a member was told.
+
+    Attributes:
+        trial: its newest trial of which anything was told.
+        token: the attempt at it whose reports are told.
+        count: how many reports of that attempt were told, or passed over.
+        at: the highest progress told.
+        floor: where an earlier attempt, or the trial that this one replaces, had come: told already.
+        ended: whether all of the trial was told.
+    """
+
+    trial: int = 0
+    token: int = 0
+    count: int = 0
+    at: int = 0
+    floor: int = ABSENT
+    ended: bool = False
+
+
+@final
+class Feed:
+    """Yields the rows of a study that are new, from a position on; without one from its beginning.
+
+    Trials that failed or were stopped are left out, but for what was told while they ran. Of a trial that was
+    tried again, an attempt counts up to the step where the next one went on.
+    """
+
+    def __init__(
+        self, store: "Store", study: StudyRecord, places: Places, position: JsonObject | None = None
+    ) -> None:
+        told: Any = position or {}
+        self._store = store
+        self._study = study.id
+        self._evaluations = Evaluations(store, study, places) if study.config.get("suites") else None
+        self._cursors = {int(member): Cursor(**its) for member, its in told.get("members", {}).items()}
+        self._groups_after: int = told.get("groups", 0)
+        self._ended: set[int] = set(told.get("ended", ()))
+        self._after = 0
+        self._open: set[int] = set()
+        self._progress: dict[int, int] = {}
+        self._members: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
+
+    def position(self) -> JsonObject:
+        """Return how much was told, as JSON."""
+        members = {str(member): asdict(cursor) for member, cursor in self._cursors.items()}
+        return {"members": members, "groups": self._groups_after, "ended": sorted(self._ended)}
+
+    def batches(self) -> Iterator[list[Row]]:
+        """Yield what is new, in batches of what one transaction read; some are empty."""
+        more = True
+        while more:
+            with self._store.reader(self._study) as reader:
+                now = reader.now()
+                trials = [reader.trial(known) for known in sorted(self._open)]
+                page = reader.trials(after=self._after, limit=PAGE)
+                rows = [row for trial in (*trials, *page) for row in self._trial(reader, trial, now)]
+            self._after = page[-1].id if page else self._after
+            more = len(page) == PAGE
+            yield rows
+        yield from self._evaluated()
+
+    def _trial(self, reader: "Reader", trial: TrialRecord, now: float) -> Iterator[Row]:
+        member = trial.member
+        self._members[trial.id] = member
+        if trial.kind is not JobKind.TRAIN:
+            self._ends[trial.id] = trial.age
+            return
+        if member not in self._progress:
+            self._progress[member] = reader.member(member).joined_steps
+        # As the member's clock goes: weights that are older than it has come take it along.
+        start = max(self._progress[member], trial.age)
+        completed = trial.state is JobState.COMPLETED
+        if trial.ended_at is None:
+            self._open.add(trial.id)
+        else:
+            self._open.discard(trial.id)
+        cursor = self._cursors.setdefault(member, Cursor())
+        told = trial.id < cursor.trial or (trial.id == cursor.trial and cursor.ended)
+        if not told and (completed or trial.ended_at is None):
+            yield from self._rows(reader, trial, cursor, start, now)
+        if completed:
+            assert trial.reached_step is not None
+            self._progress[member] = self._ends[trial.id] = start + max(0, trial.reached_step - trial.start_step)
+
+    def _rows(self, reader: "Reader", trial: TrialRecord, cursor: Cursor, start: int, now: float) -> Iterator[Row]:
+        def row(step: int, values: dict[str, Value], note: str | None = None) -> Row:
+            trained = step - trial.start_step
+            cursor.at = max(cursor.at, start + trained)
+            told = {**values, "phyla/age": trial.age + trained}
+            at = _time(trial, step, now)
+            return Row(member=trial.member, progress=cursor.at, at=at, values=told, note=note)
+
+        if trial.id != cursor.trial:
+            cursor.trial, cursor.token, cursor.ended = trial.id, 0, False
+            values: dict[str, Value] = {f"params/{name}": _value(each) for name, each in trial.params.items()}
+            values |= {"phyla/trial": trial.id, "phyla/generation": trial.generation}
+            note = None
+            if trial.jump_from is not None and trial.parent is not None:
+                source = reader.trial(trial.parent).member
+                values["phyla/source_member"] = source
+                note = (
+                    f"progress {start}: {describe(trial.reason)}; trial {trial.id} starts from trial "
+                    f"{trial.parent} of member {source} and leaves trial {trial.jump_from}"
+                )
+            yield row(trial.start_step, values, note)
+        attempts = [
+            (token, reader.reports(trial.id, token)) for token in range(max(1, cursor.token), trial.token + 1)
+        ]
+        for place, (token, reports) in enumerate(attempts):
+            if token != cursor.token:
+                cursor.token, cursor.count = token, 0
+                cursor.floor = cursor.at if cursor.at > start else ABSENT
+            until = min((later[0].step for _, later in attempts[place + 1 :] if later), default=math.inf)
+            for report in reports[cursor.count :]:
+                if report.step < until and start + report.step - trial.start_step > cursor.floor:
+                    yield row(report.step, dict(report.metrics))
+            cursor.count = len(reports)
+        if trial.state is JobState.COMPLETED:
+            cursor.ended = True
+            if trial.fitness is not None:
+                yield row(trial.reached_step or trial.end_step, {"phyla/fitness": trial.fitness})
+
+    def _evaluated(self) -> Iterator[list[Row]]:
+        """Yield the evaluations that have ended; those that come late are at the progress they belong to."""
+        if self._evaluations is None:
+            return
+        all_ended, after = True, self._groups_after
+        while True:
+            with self._store.reader(self._study) as reader:
+                groups = reader.groups(after=after, limit=PAGE)
+                trials = {group.id: reader.seen(group.seen).trial for group in groups}
+            if not groups:
+                return
+            rows = []
+            for group in groups:
+                after, trial = group.id, trials[group.id] or 0
+                if group.state is GroupState.QUEUED or trial not in self._ends:
+                    self._ended.discard(group.id)
+                    all_ended = False
+                elif group.id not in self._ended:
+                    self._ended.add(group.id)
+                    member, found = self._members[trial], self._evaluations.points_of(group, self._members[trial])
+                    points = [point for point in found if point.replicate == 0]
+                    if points:
+                        at = max(point.evaluated_at for point in points)
+                        values = dict(map(named, points))
+                        rows.append(Row(member=member, progress=self._ends[trial], at=at, values=values))
+                if all_ended:
+                    self._groups_after = group.id
+                    self._ended.discard(group.id)
+            yield rows
+
+
+def _value(value: Any) -> Value:
+    if isinstance(value, bool):
+        return int(value)
+    return value if isinstance(value, (int, float)) else str(value)
+
+
+def _time(trial: TrialRecord, step: int, now: float) -> float:
+    """Return when a trial was at a step: now, or of an ended one where the step lies in its time."""
+    begin, end = trial.started_at, trial.ended_at
+    if begin is None or end is None:
+        return now
+    length = max(1, (trial.reached_step or trial.end_step) - trial.start_step)
+    return begin + (end - begin) * min(1.0, max(0.0, (step - trial.start_step) / length))
+
+
+@final
+class Following:
+    """Tells one tracker what is new in a study; a file remembers how much it was told.
+
+    What fails in the middle is told again from the last position that the file has. Of several processes of this
+    machine that run the study, one tells; when it ends, another one goes on.
+    """
+
+    def __init__(self, tracker: Tracker, store: "Store", study: StudyRecord, places: Places) -> None:
+        self._tracker = tracker
+        self._store = store
+        self._study = study
+        self._places = places
+        self._tracked = tracked(study, places)
+        self._file = position_file(tracker, study, places)
+        self._feed: Feed | None = None
+        self._lock: int | None = None
+
+    def look(self) -> None:
+        """Tell what is new."""
+        if not self._is_the_one():
+            return
+        feed = self._feed
+        if feed is None:
+            self._tracker.open(self._tracked)
+            feed = Feed(self._store, self._study, self._places, self._position())
+        # Until everything was told, the file and not this feed says from where on to go on.
+        self._feed = None
+        for rows in feed.batches():
+            if rows:
+                self._tracker.log(rows)
+                self._remember(feed.position())
+        self._feed = feed
+
+    def close(self) -> None:
+        """Close the tracker; the next look opens it again."""
+        self._feed = None
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            try:
+                self._tracker.close()
+            finally:
+                os.close(lock)
+
+    def _is_the_one(self) -> bool:
+        if self._lock is None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                file_locks.lock(descriptor)
+            except BlockingIOError:
+                os.close(descriptor)
+                return False
+            except OSError:
+                # The file system has no locks: then only this process is known of.
+                pass
+            self._lock = descriptor
+        return True
+
+    def _position(self) -> JsonObject | None:
+        with contextlib.suppress(OSError, ValueError):
+            found: JsonObject = json.loads(self._file.read_text())
+            return found
+        return None
+
+    def _remember(self, position: JsonObject) -> None:
+        draft = self._file.with_suffix(".draft")
+        draft.write_text(json.dumps(position))
+        draft.replace(self._file)
+
+
+def tracked(study: StudyRecord, places: Places) -> TrackedStudy:
+    """Return what trackers know of a study."""
+    shown = ("space", "objective", "strategy", "seed")
+    config = {name: study.config[name] for name in shown if name in study.config}
+    return TrackedStudy(name=study.name, created_at=study.created_at, config=config, home=places.home)
+
+
+def position_file(tracker: Tracker, study: StudyRecord, places: Places) -> Path:
+    """Return the file that says how much a tracker was told of a study; of a study started anew another one."""
+    told = hashlib.sha256(f"{study.created_at!r} {tracker.place}".encode()).hexdigest()[:16]
+    return places.tracking(study.name) / f"{tracker.name}-{told}.json"
+
+
+def checked(trackers: Sequence[str | Tracker]) -> tuple[Tracker, ...]:
+    """Return trackers by their names; raise if one is unknown, or its library is missing."""
+    if isinstance(trackers, str):
+        raise ConfigurationError(f"trackers={trackers!r}: must be a list, as in trackers=[{trackers!r}]")
+    return tuple(map(made, trackers))
+
+
+def environment(trackers: Sequence[Tracker], study: StudyRecord, places: Places) -> dict[str, str]:
+    """Return what trackers give training code."""
+    return {name: text for each in trackers for name, text in each.environment(tracked(study, places)).items()}
+
+
+def follow(trackers: Sequence[Tracker], store: "Store", study: StudyRecord, places: Places) -> ExitStack:
+    """Tell trackers what happens in a study until the stack is closed, each in a thread of its own."""
+    with ExitStack() as stack:
+        for tracker in trackers:
+            following = Following(tracker, store, study, places)
+            output = f" --output {tracker.place}" if tracker.place else " --output PLACE"
+            instead = f"write all of it with: phyla export {study.name} --format {tracker.name}{output}"
+            what = f"the tracker {tracker.name}"
+            stack.enter_context(Beside(what, following.look, instead, close=following.close))
+        return stack.pop_all()
+
+
+def rebuild(tracker: Tracker, store: "Store", study: StudyRecord, places: Places) -> int:
+    """Write all that is stored of a study to a tracker; return how many numbers there were."""
+    tracker.open(tracked(study, places))
+    count = 0
+    try:
+        for rows in Feed(store, study, places).batches():
+            tracker.log(rows)
+            count += sum(len(row.values) for row in rows)
+    finally:
+        tracker.close()
+    return count

@@ -1,0 +1,142 @@
+"""`phyla delete`: only what is the study's, to the end also after a kill; and `phyla status --disk`."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import phyla
+from command_line import Phyla
+from durability import run
+from phyla.errors import StateError
+from phyla.settings import child_environment
+from phyla.study import Places
+from phyla.study.deleting import delete
+
+MEMBERS, TRIALS = 2, 3
+
+
+@phyla.eval_task
+def measure(evaluation: phyla.Evaluation) -> None:
+    evaluation.record(x=float((evaluation.checkpoint.path / "x").read_text()))
+    evaluation.save(curve=np.arange(3))
+
+
+SUITE = phyla.Suite("deep", (measure,), objective=phyla.Maximize("x_mean"))
+
+
+def train(trial: phyla.Trial) -> None:
+    for _ in trial.steps():
+        pass
+    (trial.checkpoint_dir / "x").write_text(str(trial.id))
+    (trial.working_dir / "scratch").write_text("s")
+    trial.report(x=1.0)
+
+
+def made(home: Path, name: str = "doomed") -> phyla.Study:
+    strategy = phyla.PBT(population_size=MEMBERS, steps_per_trial=1, total_steps=TRIALS)
+    return phyla.Study(name, {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("x"), strategy, train, home=home,
+                       suites=[SUITE], retention=phyla.Retention(every_steps=2))  # fmt: skip
+
+
+def left(home: Path) -> list[str]:
+    """Return the files below a home, without those of its store."""
+    files = (path for path in home.rglob("*") if not path.is_dir())
+    return sorted(str(path.relative_to(home)) for path in files if not path.name.startswith("phyla.db"))
+
+
+def test_what_a_study_takes_and_that_nothing_else_is_deleted(tmp_path: Path, cli: Phyla) -> None:
+    made(tmp_path, "other").run()
+    untouched = left(tmp_path)
+    results = made(tmp_path).run()
+    uses = {
+        one["what"]: one for one in json.loads(cli("status", "doomed", "--home", tmp_path, "--disk", "--json"))
+    }
+    kept = [row for row in results.checkpoints() if row.state == "live"]
+    found = [one for what, one in uses.items() if what.startswith("checkpoints: ")]
+    assert sum(one["count"] for one in found) == len(kept)
+    assert sum(one["size_bytes"] for one in found) == sum(row.size_bytes for row in kept)
+    assert uses["checkpoints: best"]["count"] == 1
+    assert uses["checkpoints: newest of members"]["count"] >= 1
+    assert uses["outputs of evaluations"]["count"] == MEMBERS * TRIALS
+    assert uses["database"]["size_bytes"] > 0
+    mine = tmp_path / "work" / "doomed" / "mine.txt"
+    mine.parent.mkdir(parents=True, exist_ok=True)
+    mine.write_text("mine")
+    assert "give --yes doomed" not in cli("delete", "doomed", "--home", tmp_path, "--yes", "other", code=2)
+    assert phyla.load_study("doomed", home=tmp_path).counts() == {"completed": MEMBERS * TRIALS}
+    said = cli("delete", "doomed", "--home", tmp_path, "--yes", "doomed")
+    assert f"deleted doomed: {MEMBERS * TRIALS} trials, " in said
+    assert f"left alone: {mine.parent}: mine.txt" in said
+    assert left(tmp_path) == sorted([*untouched, "work/doomed/mine.txt"])
+    assert not (tmp_path / "checkpoints" / "doomed").exists()
+    assert "there is no study 'doomed'" in cli("delete", "doomed", "--home", tmp_path, "--yes", "doomed", code=2)
+    assert made(tmp_path).run().counts() == {"completed": MEMBERS * TRIALS}
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "again"),
+    [
+        ("delete.before_commit=kill", False),
+        ("checkpoint.before_delete=kill", False),
+        ("checkpoint.before_delete=kill", True),
+    ],
+)
+def test_a_deletion_that_was_killed_goes_on(tmp_path: Path, failpoint: str, again: bool, cli: Phyla) -> None:
+    run(tmp_path, members=MEMBERS, trials=TRIALS)
+    options = tmp_path / "options.json"
+    command = [sys.executable, "-m", "phyla.cli", "delete", "toy", "--home", str(tmp_path), "--yes", "toy"]
+    environment = child_environment({"PHYLA_FAILPOINT": failpoint})
+    killed = subprocess.run(command, env=environment, check=False, capture_output=True, timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    if failpoint.startswith("checkpoint"):
+        assert left(tmp_path / "checkpoints" / "toy")
+        assert "there is no study 'toy'" in cli("status", "toy", "--home", tmp_path, code=2)
+    if again:
+        # To make a study of that name finishes the deletion first.
+        run(tmp_path, members=MEMBERS, trials=TRIALS)
+        assert phyla.load_study("toy", home=tmp_path).counts() == {"completed": MEMBERS * TRIALS}
+        assert not list((tmp_path / "deleting").iterdir())
+    assert "deleted toy: " in cli("delete", "toy", "--home", tmp_path, "--yes", "toy")
+    options.unlink()
+    assert left(tmp_path) == []
+
+
+def test_what_is_worked_on_or_watched_is_not_deleted(tmp_path: Path, cli: Phyla) -> None:
+    study = made(tmp_path)
+    trial = study.ask()
+    assert trial is not None
+    with pytest.raises(StateError, match="'doomed' was not deleted: a process of this machine is running it"):
+        delete("doomed", Places.of(tmp_path))
+    (trial.checkpoint_dir / "x").write_text("1.0")
+    study.tell(trial, metrics={"x": 1.0})
+    assert study.launch is not None
+    study.launch.close()
+    study.run()
+    once = phyla.Following(once=True)
+    phyla.watch("doomed", SUITE, name="watcher", home=tmp_path, following=once)
+    said = cli("delete", "doomed", "--home", tmp_path, "--yes", "doomed", code=1)
+    assert "its checkpoints are watched by 'watcher'; delete that first: phyla delete watcher" in said
+    assert phyla.load_study("doomed", home=tmp_path).counts() == {"completed": MEMBERS * TRIALS}
+    for name in ("watcher", "doomed"):
+        assert f"deleted {name}" in cli("delete", name, "--home", tmp_path, "--yes", name)
+    assert [name for name in left(tmp_path) if not name.startswith("watch/")] == []
+
+
+def test_a_watched_directory_keeps_its_checkpoints(tmp_path: Path, cli: Phyla) -> None:
+    training, home = tmp_path / "training", tmp_path / "home"
+    for step in (100, 200):
+        (training / f"step-{step}").mkdir(parents=True)
+        (training / f"step-{step}" / "x").write_text(str(step))
+        (training / f"step-{step}" / "done").write_text("")
+    before = left(training)
+    phyla.watch(training, SUITE, name="watched", format="marker", options={"marker": "done"}, home=home,
+                following=phyla.Following(once=True))  # fmt: skip
+    assert "snapshots" in cli("status", "watched", "--home", home, "--disk")
+    assert "deleted watched: " in cli("delete", "watched", "--home", home, "--yes", "watched")
+    assert left(training) == before
+    assert [name for name in left(home) if not name.startswith("watch/")] == []

@@ -1,0 +1,94 @@
+"""`phyla watch --tensorboard DIR --on-alert COMMAND`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import phyla
+from command_line import Phyla
+from event_files import logged
+from phyla.errors import ConfigurationError
+from phyla.evaluation import Suite
+
+SUITES = """
+import phyla
+
+@phyla.eval_task
+def accuracy(evaluation):
+    value = float((evaluation.checkpoint.path / "value").read_text())
+    evaluation.record(accuracy=[value + d for d in (-0.01, 0.0, 0.01, 0.02)])
+
+heldout = phyla.Suite("heldout", [accuracy], objective=phyla.Maximize("accuracy_mean"))
+"""
+ALERT = """
+import json, os, sys
+told = {name: value for name, value in os.environ.items() if name.startswith("PHYLA_")}
+with open(sys.argv[1], "a") as file:
+    file.write(json.dumps({"in": json.load(sys.stdin), "environment": told}) + "\\n")
+sys.exit(3)
+"""
+
+
+def write(training: Path, step: int, value: float) -> None:
+    (training / f"step-{step}").mkdir(parents=True)
+    (training / f"step-{step}" / "value").write_text(str(value))
+    (training / f"step-{step}" / "done").write_text("")
+
+
+def test_each_regression_is_told_once_and_the_board_follows(
+    tmp_path: Path, cli: Phyla, caplog: pytest.LogCaptureFixture
+) -> None:
+    training, board, told = tmp_path / "training", tmp_path / "board", tmp_path / "told.jsonl"
+    (tmp_path / "suites.py").write_text(SUITES)
+    (tmp_path / "alert.py").write_text(ALERT)
+    command = f"{sys.executable} '{tmp_path / 'alert.py'}' {told}"
+    words = ("watch", training, "--suite", tmp_path / "suites.py", "--home", tmp_path / "home", "--workers", 0)
+    more = ("--name", "run", "--format", "marker=done", "--once", "--tensorboard", board, "--on-alert", command)
+    watch: tuple[object, ...] = (*words, *more)
+
+    def alerts() -> list[dict[str, dict[str, Any]]]:
+        return [json.loads(line) for line in told.read_text().splitlines()] if told.exists() else []
+
+    write(training, 100, 0.9)
+    cli(*watch)
+    assert alerts() == []
+    write(training, 200, 0.1)
+    cli(*watch)
+    (one,) = alerts()
+    assert (
+        one["in"] | {"run": "run", "suite": "heldout", "task": "accuracy", "step": 200, "test": "welch"}
+        == one["in"]
+    )
+    names = ("RUN", "SUITE", "TASK", "CHECKPOINT", "STEP")
+    assert [one["environment"][f"PHYLA_{name}"] for name in names] == [
+        "run",
+        "heldout",
+        "accuracy",
+        "step-200",
+        "200",
+    ]
+    assert one["environment"]["PHYLA_MESSAGE"].startswith(
+        "regression: heldout/accuracy accuracy 0.105 at step 200"
+    )
+    (warned,) = [one.message for one in caplog.records if "on a regression of run" in one.message]
+    assert warned.endswith("ended with status 3")
+    cli(*watch)
+    assert len(alerts()) == 1
+    write(training, 300, 0.2)
+    cli(*watch)
+    assert [alert["in"]["step"] for alert in alerts()] == [200, 300]
+    found = [(one.step, one.tag) for one in logged(board)["run"] if one.tag == "heldout/accuracy_mean"]
+    assert [step for step, _ in found] == [100, 200, 300]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"), [("no-such-program -x", "no program 'no-such-program'"), ("'", "split")]
+)
+def test_a_command_that_cannot_be_is_refused_at_once(tmp_path: Path, command: str, message: str) -> None:
+    suite = Suite("none", [phyla.EvalTask("none", command=["true"])])
+    with pytest.raises(ConfigurationError, match=message):
+        phyla.watch(tmp_path, suite, on_alert=command, home=tmp_path / "home")
+    assert not (tmp_path / "home").exists()

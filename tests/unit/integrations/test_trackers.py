@@ -1,0 +1,128 @@
+"""Each tracker writes what it is told to the real thing, one run a member, and continues it when reopened."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from event_files import logged
+from phyla.evaluation.points import Bins
+from phyla.integrations.trackers import Row, TrackedStudy, Tracker, made
+from phyla.integrations.trackers.mlflow import MLflow
+from phyla.integrations.trackers.tensorboard import TensorBoard
+from phyla.integrations.trackers.wandb import WandB
+from tracked_runs import mlflow_runs, offline_runs
+
+BINS = Bins(limits=(1.0, 2.0), counts=(3.0, 4.0), low=0.0, high=2.0, total=9.0, squares=15.0)
+FIRST = [
+    Row(member=0, progress=0, at=100.0, values={"params/lr": 0.1, "params/kind": "a"}),
+    Row(member=1, progress=0, at=100.0, values={"params/lr": 0.2}),
+    Row(member=0, progress=1, at=101.0, values={"train/loss": 0.5, "confidence/histogram": BINS}),
+]
+SECOND = [
+    Row(member=1, progress=4, at=104.0, values={"phyla/source_member": 0}, note="took over member 0"),
+    Row(member=0, progress=5, at=105.0, values={"train/loss": 0.25, "a metric (%)": 1.0}),
+]
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> TrackedStudy:
+    return TrackedStudy(name="study", created_at=1.5, config={"seed": 0}, home=tmp_path / "home")
+
+
+def tell(tracker: Tracker, study: TrackedStudy, rows: list[Row]) -> None:
+    tracker.open(study)
+    tracker.log(rows)
+    tracker.close()
+
+
+def test_tensorboard(study: TrackedStudy, tmp_path: Path) -> None:
+    for rows in (FIRST, SECOND):
+        tell(TensorBoard(str(tmp_path / "logs")), study, rows)
+    found = logged(tmp_path / "logs")
+    assert {run: {(one.tag, one.step, one.wall_time) for one in its} for run, its in found.items()} == {
+        "study/member0": {
+            ("params/lr", 0, 100.0),
+            ("params/kind/text_summary", 0, 100.0),
+            ("train/loss", 1, 101.0),
+            ("confidence/histogram", 1, 101.0),
+            ("train/loss", 5, 105.0),
+            ("a_metric____", 5, 105.0),
+        },
+        "study/member1": {
+            ("params/lr", 0, 100.0),
+            ("phyla/source_member", 4, 104.0),
+            ("phyla/lineage/text_summary", 4, 104.0),
+        },
+    }
+    (histogram,) = [one.histogram for one in found["study/member0"] if one.histogram is not None]
+    assert list(histogram.bucket) == [3.0, 4.0]
+
+
+def test_tensorboard_leaves_out_what_it_would_not_show(study: TrackedStudy) -> None:
+    late = [Row(member=0, progress=step, at=1.0, values={"suite/x": 1.0}) for step in (8, 4, 8, 12)]
+    tell(TensorBoard(), study, late)
+    assert [one.step for one in logged(study.home / "tensorboard")["study/member0"]] == [8, 8, 12]
+
+
+# MLflow uses what SQLAlchemy 2.1 deprecates.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_mlflow(study: TrackedStudy, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{tmp_path / 'runs.db'}"
+    for rows in (FIRST, SECOND):
+        tell(MLflow(uri), study, rows)
+    once: dict[str, Any] = {
+        "study/member0": {
+            "params/lr": [(0, 0.1)],
+            "train/loss": [(1, 0.5), (5, 0.25)],
+            "a metric ___": [(5, 1.0)],
+        },
+        "study/member1": {"params/lr": [(0, 0.2)], "phyla/source_member": [(4, 0.0)]},
+    }
+    assert mlflow_runs(uri, "study") == once
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("study")
+    assert experiment is not None
+    runs = {run.data.tags["phyla.member"]: run for run in client.search_runs([experiment.experiment_id])}
+    assert runs["0"].data.tags["params/kind"] == "a"
+    assert runs["1"].data.tags["phyla.lineage.4"] == "took over member 0"
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    # What is there already is not written again, whatever its time.
+    more = [Row(member=0, progress=step, at=step, values={"train/loss": 0.0}) for step in (1, 3)]
+    tell(MLflow(uri, fill=True), study, more)
+    once["study/member0"]["train/loss"] = [(1, 0.5), (3, 0.0), (5, 0.25)]
+    found = mlflow_runs(uri, "study")
+    assert sorted(found["study/member0"]["train/loss"]) == once["study/member0"]["train/loss"]
+
+
+def test_wandb(study: TrackedStudy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for rows in (FIRST, SECOND):
+        tell(WandB("team/project"), study, rows)
+    found = offline_runs(study.home, rows=5)
+    assert set(found) == {study.run_id(0), study.run_id(1)}
+    its = [{name: value for name, value in row.items() if name[0] != "_"} for row in found[study.run_id(0)]]
+    assert its[0] == {"phyla/progress": 0, "params/lr": 0.1, "params/kind": "a"}
+    assert its[-1] == {"phyla/progress": 5, "train/loss": 0.25, "a metric (%)": 1.0}
+    assert [row["_timestamp"] for row in found[study.run_id(1)]] == [100.0, 104.0]
+    assert found[study.run_id(1)][-1]["phyla/lineage"] == "took over member 0"
+    given = WandB("team/project").environment(study)
+    assert given["WANDB_RUN_ID"].replace("{member}", "1") == study.run_id(1)
+    assert (given["WANDB_RESUME"], given["WANDB_RUN_GROUP"]) == ("allow", "study")
+    assert (given["WANDB_ENTITY"], given["WANDB_PROJECT"], given["WANDB_MODE"]) == ("team", "project", "offline")
+
+
+def test_trackers_are_made_by_name() -> None:
+    place = {kind: made(f"{kind.name}=place").place for kind in (TensorBoard, WandB, MLflow)}
+    assert place == {TensorBoard: str(Path.cwd() / "place"), WandB: "place", MLflow: "place"}
+    assert made("mlflow=sqlite:///a=b.db").place == "sqlite:///a=b.db"
+
+
+def test_a_study_that_is_started_anew_gets_new_runs() -> None:
+    def of(created_at: float) -> str:
+        return TrackedStudy(name="s" * 100, created_at=created_at, config={}, home=Path()).run_id(7)
+
+    assert of(1.0) == of(1.0) != of(2.0)
+    assert len(of(1.0)) <= 64
