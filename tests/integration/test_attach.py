@@ -74,8 +74,13 @@ def test_processes_that_start_at_once_make_one_study_and_train_what_workers_woul
     assert facts(results) == undisturbed(tmp_path / "alone")
 
 
-@pytest.mark.parametrize("how", ["trials", "poll"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("how", "number"),
+    [
+        *(("trials", signal.SIGTERM), ("trials", signal.SIGINT), ("trials", signal.SIGKILL)),
+        *(("poll", signal.SIGTERM), ("poll", signal.SIGKILL)),
+    ],
+)
 def test_what_a_process_leaves_behind_is_taken_over_at_once(how: str, number: int, tmp_path: Path) -> None:
     said = tmp_path / "said"
     with attached(tmp_path, how=how, said=str(said), sleep_s=0.02) as process:
