@@ -143,7 +143,9 @@ def test_an_exception_fails_the_trial_and_comes_through(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("entered", [False, True])
-def test_leaving_the_loop_gives_the_trial_back(entered: bool, tmp_path: Path) -> None:
+def test_leaving_the_loop_gives_the_trial_back(
+    entered: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     job = phyla.attach(make(tmp_path))
     if entered:
         job.__enter__()
@@ -151,6 +153,7 @@ def test_leaving_the_loop_gives_the_trial_back(entered: bool, tmp_path: Path) ->
         (trial.checkpoint_dir / "w.txt").write_text("1.0")
         trial.report(loss=1.0)
         break
+    assert entered or "the loop was left during trial 1, which goes back to the queue" in caplog.text
     for trial in job.trials():
         assert trial.id != 1 or (trial.token, list(trial.checkpoint_dir.iterdir())) == (2, [])
         train(trial)
