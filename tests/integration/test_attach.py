@@ -74,8 +74,13 @@ def test_processes_that_start_at_once_make_one_study_and_train_what_workers_woul
     assert facts(results) == undisturbed(tmp_path / "alone")
 
 
-@pytest.mark.parametrize("how", ["trials", "poll"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("how", "number"),
+    [
+        *(("trials", signal.SIGTERM), ("trials", signal.SIGINT), ("trials", signal.SIGKILL)),
+        *(("poll", signal.SIGTERM), ("poll", signal.SIGKILL)),
+    ],
+)
 def test_what_a_process_leaves_behind_is_taken_over_at_once(how: str, number: int, tmp_path: Path) -> None:
     said = tmp_path / "said"
     with attached(tmp_path, how=how, said=str(said), sleep_s=0.02) as process:
@@ -138,7 +143,9 @@ def test_an_exception_fails_the_trial_and_comes_through(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("entered", [False, True])
-def test_leaving_the_loop_gives_the_trial_back(entered: bool, tmp_path: Path) -> None:
+def test_leaving_the_loop_gives_the_trial_back(
+    entered: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     job = phyla.attach(make(tmp_path))
     if entered:
         job.__enter__()
@@ -146,6 +153,7 @@ def test_leaving_the_loop_gives_the_trial_back(entered: bool, tmp_path: Path) ->
         (trial.checkpoint_dir / "w.txt").write_text("1.0")
         trial.report(loss=1.0)
         break
+    assert entered or "the loop was left during trial 1, which goes back to the queue" in caplog.text
     for trial in job.trials():
         assert trial.id != 1 or (trial.token, list(trial.checkpoint_dir.iterdir())) == (2, [])
         train(trial)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import phyla
-from jax_ppo.ppo import ADAM, ENVIRONMENTS, Agent, _move, fresh
+from jax_ppo.ppo import _move
 from jax_ppo.study import SPACE, make_study, start, train
 
 
@@ -54,12 +54,3 @@ def test_gathering_on_the_device_is_loading_from_the_checkpoint_also_after_a_res
     run(resumed, 4, keeps=True, batches=1)
     run(make_study(**options, home=tmp_path / "files"), 4, keeps=False)
     assert facts(resumed) == found
-
-
-def test_agents_of_one_seed_are_the_same_alone_and_in_a_population() -> None:
-    alone: Agent = fresh(jnp.asarray(7, jnp.uint32))
-    many: Agent = jax.vmap(fresh)(jnp.asarray([3, 7], jnp.uint32))
-    for one, two in zip(jax.tree.leaves(alone), jax.tree.leaves(many), strict=True):
-        assert np.array_equal(one, two[1])
-    assert alone.physics.shape == (ENVIRONMENTS, 4)
-    assert jax.tree.structure(alone.adam) == jax.tree.structure(ADAM.init(alone.weights))

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import logging
 import os
 import signal
 import threading
@@ -30,6 +31,8 @@ from phyla.study.results import Results
 from phyla.study.running import checked_kinds
 from phyla.study.study import LEASE_S, Study
 from phyla.worker import Launch, Trial, Worker, session_of
+
+LOG = logging.getLogger("phyla")
 
 
 class _GivenBack(BaseException):
@@ -150,6 +153,12 @@ class Attached:
         finally:
             # In a `with` statement it becomes known whether an exception ended the loop.
             if not self._in_with:
+                if self._trial is not None:
+                    LOG.warning(
+                        "the loop was left during trial %d, which goes back to the queue; for an error to count "
+                        "as a failed attempt, write: with phyla.attach(...) as job",
+                        self._trial.id,
+                    )
                 self._leave(None)
 
     def member(self) -> AttachedMember:
