@@ -89,7 +89,8 @@ def train(trial: phyla.Trial) -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    batches = Batches(*trial.worker["train"], seed=trial.seed)
+    images, labels = trial.worker["train"]
+    batches = Batches(images, labels, trial.seed)
     validation = DataLoader(TensorDataset(*trial.worker["validation"]), batch_size=497)
     trainer.fit(Digits(**trial.params.flat()), batches, validation, ckpt_path=callback.ckpt_path)
 

@@ -25,6 +25,9 @@ pytestmark = pytest.mark.xdist_group("frameworks")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
 NAMES = ("digits_pytorch", "digits_lightning", "text_huggingface", "digits_jax")
 
+CACHED = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+"""So that JAX compiles once for all processes."""
+
 
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> Any:
@@ -35,7 +38,12 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Any:
         folder = tmp_path_factory.mktemp(example)
         done = subprocess.run(
             [sys.executable, framework_study.__file__, EXAMPLES / f"{example}.py", folder],
-            env={**os.environ, "HF_HUB_OFFLINE": "1"},
+            env={
+                **os.environ,
+                "HF_HUB_OFFLINE": "1",
+                "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+                **CACHED,
+            },
             capture_output=True,
             text=True,
             timeout=200,
