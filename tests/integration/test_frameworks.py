@@ -15,7 +15,7 @@ import pytest
 import framework_study
 import phyla
 from framework_study import KILLED, STOPPED
-from phyla.errors import StudyFailed
+from phyla.errors import ConfigurationError, StudyFailed
 from phyla.records import JobState
 from phyla.study import Results, load_study
 
@@ -317,3 +317,35 @@ def test_arguments_of_a_trainer_that_cannot_work_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert why in refused(lambda trial: sft(trial, **options), tmp_path)
+
+
+# Orbax
+
+
+def test_what_orbax_saves_in_the_background_is_there_before_phyla_commits(tmp_path: Path) -> None:
+    from phyla.integrations.jax import OrbaxCheckpoint
+
+    strategy = phyla.PBT(population_size=1, steps_per_trial=4, total_steps=12)
+    study = phyla.Study("orbax", {"lr": phyla.Float(0.1, 0.2)}, phyla.Minimize("loss"), strategy, home=tmp_path)
+    state = {"weights": np.arange(10_000_000, dtype=np.float32)}
+    trial = study.ask()
+    assert trial is not None
+    with OrbaxCheckpoint(trial) as checkpoint:
+        assert checkpoint.load(state) is state
+        assert checkpoint.save(state)
+    assert [entry.name for entry in trial.checkpoint_dir.iterdir()] == ["state"], "it is still being written"
+    study.tell(trial, metrics={"loss": 0.0})
+
+    trial = study.ask()
+    assert trial is not None
+    with OrbaxCheckpoint(trial) as checkpoint:
+        assert np.array_equal(
+            checkpoint.load({"weights": np.zeros(10_000_000, np.float32)})["weights"], state["weights"]
+        )
+    (trial.checkpoint_dir / "other.npy").write_bytes(b"x")
+    study.tell(trial, metrics={"loss": 0.0})
+
+    trial = study.ask()
+    assert trial is not None
+    with OrbaxCheckpoint(trial) as checkpoint, pytest.raises(ConfigurationError, match=r"has .*other\.npy"):
+        checkpoint.load(state)
