@@ -15,7 +15,7 @@ import pytest
 import framework_study
 import phyla
 from framework_study import KILLED, STOPPED
-from phyla.errors import StudyFailed
+from phyla.errors import ConfigurationError, StudyFailed
 from phyla.records import JobState
 from phyla.study import Results, load_study
 
@@ -24,6 +24,9 @@ pytestmark = pytest.mark.xdist_group("frameworks")
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
 NAMES = ("digits_pytorch", "digits_lightning", "text_huggingface", "digits_jax")
+
+CACHED = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+"""So that JAX compiles once for all processes."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +38,12 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Any:
         folder = tmp_path_factory.mktemp(example)
         done = subprocess.run(
             [sys.executable, framework_study.__file__, EXAMPLES / f"{example}.py", folder],
-            env={**os.environ, "HF_HUB_OFFLINE": "1"},
+            env={
+                **os.environ,
+                "HF_HUB_OFFLINE": "1",
+                "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+                **CACHED,
+            },
             capture_output=True,
             text=True,
             timeout=200,
@@ -309,3 +317,35 @@ def test_arguments_of_a_trainer_that_cannot_work_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert why in refused(lambda trial: sft(trial, **options), tmp_path)
+
+
+# Orbax
+
+
+def test_what_orbax_saves_in_the_background_is_there_before_phyla_commits(tmp_path: Path) -> None:
+    from phyla.integrations.jax import OrbaxCheckpoint
+
+    strategy = phyla.PBT(population_size=1, steps_per_trial=4, total_steps=12)
+    study = phyla.Study("orbax", {"lr": phyla.Float(0.1, 0.2)}, phyla.Minimize("loss"), strategy, home=tmp_path)
+    state = {"weights": np.arange(10_000_000, dtype=np.float32)}
+    trial = study.ask()
+    assert trial is not None
+    with OrbaxCheckpoint(trial) as checkpoint:
+        assert checkpoint.load(state) is state
+        assert checkpoint.save(state)
+    assert [entry.name for entry in trial.checkpoint_dir.iterdir()] == ["state"], "it is still being written"
+    study.tell(trial, metrics={"loss": 0.0})
+
+    trial = study.ask()
+    assert trial is not None
+    with OrbaxCheckpoint(trial) as checkpoint:
+        assert np.array_equal(
+            checkpoint.load({"weights": np.zeros(10_000_000, np.float32)})["weights"], state["weights"]
+        )
+    (trial.checkpoint_dir / "other.npy").write_bytes(b"x")
+    study.tell(trial, metrics={"loss": 0.0})
+
+    trial = study.ask()
+    assert trial is not None
+    with OrbaxCheckpoint(trial) as checkpoint, pytest.raises(ConfigurationError, match=r"has .*other\.npy"):
+        checkpoint.load(state)

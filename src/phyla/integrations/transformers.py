@@ -50,13 +50,13 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
         if state.max_steps < self._steps.end:
             raise ConfigurationError(
                 f"the Trainer ends at step {state.max_steps}, and this trial at its step {self._steps.end}; write "
-                f"TrainingArguments(max_steps=...) with the strategy's total_steps, for the learning rate's "
+                "TrainingArguments(max_steps=...) with the strategy's total_steps, for the learning rate's "
                 "schedule goes by it"
             )
-        if self.trial.source is not None and self.trial.progress is None:
-            optimizer, scheduler = kwargs["optimizer"], kwargs["lr_scheduler"]
-            groups = optimizer.param_groups
-            wanted = self._hyperparameters or _of(args, groups, kwargs["model"])
+        optimizer, scheduler = kwargs["optimizer"], kwargs["lr_scheduler"]
+        groups = optimizer.param_groups
+        wanted = self._hyperparameters or _of(args, groups, kwargs["model"])
+        if self.trial.progress is None:
             made = {
                 name: value if isinstance(value, list) else [value] * len(groups)
                 for name, value in wanted.items()
