@@ -328,7 +328,7 @@ def _ledger(view: Reader, of: Sequence[Suite]) -> dict[str, Any]:
             for gpus in ((0, 0), (2, 2), (1, 8))
             for holding in (None, *(row.id for row in seen))
         ],
-        "waiting gpus": view.waiting_gpus(),
+        "waiting gpus": sorted(view.waiting_gpus().items()),
         "not before": view.next_not_before(),
         "held paths": view.held_paths(),
     }

@@ -77,7 +77,6 @@ def everybody(process: Forked) -> None:
 
 
 SIGNALS: dict[str, tuple[str, list[str], Callable[[Forked], None]]] = {
-    "TERM": ("SIGTERM", [], Forked.terminate),
     "group": ("SIGTERM", [], lambda process: os.killpg(process.pid, signal.SIGTERM)),
     "USR1": ("SIGUSR1", ["--stop-signal", "USR1"], lambda process: process.send_signal(signal.SIGUSR1)),
     "everybody": ("SIGUSR1", ["--stop-signal", "usr1"], everybody),
