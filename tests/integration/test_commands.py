@@ -133,7 +133,8 @@ def test_a_script_with_a_mistake_ends_the_study_at_its_second_try(tmp_path: Path
     assert ".txt:\nscript.sh: 2: no-such-command" in error
     assert sum(trial.failures for trial in results.trials()) <= 4
     assert "exit status 127" in cli("--home", tmp_path, "status", "commands")
-    assert "no-such-command: not found" in cli("--home", tmp_path, "trials", "commands")
+    for look in ("trials", "doctor"):
+        assert "no-such-command: not found" in cli("--home", tmp_path, look, "commands")
 
 
 def test_a_signal_a_time_out_and_what_cannot_start_are_told_apart(tmp_path: Path) -> None:
