@@ -3,7 +3,7 @@
 A shell script of one second, which reports ten times and saves a small file, is run in a bare loop, and as the
 trials of a study with one member, whose command it is. The script sleeps, so that a busy machine changes little.
 How long it takes to start the process that keeps what a command starts is measured by itself, since that is the
-same for trials of an hour.
+same for trials of an hour. Overheads are those of the faster half of the trials.
 """
 
 import argparse
@@ -60,6 +60,11 @@ def trials(folder: Path, count: int, number: int) -> list[float]:
     return [later - earlier for earlier, later in pairwise(claimed)]
 
 
+def fast(seconds: list[float]) -> float:
+    """Return the median of the faster half, in which others on the machine take less part."""
+    return statistics.median(sorted(seconds)[: len(seconds) // 2])
+
+
 def main() -> None:
     """Measure, print a table, and write the results as JSON."""
     parser = argparse.ArgumentParser()
@@ -75,10 +80,10 @@ def main() -> None:
             found["contained"] += bare(folder, args.trials, contained=True)
             found["trials of a study"] += trials(folder, args.trials, number)
         machine = facts(folder)
-    loop, kept, study = (statistics.median(values) for values in found.values())
-    print(f"{'':20}{'median':>10}{'worst':>10}")
+    loop, kept, study = map(fast, found.values())
+    print(f"{'':20}{'fast':>10}{'median':>10}{'worst':>10}")
     for label, values in found.items():
-        print(f"{label:20}{statistics.median(values):>8.3f} s{max(values):>8.3f} s")
+        print(f"{label:20}{fast(values):>8.3f} s{statistics.median(values):>8.3f} s{max(values):>8.3f} s")
     beside, whole = (study - kept) / loop, study / loop - 1
     print(
         f"overhead {beside:.1%} besides the start of the process (wanted: at most {MOST:.0%}), {whole:.1%} with it"

@@ -133,7 +133,8 @@ def test_a_script_with_a_mistake_ends_the_study_at_its_second_try(tmp_path: Path
     assert ".txt:\nscript.sh: 2: no-such-command" in error
     assert sum(trial.failures for trial in results.trials()) <= 4
     assert "exit status 127" in cli("--home", tmp_path, "status", "commands")
-    assert "no-such-command: not found" in cli("--home", tmp_path, "trials", "commands")
+    for look in ("trials", "doctor"):
+        assert "no-such-command: not found" in cli("--home", tmp_path, look, "commands")
 
 
 def test_a_signal_a_time_out_and_what_cannot_start_are_told_apart(tmp_path: Path) -> None:
@@ -177,6 +178,7 @@ def test_exit_status_75_gives_the_trial_back_without_a_failure_and_without_a_hot
         (GOOD + 'echo "{\\"loss\\": [1]}" >> "$2"', "jsonl, line 2: report.loss=.1.*: a metric is a number"),
         ('echo "{\\"step\\": 3, \\"saved\\": true}" >> "$2"', "line 1: there is nothing in {save_to}"),
         ('echo 1 > "$1/x"; echo "{\\"step\\": 99, \\"saved\\": true}" >> "$2"', "line 1: save_progress.step=99"),
+        ('printf "{\\"loss\\"" >> "$2"; echo crashed >&2; exit 3', "CommandFailed: exit status 3: crashed"),
         ('rm "$2"', "the command deleted .*metrics-2.jsonl"),
     ],
 )  # fmt: skip
@@ -226,6 +228,31 @@ def test_100_mb_of_binary_output_fill_no_memory(tmp_path: Path) -> None:
     assert len(error) < 5000
     assert all(char.isprintable() or char == "\n" for char in error + str(caught.value))
     assert (tmp_path / "work/commands/trial-1/stdout-1.txt").stat().st_size == 100_000_000
+
+
+def test_a_script_that_writes_tensorboard_files_and_reads_the_environment_needs_no_change(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import json, os, pathlib\n"
+        "from tensorboardX import SummaryWriter\n"
+        "params = json.loads(os.environ['PHYLA_PARAMS'])\n"
+        "assert params == json.load(open(os.environ['PHYLA_PARAMS_FILE'])) and list(params) == ['lr']\n"
+        "pathlib.Path(os.environ['PHYLA_SAVE_TO'], 'x').write_text(os.environ['NOTE'])\n"
+        "with SummaryWriter('runs/mine') as writer:\n"
+        "    for step in range(int(os.environ['PHYLA_START_STEP']), int(os.environ['PHYLA_END_STEP'])):\n"
+        "        writer.add_scalar('eval/loss', params['lr'], step + 1)\n"
+    )
+    command = phyla.Command(
+        [sys.executable, str(tmp_path / "train.py")],
+        tensorboard={"loss": ("runs/**/*tfevents*", "eval/loss")},
+        env={"NOTE": "{member} of {trial}"},
+        cwd="{working_dir}",
+    )
+    results = study(tmp_path, command, trials=1).run()
+    (trial,) = results.trials()
+    assert [one.step for one in results.reports(trial.id)] == [*range(1, 11)]
+    assert trial.fitness == pytest.approx(trial.params["lr"])
+    assert results.best is not None
+    assert (results.best.checkpoint.path / "x").read_text() == "0 of 1"
 
 
 def test_a_command_that_forks_away_leaves_nothing_running(tmp_path: Path) -> None:

@@ -156,8 +156,9 @@ class Cause:
         """Return what was raised, where, and which log has the traceback, on one line."""
         line = "" if self.line is None else f", line {self.line}"
         place = "" if self.file is None else f" ({self.file}{line})"
-        what = "it is also" if self.line is None else "the full traceback is"
-        return f"{self.error}{place}" + ("" if self.log is None else f"; {what} in {self.log}")
+        # What a command printed is in files of its own, which its error names.
+        traceback = "" if self.log is None or self.line is None else f"; the full traceback is in {self.log}"
+        return f"{self.error}{place}{traceback}"
 
     def to_json(self) -> JsonObject:
         """Return it as JSON."""

@@ -300,6 +300,8 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
     else:
         read = ", every byte" if digests else ""
         yield _ok(about, f"{study.state}, {counted(len(rows), 'checkpoint')} as they should be{read}")
+    if study.state is StudyState.FAILED:
+        yield _warn(f"{about} failure", study.message or "it has failed", f"fix it, then run {study.name} again")
     if damaged:
         texts = "; ".join(f"{row.error}" for row in damaged[:PROBLEMS_SHOWN])
         yield _warn(

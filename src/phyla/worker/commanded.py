@@ -155,8 +155,8 @@ class _Run:
                 process.terminate()
             elif ends_at is not None and now >= ends_at:
                 process.kill()
-        # What was killed may have left half a line.
-        self._read(last=status >= 0)
+        # What died may have left half a line.
+        self._read(last=status == 0)
         return status
 
     def _read(self, *, last: bool = False) -> None:
@@ -199,7 +199,7 @@ class _Run:
 
     def _conclude(self, arguments: Sequence[str], status: int) -> None:
         trial, session = self.trial, self.session
-        if self.bad is not None:
+        if self.bad is not None and (self.asked or status == 0):
             raise self.bad
         if self.late:
             raise self._failed(f"time-out after {self.command.timeout_s:g} s", arguments)

@@ -196,6 +196,7 @@ class EventFiles:
                     header = file.read(_HEADER.size)
                     length = _HEADER.unpack(header)[0] if len(header) == _HEADER.size else 0
                     if length > LINE_BYTES << 10:
+                        self._at[path] = file.seek(0, 2)
                         raise MetricsUnreadable(f"{path} is not an event file of TensorBoard")
                     body = file.read(length + 4)
                     if len(header) < _HEADER.size or len(body) < length + 4:

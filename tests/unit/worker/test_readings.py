@@ -121,6 +121,8 @@ def test_scalars_of_tensorboard_are_read_while_they_are_written(tmp_path: Path) 
     file.write_bytes(whole + b"\xff" * 100)
     with pytest.raises(MetricsUnreadable, match="is not an event file"):
         list(events.read())
+    # It is said once.
+    assert list(events.read()) == []
 
 
 def test_scalars_that_are_stored_as_tensors_are_read(tmp_path: Path) -> None:
