@@ -1,11 +1,13 @@
 """Each tracker writes what it is told to the real thing, one run a member, and continues it when reopened."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from event_files import logged
+from phyla.errors import ConfigurationError
 from phyla.evaluation.points import Bins
 from phyla.integrations.trackers import Row, TrackedStudy, Tracker, made
 from phyla.integrations.trackers.mlflow import MLflow
@@ -126,3 +128,13 @@ def test_a_study_that_is_started_anew_gets_new_runs() -> None:
 
     assert of(1.0) == of(1.0) != of(2.0)
     assert len(of(1.0)) <= 64
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("tensorboard", "tensorboardX"), ("wandb", "wandb"), ("mlflow", "mlflow"), ("mlflow", "alembic")],
+)
+def test_a_library_that_is_missing_is_named(name: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigurationError, match=rf'tracker {name} needs {module}: pip install "phyla\[{name}\]"'):
+        made(name)

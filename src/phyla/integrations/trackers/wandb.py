@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 import numpy as np
 
 from phyla.evaluation.points import Bins
-from phyla.integrations.trackers import Row, TrackedStudy
+from phyla.integrations.trackers import Row, TrackedStudy, check_installed
 
 if TYPE_CHECKING:
     import wandb
@@ -33,10 +33,7 @@ class WandB:
     name: ClassVar[str] = "wandb"
 
     def __init__(self, place: str | None = None, *, offline: Path | None = None) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise ImportError('it needs wandb: pip install "phyla[wandb]"') from error
+        check_installed("the tracker wandb", "wandb", extra="wandb")
         self.place = place
         self._offline = offline
         self._runs: dict[int, wandb.Run] = {}
