@@ -1,5 +1,7 @@
 """Each tracker writes what it is told to the real thing, one run a member, and continues it when reopened."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -138,3 +140,26 @@ def test_a_library_that_is_missing_is_named(name: str, module: str, monkeypatch:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigurationError, match=rf'tracker {name} needs {module}: pip install "phyla\[{name}\]"'):
         made(name)
+
+
+ONLINE = """
+import sys
+from pathlib import Path
+from phyla.integrations.trackers import TrackedStudy
+from phyla.integrations.trackers.wandb import WandB
+WandB().environment(TrackedStudy(name="study", created_at=1.0, config={}, home=Path(sys.argv[1])))
+"""
+
+
+def test_wandb_that_is_online_needs_a_key(tmp_path: Path) -> None:
+    # In a process of its own, since W&B reads the environment once a process; and keys are in the user's home.
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "NETRC"))}
+    done = subprocess.run(
+        [sys.executable, "-c", ONLINE, tmp_path],
+        env={**clean, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "W&B knows no API key: run `wandb login` first, or set WANDB_MODE=offline" in done.stderr
