@@ -123,7 +123,7 @@ def _export_runs(results: "Results", written: Format, output: str | None) -> Non
         else:
             count = results.write_tracker(MLflow(output, fill=True))
     except ImportError as error:
-        raise UsageError(f"--format {written}: {error}") from error
+        raise UsageError(str(error)) from error
     print(f"wrote {counted(count, 'value')} of {results.name} to {output}")
 
 

@@ -49,6 +49,7 @@ class Beside:
         self._close = close
         self._every_s = EVERY_S if every_s is None else every_s
         self._end = threading.Event()
+        self._left = False
         # A daemon: what hangs must not keep the process.
         self._thread = threading.Thread(target=self._run, name=f"phyla: {what}", daemon=True)
 
@@ -62,6 +63,7 @@ class Beside:
         self._end.set()
         self._thread.join(PATIENCE_S)
         if self._thread.is_alive():
+            self._left = True
             LOG.warning(
                 "warning: %s does not answer for %s and is given up; %s",
                 *(self._what, duration(PATIENCE_S), self._instead),
@@ -79,6 +81,8 @@ class Beside:
                 if last:
                     self._close()
             except Exception as error:  # noqa: BLE001  # whatever a tracker raises must not harm the study
+                if self._left:
+                    return
                 failures += 1
                 given_up = failures >= TRIES
                 if failures == 1 or given_up:

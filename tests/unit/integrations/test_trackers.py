@@ -1,11 +1,15 @@
 """Each tracker writes what it is told to the real thing, one run a member, and continues it when reopened."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from event_files import logged
+from phyla.errors import ConfigurationError
 from phyla.evaluation.points import Bins
 from phyla.integrations.trackers import Row, TrackedStudy, Tracker, made
 from phyla.integrations.trackers.mlflow import MLflow
@@ -126,3 +130,36 @@ def test_a_study_that_is_started_anew_gets_new_runs() -> None:
 
     assert of(1.0) == of(1.0) != of(2.0)
     assert len(of(1.0)) <= 64
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("tensorboard", "tensorboardX"), ("wandb", "wandb"), ("mlflow", "mlflow"), ("mlflow", "alembic")],
+)
+def test_a_library_that_is_missing_is_named(name: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigurationError, match=rf'tracker {name} needs {module}: pip install "phyla\[{name}\]"'):
+        made(name)
+
+
+ONLINE = """
+import sys
+from pathlib import Path
+from phyla.integrations.trackers import TrackedStudy
+from phyla.integrations.trackers.wandb import WandB
+WandB().environment(TrackedStudy(name="study", created_at=1.0, config={}, home=Path(sys.argv[1])))
+"""
+
+
+def test_wandb_that_is_online_needs_a_key(tmp_path: Path) -> None:
+    # In a process of its own, since W&B reads the environment once a process; and keys are in the user's home.
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "NETRC"))}
+    done = subprocess.run(
+        [sys.executable, "-c", ONLINE, tmp_path],
+        env={**clean, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "W&B knows no API key: run `wandb login` first, or set WANDB_MODE=offline" in done.stderr

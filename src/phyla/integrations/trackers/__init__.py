@@ -1,6 +1,7 @@
 """Trackers: where a study's metrics, hyperparameters, lineage and evaluations are shown, one run a member."""
 
 import hashlib
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +93,13 @@ class Tracker(Protocol):
         ...
 
 
+def check_installed(tracker: str, *modules: str, extra: str) -> None:
+    """Raise ImportError that tells what to install; imports nothing, which may take seconds."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise ImportError(f'{tracker} needs {module}: pip install "phyla[{extra}]"')
+
+
 def made(tracker: str | Tracker) -> Tracker:
     """Return a tracker from `NAME` or `NAME=PLACE`; one that is made already as it is.
 
@@ -108,4 +116,4 @@ def made(tracker: str | Tracker) -> Tracker:
     try:
         return kind(place or None)
     except ImportError as error:
-        raise ConfigurationError(f"--tracker {tracker}: {error}") from error
+        raise ConfigurationError(str(error)) from error

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, final
 
 from phyla import settings
-from phyla.integrations.trackers import Row, TrackedStudy
+from phyla.integrations.trackers import Row, TrackedStudy, check_installed
 
 MOST: Final = 1000
 """Metrics that MLflow takes in one request."""
@@ -27,11 +27,7 @@ class MLflow:
     name: ClassVar[str] = "mlflow"
 
     def __init__(self, place: str | None = None, *, fill: bool = False) -> None:
-        try:
-            import mlflow  # noqa: F401
-            import sqlalchemy  # noqa: F401
-        except ImportError as error:
-            raise ImportError('it needs mlflow-skinny: pip install "phyla[mlflow]"') from error
+        check_installed("the tracker mlflow", "mlflow", "alembic", extra="mlflow")
         self.place = place
         self._fill = fill
         self._runs: dict[int, str] = {}

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
+from phyla.integrations import trackers
 from phyla.integrations.trackers import Row, TrackedStudy
 from phyla.settings import system_clock
 
@@ -96,10 +97,7 @@ def folder_name(run: str) -> str:
 
 def check_installed() -> None:
     """Raise ImportError that tells what to install."""
-    try:
-        import tensorboardX  # noqa: F401
-    except ImportError as error:
-        raise ImportError('TensorBoard files need tensorboardX: pip install "phyla[tensorboard]"') from error
+    trackers.check_installed("the tracker tensorboard", "tensorboardX", extra="tensorboard")
 
 
 def write_event(writer: "RecordWriter", **fields: Any) -> None:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
+from phyla.errors import ConfigurationError
 from phyla.evaluation.points import Bins
-from phyla.integrations.trackers import Row, TrackedStudy
+from phyla.integrations.trackers import Row, TrackedStudy, check_installed
 
 if TYPE_CHECKING:
     import wandb
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 PROJECT = "phyla"
 AXIS = "phyla/progress"
+INIT_TIMEOUT_S = 20.0
 
 
 @final
@@ -33,17 +35,18 @@ class WandB:
     name: ClassVar[str] = "wandb"
 
     def __init__(self, place: str | None = None, *, offline: Path | None = None) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise ImportError('it needs wandb: pip install "phyla[wandb]"') from error
+        check_installed("the tracker wandb", "wandb", extra="wandb")
         self.place = place
         self._offline = offline
         self._runs: dict[int, wandb.Run] = {}
         self._charted: set[tuple[int, str]] = set()
 
     def environment(self, study: TrackedStudy) -> Mapping[str, str]:
-        """Return what lets `wandb.init()` in training code continue the run of the member."""
+        """Return what lets `wandb.init()` in training code continue the run of the member.
+
+        Raises:
+            ConfigurationError: W&B is online, and nobody has logged in.
+        """
         how = self._how(study)
         given = {
             "WANDB_RUN_ID": study.run_id("{member}"),
@@ -58,6 +61,14 @@ class WandB:
             **({"WANDB_ENTITY": how["entity"]} if how["entity"] else {}),
         }
         if how["mode"] == "shared":
+            import wandb
+
+            # In a thread beside training nobody can be asked.
+            if not wandb.login(prompt=False, verify=False):
+                raise ConfigurationError(
+                    "the tracker wandb is online, and W&B knows no API key: run `wandb login` first, or set "
+                    "WANDB_MODE=offline"
+                )
             given |= {"WANDB_X_PRIMARY": "false", "WANDB_X_UPDATE_FINISH_STATE": "false"}
         return given
 
@@ -100,6 +111,8 @@ class WandB:
 
             study = self._study
             quiet = wandb.Settings(console="off", silent=True, x_disable_stats=True, disable_git=True)
+            # It is tried again.
+            quiet.init_timeout = INIT_TIMEOUT_S
             # In training code that runs in this process, W&B has read what `environment` says.
             quiet.x_primary = quiet.x_update_finish_state = True
             self._runs[member] = wandb.init(
