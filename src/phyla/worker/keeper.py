@@ -24,7 +24,7 @@ GIVE_UP_S = 10.0
 """Seconds after which a process that cannot be ended is left alone."""
 _ROUND_S = 0.02
 _PR_SET_CHILD_SUBREAPER = 36
-_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _DEFAULT = (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 
 
