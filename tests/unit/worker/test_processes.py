@@ -21,7 +21,7 @@ found = [
     subprocess.Popen(sleep),
     subprocess.Popen(sleep, start_new_session=True),
     # Neither the mark in its environment, nor its parent, nor its session is left.
-    subprocess.Popen(["env", "-i", "setsid", "sh", "-c", f"sleep 1000 & echo $! > {folder}/away; sleep 1000"]),
+    subprocess.Popen(["env", "-i", "setsid", "sh", "-c", f"sleep 1000 & echo $! > {folder}/away; wait"]),
 ]
 if os.fork() == 0:
     os.setsid()
