@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from phyla import settings
 from phyla.cli import options
+from phyla.cli.check import check
 from phyla.cli.evaluations import evaluations
 from phyla.cli.export import compare, export, report
 from phyla.cli.maintenance import change, doctor, gc, stop
@@ -61,7 +62,7 @@ app = typer.Typer(
 )
 
 PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "Run": (run, worker, watch, change, stop, replay, simulate),
+    "Run": (run, check, worker, watch, change, stop, replay, simulate),
     "Look": (status, best, trials, evaluations, compare, report, export),
     "Look after": (gc, doctor),
 }

@@ -6,8 +6,8 @@ import typer.main
 from command_line import Phyla
 from phyla.cli.app import PANELS, app
 
-COMMANDS = 16
-OPTIONS = 90
+COMMANDS = 17
+OPTIONS = 92
 
 
 def test_there_are_few_commands_and_options() -> None:
