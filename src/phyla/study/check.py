@@ -164,7 +164,7 @@ class _Check:
         """Return the names of what is not equal; a hyperparameter that is only written down is left out."""
         found = []
         for name, noise in self.noise.items():
-            first, second = one.facts[name], other.facts.get(name)
+            first, second = one.facts.get(name), other.facts.get(name)
             copied = about and isinstance(first, float) and (first, second) == (self.params[about], values[about])
             if not copied and facts.gap(first, second) > FAR * noise:
                 found.append(name)
@@ -302,7 +302,7 @@ class _Check:
             values = [one.facts.get(name) for one in others]
             inside = max(facts.gap(one, other) for one in values for other in values)
             apart = min(facts.gap(one, whole.facts[name]) for one in values)
-            ratio[name] = apart / inside if inside else math.inf
+            ratio[name] = apart / inside if 0 < inside < math.inf else math.inf
         worst = max(ratio.values())
         what = _listed(sorted(names, key=lambda name: -ratio[name]))
         text = f"{k} steps, and {k} more from the checkpoint, are not {2 * k} in one go; what differs is {what}"
@@ -372,7 +372,7 @@ class _Check:
             # If one step with the new value is as good as all steps, the old one came back.
             brief = self.onward(1, k - 1, values=[values, self.params])
             gaps = [
-                (facts.gap(brief.facts.get(key), value), facts.gap(base.facts[key], value))
+                (facts.gap(brief.facts.get(key), value), facts.gap(base.facts.get(key), value))
                 for key, value in ((key, varied.facts.get(key)) for key in moved)
             ]
             if not brief.failed and all(left <= 0.01 * right < math.inf for left, right in gaps):

@@ -35,13 +35,13 @@ def read(directory: Path) -> Facts:
     for file in sorted([*of_orbax, *(one for one in files if of_orbax.isdisjoint(one.parents))]):
         relative = str(file.relative_to(directory))
         name = re.sub(r"\d+", "#", relative)
-        if any(known.startswith((f"{name}: ", f"{name} ")) for known in facts):
+        if any(known == name or known.startswith(f"{name}: ") for known in facts):
             name = relative
         try:
             facts |= dict(_leaves(_load(file), f"{name}: "))
         except Exception:  # noqa: BLE001  # whatever a reader does not understand is bytes to us
             parts = sorted(one for one in file.rglob("*") if one.is_file()) if file.is_dir() else [file]
-            facts[f"{name} "] = hashlib.sha256(b"".join(one.read_bytes() for one in parts)).hexdigest()
+            facts[name] = hashlib.sha256(b"".join(one.read_bytes() for one in parts)).hexdigest()
     return facts
 
 
@@ -79,13 +79,13 @@ def _leaves(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
         value = value.float() if value.is_floating_point() else value
     array = np.asarray(value) if hasattr(value, "__array__") else None
     if isinstance(value, bool | int | float):
-        yield name.removesuffix("."), float(value)
+        yield name.rstrip(".: "), float(value)
     elif array is not None and array.dtype != object:
         array = array.astype(np.float32) if array.dtype.kind == "V" else array  # bfloat16 and the like
         if array.dtype.kind in "fiubc":
-            yield name.removesuffix("."), array if array.ndim else float(array.real)
+            yield name.rstrip(".: "), array if array.ndim else float(array.real)
     elif isinstance(value, Sequence) and len(value) > 1 and all(type(one) in (int, float) for one in value):
-        yield name.removesuffix("."), tuple(map(float, value))
+        yield name.rstrip(".: "), tuple(map(float, value))
     else:
         value = value if array is None else array.tolist()
         items: Any = enumerate(value) if isinstance(value, Sequence) else getattr(value, "__dict__", {}).items()

@@ -147,6 +147,19 @@ def test_a_mistake_is_found_without_random_numbers(mistake: str, tmp_path: Path)
     assert {*told} <= {"resume", "steps"}
 
 
+def test_what_only_the_first_trial_saves_is_missed(tmp_path: Path) -> None:
+    correct = make()
+
+    def train(trial: phyla.Trial) -> None:
+        correct(trial)
+        if trial.source is None:
+            np.save(trial.checkpoint_dir / "scale.npy", np.ones(2))
+
+    told = failures(train, tmp_path / "home")
+    assert list(told) == ["resume"]
+    assert told["resume"].endswith("what differs is scale.npy")
+
+
 def test_what_to_change_names_the_function_and_its_file(tmp_path: Path) -> None:
     told = found(make("old learning rate"), tmp_path / "home")["lr"]
     assert re.match(r"in train\(\) \(test_check\.py, line \d+\): set lr after loading", told.change)
@@ -415,7 +428,7 @@ def test_files_of_many_kinds_are_read(tmp_path: Path) -> None:
     (tmp_path / "g.bin").write_bytes(b"\x00anything")
     known = read(tmp_path)
     assert {name: np.shape(value) for name, value in known.items()} == {
-        "a.npy: ": (2, 3),
+        "a.npy": (2, 3),
         "b.npz: w": (2, 3),
         "c.pt: model.w": (2,),
         "c.pt: step": (),
@@ -423,7 +436,7 @@ def test_files_of_many_kinds_are_read(tmp_path: Path) -> None:
         "e.json: w": (2,),
         "e.json: step": (),
         "f-#.pkl: net.w": (2, 3),
-        "g.bin ": (),
+        "g.bin": (),
     }
     assert "b.npz: w" in compared(known, known)
     assert "e.json: step" not in compared(known, known)
