@@ -6,7 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from phyla.settings import child_environment
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+CORRECT = [EXAMPLES / "gan/ring.py", EXAMPLES / "digits/digits.py", *sorted(EXAMPLES.glob("frameworks/*.py"))]
 
 FILE = """\
 import os
@@ -62,10 +67,13 @@ old, dead, memory = study("old", train), study("dead", dies), study("memory", re
 """
 
 
-def check(folder: Path, *words: str, command: str = "check") -> "subprocess.CompletedProcess[str]":
+def check(
+    folder: Path, *words: str, command: str = "check", file: str = "file.py"
+) -> "subprocess.CompletedProcess[str]":
     (folder / "file.py").write_text(FILE)
+    (folder / "tmp").mkdir(exist_ok=True)
     return subprocess.run(
-        [sys.executable, "-m", "phyla.cli", command, "file.py", *words],
+        [sys.executable, "-m", "phyla.cli", command, file, *words],
         cwd=folder,
         env=child_environment({"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(folder / "tmp")}),
         capture_output=True,
@@ -76,7 +84,6 @@ def check(folder: Path, *words: str, command: str = "check") -> "subprocess.Comp
 
 
 def test_the_old_learning_rate_is_found_in_a_script_and_nothing_is_left(tmp_path: Path) -> None:
-    (tmp_path / "tmp").mkdir()
     done = check(tmp_path, "--study", "old", "--workers", "0")
     assert done.returncode == 1, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
@@ -89,15 +96,13 @@ def test_the_old_learning_rate_is_found_in_a_script_and_nothing_is_left(tmp_path
 
 
 def test_what_a_process_remembers_is_found_and_json_is_json(tmp_path: Path) -> None:
-    (tmp_path / "tmp").mkdir()
     done = check(tmp_path, "--study", "memory", "--json")
-    told = json.loads(done.stdout[done.stdout.index("[") :])
+    told = json.loads(done.stdout[done.stdout.index("[\n") :])
     assert done.returncode == 1, done.stderr
     assert [one["kind"] for one in told if one["verdict"] == "FAIL"] == ["complete"]
 
 
 def test_a_process_that_dies_is_told(tmp_path: Path) -> None:
-    (tmp_path / "tmp").mkdir()
     done = check(tmp_path, "--study", "dead")
     assert done.returncode == 1
     assert "FAIL      runs" in done.stdout
@@ -106,7 +111,16 @@ def test_a_process_that_dies_is_told(tmp_path: Path) -> None:
 
 
 def test_a_new_study_that_runs_well_is_told_of_the_check_once(tmp_path: Path) -> None:
-    (tmp_path / "tmp").mkdir()
     hint = "check your training function with: phyla check file.py"
     assert hint in check(tmp_path, "--study", "memory", "--workers", "1", command="run").stdout
     assert hint not in check(tmp_path, "--study", "memory", "--workers", "1", command="run").stdout
+
+
+@pytest.mark.parametrize("file", CORRECT, ids=lambda file: file.stem)
+def test_correct_examples_raise_no_alarm(file: Path, tmp_path: Path) -> None:
+    several = ("--study", "digits") if file.stem == "digits" else ()
+    done = check(tmp_path, "--workers", "0", "--steps", "4", "--json", *several, file=str(file))
+    told = json.loads(done.stdout)
+    assert [one for one in told if one["verdict"] in ("FAIL", "warn")] == []
+    assert done.returncode == 0
+    assert sum(one["verdict"] == "ok" for one in told) >= 10
