@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from phyla import settings
 from phyla.cli import options
+from phyla.cli.check import check
 from phyla.cli.evaluations import evaluations
 from phyla.cli.export import compare, export, report
 from phyla.cli.init import init
@@ -62,7 +63,7 @@ app = typer.Typer(
 )
 
 PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "Run": (init, run, worker, watch, change, stop, replay, simulate),
+    "Run": (init, check, run, worker, watch, change, stop, replay, simulate),
     "Look": (status, best, trials, evaluations, compare, report, export),
     "Look after": (gc, delete, doctor),
 }

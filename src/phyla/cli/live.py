@@ -79,11 +79,15 @@ class Display:
 
 @final
 class StudyDisplay(Display):
-    """Shows a running study: its members on a terminal, else a line whenever trials were completed."""
+    """Shows a running study: its members on a terminal, else a line whenever trials were completed.
 
-    def __init__(self, study: str) -> None:
+    A study that is new and runs well gets a hint, once.
+    """
+
+    def __init__(self, study: str, hint: str = "") -> None:
         from phyla.study.progress import Throttle
 
+        self._hint = hint
         self._drawing: RenderableType = Text(f"{study}: starting")
         super().__init__(stays=True)
         self.seconds = 0.0
@@ -121,9 +125,13 @@ class StudyDisplay(Display):
         self._failures = self._failures or results.failures(self._since)
         for attempt in self._failures():
             self.print(attempt.words, style="red")
+            self._hint = ""
         room = 0 if self.live is None else self.live.console.height - OTHER_LINES
         progress = results.progress(lambda members: foremost(members, room))
         first = self._first = self._first or progress
+        if self._hint and progress.study.created_at >= self._since:
+            self.print(self._hint)
+        self._hint = ""
         left_s = time_left_s(progress.now - first.now, progress.spent_steps - first.spent_steps, progress)
         if self.live is not None:
             self._drawing = drawn(progress, foremost(progress.members, room), left_s)

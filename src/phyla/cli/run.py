@@ -1,5 +1,6 @@
 """`phyla run`, `phyla worker`, `phyla watch` and `phyla replay`: what starts workers."""
 
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -86,7 +87,8 @@ def run(
                 print(f"replicate {index} of {replicates}: {one.name}", flush=True)
             if time_limit is not None:
                 how["time_limit_s"] = max(1.0, time_limit - (time.monotonic() - began))
-            scored = _run(one, workers, **how) and scored
+            hint = "" if replicates else f"check your training function with: phyla check {shlex.quote(str(file))}"
+            scored = _run(one, workers, hint, **how) and scored
         if replicates:
             print(f"compare them with: {command('compare', chosen.name, chosen.places)}")
     if not scored:
@@ -341,10 +343,10 @@ def _chosen(studies: "Sequence[Study]", file: Path, name: str | None) -> "Study"
     return fitting[0]
 
 
-def _run(study: "Study", workers: int, **more: Any) -> bool:
+def _run(study: "Study", workers: int, hint: str = "", **more: Any) -> bool:
     """Run a study with a live view; say at the end what it found, and return whether any score is finite."""
     queued = options.interruptible(lambda: f"{_requeued(study.results())}. Resume it with: {again()}")
-    with queued, StudyDisplay(study.name) as display:
+    with queued, StudyDisplay(study.name, hint) as display:
         results = study.run(workers, on_progress=display.progressed, on_interrupt=display.interrupted, **more)
         display.progressed(results)
     findings = results.findings()

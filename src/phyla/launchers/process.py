@@ -189,7 +189,7 @@ def main() -> None:
     """Read a spec, work until the study ends, exit with 0; with another status if that cannot be."""
     escape_output()
     spec = WorkerSpec.from_json(sys.stdin.readline())
-    _die_with_parent()
+    die_with_parent()
     try:
         worker, store = _make(spec)
     except RunChanged as error:
@@ -218,7 +218,7 @@ def _fail(error: Exception, status: int) -> NoReturn:
     sys.exit(EXIT_CHECKPOINTS_ABSENT if isinstance(error, CheckpointsAbsent) else status)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """End this process, and with it its process group, as soon as its supervisor is gone."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

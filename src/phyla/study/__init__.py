@@ -1,6 +1,7 @@
 """What a Python user holds: a study to run, and the results of one."""
 
 from phyla.study.attach import Attached
+from phyla.study.check import Checked, check, checks
 from phyla.study.evaluations import BestEvaluation, Evaluations
 from phyla.study.files import load_schedule, load_studies, load_suites
 from phyla.study.loading import compare, list_all, list_studies, load_evaluations, load_study, open_any
@@ -32,6 +33,7 @@ __all__ = [
     "BestCheckpoint",
     "BestEvaluation",
     "Change",
+    "Checked",
     "ConfigChange",
     "Evaluations",
     "Maintenance",
@@ -48,6 +50,8 @@ __all__ = [
     "Standing",
     "Study",
     "Watched",
+    "check",
+    "checks",
     "compare",
     "continue_training",
     "evaluate",

@@ -1,0 +1,59 @@
+"""`phyla check`: whether a training function does what populations need."""
+
+import contextlib
+import sys
+from typing import Annotated
+
+from typer import Context, Exit, Option
+
+from phyla.cli import options
+from phyla.cli.output import print_json
+from phyla.cli.output import show as print
+from phyla.cli.run import chosen_study
+from phyla.words import counted
+
+WIDTH = 10
+"""Columns of a verdict, and of what was checked."""
+
+
+def check(
+    ctx: Context,
+    file: options.StudyFile,
+    steps: Annotated[
+        int | None, Option(min=1, help="Steps of one trial.", show_default="those of the study, at most 10")
+    ] = None,
+    workers: Annotated[
+        int, Option(min=0, help="Workers of the study, for the estimate; 0 trains in this process.")
+    ] = 2,
+    study: options.Chosen = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Try a training function in short experiments, and say what is wrong with it. The study is not touched.
+
+    Each experiment runs in a fresh process and a temporary directory. The exit status is 1 if a check failed.
+    """
+    from phyla.study import checks
+    from phyla.study.check import called, steps_of
+
+    with options.interruptible(lambda: "Interrupted; nothing is left of the check"):
+        chosen = chosen_study(ctx, file, study)
+        found = []
+        if not as_json:
+            length = counted(steps_of(chosen) if steps is None else steps, "step")
+            print(f"checking {called(chosen)} of study {chosen.name!r} with trials of {length}", flush=True)
+        # What training prints in this process must not come between.
+        with contextlib.redirect_stdout(sys.stderr):
+            for one in checks(chosen, steps=steps, workers=workers):
+                found.append(one)
+                if not as_json:
+                    print(f"{one.verdict:{WIDTH}}{one.kind:{WIDTH}}{one.text}", file=sys.__stdout__, flush=True)
+                    if one.change:
+                        print(f"{'':{2 * WIDTH}}change: {one.change}", file=sys.__stdout__, flush=True)
+    failed = [one for one in found if one.verdict == "FAIL"]
+    if as_json:
+        print_json(found)
+    else:
+        told = len(found) - sum(one.verdict == "not known" for one in found)
+        print(f"{len(failed)} of {counted(told, 'check')} failed")
+    if failed:
+        raise Exit(options.EXIT_FAILED)

@@ -1,0 +1,139 @@
+"""What is in a checkpoint, as numbers that can be compared, whatever wrote it.
+
+JSON, NumPy, PyTorch, safetensors, Orbax and pickles are read; of other files only a digest is known. They come
+from a training function that is run here and now, so pickles are loaded.
+"""
+
+import hashlib
+import json
+import re
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from phyla.checkpoints.content import MANIFEST_NAME
+
+Facts: TypeAlias = dict[str, Any]
+"""By name, as in `state.pt: optimizer.step`: an array, some numbers, a number, or the digest of a file as text."""
+
+OBJECTIVE = "objective "
+"""Begins the names of metrics."""
+DEEPEST = 16
+COUNTERS = re.compile(r"step|iter|epoch|update|sample|token|frame|count|batch", re.IGNORECASE)
+COUNTERS_DEEPEST = 2
+"""What lies deeper in a file is what a framework counts for itself."""
+
+
+def read(directory: Path) -> Facts:
+    """Return what is in the files of a checkpoint; digits in their names are left out, as they may be steps."""
+    facts: Facts = {}
+    of_orbax = {file.parent for file in directory.rglob("_METADATA")}
+    files = (one for one in directory.rglob("*") if one.is_file() and one.name != MANIFEST_NAME)
+    for file in sorted([*of_orbax, *(one for one in files if of_orbax.isdisjoint(one.parents))]):
+        relative = str(file.relative_to(directory))
+        name = re.sub(r"\d+", "#", relative)
+        if any(known == name or known.startswith(f"{name}: ") for known in facts):
+            name = relative
+        try:
+            facts |= dict(_leaves(_load(file), f"{name}: "))
+        except Exception:  # noqa: BLE001  # whatever a reader does not understand is bytes to us
+            parts = sorted(one for one in file.rglob("*") if one.is_file()) if file.is_dir() else [file]
+            facts[name] = hashlib.sha256(b"".join(one.read_bytes() for one in parts)).hexdigest()
+    return facts
+
+
+def _load(file: Path) -> Any:
+    if file.is_dir():
+        import orbax.checkpoint as ocp
+
+        with ocp.StandardCheckpointer() as checkpointer:
+            return checkpointer.restore(file.absolute())
+    if file.suffix == ".safetensors":
+        from safetensors.numpy import load_file
+
+        return load_file(file)
+    with file.open("rb") as stream:
+        head = stream.read(6)
+    if head.startswith((b"\x93NUMPY", b"PK")):
+        names = zipfile.ZipFile(file).namelist() if head.startswith(b"PK") else []
+        if any(name.endswith("data.pkl") for name in names):
+            import torch
+
+            return torch.load(file, map_location="cpu", weights_only=False)
+        found = np.load(file, allow_pickle=True)
+        return dict(found) if names else found
+    if head.startswith(b"\x80"):
+        return np.load(file, allow_pickle=True)  # any pickle
+    return json.loads(file.read_bytes())
+
+
+def _leaves(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield numbers and arrays with their names; texts, and what holds neither, are left out."""
+    if depth > DEEPEST or value is None or isinstance(value, str | bytes):
+        return
+    if hasattr(value, "detach"):  # a tensor of PyTorch
+        value = value.detach().cpu()
+        value = value.float() if value.is_floating_point() else value
+    array = np.asarray(value) if hasattr(value, "__array__") else None
+    if isinstance(value, bool | int | float):
+        yield name.rstrip(".: "), float(value)
+    elif array is not None and array.dtype != object:
+        array = array.astype(np.float32) if array.dtype.kind == "V" else array  # bfloat16 and the like
+        if array.dtype.kind in "fiubc":
+            yield name.rstrip(".: "), array if array.ndim else float(array.real)
+    elif isinstance(value, Sequence) and len(value) > 1 and all(type(one) in (int, float) for one in value):
+        yield name.rstrip(".: "), tuple(map(float, value))
+    else:
+        value = value if array is None else array.tolist()
+        items: Any = enumerate(value) if isinstance(value, Sequence) else getattr(value, "__dict__", {}).items()
+        for key, item in value.items() if isinstance(value, Mapping) else items:
+            yield from _leaves(item, f"{name}{key}.", depth + 1)
+
+
+def gap(one: Any, other: Any) -> float:
+    """Return how far two values are apart, as a share of the larger; infinite where they cannot be compared."""
+    if one is None or other is None or isinstance(one, str) or isinstance(other, str):
+        return 0.0 if one is not None and one == other else np.inf
+    first, second = np.asarray(one), np.asarray(other)
+    if first.shape != second.shape:
+        return np.inf
+    if np.array_equal(first, second, equal_nan=True):
+        return 0.0
+    finite = np.isfinite(first)
+    if not finite.any() or not np.array_equal(finite, np.isfinite(second)):
+        return np.inf
+    first, second = 1.0 * first[finite], 1.0 * second[finite]
+    return float(np.abs(first - second).max() / max(np.abs(first).max(), np.abs(second).max()))
+
+
+def compared(whole: Facts, half: Facts) -> list[str]:
+    """Return the names of what tells two checkpoints apart: arrays, else numbers, else metrics, else digests.
+
+    Beside arrays, numbers are what frameworks note for themselves, and so they are beside files that change and
+    cannot be read. What grows while training goes on is a log.
+    """
+    common = [name for name in whole if _shape(whole[name]) == _shape(half.get(name))]
+    metrics = [name for name in common if name.startswith(OBJECTIVE)]
+    arrays = [name for name in common if isinstance(whole[name], np.ndarray) and whole[name].dtype.kind in "fc"]
+    closed = any(isinstance(whole[name], str) and whole[name] != half[name] for name in common)
+    numbers = [name for name in common if not isinstance(whole[name], str) and name not in metrics]
+    return arrays or (not closed and numbers) or metrics or common
+
+
+def _shape(value: Any) -> Any:
+    return type(value) if value is None or isinstance(value, str) else np.shape(value)
+
+
+def lost_counters(whole: Facts, half: Facts, resumed: Facts) -> list[str]:
+    """Return the names of numbers that count steps, but not on from the checkpoint that training resumed from."""
+    return [
+        name
+        for name, value in whole.items()
+        if isinstance(value, float)
+        and name.partition(": ")[2].count(".") < COUNTERS_DEEPEST
+        and COUNTERS.search(re.split(r"[.:/ ]", name)[-1])
+        and half.get(name) != value != resumed.get(name, value)
+    ]

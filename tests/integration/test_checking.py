@@ -1,0 +1,126 @@
+"""`phyla check` on a file, each experiment in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from phyla.settings import child_environment
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+CORRECT = [EXAMPLES / "gan/ring.py", EXAMPLES / "digits/digits.py", *sorted(EXAMPLES.glob("frameworks/*.py"))]
+
+FILE = """\
+import os
+import phyla
+
+print("reading the file")
+FACTOR = {}
+
+
+def train(trial):
+    import torch
+
+    print("training")
+    torch.manual_seed(trial.seed)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=trial.params["lr"], momentum=0.9)
+    if trial.source is not None:
+        state = torch.load(trial.source.path / "state.pt")
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])  # and with it the old learning rate
+    for _ in trial.steps():
+        x = torch.randn(16, 4)
+        loss = ((model(x) - x.sum(dim=1, keepdim=True)) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state, trial.checkpoint_dir / "state.pt")
+    trial.report(loss=sum(((parameter - 1) ** 2).sum() for parameter in model.parameters()).item())
+
+
+def dies(trial):
+    os.abort()
+
+
+def remembers(trial):
+    w = float((trial.source.path / "w.txt").read_text()) if trial.source else 1.0
+    v = FACTOR.get(trial.source.trial if trial.source else None, 0.0)
+    for _ in trial.steps():
+        v = 0.9 * v - trial.params["lr"] * w
+        w += v
+    FACTOR[trial.id] = v
+    (trial.checkpoint_dir / "w.txt").write_text(repr(w))
+    trial.report(loss=w * w)
+
+
+def study(name, function):
+    strategy = phyla.PBT(population_size=4, steps_per_trial=3, total_steps=30)
+    return phyla.Study(name, {"lr": phyla.Float(1e-4, 1e-2, log=True)}, phyla.Minimize("loss"), strategy, function)
+
+
+old, dead, memory = study("old", train), study("dead", dies), study("memory", remembers)
+"""
+
+
+def check(
+    folder: Path, *words: str, command: str = "check", file: str = "file.py"
+) -> "subprocess.CompletedProcess[str]":
+    (folder / "file.py").write_text(FILE)
+    (folder / "tmp").mkdir(exist_ok=True)
+    return subprocess.run(
+        [sys.executable, "-m", "phyla.cli", command, file, *words],
+        cwd=folder,
+        env=child_environment({"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(folder / "tmp")}),
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+
+
+def test_the_old_learning_rate_is_found_in_a_script_and_nothing_is_left(tmp_path: Path) -> None:
+    done = check(tmp_path, "--study", "old", "--workers", "0")
+    assert done.returncode == 1, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
+    assert len(lines) == 1, done.stdout
+    assert "lr from 0.001 to 0.00316 acts at a fresh start only" in lines[0]
+    assert "change: in train() (file.py, line 8): set lr after loading" in done.stdout
+    assert "\ntraining" not in done.stdout
+    assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == {"file.py", "tmp"}
+    assert list((tmp_path / "tmp").glob("phyla*")) == []
+
+
+def test_what_a_process_remembers_is_found_and_json_is_json(tmp_path: Path) -> None:
+    done = check(tmp_path, "--study", "memory", "--json")
+    told = json.loads(done.stdout[done.stdout.index("[\n") :])
+    assert done.returncode == 1, done.stderr
+    assert [one["kind"] for one in told if one["verdict"] == "FAIL"] == ["complete"]
+
+
+def test_a_process_that_dies_is_told(tmp_path: Path) -> None:
+    done = check(tmp_path, "--study", "dead")
+    assert done.returncode == 1
+    assert "FAIL      runs" in done.stdout
+    assert "its process ended with signal SIGABRT" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_new_study_that_runs_well_is_told_of_the_check_once(tmp_path: Path) -> None:
+    hint = "check your training function with: phyla check file.py"
+    assert hint in check(tmp_path, "--study", "memory", "--workers", "1", command="run").stdout
+    assert hint not in check(tmp_path, "--study", "memory", "--workers", "1", command="run").stdout
+
+
+@pytest.mark.parametrize("file", CORRECT, ids=lambda file: file.stem)
+def test_correct_examples_raise_no_alarm(file: Path, tmp_path: Path) -> None:
+    several = ("--study", "digits") if file.stem == "digits" else ()
+    done = check(tmp_path, "--workers", "0", "--steps", "4", "--json", *several, file=str(file))
+    told = json.loads(done.stdout)
+    assert [one for one in told if one["verdict"] in ("FAIL", "warn")] == []
+    assert done.returncode == 0
+    assert sum(one["verdict"] == "ok" for one in told) >= 10

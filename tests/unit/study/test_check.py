@@ -1,0 +1,472 @@
+"""`phyla check` finds mistakes in training functions, and leaves correct ones alone."""
+
+import json
+import pickle
+import re
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import phyla
+from phyla.errors import ConfigurationError
+from phyla.plugins import study_module
+from phyla.study import Checked, check
+from phyla.study.check import called, checks, steps_of
+from phyla.study.facts import compared, gap, read
+
+Train = Callable[[phyla.Trial], None]
+DATA = np.random.default_rng(7).normal(size=(64, 3))
+TARGET = DATA @ np.array([1.0, -2.0, 0.5])
+
+
+def study_of(train: Train | None, home: Path, **settings: Any) -> phyla.Study:
+    settings = {
+        "space": phyla.Space(lr=phyla.Float(1e-3, 1e-1, log=True), momentum=phyla.Float(0.0, 0.9)),
+        "strategy": phyla.PBT(population_size=4, steps_per_trial=6, total_steps=60),
+        **settings,
+    }
+    return phyla.Study("checked", objective=phyla.Minimize("loss"), train=train, home=home, **settings)
+
+
+def found(train: Train, home: Path, steps: int | None = None, **settings: Any) -> dict[str, Checked]:
+    """Return what each check found, in this process; those of hyperparameters by their names."""
+    listed = check(study_of(train, home, **settings), steps=steps, workers=0)
+    assert not home.exists()
+    return {one.about or one.kind: one for one in listed}
+
+
+def failures(train: Train, home: Path, **settings: Any) -> dict[str, str]:
+    return {name: one.text for name, one in found(train, home, **settings).items() if one.verdict == "FAIL"}
+
+
+def loss(w: Any) -> float:
+    return float(((DATA @ w - TARGET) ** 2).mean())
+
+
+MISTAKES = {
+    "end_step ignored": ("end", "training 12 steps leaves the same as training 6"),
+    "start_step ignored": ("steps", "count is 12, and 18 after two trials"),
+    "source ignored": ("resume", "6 steps, and 6 more from the checkpoint, are not 12 in one go"),
+    "momentum not saved": ("resume", "what differs is state.npz: w"),
+    "schedule restarted": ("resume", "what differs is state.npz: "),
+    "step reset": ("steps", "after 12 steps in one trial state.npz: count is 12, and 6 after two trials"),
+    "seed reused": ("random", "the same random numbers again"),
+    "metric on old weights": ("weights", r"reported 3\.\d+, and measures 2\.\d+ on the checkpoint"),
+    "metric before the last step": ("weights", "it is measured before the last step"),
+    "other name": ("objective", "reported 'los': did you mean 'los'"),
+    "parameter ignored": ("momentum", r"momentum from 0\.45 to 0\.675 changes nothing"),
+    "old learning rate": ("lr", r"lr from 0\.01 to 0\.0316 acts at a fresh start only"),
+    "old learning rate after one step": ("lr", "acts in the first step only"),
+}
+"""The check that finds each, and what it says."""
+
+
+def make(mistake: str = "", *, random: bool = True, kept: Path | None = None) -> Train:
+    """Return a training function: gradient descent with momentum and a decaying rate; and with a mistake."""
+
+    def train(trial: phyla.Trial) -> None:
+        p: Any = dict(trial.params.flat())
+        rng = np.random.default_rng(0 if mistake == "seed reused" else trial.seed)
+        w, v, lr, count = np.zeros(3), np.zeros(3), p["lr"], 0
+        if trial.source is not None and mistake != "source ignored":
+            with np.load(trial.source.path / "state.npz") as state:
+                w, count = state["w"], int(state["count"])
+                v = state.get("v", v)
+                lr = float(state["lr"]) if mistake == "old learning rate" else lr
+                old = float(state["lr"])
+            if kept is not None:
+                v = np.load(kept)
+        else:
+            old = lr
+        if mistake == "step reset":
+            count = 0
+        before = loss(w)
+        if mistake == "parameter ignored":
+            p["momentum"] = 0.5
+        wanted = {
+            "end_step ignored": range(6),
+            "start_step ignored": range(trial.end_step),
+        }.get(mistake, trial.steps())
+        value = before
+        for index, step in enumerate(wanted):
+            batch = rng.integers(64, size=16) if random else slice(None)
+            x, y = DATA[batch], TARGET[batch]
+            if mistake == "metric before the last step":
+                value = loss(w)
+            rate = lr if mistake != "old learning rate after one step" or index == 0 else old
+            rate *= 0.9 ** (index if mistake == "schedule restarted" else step)
+            v = p["momentum"] * v - rate * 2 * x.T @ (x @ w - y) / len(x)
+            w = w + v
+            count += 1
+        state = {"w": w, "count": count, "lr": old if mistake == "old learning rate after one step" else lr}
+        if kept is not None:
+            np.save(kept, v)
+        elif mistake != "momentum not saved":
+            state["v"] = v
+        np.savez(trial.checkpoint_dir / "state.npz", **state)
+        if mistake == "metric on old weights":
+            value = before
+        elif mistake == "metric before the last step":
+            assert value is not before, "there are no steps to train"
+        else:
+            value = loss(w)
+        trial.report({"los" if mistake == "other name" else "loss": value})
+
+    return train
+
+
+@pytest.mark.parametrize("random", [True, False])
+def test_a_correct_function_is_left_alone(random: bool, tmp_path: Path) -> None:
+    listed = found(make(random=random), tmp_path / "home")
+    assert {one.verdict for one in listed.values()} == {"ok"}, listed
+    assert {"runs", "objective", "end", "equal", "resume", "steps", "random", "complete", "parent", "weights"} < {
+        *listed
+    }
+    assert {"lr", "momentum"} < {*listed}
+    assert "41 checkpoints" not in listed["cost"].text
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_found_and_no_other(mistake: str, tmp_path: Path) -> None:
+    name, text = MISTAKES[mistake]
+    told = failures(make(mistake), tmp_path / "home")
+    # What is not loaded does not go on counting either.
+    assert {*told} - ({"steps"} if name == "resume" else set()) == {name}, told
+    assert re.search(text, told[name]), told
+
+
+@pytest.mark.parametrize("mistake", ["momentum not saved", "schedule restarted", "start_step ignored"])
+def test_a_mistake_is_found_without_random_numbers(mistake: str, tmp_path: Path) -> None:
+    told = failures(make(mistake, random=False), tmp_path / "home")
+    assert "resume" in told
+    assert {*told} <= {"resume", "steps"}
+
+
+def test_what_only_the_first_trial_saves_is_missed(tmp_path: Path) -> None:
+    correct = make()
+
+    def train(trial: phyla.Trial) -> None:
+        correct(trial)
+        if trial.source is None:
+            np.save(trial.checkpoint_dir / "scale.npy", np.ones(2))
+
+    told = failures(train, tmp_path / "home")
+    assert list(told) == ["resume"]
+    assert told["resume"].endswith("what differs is scale.npy")
+
+
+def test_what_to_change_names_the_function_and_its_file(tmp_path: Path) -> None:
+    told = found(make("old learning rate"), tmp_path / "home")["lr"]
+    assert re.match(r"in train\(\) \(test_check\.py, line \d+\): set lr after loading", told.change)
+    assert "set_hyperparameters" in told.change
+
+
+# What is outside the checkpoint
+
+
+def test_a_file_that_all_trials_share_is_found(tmp_path: Path) -> None:
+    told = failures(make(kept=tmp_path / "momentum.npy"), tmp_path / "home")
+    assert list(told) == ["complete"]
+
+
+def test_what_is_left_in_the_directory_of_the_parent_is_found(tmp_path: Path) -> None:
+    def train(trial: phyla.Trial) -> None:
+        w = 1.0
+        if trial.source is not None:
+            work = trial.working_dir.parent / f"trial-{trial.source.trial}"
+            w = json.loads((work / "w.json").read_text())
+        for _ in trial.steps():
+            w -= trial.params["lr"] * w * trial.params["momentum"]
+        (trial.working_dir / "w.json").write_text(json.dumps(w))
+        (trial.checkpoint_dir / "note.txt").write_text("it is elsewhere")
+        trial.report(loss=w * w)
+
+    told = found(train, tmp_path / "home")
+    assert told["complete"].verdict == "FAIL"
+    assert "FileNotFoundError" in told["complete"].text
+    assert "trial.checkpoint_dir" in told["complete"].change
+
+
+def test_what_a_process_remembers_is_found(tmp_path: Path) -> None:
+    remembered: dict[int, Any] = {}
+
+    def train(trial: phyla.Trial) -> None:
+        w, v = 1.0, 0.0
+        if trial.source is not None:
+            w = json.loads((trial.source.path / "w.json").read_text())
+            # What another trial of this study left, if it was trained here.
+            v = remembered.pop(trial.source.trial or 0, 0.0)
+        for _ in trial.steps():
+            v = trial.params["momentum"] * v - trial.params["lr"] * w
+            w += v
+        remembered.clear()
+        remembered[trial.id] = v
+        (trial.checkpoint_dir / "w.json").write_text(json.dumps(w))
+        trial.report(loss=w * w)
+
+    def forgets(worker: phyla.WorkerContext) -> None:
+        remembered.clear()  # as in a fresh process
+
+    told = found(train, tmp_path / "home", setup=forgets)
+    assert told["complete"].verdict == "FAIL"
+    assert "what differs is w.json" in told["complete"].text
+
+
+def test_writing_into_the_parents_checkpoint_is_found(tmp_path: Path) -> None:
+    correct = make()
+
+    def train(trial: phyla.Trial) -> None:
+        correct(trial)
+        if trial.source is not None:
+            (trial.source.path / "best.txt").write_text("this one")
+
+    told = failures(train, tmp_path / "home")
+    assert list(told) == ["parent"]
+    assert "best.txt" in told["parent"]
+
+
+# What cannot be told
+
+
+def test_noise_is_no_mistake(tmp_path: Path) -> None:
+    correct = make()
+
+    def train(trial: phyla.Trial) -> None:
+        correct(trial)
+        with np.load(trial.checkpoint_dir / "state.npz") as state:
+            noisy = {**state, "w": state["w"] + np.random.default_rng(time.time_ns()).normal(size=3)}
+        np.savez(trial.checkpoint_dir / "state.npz", **noisy)
+        trial.report(loss=loss(noisy["w"]))
+
+    told = found(train, tmp_path / "home")
+    assert "FAIL" not in {one.verdict for one in told.values()}, told
+    assert "two equal trials differ in state.npz: w" in told["equal"].text
+    assert told["resume"].text == "cannot be told, because two equal trials differ"
+    assert {told[name].verdict for name in ("equal", "resume", "random", "lr", "momentum")} == {"not known"}
+
+
+def test_a_noisy_objective_is_no_mistake(tmp_path: Path) -> None:
+    correct = make()
+
+    def train(trial: phyla.Trial) -> None:
+        correct(trial)
+        with np.load(trial.checkpoint_dir / "state.npz") as state:
+            trial.report(loss=loss(state["w"] + np.random.default_rng(trial.seed).normal(size=3)))
+
+    told = found(train, tmp_path / "home")
+    assert "FAIL" not in {one.verdict for one in told.values()}, told
+    assert "the objective is noisy" in told["weights"].text
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_an_order_that_is_drawn_once_a_trial_is_no_mistake(before: bool, tmp_path: Path) -> None:
+    def train(trial: phyla.Trial) -> None:
+        rng = np.random.default_rng(trial.seed)
+        order = rng.permutation(64) if before else None
+        w = np.load(trial.source.path / "w.npy") if trial.source else np.zeros(3)
+        for place, _ in enumerate(trial.steps()):
+            order = rng.permutation(64) if order is None else order
+            x, y = DATA[order[4 * place :][:4]], TARGET[order[4 * place :][:4]]
+            w = w - trial.params["lr"] * trial.params["momentum"] * x.T @ (x @ w - y)
+        np.save(trial.checkpoint_dir / "w.npy", w)
+        trial.report(loss=loss(w))
+
+    told = found(train, tmp_path / "home")
+    assert {one.verdict for one in told.values()} == {"ok"}, told
+    assert "random numbers from another seed differ as much" in told["resume"].text
+
+
+def test_times_beside_the_weights_change_nothing(tmp_path: Path) -> None:
+    correct = make()
+
+    def train(trial: phyla.Trial) -> None:
+        correct(trial)
+        np.save(trial.checkpoint_dir / "times.npy", np.random.default_rng(time.time_ns()).random(9))
+        (trial.checkpoint_dir / "log.json").write_text(json.dumps({"at": time.time(), "trial": trial.id}))
+
+    told = found(train, tmp_path / "home")
+    assert {one.verdict for one in told.values()} == {"ok"}, told
+
+
+def test_a_training_that_diverges_tells_little(tmp_path: Path) -> None:
+    space = phyla.Space(lr=phyla.Float(1e300, 1e305, log=True), momentum=phyla.Float(0.0, 0.9))
+    with np.errstate(all="ignore"):
+        told = found(make(), tmp_path / "home", space=space)
+    assert "nan or infinity in state.npz: w" in told["equal"].text
+    assert "FAIL" not in {one.verdict for one in told.values()}
+
+
+# What else there is
+
+
+def test_training_that_raises_says_where(tmp_path: Path) -> None:
+    def train(trial: phyla.Trial) -> None:
+        raise RuntimeError("no data")
+
+    (told,) = check(study_of(train, tmp_path / "home"), workers=0)
+    assert (told.kind, told.verdict) == ("runs", "FAIL")
+    assert re.search(r"RuntimeError: no data \(.*test_check\.py, line \d+\)$", told.text)
+
+
+def test_a_hyperparameter_that_is_never_read_is_told_as_by_a_running_study(tmp_path: Path) -> None:
+    def train(trial: phyla.Trial) -> None:
+        w = json.loads((trial.source.path / "w.json").read_text()) if trial.source else 1.0
+        for _ in trial.steps():
+            w -= trial.params["lr"] * w
+        (trial.checkpoint_dir / "w.json").write_text(json.dumps(w))
+        trial.report(loss=w)
+
+    told = failures(train, tmp_path / "home")
+    assert list(told) == ["momentum"]
+    assert told["momentum"].startswith("train() never read the hyperparameter 'momentum'")
+
+
+def test_a_value_that_is_only_written_down_is_found(tmp_path: Path) -> None:
+    def train(trial: phyla.Trial) -> None:
+        w = json.loads((trial.source.path / "w.json").read_text())["w"] if trial.source else 1.0
+        for _ in trial.steps():
+            w -= trial.params["lr"] * w
+        (trial.checkpoint_dir / "w.json").write_text(json.dumps({"w": w, **trial.params.flat()}))
+        trial.report(loss=w)
+
+    assert list(failures(train, tmp_path / "home")) == ["momentum"]
+
+
+def test_the_start_and_the_setup_of_the_study_are_used(tmp_path: Path) -> None:
+    seen = []
+    (tmp_path / "old").mkdir()
+    np.savez(tmp_path / "old" / "state.npz", w=np.ones(3), v=np.ones(3), count=30, lr=0.02)
+    correct = make()
+
+    def setup(worker: phyla.WorkerContext) -> str:
+        return "set up"
+
+    def train(trial: phyla.Trial) -> None:
+        assert trial.worker == "set up"
+        seen.append((trial.start_step, trial.end_step, trial.params["lr"]))
+        correct(trial)
+
+    start = phyla.StartFrom(tmp_path / "old", step=30, params={"lr": 0.02})
+    told = found(train, tmp_path / "home", setup=setup, start_from=[start])
+    assert {one.verdict for one in told.values()} == {"ok"}, told
+    assert {(30, 42, 0.02), (30, 36, 0.02), (36, 42, 0.02)} < {*seen}
+    assert not any(start == 0 for start, _, _ in seen)
+
+
+def test_values_that_depend_on_another_are_checked_where_they_are_active(tmp_path: Path) -> None:
+    correct = make()
+
+    def train(trial: phyla.Trial) -> None:
+        assert trial.params["kind"] in ("sgd", "adam")
+        if trial.params["kind"] == "adam":
+            trial.report({"beta": trial.params["beta"]})
+        trial.report({"single": trial.params["single"]})
+        correct(trial)
+
+    space = phyla.Space(
+        lr=phyla.Float(1e-3, 1e-1, log=True),
+        momentum=phyla.Float(0.0, 0.9),
+        kind=phyla.Choice(["sgd", "adam"]),
+        beta=phyla.Float(0.0, 1.0, when={"kind": ["adam"]}),
+        single=phyla.Choice([1]),
+    )
+    told = found(train, tmp_path / "home", space=space)
+    assert told["kind"].verdict == "FAIL"
+    assert "'sgd' to 'adam' changes nothing" in told["kind"].text
+    assert told["beta"].verdict == told["single"].verdict == "not known"
+
+
+def test_the_cost_follows_from_the_study(tmp_path: Path) -> None:
+    told = found(make(), tmp_path / "home", retention=phyla.Retention(best=2, every_steps=20))["cost"]
+    # 4 * 4 + 2, and 4 members with 3 milestones each.
+    assert "keeps at most 30 checkpoints" in told.text
+    assert "with 1 worker" in told.text
+
+
+def test_a_trial_is_short_unless_told_otherwise(tmp_path: Path) -> None:
+    assert steps_of(study_of(None, tmp_path)) == 6
+    long = phyla.PBT(population_size=4, steps_per_trial=5000, total_steps=60_000)
+    assert steps_of(study_of(None, tmp_path, strategy=long)) == 10
+    told = found(make(), tmp_path / "home", steps=3)["runs"].text
+    assert told == "trials of 3 and 6 steps train and save"
+
+
+def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="there is no training function"):
+        check(study_of(None, tmp_path))
+    with pytest.raises(ConfigurationError, match="steps=0"):
+        check(study_of(make(), tmp_path), steps=0)
+    with pytest.raises(ConfigurationError, match="workers=-1"):
+        check(study_of(make(), tmp_path), workers=-1)
+
+
+def test_the_generators_of_the_caller_are_left_alone(tmp_path: Path) -> None:
+    mine = np.random.default_rng(3)
+    found(make(), tmp_path / "home")
+    assert mine.random() == np.random.default_rng(3).random()
+
+
+# Facts
+
+
+def test_files_of_many_kinds_are_read(tmp_path: Path) -> None:
+    import torch
+    from safetensors.numpy import save_file
+
+    values = np.arange(6.0).reshape(2, 3)
+    np.save(tmp_path / "a.npy", values)
+    np.savez(tmp_path / "b.npz", w=values)
+    torch.save({"model": {"w": torch.ones(2, dtype=torch.bfloat16)}, "step": torch.tensor(3.0)}, tmp_path / "c.pt")
+    save_file({"w": values}, tmp_path / "d.safetensors")
+    (tmp_path / "e.json").write_text('{"w": [1, 2], "step": 4, "name": "x"}')
+    (tmp_path / "f-10.pkl").write_bytes(pickle.dumps({"net": types.SimpleNamespace(w=values)}))
+    (tmp_path / "g.bin").write_bytes(b"\x00anything")
+    known = read(tmp_path)
+    assert {name: np.shape(value) for name, value in known.items()} == {
+        "a.npy": (2, 3),
+        "b.npz: w": (2, 3),
+        "c.pt: model.w": (2,),
+        "c.pt: step": (),
+        "d.safetensors: w": (2, 3),
+        "e.json: w": (2,),
+        "e.json: step": (),
+        "f-#.pkl: net.w": (2, 3),
+        "g.bin": (),
+    }
+    assert "b.npz: w" in compared(known, known)
+    assert "e.json: step" not in compared(known, known)
+
+
+def test_the_gap_is_a_share_and_treats_nan_as_equal() -> None:
+    assert gap(np.array([1.0, np.nan]), np.array([1.0, np.nan])) == 0
+    assert gap(np.array([0.0, 10.0]), np.array([0.0, 9.0])) == pytest.approx(0.1)
+    assert gap(1.0, np.nan) == gap(np.ones(2), np.ones(3)) == gap("a", "b") == gap(None, 1.0) == np.inf
+
+
+ITSELF = """\
+import phyla
+from phyla.study import check
+
+
+def train(trial):
+    pass
+
+
+study = phyla.Study(
+    "itself", {"lr": phyla.Float(0, 1)}, phyla.Minimize("loss"), phyla.RandomSearch(2, 2, 2), train
+)
+check(study)
+"""
+
+
+def test_a_study_file_that_checks_itself_is_only_read(tmp_path: Path) -> None:
+    file = tmp_path / "itself.py"
+    file.write_text(ITSELF)
+    module = study_module(file)
+    assert called(module.study) == "train() (itself.py, line 5)"
+    assert next(checks(module.study, workers=0)).verdict == "FAIL"
