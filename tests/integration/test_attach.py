@@ -28,7 +28,8 @@ from phyla.errors import (
 )
 from phyla.records import Attempt, AttemptState, JobState
 from phyla.store import open_store
-from phyla.study import Attached, Results
+from phyla.study import Results
+from phyla.study.attach import Attached
 
 LOOP = Path(attached_loop.__file__)
 

@@ -1,6 +1,5 @@
 """What a Python user holds: a study to run, and the results of one."""
 
-from phyla.study.attach import Attached
 from phyla.study.check import Checked, check, checks
 from phyla.study.evaluations import BestEvaluation, Evaluations
 from phyla.study.files import load_schedule, load_studies, load_suites
@@ -27,7 +26,6 @@ from phyla.study.watching import evaluate, watch
 
 __all__ = [
     "Answer",
-    "Attached",
     "AttachedMember",
     "Best",
     "BestCheckpoint",
