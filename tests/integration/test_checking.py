@@ -97,7 +97,7 @@ def test_the_old_learning_rate_is_found_in_a_script_and_nothing_is_left(tmp_path
 
 def test_what_a_process_remembers_is_found_and_json_is_json(tmp_path: Path) -> None:
     done = check(tmp_path, "--study", "memory", "--json")
-    told = json.loads(done.stdout[done.stdout.index("[\n") :])
+    told = json.loads(done.stdout)
     assert done.returncode == 1, done.stderr
     assert [one["kind"] for one in told if one["verdict"] == "FAIL"] == ["complete"]
 

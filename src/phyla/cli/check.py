@@ -35,20 +35,24 @@ def check(
     from phyla.study import checks
     from phyla.study.check import called, steps_of
 
-    with options.interruptible(lambda: "Interrupted; nothing is left of the check"):
+    out, found = sys.stdout, []
+    # What the file and training print in this process must not come between.
+    with (
+        options.interruptible(lambda: "Interrupted; nothing is left of the check"),
+        contextlib.redirect_stdout(sys.stderr),
+    ):
         chosen = chosen_study(ctx, file, study)
-        found = []
         if not as_json:
             length = counted(steps_of(chosen) if steps is None else steps, "step")
-            print(f"checking {called(chosen)} of study {chosen.name!r} with trials of {length}", flush=True)
-        # What training prints in this process must not come between.
-        with contextlib.redirect_stdout(sys.stderr):
-            for one in checks(chosen, steps=steps, workers=workers):
-                found.append(one)
-                if not as_json:
-                    print(f"{one.verdict:{WIDTH}}{one.kind:{WIDTH}}{one.text}", file=sys.__stdout__, flush=True)
-                    if one.change:
-                        print(f"{'':{2 * WIDTH}}change: {one.change}", file=sys.__stdout__, flush=True)
+            print(
+                f"checking {called(chosen)} of study {chosen.name!r} with trials of {length}", file=out, flush=True
+            )
+        for one in checks(chosen, steps=steps, workers=workers):
+            found.append(one)
+            if not as_json:
+                change = f"\n{'':{2 * WIDTH}}change: {one.change}" if one.change else ""
+                text = f"{one.verdict:{WIDTH}}{one.kind:{WIDTH}}{one.text}{change}"
+                print(text, file=out, flush=True)
     failed = [one for one in found if one.verdict == "FAIL"]
     if as_json:
         print_json(found)
