@@ -6,7 +6,6 @@ from phyla.study.files import load_schedule, load_studies, load_suites
 from phyla.study.loading import compare, list_all, list_studies, load_evaluations, load_study, open_any
 from phyla.study.maintenance import Maintenance, maintain
 from phyla.study.places import Places
-from phyla.study.polling import Answer, AttachedMember
 from phyla.study.progress import Progress
 from phyla.study.repeating import (
     Prepared,
@@ -25,8 +24,6 @@ from phyla.study.targets import Planned, plan
 from phyla.study.watching import evaluate, watch
 
 __all__ = [
-    "Answer",
-    "AttachedMember",
     "Best",
     "BestCheckpoint",
     "BestEvaluation",
