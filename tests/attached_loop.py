@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import phyla
+from phyla.study.polling import AttachedMember
 
 OPTIONS = json.loads(sys.argv[1]) if __name__ == "__main__" else {}
 
@@ -48,7 +49,7 @@ def said(line: str) -> None:
     time.sleep(OPTIONS.get("sleep_s", 0))
 
 
-def polled(member: phyla.study.AttachedMember) -> None:
+def polled(member: AttachedMember) -> None:
     """Train on and on, and ask at each step."""
     step, w = 0, 0.0
     while True:

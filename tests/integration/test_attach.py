@@ -30,6 +30,7 @@ from phyla.records import Attempt, AttemptState, JobState
 from phyla.store import open_store
 from phyla.study import Results
 from phyla.study.attach import Attached
+from phyla.study.polling import Answer
 
 LOOP = Path(attached_loop.__file__)
 
@@ -201,7 +202,7 @@ def test_a_poll_goes_on_with_its_member_and_loads_what_an_exploit_takes_over(tmp
     weights.write_text("w")
     together = threading.Barrier(2)
 
-    def poll(score: float) -> list[phyla.study.Answer]:
+    def poll(score: float) -> list[Answer]:
         made = phyla.Study("poll", space, phyla.Maximize("score"), strategy, home=tmp_path)
         with phyla.attach(made) as job:
             member = job.member()
