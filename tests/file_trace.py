@@ -23,7 +23,7 @@ from typing import TypeAlias, cast
 CALLS = (
     "open,openat,openat2,creat,close,dup,dup2,dup3,lseek,mmap,write,pwrite64,writev,pwritev,pwritev2,sendfile,"
     "splice,copy_file_range,truncate,ftruncate,fallocate,mkdir,mkdirat,rmdir,unlink,unlinkat,rename,renameat,"
-    "renameat2,link,linkat,symlink,symlinkat,fsync,fdatasync,sync_file_range,msync"
+    "renameat2,link,linkat,symlink,symlinkat,fsync,fdatasync,sync_file_range,msync,execve"
 )
 STRACE = ("strace", "-f", "-y", "-xx", "-s", str(2**20), "-e", f"trace={CALLS}", "-e", "signal=none")
 """Records a program so that `parse` can read it; `-o FILE` follows, and the program."""
@@ -56,15 +56,20 @@ def parse(lines: Iterable[str], first: int = 0) -> Iterator[Call]:
     """Read what strace wrote, in the order in which the calls returned.
 
     Args:
-        lines: the trace of one process with all its threads.
+        lines: the trace of one process with all its threads. What other programs did that it started is left out:
+            they work on other files, and close only their own copies of descriptors.
         first: number of the first call; above those of an earlier process that worked on the same files.
     """
     unfinished: dict[tuple[str, str], tuple[int, str]] = {}
+    lines = list(lines)
+    programs = dict.fromkeys(line.split(" ", 1)[0] for line in lines if " execve(" in line)
+    others = set(list(programs)[1:])
     for number, line in enumerate(lines, first):
         match = _LINE.fullmatch(line.rstrip("\n"))
-        if match is None:
-            continue  # a signal, or the end of a thread
-        thread, rest = line.split(" ", 1)[0], match["rest"]
+        thread = line.split(" ", 1)[0]
+        if match is None or thread in others or "execve" in (match["name"], match["resumed"]):
+            continue  # a signal, the end of a thread, or another program
+        rest = match["rest"]
         name, began, text = match["name"] or match["resumed"], number, ""
         if match["resumed"]:
             began, text = unfinished.pop((thread, name))
