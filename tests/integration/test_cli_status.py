@@ -128,4 +128,4 @@ def test_a_study_can_be_followed_whoever_trains_it(cli: Phyla, monkeypatch: pyte
     training.join()
     assert "0/6 trials" in lines[0]
     assert any("told: completed" in line for line in lines)
-    assert "--follow shows one study" in cli("status", "--follow", code=2)
+    assert "--follow: name the study" in cli("status", "--follow", code=2)
