@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeAlias
 
@@ -167,8 +168,12 @@ def mlflow_uri() -> str | None:
 
 
 def visible_gpus() -> list[str] | None:
-    """Return the GPUs named by `CUDA_VISIBLE_DEVICES`, or None when it is not set."""
+    """Return the GPUs named by `CUDA_VISIBLE_DEVICES`, or None when it is not set.
+
+    As in CUDA, a negative number hides itself and what follows.
+    """
     value = os.environ.get("CUDA_VISIBLE_DEVICES")
     if value is None:
         return None
-    return [part.strip() for part in value.split(",") if part.strip()]
+    named = (part.strip() for part in value.split(",") if part.strip())
+    return list(dict.fromkeys(takewhile(lambda gpu: not gpu.startswith("-"), named)))

@@ -111,6 +111,32 @@ def test_run_without_a_terminal_prints_plain_lines(small: "tuple[Path, str]") ->
     assert "\x1b" not in output
 
 
+@pytest.mark.parametrize("full", [False, True])
+def test_a_run_goes_on_when_nobody_reads_its_lines(tmp_path: Path, full: bool) -> None:
+    (tmp_path / "small.py").write_text(STUDY_FILE)
+    (tmp_path / "hold").touch()
+    words = [sys.executable, "-m", "phyla.cli", "run", "small.py", "--workers", "1"]
+    with open("/dev/full" if full else os.devnull, "wb") as output:
+        process = subprocess.Popen(
+            words,
+            cwd=tmp_path,
+            env=environment(),
+            stdout=output if full else subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    if process.stdout is not None:
+        assert process.stdout.readline()
+        process.stdout.close()
+    (tmp_path / "hold").unlink()
+    assert process.stderr is not None
+    told = process.stderr.read()
+    assert process.wait(TIMEOUT_S) == 0, told
+    process.stderr.close()
+    (study,) = list_studies(home=tmp_path / ".phyla")
+    assert study.state == "completed"
+
+
 def test_running_a_completed_study_again_changes_nothing(small: "tuple[Path, str]") -> None:
     done = in_process(small[0], "run", "small.py", "--workers", 0)
     assert done.returncode == 0

@@ -142,3 +142,18 @@ def test_a_store_that_fails_does_not_end_the_study(
     )
     assert study.run().counts() == {"completed": 1}
     assert "how this study was started could not be noted: no such luck" in caplog.text
+
+
+def test_a_study_of_a_command_is_noted_too(tmp_path: Path, cli: Phyla) -> None:
+    command = phyla.Command(["sh", "-c", 'echo a > "$PHYLA_SAVE_TO/a"; echo x={lr}'], metrics={"x": r"x=(\S+)"})
+    study = phyla.Study(
+        "noted",
+        {"lr": phyla.Float(0.1, 1.0)},
+        phyla.Maximize("x"),
+        phyla.PBT(population_size=1, steps_per_trial=1, total_steps=1),
+        command,
+        home=tmp_path,
+    )
+    study.run()
+    assert len(study.results().starts()) == 1
+    assert "noted" not in cli("status", "noted", "--provenance", "--home", tmp_path).split()[:1]

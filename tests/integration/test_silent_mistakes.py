@@ -226,6 +226,14 @@ def test_changed_training_code_is_said_and_other_changes_are_not(tmp_path: Path)
     assert warnings_of(run(tmp_path, "status", "first")[1]) == [warning]
 
 
+def test_code_that_completed_nothing_was_not_old_code(tmp_path: Path) -> None:
+    file = write(tmp_path, GOOD.replace("score=steps", "scores=steps"))
+    assert run(tmp_path, "run", file, "--workers", "0")[0] == 1
+    write(tmp_path, GOOD)
+    status, told = run(tmp_path, "run", file, "--workers", "0")
+    assert (status, warnings_of(told)) == (0, [])
+
+
 def test_a_helper_of_training_is_training_code(tmp_path: Path) -> None:
     file = write(tmp_path, GOOD.replace("score=steps", "score=scored(steps)"))
     helper = "\n\ndef scored(steps):\n    return steps\n"

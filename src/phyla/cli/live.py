@@ -63,8 +63,13 @@ class Display:
         """Print a line."""
         if self.live is not None:
             self.live.console.print(Text(line, style=style), soft_wrap=True)
-        else:
+            return
+        try:
             print(line, flush=True)
+        except OSError:
+            # Its reader has gone, or its disk is full. The run matters more than its lines: they go nowhere now.
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
     def interrupted(self) -> None:
         """Say what happens now; called inside a signal handler, where a terminal is not drawn on."""
@@ -137,7 +142,7 @@ class StudyDisplay(Display):
             self._drawing = drawn(progress, foremost(progress.members, room), left_s)
         elif progress.completed != self._completed:
             self._completed = progress.completed
-            print(progress_line(progress, left_s), flush=True)
+            self.print(progress_line(progress, left_s))
 
 
 def foremost(members: Sequence[Member], room: int) -> Sequence[Member]:

@@ -108,6 +108,8 @@ def _provenance(results: "Results", *, as_json: bool) -> None:
     if as_json:
         print_json([{**picked(one, "at", "facts", "diff"), "differs": differs} for one, differs in rows])
         return
+    if not rows:
+        print(f"no start of {results.name} was noted")
     told: list[dict[str, Any]] = [dict(one.facts) for one, _ in rows]
     print_table(
         ("started", "commit", "machine", "=command", "=differs from the start before"),

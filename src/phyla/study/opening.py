@@ -234,7 +234,11 @@ def reconcile(
         config["code"] = stored.get("code")
     code: Any = config["code"]
     if stored.get("code") and code:
-        config["code"] = {**code, "began": stored["code"]["began"]}
+        with store.reader(record.id) as reader:
+            # What completed nothing trained nothing that is left.
+            trained = bool(reader.last_completed(1))
+        if trained:
+            config["code"] = {**code, "began": stored["code"]["began"]}
     if changed:
         check_extension(changed, stored, config)
         controller = Controller(store, record.id, study.rules, config)

@@ -43,7 +43,7 @@ def noted(client: "LocalClient", state: StudyState) -> Iterator[None]:
             with client.store.transaction(client.record.id, exclusive=False) as tx:
                 tx.apply([Insert(start)])
         except Exception as error:  # noqa: BLE001  # what nobody may miss must not harm the study
-            LOG.warning("warning: how this study was started could not be noted: %s", error)
+            LOG.warning("warning: how this study was started could not be noted: %r", error)
 
     thread = threading.Thread(target=note, name="phyla: provenance", daemon=True)
     thread.start()
@@ -55,7 +55,8 @@ def noted(client: "LocalClient", state: StudyState) -> Iterator[None]:
 
 def collect(code: Any, directory: Path) -> tuple[JsonObject, str | None]:
     """Return the facts about this process, and the diff of tracked files to the commit, if there is git."""
-    source = Path(code["file"]).parent if code and Path(code["file"]).is_file() else directory
+    file = Path(code.get("file") or "") if code else Path()
+    source = file.parent if file.is_file() else directory
     commit, diff = _git(source)
     facts: dict[str, Any] = {
         "command": _without_secrets(sys.argv),

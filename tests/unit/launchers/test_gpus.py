@@ -34,6 +34,14 @@ def test_there_is_nothing_to_share_out_without_gpus() -> None:
     assert seen(2, "auto") == [None, None]
 
 
+@pytest.mark.parametrize(("named", "found"), [("-1", []), ("", []), ("1,-1,2", ["1"]), ("0,0", ["0"])])
+def test_a_negative_number_hides_gpus_as_in_cuda(
+    named: str, found: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert visible_gpus() == found
+
+
 def test_each_worker_has_one_where_there_are_as_many(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     machine(tmp_path, 4)
     assert visible_gpus() == ["0", "1", "2", "3"]

@@ -1,5 +1,6 @@
 """PostgreSQL: many hosts, many writers."""
 
+import os
 import weakref
 from collections.abc import Sequence
 from typing import Any, final
@@ -116,6 +117,11 @@ class PostgresWatch:
         self._connection.close()
 
 
+def _dispose(engine: sa.Engine, owner: int) -> None:
+    """Close connections that nobody uses any more; in a child process they are the parent's."""
+    engine.dispose(close=os.getpid() == owner)
+
+
 @final
 class PostgresBackend(Backend):
     """Opens a database on a server.
@@ -158,7 +164,7 @@ class PostgresBackend(Backend):
         )
         sa.event.listen(engine, "connect", _on_connect)
         # Results that are only read have no end at which somebody would close them.
-        weakref.finalize(self, engine.dispose)
+        weakref.finalize(self, _dispose, engine, os.getpid())
         super().__init__(engine)
 
     def begin(self, *, write: bool) -> PostgresSession:
