@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from string import Formatter
 from typing import NamedTuple, TypeAlias
 
 from phyla.arguments import nearest, suggestion
@@ -33,8 +34,6 @@ FIXED = (
 """Placeholders besides those of the hyperparameters; `{hydra}` fills in several arguments at once."""
 HYDRA = "hydra"
 
-_PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-
 
 class Field(NamedTuple):
     """A placeholder: its name, and of `{source:*.pth}` the pattern."""
@@ -56,27 +55,19 @@ def parts(text: str) -> Iterator[str | Field]:
     Raises:
         ConfigurationError: it has a single brace, or a placeholder that cannot have a pattern.
     """
-    end = 0
-    for found in _PART.finditer(text):
-        if end < found.start():
-            yield text[end : found.start()]
-        end = found.end()
-        if found[1] is None:
-            if len(found[0]) == 1:
-                raise ConfigurationError(
-                    f"{text!r} has a single {found[0]!r}; write it twice if it is no placeholder: {found[0] * 2}"
-                )
-            yield found[0][0]
-            continue
-        name, colon, pattern = found[1].partition(":")
-        if colon and (name != "source" or not pattern):
-            raise ConfigurationError(
-                f"{text!r}: only {{source:PATTERN}} takes a pattern, as in {{source:*.pth}}; write other braces "
-                "twice"
-            )
-        yield Field(name, pattern)
-    if end < len(text):
-        yield text[end:]
+    try:
+        for plain, name, pattern, conversion in Formatter().parse(text):
+            if plain:
+                yield plain
+            if name is not None:
+                if conversion or (pattern and name != "source"):
+                    raise ConfigurationError(
+                        f"{text!r}: only {{source:PATTERN}} takes a pattern, as in {{source:*.pth}}; write other "
+                        "braces twice"
+                    )
+                yield Field(name, pattern or "")
+    except ValueError as error:
+        raise ConfigurationError(f"{text!r}: {error}; write it twice if it is no placeholder") from error
 
 
 def fields_of(argument: Argument) -> Iterator[Field]:

@@ -13,7 +13,7 @@ from itertools import count
 from typing import IO, Self, final
 
 from phyla import settings
-from phyla.worker import keeper, remains
+from phyla.worker import keeper
 
 
 class CannotStart(Exception):
@@ -105,7 +105,7 @@ class Process:
             self._close()
             if not words:
                 # Somebody ended the keeper; what it kept carries the mark.
-                remains.end_marked(self._mark)
+                keeper.end_marked(self._mark)
             self._ended = -signal.SIGKILL if not words else int(words[0]) if words[0] != b"error" else 127
             if words[1:] == [b"1"]:
                 LOG.warning("the command %r ended, and something that it started cannot be ended", self._program)
