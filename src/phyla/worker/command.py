@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import final
 
@@ -68,15 +68,16 @@ class Command:
                 f"Command({arguments!r}): give a list of texts, such as ['python', 'train.py', '--lr', '{{lr}}']; "
                 "no shell splits or runs it"
             )
-        where = "Command(arguments=...)"
-        checked = tuple(placeholders.normalized(each, where) for each in arguments)
+        checked = tuple(map(placeholders.normalized, arguments))
         if not isinstance(checked[0], str) or not checked[0]:
-            raise ConfigurationError(f"{where}: the first argument is {arguments[0]!r}; give the program to run")
+            raise ConfigurationError(
+                f"Command(...): the first argument is {arguments[0]!r}; give the program to run"
+            )
         for each in checked:
             if isinstance(each, str) and any(one.name == "source" for one in placeholders.fields_of(each)):
                 raise ConfigurationError(
-                    f"{where}: {each!r} is absent at the root, where there is nothing to load; put it into a list "
-                    f"of its own, such as ['--resume', {each!r}], which is left out then"
+                    f"Command(...): {each!r} is absent at the root, where there is nothing to load; put it into a "
+                    f"list of its own, such as ['--resume', {each!r}], which is left out then"
                 )
         for name in ("metrics", "tensorboard", "env"):
             value = getattr(self, name)
@@ -84,19 +85,21 @@ class Command:
                 raise ConfigurationError(f"Command({name}={value!r}): give a mapping by name")
         for name, pattern in self.metrics.items():
             _check_pattern(name, pattern)
-        object.__setattr__(self, "arguments", checked)
-        object.__setattr__(self, "metrics", dict(self.metrics))
-        object.__setattr__(
-            self, "tensorboard", {name: _scalar(name, one) for name, one in self.tensorboard.items()}
-        )
         for name, value in self.env.items():
             if not isinstance(value, str):
                 raise ConfigurationError(f"Command(env={{{name!r}: {value!r}}}): write {str(value)!r}")
             if name.startswith("PHYLA_"):
                 raise ConfigurationError(f"Command(env={{{name!r}: ...}}): phyla itself sets variables PHYLA_*")
-        object.__setattr__(self, "env", dict(self.env))
         folder = str(self.cwd or "")
-        object.__setattr__(self, "cwd", folder if folder.startswith("{") else str(Path(folder).absolute()))
+        stored = {
+            "arguments": checked,
+            "metrics": dict(self.metrics),
+            "tensorboard": {name: _scalar(name, one) for name, one in self.tensorboard.items()},
+            "env": dict(self.env),
+            "cwd": folder if folder.startswith("{") else str(Path(folder).absolute()),
+        }
+        for name, value in stored.items():
+            object.__setattr__(self, name, value)
         for text in self._texts:
             if placeholders.Field(placeholders.HYDRA) in placeholders.fields_of(text):
                 raise ConfigurationError(f"Command(...): {text!r}: {{hydra}} can only be one of the arguments")
@@ -112,9 +115,9 @@ class Command:
 
     def __call__(self, trial: Trial) -> None:
         """Run the command for one trial."""
-        from phyla.worker.commanded import run
+        from phyla.worker.commanded import Run
 
-        run(self, trial)
+        Run(self, trial).run()
 
     def __str__(self) -> str:
         return " ".join(map(str, _flat(self.arguments)))
@@ -126,7 +129,7 @@ class Command:
 
     def check_space(self, space: Space) -> None:
         """Refuse placeholders that a search space does not fill in; see `placeholders.check`."""
-        placeholders.check(self.arguments, self._texts, space, "Command(...)")
+        placeholders.check(self.arguments, self._texts, space)
 
     def check_program(self) -> None:
         """Make sure, before a trial is claimed, that the program can be run.
@@ -157,13 +160,14 @@ class Command:
 
     def digest(self) -> str:
         """Return a digest of the command, its environment variables, and the scripts that it names."""
-        encoded = {**_encoded(self), "cwd": None}
-        found = [hashlib.sha256(json.dumps(encoded, sort_keys=True).encode(errors="surrogatepass")).hexdigest()]
+        encoded = plugins.encode(replace(self, cwd="/"))
+        found = [json.dumps(encoded, sort_keys=True).encode(errors="surrogatepass")]
         for argument in _flat(self.arguments):
             file = Path(str(self.cwd), argument)
             if "{" not in argument and file.is_file() and file.stat().st_size <= SCRIPT_BYTES:
-                found.append(hashlib.sha256(file.read_bytes()).hexdigest())
-        return hashlib.sha256("".join(found).encode()).hexdigest()[:16]
+                found.append(file.read_bytes())
+        digests = [hashlib.sha256(each).hexdigest() for each in found]
+        return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
 
 
 suggest_arguments(Command)
@@ -171,12 +175,6 @@ suggest_arguments(Command)
 
 def _seconds(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
-
-
-def _encoded(command: Command) -> dict[str, object]:
-    encoded = plugins.encode(command)
-    assert isinstance(encoded, dict)
-    return encoded
 
 
 def _flat(arguments: Sequence[Argument]) -> list[str]:

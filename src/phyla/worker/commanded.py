@@ -6,7 +6,7 @@ import re
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -40,22 +40,11 @@ TAIL_BYTES = 1500
 LAST_CHARACTERS = 200
 
 
-def run(command: "Command", trial: Trial) -> None:
-    """Run a command for one trial; return when it has trained to the end, or was asked to stop.
-
-    Raises:
-        CommandFailed: its exit status is neither 0 nor 75, a signal ended it, it took too long, or cannot start.
-        GivenBack: its exit status is 75.
-        MetricsUnreadable: a line of its metrics makes no sense.
-        NoCheckpoint: it left nothing in `{save_to}`.
-        ConfigurationError: a value is absent, or the source has no file that matches.
-    """
-    _Run(command, trial).run()
-
-
 @final
 @dataclass
-class _Run:
+class Run:
+    """A command on one trial."""
+
     command: "Command"
     trial: Trial
     _: KW_ONLY
@@ -63,7 +52,6 @@ class _Run:
     asked: bool = False
     late: bool = False
     bad: MetricsUnreadable | None = None
-    values: dict[str, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         command, trial = self.command, self.trial
@@ -77,6 +65,7 @@ class _Run:
         params_file.write_text(nested)
         self._note_use()
         source = session.progress or session.parent
+        start = session.progress.step if session.progress else trial.start_step
         facts = {
             "source": None if source is None else source.path.absolute(),
             "save_to": trial.checkpoint_dir.absolute(),
@@ -87,15 +76,14 @@ class _Run:
             "member": trial.member,
             "trial": trial.id,
             "generation": trial.generation,
-            "start_step": trial.start_step if session.progress is None else session.progress.step,
+            "start_step": start,
             "end_step": trial.end_step,
-            "steps": 0,
+            "steps": trial.end_step - start,
             "gpus": ",".join(settings.visible_gpus() or ()) or None,
         }
-        facts["steps"] = trial.end_step - int(str(facts["start_step"]))
         known = {name: None if value is None else str(value) for name, value in facts.items()}
         hyperparameters = {name: placeholders.text_of(value) for name, value in self.params.items()}
-        self.values = {**dict.fromkeys(command.names), **hyperparameters, **known}
+        self.values: dict[str, str | None] = {**dict.fromkeys(command.names), **hyperparameters, **known}
         self.environment = {f"PHYLA_{name.upper()}": value for name, value in known.items()}
         self.environment["PHYLA_PARAMS"] = nested
         self.readings = Readings(metrics, self.output, command.metrics, None)
@@ -110,6 +98,15 @@ class _Run:
             _ = self.trial.source
 
     def run(self) -> None:
+        """Run it; return when it has trained to the end, or was asked to stop.
+
+        Raises:
+            CommandFailed: its exit status is neither 0 nor 75, a signal ended it, it took too long or cannot start.
+            GivenBack: its exit status is 75.
+            MetricsUnreadable: a line of its metrics makes no sense.
+            NoCheckpoint: it left nothing in `{save_to}`.
+            ConfigurationError: a value is absent, or the source has no file that matches.
+        """
         command = self.command
         try:
             arguments = placeholders.filled_arguments(command.arguments, self.values, self.params)
@@ -130,10 +127,9 @@ class _Run:
         with self.output.open("wb") as output, self.errors.open("wb") as errors:
             try:
                 environment = {**self.environment, **own}
-                process = processes.Process(
+                with processes.Process(
                     arguments, output=output, errors=errors, environment=environment, cwd=cwd
-                )
-                with process:
+                ) as process:
                     status = self._follow(process)
             except processes.CannotStart as error:
                 hint = "; its first line should name an interpreter, such as #!/bin/sh"
@@ -222,10 +218,7 @@ class _Run:
         session.reach(trial.end_step)
 
     def _failed(self, how: str, arguments: Sequence[str]) -> CommandFailed:
-        tails = [
-            f"the end of {file}:\n{tail or '(nothing)'}"
-            for file, tail in ((file, _tail(file)) for file in (self.output, self.errors))
-        ]
+        tails = [f"the end of {file}:\n{_tail(file) or '(nothing)'}" for file in (self.output, self.errors)]
         text = "\n".join([f"{self._last_line()}; all output is in {self.errors}", shlex.join(arguments), *tails])
         return CommandFailed(how, text)
 

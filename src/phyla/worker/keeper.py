@@ -11,8 +11,8 @@ however it ends; then it ends what carries the mark.
 
 `keeper.py MARK OUTPUT ARGUMENT...` runs a command, and ends all that it started when it ends or its worker does.
 On Linux it is a child subreaper: whatever loses its parent becomes its child, so nothing gets away, not even
-without the mark. It reads orders on standard input: a byte sends SIGTERM to the command, the end of input (its worker is
-gone) ends everything. On standard output it writes one line, `STATUS LEFT` or `error ERRNO`.
+without the mark. It reads orders on standard input: a byte sends SIGTERM to the command, the end of input (its
+worker is gone) ends everything. On standard output it writes one line, `STATUS LEFT` or `error ERRNO`.
 """
 
 import contextlib
