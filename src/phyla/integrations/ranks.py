@@ -54,8 +54,11 @@ def shared_trials(trials: Iterator[Trial] | None) -> Iterator[Trial]:
 
     try:
         while (facts := _from_rank_0(following, group)) is not None:
-            state = real.cached_state if real else cached if facts.pop("continues") else None
-            shared = _Shared(real, group, facts, state)
+            if real is not None:
+                cached = real.cached_state
+            elif not facts["continues"]:
+                cached = None
+            shared = _Shared(real, group, facts, cached)
             yield Trial(cast("Session", shared))
             cached = shared.cached_state
             if real is not None:
@@ -107,7 +110,7 @@ class _Shared:
 
     def __init__(self, real: Session | None, group: Any, facts: dict[str, Any], cached_state: Any) -> None:
         self._real, self._group = real, group
-        vars(self).update(facts)
+        vars(self).update({name: facts[name] for name in FACTS})
         self.params = Params.of_flat(dict(facts["record"].params)) if real is None else real.params
         self.touched, self.worker, self.cached_state = False, None, cached_state
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -142,21 +141,19 @@ class Command:
             return
         if not Path(folder).is_dir():
             raise ConfigurationError(f"the command {self} runs in {folder}, and there is no such directory")
-        if "/" not in program:
-            path = self.env.get("PATH", settings.child_environment({}).get("PATH"))
-            if shutil.which(program, path=path) is None:
-                here = Path(folder, program).is_file()
-                hint = f"; write './{program}' for the file in {folder}" if here else ""
-                raise ConfigurationError(f"the command {self}: there is no program {program!r} in PATH{hint}")
+        file, is_path = Path(folder, program), "/" in program
+        path = self.env.get("PATH", settings.child_environment({}).get("PATH"))
+        if shutil.which(str(file) if is_path else program, path=path) is not None:
             return
-        file = Path(folder, program)
-        if not file.is_file():
-            raise ConfigurationError(f"the command {self}: there is no file {file}")
-        if not os.access(file, os.X_OK):
-            raise ConfigurationError(
-                f"the command {self}: {file} is not executable; run chmod +x {file}, or name its interpreter, as "
-                f"in ['sh', {program!r}, ...]"
+        why = f"there is no file {file}" if is_path else f"there is no program {program!r} in PATH"
+        if file.is_file() and is_path:
+            why = (
+                f"{file} is not executable; run chmod +x {file}, or name its interpreter, as in "
+                f"['sh', {program!r}, ...]"
             )
+        elif file.is_file():
+            why += f"; write './{program}' for the file in {folder}"
+        raise ConfigurationError(f"the command {self}: {why}")
 
     def digest(self) -> str:
         """Return a digest of the command, its environment variables, and the scripts that it names."""
@@ -183,23 +180,23 @@ def _flat(arguments: Sequence[Argument]) -> list[str]:
 
 def _check_pattern(name: str, pattern: object) -> None:
     where = f"Command(metrics={{{name!r}: {pattern!r}}})"
+    example = "such as r'loss=(\\S+)'"
     if not isinstance(pattern, str):
-        raise ConfigurationError(f"{where}: give a regular expression with one group, such as r'loss=(\\S+)'")
+        raise ConfigurationError(f"{where}: give a regular expression with one group, {example}")
     try:
         groups = re.compile(pattern).groups
     except re.error as error:
         raise ConfigurationError(f"{where}: {error}") from error
     if groups != 1:
         raise ConfigurationError(
-            f"{where}: it has {groups} groups; give one, around the number, such as r'loss=(\\S+)'. Other "
-            "parentheses are written (?:...)"
+            f"{where}: it has {groups} groups; give one, around the number, {example}. Other parentheses are "
+            "written (?:...)"
         )
 
 
 def _scalar(name: str, given: object) -> tuple[str, str]:
-    if isinstance(given, Sequence) and not isinstance(given, str) and len(given) == 2:
-        glob, tag = given
-        if isinstance(glob, str) and isinstance(tag, str) and glob and tag:
+    match given:
+        case [str(glob), str(tag)] if glob and tag:
             return glob, tag
     raise ConfigurationError(
         f"Command(tensorboard={{{name!r}: {given!r}}}): give the files and the tag, such as ('**/*tfevents*', "

@@ -58,10 +58,10 @@ class Run:
         self.session = session = session_of(trial)
         self.folder = trial.working_dir
         self.output, self.errors = (self.folder / f"{name}-{trial.token}.txt" for name in ("stdout", "stderr"))
-        metrics, params_file = self.folder / f"metrics-{trial.token}.jsonl", self.folder / "params.json"
+        self.metrics, params_file = self.folder / f"metrics-{trial.token}.jsonl", self.folder / "params.json"
         self.params: dict[str, Any] = dict(session.record.params)
         nested = json.dumps(Params.of_flat(self.params).nested())
-        metrics.touch()
+        self.metrics.touch()
         params_file.write_text(nested)
         self._note_use()
         source = session.progress or session.parent
@@ -69,7 +69,7 @@ class Run:
         facts = {
             "source": None if source is None else source.path.absolute(),
             "save_to": trial.checkpoint_dir.absolute(),
-            "metrics": metrics.absolute(),
+            "metrics": self.metrics.absolute(),
             "params_file": params_file.absolute(),
             "working_dir": self.folder.absolute(),
             "seed": trial.seed,
@@ -86,7 +86,6 @@ class Run:
         self.values: dict[str, str | None] = {**dict.fromkeys(command.names), **hyperparameters, **known}
         self.environment = {f"PHYLA_{name.upper()}": value for name, value in known.items()}
         self.environment["PHYLA_PARAMS"] = nested
-        self.readings = Readings(metrics, self.output, command.metrics, None)
 
     def _note_use(self) -> None:
         """Note what the command cannot be using: it names some placeholders, and not others."""
@@ -101,7 +100,7 @@ class Run:
         """Run it; return when it has trained to the end, or was asked to stop.
 
         Raises:
-            CommandFailed: its exit status is neither 0 nor 75, a signal ended it, it took too long or cannot start.
+            CommandFailed: it cannot start, takes too long, is ended by a signal, or ends with neither 0 nor 75.
             GivenBack: its exit status is 75.
             MetricsUnreadable: a line of its metrics makes no sense.
             NoCheckpoint: it left nothing in `{save_to}`.
@@ -121,8 +120,8 @@ class Run:
                 f"{absent} has no value in this trial; put its argument into a list of its own, such as "
                 f"['--option', '{absent}'], which is left out then"
             ) from None
-        if globs:
-            self.readings.events = EventFiles(self.folder, globs)
+        events = EventFiles(self.folder, globs)
+        self.readings = Readings(self.metrics, self.output, command.metrics, events)
         self.session.watch.enter(Phase.TRAINING)
         with self.output.open("wb") as output, self.errors.open("wb") as errors:
             try:
