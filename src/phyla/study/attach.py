@@ -214,8 +214,6 @@ class Attached:
         if self._closed:
             raise StateError(f"this process was detached from study {self._name!r}; call phyla.attach() again")
         places, name = self._places, self._name
-        # Those of one machine differ, so that each keeps to its member.
-        worker = self._launch.worker_name(slot=threading.get_native_id())
         spec = WorkerSpec(
             configs={name: self._client.record.config},
             storage=places.storage,
@@ -223,7 +221,8 @@ class Attached:
             work_root=str(places.work(name)),
             outputs=str(places.outputs(name)),
             kinds=tuple(sorted(set(self._kinds))),
-            name=worker,
+            # Those of one machine differ, so that each keeps to its member.
+            name=self._launch.worker_name(slot=threading.get_native_id()),
             log=str(places.logs(name) / f"worker-{os.getpid()}.log"),
         )
         # Wrapped, so that errors do not name this function as the place where training begins.
@@ -248,14 +247,11 @@ class Attached:
     def _work(self, worker: Worker) -> None:
         client = self._client
         lookout = Lookout(self._name, self._rules)
-
-        def look() -> None:
-            lookout.look_at_metrics(client.store, client.record.id)
-
+        look = partial(lookout.look_at_metrics, client.store, client.record.id)
         try:
             self._ended = worker.run(look, look)
             if isinstance(self._ended, Ended):
-                lookout.look_at_metrics(client.store, client.record.id, at_once=True)
+                look(at_once=True)
                 client.collect()
         except _GivenBack:
             with contextlib.suppress(Exception):  # its lease runs out then
