@@ -20,7 +20,7 @@ from phyla.records import AttemptState, StudyState
 from phyla.study import Results
 from phyla.study.doctor import examine
 from phyla.study.places import Places
-from phyla.worker.remains import VARIABLE, end_marked
+from phyla.worker.keeper import VARIABLE, end_marked
 
 STUDY = """
 import os, signal, subprocess, sys, time

@@ -173,13 +173,16 @@ def test_commands_come_from_the_file_and_never_from_the_database(tmp_path: Path)
             stored = stored.replace(name, f"canary-{name}")
             (tmp_path / f"canary-{name}").write_text("touch canary; exit 1\n")
         connection.execute("UPDATE studies SET config = ? WHERE id = ?", (stored, number))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
     done = forked.run(
-        ["-m", "phyla.cli", "run", "study.toml", "--workers", 1, "--home", "home"],
-        cwd=tmp_path,
+        ["-m", "phyla.cli", "run", "../study.toml", "--workers", 1, "--home", "../home"],
+        cwd=elsewhere,
         env=child_environment({"PYTHONPATH": str(SOURCE)}),
     )
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "canary").exists()
+    # Both commands ran in the folder of the file.
     assert len((tmp_path / "evaluated").read_text().split()) == 16
     results = phyla.load_study("quadratic", home=tmp_path / "home")
     best = results.best

@@ -194,23 +194,20 @@ def suite_differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json,
 
 
 def command_differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
-    """Return how the commands of two configurations differ that train: dotted name to (stored, given).
-
-    Where a command runs may differ from machine to machine.
-    """
+    """Return how the commands of two configurations differ that train: dotted name to (stored, given)."""
     commands = [config.get("train") for config in (old, new)]
     if not any(isinstance(each, Mapping) for each in commands):
         return {}
-    before, after = ({**each, "cwd": None} if isinstance(each, Mapping) else each for each in commands)
-    return _compared({"train": before}, {"train": after})
+    return _compared({"train": commands[0]}, {"train": commands[1]})
 
 
 def _compared(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
+    """Compare dotted name by dotted name; where a command runs may differ from machine to machine."""
     before, after = dict(_flat(old)), dict(_flat(new))
     return {
         name: (before.get(name), after.get(name))
         for name in [*before, *(name for name in after if name not in before)]
-        if _portable(before.get(name)) != _portable(after.get(name))
+        if _portable(before.get(name)) != _portable(after.get(name)) and not name.endswith(".cwd")
     }
 
 

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self, final, overload
 
 from phyla.arguments import suggestion
@@ -40,6 +41,8 @@ class EvalTask:
         timeout_s: seconds one attempt may take; None for no limit.
         max_attempts: attempts that may fail before it is given up.
         resources: `{"gpus": 2}` runs it only in a worker that has two GPUs; a supervisor makes room for it.
+        cwd: where the command runs; by default where phyla was started. In a TOML file it is relative to the
+            file, and by default the directory of the file.
 
     Raises:
         ConfigurationError: an argument makes no sense.
@@ -59,6 +62,7 @@ class EvalTask:
     timeout_s: float | None = None
     max_attempts: int = 3
     resources: Mapping[str, int] = field(default_factory=dict)
+    cwd: str | Path | None = None
 
     def __post_init__(self) -> None:
         _check_name(self, "clean")
@@ -71,6 +75,10 @@ class EvalTask:
             raise ConfigurationError(f"EvalTask({self.name!r}, evaluate={self.evaluate!r}): must be a function")
         if self.command is not None:
             object.__setattr__(self, "command", _arguments(self.name, self.command))
+        if self.cwd is not None:
+            if self.command is None:
+                raise ConfigurationError(f"EvalTask({self.name!r}, cwd={self.cwd!r}): only a command has cwd=")
+            object.__setattr__(self, "cwd", str(Path(self.cwd).absolute()))
         for name, least in (("shards", 1), ("max_attempts", 1), ("samples", 0), ("timeout_s", 0), ("weight", 0)):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or value < least):

@@ -2,16 +2,17 @@
 
 import signal
 import threading
-from collections.abc import Generator, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, cast, final
 
 from phyla.errors import ConfigurationError
-from phyla.records import JobKind, JsonObject, TrialRecord
 from phyla.space import Params
-from phyla.worker import Parent, Session, Trial, session_of
+from phyla.worker import Session, Trial, session_of
 
 __all__ = ["shared_trials"]
+
+FACTS = ("record", "parent", "progress", "checkpoint_dir", "working_dir", "measuring")
+"""What the other ranks need to know of rank 0's session."""
 
 
 def shared_trials(trials: Iterator[Trial] | None) -> Iterator[Trial]:
@@ -19,15 +20,16 @@ def shared_trials(trials: Iterator[Trial] | None) -> Iterator[Trial]:
 
     All ranks see the same trial, and leave `steps()` after the same step. Only rank 0 reports; what the others
     report is dropped. All may write into `checkpoint_dir`, which is committed when all have gone on to the next
-    trial. So every rank has to use these alike: the iteration, `steps()`, `should_stop`, `save_progress()`.
-    `cached_state` is each rank's own. The facts travel through a gloo group, made here, and use no GPU.
+    trial. So every rank has to use these alike: the iteration, `steps()`, `should_stop`, `should_save`,
+    `save_progress()`. `cached_state` is each rank's own. The facts travel through a gloo group, made here, and use
+    no GPU.
 
     Args:
         trials: on rank 0, what `phyla.attach(...).trials()` returned; None on the other ranks.
 
     Raises:
         ConfigurationError: it is None on rank 0, or given on another rank.
-        RuntimeError: on the other ranks, when rank 0 ended with an error.
+        RuntimeError: on the other ranks, when rank 0 was interrupted; its other errors are raised on all ranks.
     """
     from torch import distributed
 
@@ -39,27 +41,24 @@ def shared_trials(trials: Iterator[Trial] | None) -> Iterator[Trial]:
     group = distributed.new_group(backend="gloo")
     handlers = {} if rank == 0 else _left_to_rank_0()
     cached: Any = None
+    real: Session | None = None
+
+    def following() -> dict[str, Any] | None:
+        nonlocal real
+        trial = None if trials is None else next(trials, None)
+        real = None if trial is None else session_of(trial)
+        return real and {
+            "continues": real.cached_state is not None,
+            **{name: getattr(real, name) for name in FACTS},
+        }
+
     try:
-        while True:
-            real, facts = None, None
-            if trials is not None:
-                try:
-                    trial = next(trials, None)
-                except BaseException as error:
-                    _tell(f"{type(error).__name__}: {error}", group)
-                    raise
-                real = None if trial is None else session_of(trial)
-                facts = None if real is None else _facts(real)
-            facts = _tell(facts, group)
-            if facts is None:
-                return
-            if isinstance(facts, str):
-                raise RuntimeError(f"rank 0 ended with {facts}")
-            shared = _Shared(real, group, facts)
+        while (facts := _from_rank_0(following, group)) is not None:
             if real is not None:
-                shared.cached_state = real.cached_state
-            elif facts["continues"]:
-                shared.cached_state = cached
+                cached = real.cached_state
+            elif not facts["continues"]:
+                cached = None
+            shared = _Shared(real, group, facts, cached)
             yield Trial(cast("Session", shared))
             cached = shared.cached_state
             if real is not None:
@@ -86,47 +85,44 @@ def _left_to_rank_0() -> dict[int, Any]:
     return {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
 
 
-def _tell(thing: Any, group: Any) -> Any:
-    """Return what rank 0 has, on all ranks."""
+def _from_rank_0(call: Callable[[], Any], group: Any) -> Any:
+    """Return on all ranks what a call returns on rank 0, or raise what it raises there."""
     from torch import distributed
 
-    box = [thing]
+    answer = error = told = None
+    if distributed.get_rank() == 0:
+        try:
+            answer = call()
+        except BaseException as raised:  # noqa: BLE001  # raised below
+            error = raised
+            told = raised if isinstance(raised, Exception) else RuntimeError(f"rank 0 ended with {raised!r}")
+    box = [answer, told]
     distributed.broadcast_object_list(box, src=0, group=group)
-    return box[0]
-
-
-def _facts(session: Session) -> dict[str, Any]:
-    return {
-        "record": session.record,
-        "parent": session.parent,
-        "progress": session.progress,
-        "checkpoint_dir": session.checkpoint_dir,
-        "working_dir": session.working_dir,
-        "continues": session.cached_state is not None,
-    }
+    answer, told = box
+    if told is not None:
+        raise error or told
+    return answer
 
 
 @final
 class _Shared:
     """What a trial stands on that ranks share: rank 0's real session, or what it told."""
 
-    def __init__(self, real: Session | None, group: Any, facts: dict[str, Any]) -> None:
+    def __init__(self, real: Session | None, group: Any, facts: dict[str, Any], cached_state: Any) -> None:
         self._real, self._group = real, group
-        self.record: TrialRecord = facts["record"]
-        self.parent: Parent | None = facts["parent"]
-        self.progress: Parent | None = facts["progress"]
-        self.checkpoint_dir: Path = facts["checkpoint_dir"]
-        self.working_dir: Path = facts["working_dir"]
-        self.params = Params.of_flat(dict(self.record.params)) if real is None else real.params
-        self.measuring = self.record.kind is JobKind.MEASURE
-        self.touched = False
-        self.worker = self.cached_state = None
+        vars(self).update({name: facts[name] for name in FACTS})
+        self.params = Params.of_flat(dict(facts["record"].params)) if real is None else real.params
+        self.touched, self.worker, self.cached_state = False, None, cached_state
+
+    def _ask(self, question: Callable[[Session], Any]) -> Any:
+        return _from_rank_0(lambda: self._real and question(self._real), self._group)
 
     def steps(self) -> Iterator[int]:
         import torch
 
         steps = None if self._real is None else self._real.steps()
         while True:
+            # A tensor: a third of the time that an object takes.
             step = torch.tensor(0 if steps is None else next(steps, -1))
             torch.distributed.broadcast(step, src=0, group=self._group)
             if step < 0:
@@ -138,24 +134,17 @@ class _Shared:
             self._real.report(metrics, step)
 
     def should_stop(self) -> bool:
-        return bool(_tell(self._real and self._real.should_stop(), self._group))
+        return bool(self._ask(Session.should_stop))
+
+    def should_save(self) -> bool:
+        return bool(self._ask(Session.should_save))
 
     @property
-    def stop_reason(self) -> JsonObject | None:
-        return cast(
-            "JsonObject | None", _tell(None if self._real is None else self._real.stop_reason, self._group)
-        )
+    def stop_reason(self) -> Any:
+        return self._ask(lambda session: session.stop_reason)
 
     def save_progress(self, step: int | None) -> None:
         from torch import distributed
 
         distributed.barrier(self._group)  # All have written.
-        error: Exception | None = None
-        if self._real is not None:
-            try:
-                self._real.save_progress(step)
-            except Exception as raised:  # noqa: BLE001  # raised below, on every rank
-                error = raised
-        error = _tell(error, self._group)
-        if error is not None:
-            raise error
+        self._ask(lambda session: session.save_progress(step))

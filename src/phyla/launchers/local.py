@@ -33,7 +33,7 @@ from phyla.launchers.launcher import (
 from phyla.launchers.packing import Packing
 from phyla.records import WorkKind
 from phyla.settings import SAVE_EVERY, child_environment, system_clock, thread_environment
-from phyla.worker import Closing, Launch, remains
+from phyla.worker import Closing, Launch, keeper
 
 POLL_S = 0.02
 LOOK_S = 1.0
@@ -133,7 +133,7 @@ class LocalLauncher:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="phyla-")))
             if sys.platform == "linux":
                 helper = subprocess.Popen(
-                    [sys.executable, "-I", "-S", remains.__file__, f"{self.launch.id}:"],
+                    [sys.executable, "-I", "-S", keeper.__file__, f"{self.launch.id}:"],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -263,7 +263,7 @@ class LocalLauncher:
         environment = {
             "PYTHONUNBUFFERED": "1",
             **saving,
-            remains.VARIABLE: mark,
+            keeper.VARIABLE: mark,
             **thread_environment(len(self.specs)),
             **gpus,
         }
@@ -418,7 +418,7 @@ class LocalLauncher:
                 process.popen.stdin.close()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.popen.pid, signal.SIGKILL)
-        remains.end_marked(process.mark)
+        keeper.end_marked(process.mark)
 
 
 def _how(status: int) -> str:

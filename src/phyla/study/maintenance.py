@@ -156,7 +156,7 @@ class Maintenance:
 def take_back(client: LocalClient, launch: "Launch") -> None:
     """Take back at once what dead launches of this machine held of studies."""
     from phyla.worker import launch_of
-    from phyla.worker.remains import end_marked
+    from phyla.worker.keeper import end_marked
 
     holders = _holders(client)
     dead = launch.dead({launch_of(holder) for holder in holders}) | launch.predecessors()

@@ -253,7 +253,13 @@ _IN_SPACE = {"anyOf": [{"$ref": "#/definitions/parameter"}, {"$ref": "#/definiti
 
 @cache
 def _suites() -> Kind:
-    task = table(EvalTask, _task, command=any_of(TEXT, kind_of(list[str])))
+    own = table(EvalTask, _task, command=any_of(TEXT, kind_of(list[str])), cwd=PATH)
+
+    def read(value: Mapping[str, Any], where: Where) -> Any:
+        # A command runs in the directory of the file.
+        return own.read({"cwd": "", **value} if "command" in value else value, where)
+
+    task = replace(own, read=read)
     named = replace(FUNCTION, read=lambda value, where: task.read({"evaluate": value}, where))
     aggregate = any_of(
         FUNCTION, replace(plugin(AGGREGATORS), fits=TABLE.fits, words="a table with name and metric")

@@ -3,11 +3,10 @@
 import hashlib
 import json
 import math
-import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import final
 
@@ -68,15 +67,16 @@ class Command:
                 f"Command({arguments!r}): give a list of texts, such as ['python', 'train.py', '--lr', '{{lr}}']; "
                 "no shell splits or runs it"
             )
-        where = "Command(arguments=...)"
-        checked = tuple(placeholders.normalized(each, where) for each in arguments)
+        checked = tuple(map(placeholders.normalized, arguments))
         if not isinstance(checked[0], str) or not checked[0]:
-            raise ConfigurationError(f"{where}: the first argument is {arguments[0]!r}; give the program to run")
+            raise ConfigurationError(
+                f"Command(...): the first argument is {arguments[0]!r}; give the program to run"
+            )
         for each in checked:
             if isinstance(each, str) and any(one.name == "source" for one in placeholders.fields_of(each)):
                 raise ConfigurationError(
-                    f"{where}: {each!r} is absent at the root, where there is nothing to load; put it into a list "
-                    f"of its own, such as ['--resume', {each!r}], which is left out then"
+                    f"Command(...): {each!r} is absent at the root, where there is nothing to load; put it into a "
+                    f"list of its own, such as ['--resume', {each!r}], which is left out then"
                 )
         for name in ("metrics", "tensorboard", "env"):
             value = getattr(self, name)
@@ -84,19 +84,21 @@ class Command:
                 raise ConfigurationError(f"Command({name}={value!r}): give a mapping by name")
         for name, pattern in self.metrics.items():
             _check_pattern(name, pattern)
-        object.__setattr__(self, "arguments", checked)
-        object.__setattr__(self, "metrics", dict(self.metrics))
-        object.__setattr__(
-            self, "tensorboard", {name: _scalar(name, one) for name, one in self.tensorboard.items()}
-        )
         for name, value in self.env.items():
             if not isinstance(value, str):
                 raise ConfigurationError(f"Command(env={{{name!r}: {value!r}}}): write {str(value)!r}")
             if name.startswith("PHYLA_"):
                 raise ConfigurationError(f"Command(env={{{name!r}: ...}}): phyla itself sets variables PHYLA_*")
-        object.__setattr__(self, "env", dict(self.env))
         folder = str(self.cwd or "")
-        object.__setattr__(self, "cwd", folder if folder.startswith("{") else str(Path(folder).absolute()))
+        stored = {
+            "arguments": checked,
+            "metrics": dict(self.metrics),
+            "tensorboard": {name: _scalar(name, one) for name, one in self.tensorboard.items()},
+            "env": dict(self.env),
+            "cwd": folder if folder.startswith("{") else str(Path(folder).absolute()),
+        }
+        for name, value in stored.items():
+            object.__setattr__(self, name, value)
         for text in self._texts:
             if placeholders.Field(placeholders.HYDRA) in placeholders.fields_of(text):
                 raise ConfigurationError(f"Command(...): {text!r}: {{hydra}} can only be one of the arguments")
@@ -112,9 +114,9 @@ class Command:
 
     def __call__(self, trial: Trial) -> None:
         """Run the command for one trial."""
-        from phyla.worker.commanded import run
+        from phyla.worker.commanded import Run
 
-        run(self, trial)
+        Run(self, trial).run()
 
     def __str__(self) -> str:
         return " ".join(map(str, _flat(self.arguments)))
@@ -126,7 +128,7 @@ class Command:
 
     def check_space(self, space: Space) -> None:
         """Refuse placeholders that a search space does not fill in; see `placeholders.check`."""
-        placeholders.check(self.arguments, self._texts, space, "Command(...)")
+        placeholders.check(self.arguments, self._texts, space)
 
     def check_program(self) -> None:
         """Make sure, before a trial is claimed, that the program can be run.
@@ -139,31 +141,30 @@ class Command:
             return
         if not Path(folder).is_dir():
             raise ConfigurationError(f"the command {self} runs in {folder}, and there is no such directory")
-        if "/" not in program:
-            path = self.env.get("PATH", settings.child_environment({}).get("PATH"))
-            if shutil.which(program, path=path) is None:
-                here = Path(folder, program).is_file()
-                hint = f"; write './{program}' for the file in {folder}" if here else ""
-                raise ConfigurationError(f"the command {self}: there is no program {program!r} in PATH{hint}")
+        file, is_path = Path(folder, program), "/" in program
+        path = self.env.get("PATH", settings.child_environment({}).get("PATH"))
+        if shutil.which(str(file) if is_path else program, path=path) is not None:
             return
-        file = Path(folder, program)
-        if not file.is_file():
-            raise ConfigurationError(f"the command {self}: there is no file {file}")
-        if not os.access(file, os.X_OK):
-            raise ConfigurationError(
-                f"the command {self}: {file} is not executable; run chmod +x {file}, or name its interpreter, as "
-                f"in ['sh', {program!r}, ...]"
+        why = f"there is no file {file}" if is_path else f"there is no program {program!r} in PATH"
+        if file.is_file() and is_path:
+            why = (
+                f"{file} is not executable; run chmod +x {file}, or name its interpreter, as in "
+                f"['sh', {program!r}, ...]"
             )
+        elif file.is_file():
+            why += f"; write './{program}' for the file in {folder}"
+        raise ConfigurationError(f"the command {self}: {why}")
 
     def digest(self) -> str:
         """Return a digest of the command, its environment variables, and the scripts that it names."""
-        encoded = {**_encoded(self), "cwd": None}
-        found = [hashlib.sha256(json.dumps(encoded, sort_keys=True).encode(errors="surrogatepass")).hexdigest()]
+        encoded = plugins.encode(replace(self, cwd="/"))
+        found = [json.dumps(encoded, sort_keys=True).encode(errors="surrogatepass")]
         for argument in _flat(self.arguments):
             file = Path(str(self.cwd), argument)
             if "{" not in argument and file.is_file() and file.stat().st_size <= SCRIPT_BYTES:
-                found.append(hashlib.sha256(file.read_bytes()).hexdigest())
-        return hashlib.sha256("".join(found).encode()).hexdigest()[:16]
+                found.append(file.read_bytes())
+        digests = [hashlib.sha256(each).hexdigest() for each in found]
+        return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
 
 
 suggest_arguments(Command)
@@ -173,35 +174,29 @@ def _seconds(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
 
 
-def _encoded(command: Command) -> dict[str, object]:
-    encoded = plugins.encode(command)
-    assert isinstance(encoded, dict)
-    return encoded
-
-
 def _flat(arguments: Sequence[Argument]) -> list[str]:
     return [one for each in arguments for one in ([each] if isinstance(each, str) else _flat(each))]
 
 
 def _check_pattern(name: str, pattern: object) -> None:
     where = f"Command(metrics={{{name!r}: {pattern!r}}})"
+    example = "such as r'loss=(\\S+)'"
     if not isinstance(pattern, str):
-        raise ConfigurationError(f"{where}: give a regular expression with one group, such as r'loss=(\\S+)'")
+        raise ConfigurationError(f"{where}: give a regular expression with one group, {example}")
     try:
         groups = re.compile(pattern).groups
     except re.error as error:
         raise ConfigurationError(f"{where}: {error}") from error
     if groups != 1:
         raise ConfigurationError(
-            f"{where}: it has {groups} groups; give one, around the number, such as r'loss=(\\S+)'. Other "
-            "parentheses are written (?:...)"
+            f"{where}: it has {groups} groups; give one, around the number, {example}. Other parentheses are "
+            "written (?:...)"
         )
 
 
 def _scalar(name: str, given: object) -> tuple[str, str]:
-    if isinstance(given, Sequence) and not isinstance(given, str) and len(given) == 2:
-        glob, tag = given
-        if isinstance(glob, str) and isinstance(tag, str) and glob and tag:
+    match given:
+        case [str(glob), str(tag)] if glob and tag:
             return glob, tag
     raise ConfigurationError(
         f"Command(tensorboard={{{name!r}: {given!r}}}): give the files and the tag, such as ('**/*tfevents*', "

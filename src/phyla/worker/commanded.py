@@ -6,7 +6,7 @@ import re
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -40,22 +40,11 @@ TAIL_BYTES = 1500
 LAST_CHARACTERS = 200
 
 
-def run(command: "Command", trial: Trial) -> None:
-    """Run a command for one trial; return when it has trained to the end, or was asked to stop.
-
-    Raises:
-        CommandFailed: its exit status is neither 0 nor 75, a signal ended it, it took too long, or cannot start.
-        GivenBack: its exit status is 75.
-        MetricsUnreadable: a line of its metrics makes no sense.
-        NoCheckpoint: it left nothing in `{save_to}`.
-        ConfigurationError: a value is absent, or the source has no file that matches.
-    """
-    _Run(command, trial).run()
-
-
 @final
 @dataclass
-class _Run:
+class Run:
+    """A command on one trial."""
+
     command: "Command"
     trial: Trial
     _: KW_ONLY
@@ -63,42 +52,40 @@ class _Run:
     asked: bool = False
     late: bool = False
     bad: MetricsUnreadable | None = None
-    values: dict[str, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         command, trial = self.command, self.trial
         self.session = session = session_of(trial)
         self.folder = trial.working_dir
         self.output, self.errors = (self.folder / f"{name}-{trial.token}.txt" for name in ("stdout", "stderr"))
-        metrics, params_file = self.folder / f"metrics-{trial.token}.jsonl", self.folder / "params.json"
+        self.metrics, params_file = self.folder / f"metrics-{trial.token}.jsonl", self.folder / "params.json"
         self.params: dict[str, Any] = dict(session.record.params)
         nested = json.dumps(Params.of_flat(self.params).nested())
-        metrics.touch()
+        self.metrics.touch()
         params_file.write_text(nested)
         self._note_use()
         source = session.progress or session.parent
+        start = session.progress.step if session.progress else trial.start_step
         facts = {
             "source": None if source is None else source.path.absolute(),
             "save_to": trial.checkpoint_dir.absolute(),
-            "metrics": metrics.absolute(),
+            "metrics": self.metrics.absolute(),
             "params_file": params_file.absolute(),
             "working_dir": self.folder.absolute(),
             "seed": trial.seed,
             "member": trial.member,
             "trial": trial.id,
             "generation": trial.generation,
-            "start_step": trial.start_step if session.progress is None else session.progress.step,
+            "start_step": start,
             "end_step": trial.end_step,
-            "steps": 0,
+            "steps": trial.end_step - start,
             "gpus": ",".join(settings.visible_gpus() or ()) or None,
         }
-        facts["steps"] = trial.end_step - int(str(facts["start_step"]))
         known = {name: None if value is None else str(value) for name, value in facts.items()}
         hyperparameters = {name: placeholders.text_of(value) for name, value in self.params.items()}
-        self.values = {**dict.fromkeys(command.names), **hyperparameters, **known}
+        self.values: dict[str, str | None] = {**dict.fromkeys(command.names), **hyperparameters, **known}
         self.environment = {f"PHYLA_{name.upper()}": value for name, value in known.items()}
         self.environment["PHYLA_PARAMS"] = nested
-        self.readings = Readings(metrics, self.output, command.metrics, None)
 
     def _note_use(self) -> None:
         """Note what the command cannot be using: it names some placeholders, and not others."""
@@ -110,6 +97,15 @@ class _Run:
             _ = self.trial.source
 
     def run(self) -> None:
+        """Run it; return when it has trained to the end, or was asked to stop.
+
+        Raises:
+            CommandFailed: it cannot start, takes too long, is ended by a signal, or ends with neither 0 nor 75.
+            GivenBack: its exit status is 75.
+            MetricsUnreadable: a line of its metrics makes no sense.
+            NoCheckpoint: it left nothing in `{save_to}`.
+            ConfigurationError: a value is absent, or the source has no file that matches.
+        """
         command = self.command
         try:
             arguments = placeholders.filled_arguments(command.arguments, self.values, self.params)
@@ -124,16 +120,15 @@ class _Run:
                 f"{absent} has no value in this trial; put its argument into a list of its own, such as "
                 f"['--option', '{absent}'], which is left out then"
             ) from None
-        if globs:
-            self.readings.events = EventFiles(self.folder, globs)
+        events = EventFiles(self.folder, globs)
+        self.readings = Readings(self.metrics, self.output, command.metrics, events)
         self.session.watch.enter(Phase.TRAINING)
         with self.output.open("wb") as output, self.errors.open("wb") as errors:
             try:
                 environment = {**self.environment, **own}
-                process = processes.Process(
+                with processes.Process(
                     arguments, output=output, errors=errors, environment=environment, cwd=cwd
-                )
-                with process:
+                ) as process:
                     status = self._follow(process)
             except processes.CannotStart as error:
                 hint = "; its first line should name an interpreter, such as #!/bin/sh"
@@ -222,10 +217,7 @@ class _Run:
         session.reach(trial.end_step)
 
     def _failed(self, how: str, arguments: Sequence[str]) -> CommandFailed:
-        tails = [
-            f"the end of {file}:\n{tail or '(nothing)'}"
-            for file, tail in ((file, _tail(file)) for file in (self.output, self.errors))
-        ]
+        tails = [f"the end of {file}:\n{_tail(file) or '(nothing)'}" for file in (self.output, self.errors)]
         text = "\n".join([f"{self._last_line()}; all output is in {self.errors}", shlex.join(arguments), *tails])
         return CommandFailed(how, text)
 

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar, final, overload
+from typing import Any, TypeVar, final, overload
 
 import numpy as np
 
@@ -202,7 +202,9 @@ def checkpoint_of(seen: Checkpoint, path: Path) -> EvaluationCheckpoint:
     return EvaluationCheckpoint(path=path, step=seen.step, name=seen.name, index=seen.index, trial=seen.trial)
 
 
-def run_command(template: Sequence[str], evaluation: Evaluation, *, timeout_s: float | None) -> None:
+def run_command(
+    template: Sequence[str], evaluation: Evaluation, *, timeout_s: float | None, cwd: str | None = None
+) -> None:
     """Run a command and record what it wrote.
 
     Fields in its arguments are `{checkpoint}`, `{step}`, `{name}`, `{shard}`, `{shards}`, `{seed}`, `{config}` (a
@@ -214,12 +216,12 @@ def run_command(template: Sequence[str], evaluation: Evaluation, *, timeout_s: f
         ConfigurationError: an argument has another field, or there is no such program.
         EvaluationError: it failed, took too long, or left no results.
     """
-    folder = evaluation.working_dir
+    folder = evaluation.working_dir.absolute()
     config, results, log = folder / "config.json", folder / "results.json", folder / "log.txt"
     config.write_text(json.dumps(dict(evaluation.config)))
     checkpoint, shard = evaluation.checkpoint, evaluation.shard
     fields: dict[str, object] = {
-        "checkpoint": checkpoint.path,
+        "checkpoint": checkpoint.path.absolute(),
         "step": checkpoint.step,
         "name": checkpoint.name,
         "shard": shard.index,
@@ -238,8 +240,8 @@ def run_command(template: Sequence[str], evaluation: Evaluation, *, timeout_s: f
         ) from error
     command = shlex.join(arguments)
     try:
-        with log.open("wb") as output:
-            status = _run(arguments, output, timeout_s)
+        with log.open("wb") as output, Process(arguments, output=output, errors=output, cwd=cwd) as process:
+            status = process.wait(timeout_s)
     except CannotStart as error:
         raise ConfigurationError(f"{where}: {error}: {command}") from error
     with log.open("rb") as file:
@@ -259,12 +261,6 @@ def run_command(template: Sequence[str], evaluation: Evaluation, *, timeout_s: f
         raise EvaluationError(f"the command's results are no JSON object: {found!r:.200}: {command}")
     for name, value in found.items():
         _record(evaluation, name, value)
-
-
-def _run(arguments: Sequence[str], output: IO[bytes], timeout_s: float | None) -> int | None:
-    """Return the exit status; None after the time-out. Nothing that the command started is left then."""
-    with Process(arguments, output=output, errors=output) as process:
-        return process.wait(timeout_s)
 
 
 def _record(evaluation: Evaluation, name: str, value: Any) -> None:

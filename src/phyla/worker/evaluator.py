@@ -179,7 +179,8 @@ class Evaluator:
             unless_done.callback(shutil.rmtree, outputs, ignore_errors=True)
             try:
                 if task.command is not None:
-                    run_command(task.command, evaluation, timeout_s=task.timeout_s)
+                    cwd = None if task.cwd is None else str(task.cwd)
+                    run_command(task.command, evaluation, timeout_s=task.timeout_s, cwd=cwd)
                 else:
                     task(evaluation)
                 if evaluation.should_stop:

@@ -1,13 +1,21 @@
-"""Keeps a command: runs it, and ends all that it started, in whatever session, when it ends or its worker does.
+"""Ends what commands and workers started, wherever it went.
 
-A program of its own, run by its path: `keeper.py MARK OUTPUT ARGUMENT...`. It imports the standard library only,
-so it starts fast and is small. On Linux it is a child subreaper: whatever loses its parent becomes its child, so
-nothing gets away. Elsewhere only the process group of the command is ended.
+Everything that a worker starts inherits a mark in its environment, also what leaves its process group or its
+session: `LAUNCH:` for all workers of a launch, `LAUNCH:NUMBER:` for one, `LAUNCH:NUMBER:NUMBER:` for a command.
+Only Linux shows the environment of processes; elsewhere only the process group of a command is ended.
 
-It reads orders on standard input: a byte sends SIGTERM to the command, the end of input (its worker is gone) ends
-everything. On standard output it writes one line, `STATUS LEFT` or `error ERRNO`.
+A program, too, run by its path. It imports the standard library only, so it starts fast and is small.
+
+`keeper.py MARK` waits in the background until its standard input is closed, which happens when a supervisor ends,
+however it ends; then it ends what carries the mark.
+
+`keeper.py MARK OUTPUT ARGUMENT...` runs a command, and ends all that it started when it ends or its worker does.
+On Linux it is a child subreaper: whatever loses its parent becomes its child, so nothing gets away, not even
+without the mark. It reads orders on standard input: a byte sends SIGTERM to the command, the end of input (its
+worker is gone) ends everything. On standard output it writes one line, `STATUS LEFT` or `error ERRNO`.
 """
 
+import contextlib
 import ctypes
 import os
 import select
@@ -17,18 +25,81 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 VARIABLE = "PHYLA_WORKER"
 GIVE_UP_S = 10.0
 """Seconds after which a process that cannot be ended is left alone."""
+ROUNDS = 100
+WAIT_MS = 1000
 _ROUND_S = 0.02
 _PR_SET_CHILD_SUBREAPER = 36
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Batch systems send these to every process of a job."""
 _DEFAULT = (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 
 
-def main(mark: str, output: int, arguments: list[str]) -> None:
+def end_marked(mark: str) -> None:
+    """Kill every process whose mark begins with this one, except the calling process; wait until they are gone."""
+    wanted = f"{VARIABLE}={mark}".encode()
+    for _ in range(ROUNDS):
+        # One that is being ended may have started another one meanwhile.
+        found = [pid for pid in _pids() if _is_marked(pid, wanted)]
+        if not found:
+            return
+        for pid in found:
+            _end(pid, wanted)
+
+
+def _pids() -> "Iterator[int]":
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc"):  # noqa: PTH208  # pathlib is slow to import
+            if name.isdecimal() and int(name) != os.getpid():
+                yield int(name)
+
+
+def _read(pid: int, what: str) -> bytes:
+    """Return what Linux says of a process; nothing once it is gone, or if it is somebody else's."""
+    try:
+        with open(f"/proc/{pid}/{what}", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _is_marked(pid: int, wanted: bytes) -> bool:
+    return any(entry.startswith(wanted) for entry in _read(pid, "environ").split(b"\0"))
+
+
+def _end(pid: int, wanted: bytes) -> None:
+    with contextlib.suppress(OSError):
+        # A descriptor names the process itself: should it end now, its number may become another's.
+        process = os.pidfd_open(pid)
+        try:
+            if _is_marked(pid, wanted):
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+                gone = select.poll()
+                gone.register(process, select.POLLIN)
+                gone.poll(WAIT_MS)
+        finally:
+            os.close(process)
+
+
+def watch(mark: str) -> None:
+    """Wait in the background for the end of input, then end what carries a mark."""
+    if os.fork():
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    os.read(0, 1)
+    end_marked(mark)
+    os._exit(0)
+
+
+def keep(mark: str, output: int, arguments: list[str]) -> None:
     """Run the command, and report how it ended."""
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
@@ -80,17 +151,13 @@ def main(mark: str, output: int, arguments: list[str]) -> None:
 
 
 def _send(kill: "Callable[[int, int], None]", process: int, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         kill(process, number)
-    except (ProcessLookupError, PermissionError):
-        return
 
 
 def _report(line: str) -> None:
-    try:
+    with contextlib.suppress(BrokenPipeError):
         os.write(1, line.encode() + b"\n")
-    except BrokenPipeError:
-        return
 
 
 def _reap(statuses: dict[int, int]) -> bool:
@@ -103,18 +170,13 @@ def _reap(statuses: dict[int, int]) -> bool:
     return True
 
 
-def _children() -> list[int]:
-    me, found = str(os.getpid()).encode(), []
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():  # noqa: PTH112, PTH208  # pathlib is slow
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                # What follows the name in parentheses: state, parent, ...
-                if name.isdecimal() and file.read().rpartition(b")")[2].split()[1] == me:
-                    found.append(int(name))
-        except OSError:
-            continue
-    return found
+def _children() -> "Iterator[int]":
+    me = str(os.getpid()).encode()
+    for pid in _pids():
+        # What follows the name in parentheses: state, parent, ...
+        if _read(pid, "stat").rpartition(b")")[2].split()[1:2] == [me]:
+            yield pid
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
+    watch(sys.argv[1]) if len(sys.argv) == 2 else keep(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

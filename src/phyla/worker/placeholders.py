@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from string import Formatter
 from typing import NamedTuple, TypeAlias
 
 from phyla.arguments import nearest, suggestion
@@ -16,24 +17,11 @@ Argument: TypeAlias = "str | Sequence[Argument]"
 """One argument, or a list of arguments that is left out when one of its values is absent."""
 
 FIXED = (
-    "source",
-    "save_to",
-    "metrics",
-    "params_file",
-    "working_dir",
-    "seed",
-    "member",
-    "trial",
-    "generation",
-    "start_step",
-    "end_step",
-    "steps",
-    "gpus",
+    *("source", "save_to", "metrics", "params_file", "working_dir", "seed", "member", "trial"),
+    *("generation", "start_step", "end_step", "steps", "gpus"),
 )
 """Placeholders besides those of the hyperparameters; `{hydra}` fills in several arguments at once."""
 HYDRA = "hydra"
-
-_PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 class Field(NamedTuple):
@@ -56,27 +44,19 @@ def parts(text: str) -> Iterator[str | Field]:
     Raises:
         ConfigurationError: it has a single brace, or a placeholder that cannot have a pattern.
     """
-    end = 0
-    for found in _PART.finditer(text):
-        if end < found.start():
-            yield text[end : found.start()]
-        end = found.end()
-        if found[1] is None:
-            if len(found[0]) == 1:
-                raise ConfigurationError(
-                    f"{text!r} has a single {found[0]!r}; write it twice if it is no placeholder: {found[0] * 2}"
-                )
-            yield found[0][0]
-            continue
-        name, colon, pattern = found[1].partition(":")
-        if colon and (name != "source" or not pattern):
-            raise ConfigurationError(
-                f"{text!r}: only {{source:PATTERN}} takes a pattern, as in {{source:*.pth}}; write other braces "
-                "twice"
-            )
-        yield Field(name, pattern)
-    if end < len(text):
-        yield text[end:]
+    try:
+        for plain, name, pattern, conversion in Formatter().parse(text):
+            if plain:
+                yield plain
+            if name is not None:
+                if conversion or (pattern and name != "source"):
+                    raise ConfigurationError(
+                        f"{text!r}: only {{source:PATTERN}} takes a pattern, as in {{source:*.pth}}; write other "
+                        "braces twice"
+                    )
+                yield Field(name, pattern or "")
+    except ValueError as error:
+        raise ConfigurationError(f"{text!r}: {error}; write it twice if it is no placeholder") from error
 
 
 def fields_of(argument: Argument) -> Iterator[Field]:
@@ -88,51 +68,50 @@ def fields_of(argument: Argument) -> Iterator[Field]:
             yield from fields_of(part)
 
 
-def normalized(argument: object, where: str) -> Argument:
+def normalized(argument: object) -> Argument:
     """Return an argument with tuples for lists.
 
     Raises:
         ConfigurationError: it is not made of texts, or its braces make no sense.
     """
     if isinstance(argument, str):
-        found = list(fields_of(argument))
-        if Field(HYDRA) in found and argument != str(Field(HYDRA)):
+        if Field(HYDRA) in fields_of(argument) and argument != str(Field(HYDRA)):
             raise ConfigurationError(
-                f"{where}: {argument!r}: {{hydra}} becomes several arguments, so it has to be one by itself"
+                f"Command(...): {argument!r}: {{hydra}} becomes several arguments, so it has to be one by itself"
             )
         return argument
     if isinstance(argument, Sequence) and not isinstance(argument, bytes):
-        return tuple(normalized(each, where) for each in argument)
-    raise ConfigurationError(f"{where}: {argument!r} is not a text; write {str(argument)!r}")
+        return tuple(map(normalized, argument))
+    raise ConfigurationError(f"Command(...): {argument!r} is not a text; write {str(argument)!r}")
 
 
-def check(arguments: Sequence[Argument], others: Sequence[str], space: Space, where: str) -> None:
+def check(arguments: Sequence[Argument], others: Sequence[str], space: Space) -> None:
     """Refuse placeholders that a search space does not fill in.
 
     Raises:
         ConfigurationError: names the placeholder, and the one that was probably meant.
     """
-    names = list(space.parameters)
-    for name in names:
-        if name in (*FIXED, HYDRA):
+    parameters, reserved = space.parameters, (*FIXED, HYDRA)
+    for name in parameters:
+        if name in reserved:
             raise ConfigurationError(
-                f"{where}: the hyperparameter {name!r} has the name of the placeholder {{{name}}}; rename it, "
-                f"or put it into a group, as in 'model/{name}'"
+                f"Command(...): the hyperparameter {name!r} has the name of the placeholder {{{name}}}; rename "
+                f"it, or put it into a group, as in 'model/{name}'"
             )
-    known = (*names, *FIXED, HYDRA)
-    for field in (*fields_of(arguments), *fields_of(others)):
+    known = (*parameters, *reserved)
+    for field in fields_of((*arguments, *others)):
         if field.name not in known:
-            near = nearest(field.name, known)
-            hint = f"{where}: there is no placeholder {field}; " + suggestion(field.name, known)
-            raise ConfigurationError(hint if near else f"{hint}. Write other braces twice")
+            hint = "" if nearest(field.name, known) else ". Write other braces twice"
+            raise ConfigurationError(
+                f"Command(...): there is no placeholder {field}; {suggestion(field.name, known)}{hint}"
+            )
     for argument in arguments:
-        if isinstance(argument, str):
-            for field in fields_of(argument):
-                if field.name in names and space.parameters[field.name].when is not None:
-                    raise ConfigurationError(
-                        f"{where}: {field} is not active in every trial; put {argument!r} into a list of its own, "
-                        f"such as [{argument!r}], which is left out then"
-                    )
+        for field in fields_of(argument) if isinstance(argument, str) else ():
+            if field.name in parameters and parameters[field.name].when is not None:
+                raise ConfigurationError(
+                    f"Command(...): {field} is not active in every trial; put {argument!r} into a list of its "
+                    f"own, such as [{argument!r}], which is left out then"
+                )
 
 
 def text_of(value: Scalar) -> str | None:

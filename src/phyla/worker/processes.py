@@ -13,7 +13,7 @@ from itertools import count
 from typing import IO, Self, final
 
 from phyla import settings
-from phyla.worker import keeper, remains
+from phyla.worker import keeper
 
 
 class CannotStart(Exception):
@@ -96,21 +96,26 @@ class Process:
         Raises:
             CannotStart: there is no such program, or it is not executable.
         """
-        report = self._keeper.stdout
+        report, orders = self._keeper.stdout, self._keeper.stdin
         assert report is not None
-        if self._ended is None and not select.select([report], [], [], timeout_s)[0]:
-            return None
-        if self._ended is None:
-            words = report.read().split()
-            self._close()
-            if not words:
-                # Somebody ended the keeper; what it kept carries the mark.
-                remains.end_marked(self._mark)
-            self._ended = -signal.SIGKILL if not words else int(words[0]) if words[0] != b"error" else 127
-            if words[1:] == [b"1"]:
+        assert orders is not None
+        if self._ended is not None or not select.select([report], [], [], timeout_s)[0]:
+            return self._ended
+        words = report.read().split()
+        report.close()
+        orders.close()
+        self._keeper.wait()
+        if not words:
+            # Somebody ended the keeper; what it kept carries the mark.
+            keeper.end_marked(self._mark)
+            self._ended = -signal.SIGKILL
+        elif words[0] == b"error":
+            self._ended = 127
+            raise CannotStart(self._program, OSError(int(words[1]), os.strerror(int(words[1]))))
+        else:
+            self._ended = int(words[0])
+            if words[1] == b"1":
                 LOG.warning("the command %r ended, and something that it started cannot be ended", self._program)
-            if words[:1] == [b"error"]:
-                raise CannotStart(self._program, OSError(int(words[1]), os.strerror(int(words[1]))))
         return self._ended
 
     def terminate(self) -> None:
@@ -127,12 +132,6 @@ class Process:
             self._keeper.stdin.close()
             with suppress(CannotStart):
                 self.wait()
-
-    def _close(self) -> None:
-        for pipe in (self._keeper.stdin, self._keeper.stdout):
-            assert pipe is not None
-            pipe.close()
-        self._keeper.wait()
 
 
 def how(status: int) -> str:

@@ -6,7 +6,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -79,21 +79,13 @@ class Lines:
 
 
 @final
-@dataclass
 class Readings:
     """All that a command reports, in the order in which it is found."""
 
-    metrics: Path
-    output: Path
-    patterns: Mapping[str, str]
-    events: "EventFiles | None"
-    _step: int | None = None
-    _looked_at: float = 0.0
-
-    def __post_init__(self) -> None:
-        self._lines = Lines(self.metrics)
-        self._output = Lines(self.output, b"\r\n")
-        self._patterns = {name: re.compile(pattern) for name, pattern in self.patterns.items()}
+    def __init__(self, metrics: Path, output: Path, patterns: Mapping[str, str], events: "EventFiles") -> None:
+        self._lines, self._output, self._events = Lines(metrics), Lines(output, b"\r\n"), events
+        self._patterns = {name: re.compile(pattern) for name, pattern in patterns.items()}
+        self._step: int | None = None
 
     def read(self, *, last: bool = False) -> Iterator[Reading]:
         """Iterate over what is new.
@@ -107,10 +99,7 @@ class Readings:
         if self._patterns:
             for where, line in self._output.read(last=last):
                 yield from self._searched(where, line.decode(errors="replace"))
-        now = time.monotonic()
-        if self.events is not None and (last or now - self._looked_at >= EVENTS_S):
-            self._looked_at = now
-            yield from self.events.read()
+        yield from self._events.read(last=last)
 
     def _searched(self, where: str, line: str) -> Iterator[Reading]:
         found = {}
@@ -166,12 +155,12 @@ class EventFiles:
 
     folder: Path
     wanted: Mapping[str, tuple[str, str]]
-    _at: dict[Path, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        event_class()
+        self._event: Any = event_class()() if self.wanted else None
         # Those of earlier attempts have been read.
         self._at = {file: file.stat().st_size for file in self._found()}
+        self._looked_at = time.monotonic()
 
     def _found(self) -> dict[Path, dict[str, str]]:
         """Return the files that match, each with the names of its tags."""
@@ -184,11 +173,14 @@ class EventFiles:
                     found.setdefault(file, {})[tag] = name
         return found
 
-    def read(self) -> Iterator[Reading]:
-        """Iterate over new scalars; an event that is only half written waits for its end."""
+    def read(self, *, last: bool = False) -> Iterator[Reading]:
+        """Iterate over new scalars, once in a while; an event that is only half written waits for its end."""
+        now = time.monotonic()
+        if not self.wanted or (not last and now - self._looked_at < EVENTS_S):
+            return
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-        event = event_class()()
+        self._looked_at, event = now, self._event
         for path, names in self._found().items():
             with path.open("rb") as file:
                 while True:

@@ -285,7 +285,7 @@ def test_a_rule_of_another_package_needs_nothing_else(file: Path, monkeypatch: p
         (END, "[eval]\nname = 'e'", ", eval: expected a list"),
         (END, "[[eval]]\nnam = 'e'", ", eval[0]: there is no key 'nam'"),
         (END, "[metrics]\nloss = 'loss'", ", command: Command(metrics={'loss'"),
-        ('"sh", "train.sh"', '3, "train.sh"', ", command: Command(arguments=...): 3 is not a text; write '3'"),
+        ('"sh", "train.sh"', '3, "train.sh"', ", command: Command(...): 3 is not a text; write '3'"),
         ("command = [", "command = 3 #", ", command: expected a list of texts"),
         ("{lr}", "{lrr}", ", command: Command(...): there is no placeholder {lrr}; did you mean 'lr'?"),
         (START, "seed = -1", "study.toml: seed=-1: must be an integer"),
