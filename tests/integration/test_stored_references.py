@@ -211,6 +211,8 @@ ACTS: dict[str, tuple[object, ...]] = {
     "watch": ("s", "--suite", "study.py:suite", "--workers", 0, "--once"),
     "stop": ("s",),
     "change": ("study.py",),
+    "check": ("study.py", "--workers", 0, "--steps", 1),
+    "delete": ("s", "--yes", "s"),
 }
 """Commands that act: they go by the study file, or refuse."""
 
