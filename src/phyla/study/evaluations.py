@@ -280,9 +280,8 @@ class Evaluations:
             UsageError: the directory cannot be written, or holds files of that name that are not ours.
         """
         from phyla.integrations.tensorboard import write_tensorboard
-        from phyla.settings import system_clock
 
-        return write_tensorboard(self.points(), self.name, Path(directory), now=system_clock())
+        return write_tensorboard(self.points(), self.name, Path(directory))
 
     def write_report(self, path: str | Path) -> Path:
         """Write one self-contained HTML file with the figures, replacing it if it exists; return its path."""

@@ -1,14 +1,11 @@
 """Follows a study through its store, and tells trackers what is new."""
 
-import contextlib
 import hashlib
-import json
 import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from phyla import file_locks
@@ -17,7 +14,7 @@ from phyla.integrations.tensorboard import named
 from phyla.integrations.trackers import Row, TrackedStudy, Tracker, Value, made
 from phyla.records import GroupState, JobKind, JobState, JsonObject, StudyRecord, TrialRecord
 from phyla.strategies import describe
-from phyla.study.beside import Beside
+from phyla.study.beside import Beside, Remembered
 from phyla.study.evaluations import Evaluations
 from phyla.study.places import Places
 
@@ -214,8 +211,10 @@ class Following:
         self._store = store
         self._study = study
         self._places = places
-        self._tracked = tracked(study, places)
-        self._file = position_file(tracker, study, places)
+        # Of a study that is started anew it is another file.
+        told = hashlib.sha256(f"{study.created_at!r} {tracker.place}".encode()).hexdigest()[:16]
+        self._file = places.tracking(study.name) / f"{tracker.name}-{told}.json"
+        self._position = Remembered(self._file)
         self._feed: Feed | None = None
         self._lock: int | None = None
 
@@ -225,14 +224,14 @@ class Following:
             return
         feed = self._feed
         if feed is None:
-            self._tracker.open(self._tracked)
-            feed = Feed(self._store, self._study, self._places, self._position())
+            self._tracker.open(tracked(self._study, self._places))
+            feed = Feed(self._store, self._study, self._places, self._position.read())
         # Until everything was told, the file and not this feed says from where on to go on.
         self._feed = None
         for rows in feed.batches():
             if rows:
                 self._tracker.log(rows)
-                self._remember(feed.position())
+                self._position.write(feed.position())
         self._feed = feed
 
     def close(self) -> None:
@@ -260,29 +259,12 @@ class Following:
             self._lock = descriptor
         return True
 
-    def _position(self) -> JsonObject | None:
-        with contextlib.suppress(OSError, ValueError):
-            found: JsonObject = json.loads(self._file.read_text())
-            return found
-        return None
-
-    def _remember(self, position: JsonObject) -> None:
-        draft = self._file.with_suffix(".draft")
-        draft.write_text(json.dumps(position))
-        draft.replace(self._file)
-
 
 def tracked(study: StudyRecord, places: Places) -> TrackedStudy:
     """Return what trackers know of a study."""
     shown = ("space", "objective", "strategy", "seed")
     config = {name: study.config[name] for name in shown if name in study.config}
     return TrackedStudy(name=study.name, created_at=study.created_at, config=config, home=places.home)
-
-
-def position_file(tracker: Tracker, study: StudyRecord, places: Places) -> Path:
-    """Return the file that says how much a tracker was told of a study; of a study started anew another one."""
-    told = hashlib.sha256(f"{study.created_at!r} {tracker.place}".encode()).hexdigest()[:16]
-    return places.tracking(study.name) / f"{tracker.name}-{told}.json"
 
 
 def checked(trackers: Sequence[str | Tracker]) -> tuple[Tracker, ...]:
