@@ -156,8 +156,7 @@ class Feed:
                 elif group.id not in self._ended:
                     self._ended.add(group.id)
                     member, progress = self._ends[trial]
-                    found = self._evaluations.points_of(group, member)
-                    points = [point for point in found if point.replicate == 0]
+                    points = [] if group.replicate else list(self._evaluations.points_of(group, member))
                     if points:
                         at = max(point.evaluated_at for point in points)
                         values = dict(map(named, points))
