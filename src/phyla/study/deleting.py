@@ -21,7 +21,7 @@ from phyla.failpoints import failpoint
 from phyla.machine import SetStudyState
 from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState
 from phyla.store import pages
-from phyla.study.places import Places, find_population, find_study, open_if_there
+from phyla.study.places import Places, entries, find_population, find_study, open_if_there
 from phyla.words import counted, size
 
 if TYPE_CHECKING:
@@ -154,11 +154,11 @@ def _delete(store: "Store", record: StudyRecord, places: Places) -> tuple[Belong
         _remove(path, left)
     folders = _folders(record, places)
     for folder in (*([root] if record.kind is StudyKind.POPULATION else []), *folders):
-        others = sorted(path.name for path in _entries(folder) if not path.name.startswith("."))
+        others = sorted(path.name for path in entries(folder) if not path.name.startswith("."))
         if others:
             more = f" and {len(others) - 3} more" if len(others) > 3 else ""
             left.append(f"{folder}: {', '.join(others[:3])}{more}")
-        elif folder in folders and folder.is_dir() and not _entries(folder):
+        elif folder in folders and folder.is_dir() and not entries(folder):
             folder.rmdir()
     store.delete_study(record.id)
     return found, left
@@ -215,14 +215,14 @@ def _belongings(store: "Store", record: StudyRecord, places: Places) -> Belongin
             paths += _snapshots(reader, folder)
         jobs = _own_jobs(store, record, reader)
     for folder, prefix in ((work, "eval-"), (outputs, "")):
-        for path in _entries(folder):
+        for path in entries(folder):
             found = OUTPUT.fullmatch(path.name.removeprefix(prefix)) if path.name.startswith(prefix) else None
             if found and int(found[1]) in jobs:
                 paths.append(path)
-    paths += [path for path in (*_entries(logs), *_entries(work)) if OF_WORKERS.fullmatch(path.name)]
-    paths += [path for path in _entries(tracking) if TRACKED.fullmatch(path.name)]
+    paths += [path for path in (*entries(logs), *entries(work)) if OF_WORKERS.fullmatch(path.name)]
+    paths += [path for path in entries(tracking) if TRACKED.fullmatch(path.name)]
     paths = [path for path in paths if path.exists()]
-    paths += [path for path in _entries(best) if path.is_symlink()]
+    paths += [path for path in entries(best) if path.is_symlink()]
     return Belongings(
         trials=trials,
         checkpoints=checkpoints,
@@ -250,10 +250,6 @@ def _own_jobs(store: "Store", record: StudyRecord, reader: "Reader") -> set[int]
     return {job.id for job in reader.eval_jobs() if identities.get(job.seen) not in others}
 
 
-def _entries(folder: Path) -> list[Path]:
-    return list(folder.iterdir()) if folder.is_dir() else []
-
-
 def _remove(path: Path, left: list[str]) -> None:
     try:
         if path.is_dir() and not path.is_symlink():
@@ -266,7 +262,7 @@ def _remove(path: Path, left: list[str]) -> None:
 
 def _remove_empty(root: Path) -> None:
     """Remove a directory of checkpoints in which only phyla's marker and empty directories are left."""
-    if {path.name for path in _entries(root)} <= {OWNER_NAME, ".staging", ".deleting"}:
+    if {path.name for path in entries(root)} <= {OWNER_NAME, ".staging", ".deleting"}:
         with contextlib.suppress(OSError):
             for folder in (root / ".staging", root / ".deleting"):
                 if folder.is_dir():

@@ -22,6 +22,11 @@ def shown(path: Path) -> str:
     return str(path) if path.exists() else f"{path} (not found on this machine)"
 
 
+def entries(folder: Path) -> list[Path]:
+    """Return what is in a directory, if it is there."""
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
