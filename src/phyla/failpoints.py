@@ -30,7 +30,7 @@ MEANINGS = {
     "checkpoint.during_delete": "the checkpoint lost its final name, its bytes are still there",
     "claim.after_commit": "a claim is in the store, the worker does not know it yet",
     "claim.before_commit": "a claim is decided, nothing of it is in the store",
-    "delete.before_commit": "a note says what is to be deleted of a study, the store still knows the study",
+    "delete.after_mark": "a study is marked as being deleted, its files are untouched",
     "evaluation.before_result": "an eval task has run, what it saved is on disk, the store does not know it yet",
     "gc.after_mark": "checkpoints are marked as deleting, their bytes are untouched",
     "import.after_checkpoint": "a checkpoint from elsewhere is committed, the store does not know it yet",

@@ -11,7 +11,6 @@ import pytest
 
 import phyla
 from command_line import Phyla
-from durability import run
 from phyla.errors import StateError
 from phyla.settings import child_environment
 from phyla.study import Places
@@ -79,30 +78,25 @@ def test_what_a_study_takes_and_that_nothing_else_is_deleted(tmp_path: Path, cli
 
 
 @pytest.mark.parametrize(
-    ("failpoint", "again"),
-    [
-        ("delete.before_commit=kill", False),
-        ("checkpoint.before_delete=kill", False),
-        ("checkpoint.before_delete=kill", True),
-    ],
+    ("failpoint", "overwrite"), [("delete.after_mark", False), ("checkpoint.before_delete", True)]
 )
-def test_a_deletion_that_was_killed_goes_on(tmp_path: Path, failpoint: str, again: bool, cli: Phyla) -> None:
-    run(tmp_path, members=MEMBERS, trials=TRIALS)
-    options = tmp_path / "options.json"
-    command = [sys.executable, "-m", "phyla.cli", "delete", "toy", "--home", str(tmp_path), "--yes", "toy"]
-    environment = child_environment({"PHYLA_FAILPOINT": failpoint})
+def test_a_deletion_that_was_killed_goes_on(tmp_path: Path, failpoint: str, overwrite: bool, cli: Phyla) -> None:
+    made(tmp_path).run(workers=0)
+    command = [sys.executable, "-m", "phyla.cli", "delete", "doomed", "--home", str(tmp_path), "--yes", "doomed"]
+    environment = child_environment({"PHYLA_FAILPOINT": f"{failpoint}=kill"})
     killed = subprocess.run(command, env=environment, check=False, capture_output=True, timeout=120)
     assert killed.returncode == -signal.SIGKILL
-    if failpoint.startswith("checkpoint"):
-        assert left(tmp_path / "checkpoints" / "toy")
-        assert "there is no study 'toy'" in cli("status", "toy", "--home", tmp_path, code=2)
-    if again:
-        # To make a study of that name finishes the deletion first.
-        run(tmp_path, members=MEMBERS, trials=TRIALS)
-        assert phyla.load_study("toy", home=tmp_path).counts() == {"completed": MEMBERS * TRIALS}
-        assert not list((tmp_path / "deleting").iterdir())
-    assert "deleted toy: " in cli("delete", "toy", "--home", tmp_path, "--yes", "toy")
-    options.unlink()
+    assert left(tmp_path / "checkpoints" / "doomed")
+    # Nobody goes on with what is left of it.
+    refused = "'doomed' is being deleted; if that was interrupted, finish it with: phyla delete doomed"
+    for words in (("status", "doomed"), ("change", "doomed", "--population", 3)):
+        assert refused in cli(*words, "--home", tmp_path, code=1)
+    with pytest.raises(StateError, match=refused):
+        made(tmp_path).run()
+    if overwrite:
+        results = made(tmp_path).run(overwrite=True)
+        assert results.counts() == {"completed": MEMBERS * TRIALS}
+    assert "deleted doomed: " in cli("delete", "doomed", "--home", tmp_path, "--yes", "doomed")
     assert left(tmp_path) == []
 
 

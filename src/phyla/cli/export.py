@@ -103,7 +103,7 @@ def _named(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _export_runs(results: "Results", written: Format, output: str | None) -> None:
     """Write a study's runs, one a member, anew: whatever a tracker has missed while it ran is in them."""
-    from phyla.integrations.tensorboard import replace_tensorboard
+    from phyla.integrations.tensorboard import replacing
     from phyla.integrations.trackers.mlflow import MLflow
     from phyla.integrations.trackers.tensorboard import TensorBoard
     from phyla.integrations.trackers.wandb import WandB
@@ -112,16 +112,13 @@ def _export_runs(results: "Results", written: Format, output: str | None) -> Non
         raise UsageError(f"--format {written} needs --output {'URI' if written == 'mlflow' else 'DIR'}")
     try:
         if written == "tensorboard":
-            count = replace_tensorboard(
-                results.name,
-                Path(output),
-                lambda folder: results.write_tracker(TensorBoard(str(folder), draft=True)),
-            )
+            with replacing(results.name, Path(output)) as folder:
+                count = results.write_tracker(TensorBoard(str(folder), draft=True))
         elif written == "wandb":
             count = results.write_tracker(WandB(offline=Path(output).absolute()))
             print(f"upload it with: wandb sync {Path(output) / 'wandb'}/offline-run-*")
         else:
-            count = results.write_tracker(MLflow(output, fill=True))
+            count = results.write_tracker(MLflow(output))
     except ImportError as error:
         raise UsageError(str(error)) from error
     print(f"wrote {counted(count, 'value')} of {results.name} to {output}")

@@ -137,16 +137,16 @@ def delete(
     doomed = deleting.look_at(name, places)
     typed = yes
     if typed is None:
-        print(f"to be deleted of {name}: {doomed.words}; {size(doomed.size_bytes)}")
+        print(f"to be deleted of {name}: {doomed.words}")
         if not sys.stdin.isatty():
             raise UsageError(f"nothing was deleted: to delete it, write --yes {name}")
         print("Type the name to delete it: ", end="", flush=True)
         typed = sys.stdin.readline().strip()
     if typed != name:
         raise UsageError(f"nothing was deleted: the name is {name!r}, given {typed!r}")
-    deleted = deleting.delete(name, places)
-    print(deleted.words)
-    for each in deleted.left:
+    deleted, left = deleting.delete(name, places)
+    print(f"deleted {name}: {deleted.words} freed")
+    for each in left:
         print(f"left alone: {each}")
 
 

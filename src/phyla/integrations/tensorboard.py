@@ -6,27 +6,21 @@ corrected, all are written again, by step, into a new directory that takes the p
 
 import re
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phyla.errors import UsageError
 from phyla.evaluation import Point, PointKind
-from phyla.integrations.trackers.tensorboard import (
-    SUFFIX,
-    VERSION,
-    check_installed,
-    folder_name,
-    summary,
-    write_event,
-)
+from phyla.integrations.trackers.tensorboard import SUFFIX, EventFiles, check_installed, folder_name
 
 if TYPE_CHECKING:
     from phyla.integrations.trackers import Value
 
 
-def write_tensorboard(points: Iterable[Point], run: str, directory: Path, *, now: float) -> int:
+def write_tensorboard(points: Iterable[Point], run: str, directory: Path) -> int:
     """Write points as event files, one TensorBoard run for each series; return how many points there are.
 
     Repeated evaluations are left out. Where several checkpoints of a series have the same step, the newest that
@@ -36,19 +30,20 @@ def write_tensorboard(points: Iterable[Point], run: str, directory: Path, *, now
         points: ordered as `Evaluations.points` yields them.
         run: name of the run.
         directory: TensorBoard's log directory; what it holds of this run is replaced, and nothing else.
-        now: seconds since the epoch; names the files.
 
     Raises:
         ImportError: tensorboardX is not installed; `pip install "phyla[tensorboard]"`.
         UsageError: the directory cannot be written, or holds files of that name that are not ours.
     """
-    return replace_tensorboard(run, directory, lambda folder: _write(points, folder_name(run), folder, now))
+    with replacing(run, directory) as folder:
+        return _write(points, folder_name(run), EventFiles(folder, draft=True))
 
 
-def replace_tensorboard(run: str, directory: Path, write: Callable[[Path], int]) -> int:
-    """Let a function write a run's event files into an empty log directory; they replace those of the run.
+@contextmanager
+def replacing(run: str, directory: Path) -> Iterator[Path]:
+    """Yield an empty log directory; the event files that are written to it replace those of a run.
 
-    Returns what the function returns, how many points there are. It raises what `write_tensorboard` raises.
+    It raises what `write_tensorboard` raises.
     """
     # Tells what to install before anything is made.
     check_installed()
@@ -56,16 +51,16 @@ def replace_tensorboard(run: str, directory: Path, write: Callable[[Path], int])
         directory.mkdir(parents=True, exist_ok=True)
         old = _ours(directory, folder_name(run))
         with tempfile.TemporaryDirectory(prefix=".phyla-", dir=directory) as folder:
-            staged = Path(folder)
-            count = write(staged / "new")
-            (staged / "old").mkdir()
+            staged, former = Path(folder, "new"), Path(folder, "old")
+            staged.mkdir()
+            former.mkdir()
+            yield staged
             for path in old:
-                path.rename(staged / "old" / path.name)
-            for path in sorted((staged / "new").iterdir()) if count else ():
+                path.rename(former / path.name)
+            for path in sorted(staged.iterdir()):
                 path.rename(directory / path.name)
     except OSError as error:
         raise UsageError(f"cannot write {directory}: {error.strerror or error}") from error
-    return count
 
 
 def series(base: str, point: Point) -> str:
@@ -95,33 +90,18 @@ def _ours(directory: Path, base: str) -> list[Path]:
     return found
 
 
-def _write(points: Iterable[Point], base: str, folder: Path, now: float) -> int:
-    """Write every series into a folder of its own; return how many points there are."""
-    from tensorboardX import RecordWriter
-
+def _write(points: Iterable[Point], base: str, files: EventFiles) -> int:
+    """Write every series; return how many points there are."""
     first = (point for point in points if point.replicate == 0)
     count = 0
-    drafts: list[Path] = []
     for name, its in groupby(first, key=lambda point: series(base, point)):
-        target = folder / name
-        target.mkdir(parents=True)
-        # Not under its final name: a TensorBoard that looks meanwhile must not take it for a run.
-        drafts.append(target / "draft")
-        writer = RecordWriter(str(drafts[-1]))
-        try:
-            write_event(writer, wall_time=now, file_version=VERSION)
-            for step, at in groupby(its, key=lambda point: point.step if point.step >= 0 else point.number):
-                # Of points with the same tag the last one counts.
-                newest = {(tag(point), point.kind is PointKind.HISTOGRAM): point for point in at}
-                written_at = max(point.written_at for point in newest.values())
-                made = summary(map(named, newest.values()))
-                write_event(writer, step=step, wall_time=written_at, summary=made)
-                count += len(newest)
-            writer.flush()
-        finally:
-            writer.close()
-    for draft in drafts:
-        draft.rename(draft.with_name(f"events.out.tfevents.{now:.6f}{SUFFIX}"))
+        for step, at in groupby(its, key=lambda point: point.step if point.step >= 0 else point.number):
+            # Of points with the same tag the last one counts.
+            newest = {(tag(point), point.kind is PointKind.HISTOGRAM): point for point in at}
+            written_at = max(point.written_at for point in newest.values())
+            files.write(name, step, written_at, map(named, newest.values()))
+            count += len(newest)
+        files.close()
     return count
 
 

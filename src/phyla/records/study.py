@@ -23,6 +23,7 @@ class StudyState(StrEnum):
     """Where a study is in its life.
 
     One that drains gets no more checkpoints, but still evaluates. A person stopped it, or it failed by itself.
+    What is left of one that is being deleted can only be deleted.
     """
 
     RUNNING = "running"
@@ -30,6 +31,7 @@ class StudyState(StrEnum):
     STOPPED = "stopped"
     COMPLETED = "completed"
     FAILED = "failed"
+    DELETING = "deleting"
 
 
 @final

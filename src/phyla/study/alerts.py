@@ -4,7 +4,6 @@ The command is a list of arguments, never a shell's line. It gets the facts as J
 `PHYLA_RUN`, `PHYLA_SUITE`, `PHYLA_TASK`, `PHYLA_CHECKPOINT`, `PHYLA_STEP` and `PHYLA_MESSAGE`.
 """
 
-import contextlib
 import json
 import logging
 import shlex
@@ -12,13 +11,14 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phyla import settings
 from phyla.errors import ConfigurationError
 from phyla.records import StudyRecord, strict
-from phyla.study.beside import Beside
+from phyla.study.beside import Beside, Remembered
 from phyla.study.evaluations import Evaluations
 from phyla.study.places import Places
 from phyla.study.standing import Changes
@@ -70,69 +70,44 @@ def beside(
         instead = f"write them with: phyla export {run.name} --format tensorboard --output {tensorboard}"
         stack.enter_context(Beside("writing TensorBoard's files", write, instead, every_s=BOARD_EVERY_S))
     if alert:
-        alerts = Alerts(store, run, places, alert)
-        instead = f"see the regressions with: phyla evaluations {run.name}"
-        stack.enter_context(Beside("looking for regressions", alerts.look, instead))
-
-
-class Alerts:
-    """Runs a command once for each regression of a run; a file remembers for which it ran."""
-
-    def __init__(self, store: "Store", run: StudyRecord, places: Places, command: Sequence[str]) -> None:
-        self._store = store
-        self._run = run
-        self._command = command
-        self._file = places.tracking(run.name) / f"alerts-{run.id:016x}.json"
-        if self._after() is None:
+        told = Remembered(places.tracking(run.name) / f"alerts-{run.id:016x}.json")
+        if told.read() is None:
             # What was found before anybody wanted to know is no news.
             with store.reader(run.id) as reader:
-                self._remember(max((event.id for event in reader.events()), default=0))
+                told.write(max((event.id for event in reader.events()), default=0))
+        instead = f"see the regressions with: phyla evaluations {run.name}"
+        look = partial(_look, store, run, told, alert)
+        stack.enter_context(Beside("looking for regressions", look, instead))
 
-    def look(self) -> None:
-        """Run the command for the regressions that are new."""
-        with self._store.reader(self._run.id) as reader:
-            events = reader.events(after=self._after() or 0)
-        for event in events:
-            if event.kind == "regression":
-                self._start(event)
-            else:
-                self._remember(event.id)
 
-    def _start(self, event: "EvalEvent") -> None:
-        facts: dict[str, Any] = {"run": self._run.name, "suite": event.suite, **event.data}
-        facts |= {"checkpoint": facts.pop("name", ""), "message": event.message}
-        named = {f"PHYLA_{name.upper()}": str(facts.get(name, "")) for name in FACTS}
-        told = json.dumps(strict(facts)).encode()
-        try:
-            with subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, env=settings.child_environment(named)
-            ) as process:
-                # Started once: a run that dies now does not start it again.
-                self._remember(event.id)
-                try:
-                    process.communicate(told, timeout=TIMEOUT_S)
-                except BaseException:
-                    process.kill()
-                    raise
-                if process.returncode:
-                    LOG.warning("warning: %s ended with status %d", self._words, process.returncode)
-        except subprocess.TimeoutExpired:
-            LOG.warning("warning: %s took longer than %g s and was ended", self._words, TIMEOUT_S)
-        except OSError as error:
-            self._remember(event.id)
-            LOG.warning("warning: %s cannot be started: %s", self._words, error.strerror or error)
+def _look(store: "Store", run: StudyRecord, told: Remembered, command: Sequence[str]) -> None:
+    """Run the command once for each regression that is new."""
+    with store.reader(run.id) as reader:
+        events = reader.events(after=told.read() or 0)
+    for event in events:
+        # Before the command: a run that dies meanwhile does not start it again.
+        told.write(event.id)
+        if event.kind == "regression":
+            _tell(run.name, event, command)
 
-    @property
-    def _words(self) -> str:
-        return f"the command on a regression of {self._run.name} ({shlex.join(self._command)})"
 
-    def _after(self) -> int | None:
-        with contextlib.suppress(OSError, ValueError):
-            return int(self._file.read_text())
-        return None
-
-    def _remember(self, event: int) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._file.with_suffix(".draft")
-        draft.write_text(str(event))
-        draft.replace(self._file)
+def _tell(run: str, event: "EvalEvent", command: Sequence[str]) -> None:
+    facts: dict[str, Any] = {"run": run, "suite": event.suite, **event.data}
+    facts |= {"checkpoint": facts.pop("name", ""), "message": event.message}
+    named = {f"PHYLA_{name.upper()}": str(facts.get(name, "")) for name in FACTS}
+    what = f"the command on a regression of {run} ({shlex.join(command)})"
+    try:
+        done = subprocess.run(
+            command,
+            input=json.dumps(strict(facts)).encode(),
+            env=settings.child_environment(named),
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        LOG.warning("warning: %s took longer than %g s and was ended", what, TIMEOUT_S)
+    except OSError as error:
+        LOG.warning("warning: %s cannot be started: %s", what, error.strerror or error)
+    else:
+        if done.returncode:
+            LOG.warning("warning: %s ended with status %d", what, done.returncode)

@@ -1,11 +1,14 @@
 """What goes on beside a run in a thread of its own, so that it neither slows nor ends the run."""
 
+import contextlib
+import json
 import logging
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
-from typing import Self, final
+from typing import Any, Self, final
 
 from phyla.words import duration
 
@@ -97,3 +100,24 @@ class Beside:
                 wait_s = self._every_s * 2**failures
             else:
                 failures, wait_s = 0, max(self._every_s, min(MOST_S, REST * (time.monotonic() - began)))
+
+
+@final
+class Remembered:
+    """A value in a file, as JSON, for the next process that goes on; None where there is none that can be read."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def read(self) -> Any:
+        """Return the value."""
+        with contextlib.suppress(OSError, ValueError):
+            return json.loads(self._file.read_text())
+        return None
+
+    def write(self, value: Any) -> None:
+        """Replace the value as a whole."""
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._file.with_suffix(".draft")
+        draft.write_text(json.dumps(value))
+        draft.replace(self._file)

@@ -220,25 +220,14 @@ class Evaluations:
             for seen in self.checkpoints()
         )
         for row in self._rows(suite, ids=[key[-1] for key in order]):
-            member = members.get(row.seen.trial or 0)
-            for one in row.cells:
-                yield from cell_points(one, member)
-            for values in row.values:
-                # Those of one group, which has one suite and one replicate.
-                yield from group_points(values, [one for one in row.cells if one.group == values.group], member)
+            yield from _points(row, members.get(row.seen.trial or 0))
 
     def points_of(self, group: Group, member: int | None = None) -> Iterator[Point]:
         """Yield what was measured in one evaluation group."""
+        suites = [suite for suite in self.suites if suite.name == group.suite] or [SuiteOutline(name=group.suite)]
         with self._store.reader(self._run.id) as reader:
-            wanted = [suite for suite in self.suites if suite.name == group.suite] or [
-                SuiteOutline(name=group.suite)
-            ]
-            row = _row(reader, reader.seen(group.seen), wanted, former=False, decode=True)
-        cells = [one for one in row.cells if one.group is not None and one.group.id == group.id]
-        for one in cells:
-            yield from cell_points(one, member)
-        for values in (one for one in row.values if one.group.id == group.id):
-            yield from group_points(values, cells, member)
+            row = _row(reader, reader.seen(group.seen), suites, former=False, decode=True)
+        return (point for point in _points(row, member) if point.replicate == group.replicate)
 
     def _members(self) -> dict[int, int]:
         """Return the member of every trial of a study."""
@@ -280,9 +269,8 @@ class Evaluations:
             UsageError: the directory cannot be written, or holds files of that name that are not ours.
         """
         from phyla.integrations.tensorboard import write_tensorboard
-        from phyla.settings import system_clock
 
-        return write_tensorboard(self.points(), self.name, Path(directory), now=system_clock())
+        return write_tensorboard(self.points(), self.name, Path(directory))
 
     def write_report(self, path: str | Path) -> Path:
         """Write one self-contained HTML file with the figures, replacing it if it exists; return its path."""
@@ -313,6 +301,14 @@ class Evaluations:
                     for one in ids[start : start + PAGE]
                 ]
             yield from rows
+
+
+def _points(row: MatrixRow, member: int | None) -> Iterator[Point]:
+    for one in row.cells:
+        yield from cell_points(one, member)
+    for values in row.values:
+        # Those of one group, which has one suite and one replicate.
+        yield from group_points(values, [one for one in row.cells if one.group == values.group], member)
 
 
 def _row(

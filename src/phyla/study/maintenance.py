@@ -14,7 +14,7 @@ from phyla.controller import Controller, keeping_of, resized
 from phyla.errors import CheckpointsAbsent, ConfigurationError, NotImportable, StateError
 from phyla.machine import Retention
 from phyla.records import AttemptState, JobState, StudyRecord, StudyState
-from phyla.study.places import Places, find_study
+from phyla.study.places import Places, entries, find_study
 
 if TYPE_CHECKING:
     from phyla.store import Reader, Store
@@ -193,7 +193,7 @@ def remove_outputs(reader: "Reader", outputs: Path) -> None:
 
     Safe while workers are alive: each attempt saves into a directory of its own, named by eval task and token.
     """
-    for folder in _entries(outputs):
+    for folder in entries(outputs):
         task, _, token = folder.name.partition(".")
         if task.isdecimal() and token.isdecimal() and not _counts(reader, int(task), int(token)):
             shutil.rmtree(folder, ignore_errors=True)
@@ -207,7 +207,3 @@ def _counts(reader: "Reader", task: int, token: int) -> bool:
         record = reader.locked_eval_job(task)
         return record is not None and record.state is JobState.PENDING and record.token == token
     return attempt is not None and attempt.state in (AttemptState.RUNNING, AttemptState.COMPLETED)
-
-
-def _entries(folder: Path) -> list[Path]:
-    return list(folder.iterdir()) if folder.is_dir() else []

@@ -32,7 +32,6 @@ from phyla.machine import Imported, SetConfig
 from phyla.records import JsonObject, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
 from phyla.store import Store, open_store
-from phyla.study.deleting import finish_deletion
 from phyla.study.places import find_population, find_study
 from phyla.study.progress import lease_s
 from phyla.study.results import ConfigChange, Results
@@ -54,8 +53,6 @@ def open_study(study: "Study", *, portable: bool, works: bool, store: Store | No
     if store is None:
         store = open_store(study.places.storage)
     found = find_population(store, study.name)
-    if found is None and works:
-        finish_deletion(store, study.name, study.places)
     repository = open_checkpoints(store, study.name, study.places.checkpoints(study.name))
     # Both raise before anything is stored: nothing is decided where the checkpoints are not to be seen.
     if works:

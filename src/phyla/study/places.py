@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from phyla import settings
-from phyla.errors import ConfigurationError, StudyNotFound
-from phyla.records import StudyRecord
+from phyla.errors import ConfigurationError, StateError, StudyNotFound
+from phyla.records import StudyRecord, StudyState
 from phyla.store.sqlite_url import PREFIX, read_sqlite_url, sqlite_url
 
 if TYPE_CHECKING:
@@ -20,6 +20,11 @@ NAME = re.compile(r"\w[\w.-]{0,99}")
 def shown(path: Path) -> str:
     """Return a path as text that says so if there is nothing."""
     return str(path) if path.exists() else f"{path} (not found on this machine)"
+
+
+def entries(folder: Path) -> list[Path]:
+    """Return what is in a directory, if it is there."""
+    return list(folder.iterdir()) if folder.is_dir() else []
 
 
 @final
@@ -103,11 +108,18 @@ def open_existing(what: str, places: Places) -> "Store":
     return store
 
 
-def find_study(name: str, places: Places, *, watched: bool = False) -> "tuple[Store, StudyRecord]":
-    """Open the store of a place and find a study in it; with `watched` also a watched one."""
+def find_study(
+    name: str, places: Places, *, watched: bool = False, deleting: bool = False
+) -> "tuple[Store, StudyRecord]":
+    """Open the store of a place and find a study in it; with `watched` also a watched one.
+
+    One whose deletion was begun is refused, unless `deleting` says otherwise.
+    """
     store = open_existing(f"study {'or run ' if watched else ''}{name!r}", places)
     study = store.find_study(name)
     if study is not None and (watched or not study.watched):
+        if not deleting:
+            check_kept(study)
         return store, study
     text = f"there is no study {name!r} in {store.url}{', and no watched run of that name' if watched else ''}"
     text += f"; there are: {names_in(store, watched=False)}"
@@ -116,7 +128,7 @@ def find_study(name: str, places: Places, *, watched: bool = False) -> "tuple[St
     raise StudyNotFound(f"{text}; watched runs: {runs}" if watched and runs != "none" else text)
 
 
-def find_population(store: "Store", name: str) -> StudyRecord | None:
+def find_population(store: "Store", name: str, *, deleting: bool = False) -> StudyRecord | None:
     """Return the study with a population of that name, or None; a watched one is refused."""
     found = store.find_study(name)
     if found is not None and found.watched:
@@ -124,7 +136,17 @@ def find_population(store: "Store", name: str) -> StudyRecord | None:
             f"{store.url} has a watched study called {name!r} ({found.location or 'another study'}); give the "
             "study another name"
         )
+    if found is not None and not deleting:
+        check_kept(found)
     return found
+
+
+def check_kept(study: StudyRecord) -> None:
+    """Refuse a study whose deletion was begun."""
+    if study.state is StudyState.DELETING:
+        raise StateError(
+            f"{study.name!r} is being deleted; if that was interrupted, finish it with: phyla delete {study.name}"
+        )
 
 
 def names_in(store: "Store", *, watched: bool) -> str:

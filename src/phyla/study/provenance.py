@@ -98,28 +98,21 @@ def _git(directory: Path) -> tuple[str | None, bytes]:
 def packages(path: Sequence[str]) -> dict[str, str]:
     """Return the installed packages and their versions, by the names of their folders; nothing is imported."""
     found: dict[str, str] = {}
-    for entry in path:
-        try:
-            names = [one.name for one in Path(entry or ".").iterdir()]
-        except OSError:
-            continue
-        for name in names:
-            match = PACKAGE.fullmatch(name)
+    # Of several, Python imports the first.
+    for entry in reversed(path):
+        for folder in Path(entry or ".").glob("*-info"):
+            match = PACKAGE.fullmatch(folder.name)
             if match:
-                # Of several, Python imports the first.
-                found.setdefault(match[1].lower().replace("_", "-"), match[2])
+                found[match[1].lower().replace("_", "-")] = match[2]
     return dict(sorted(found.items()))
 
 
 def _devices() -> list[str]:
     """Return the models of NVIDIA's devices, as the driver tells without a call of a slow program."""
-    models = []
-    for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        try:
-            models += re.findall(r"^Model:\s*(.+?)\s*$", file.read_text(), re.MULTILINE)
-        except OSError:
-            continue
-    return models
+    files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    return [
+        model for file in files for model in re.findall(r"^Model:\s*(.+?)\s*$", file.read_text(), re.MULTILINE)
+    ]
 
 
 def _without_secrets(words: Sequence[str]) -> list[str]:

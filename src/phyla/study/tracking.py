@@ -1,23 +1,21 @@
 """Follows a study through its store, and tells trackers what is new."""
 
-import contextlib
 import hashlib
-import json
-import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, final
 
 from phyla import file_locks
 from phyla.errors import ConfigurationError
 from phyla.integrations.tensorboard import named
 from phyla.integrations.trackers import Row, TrackedStudy, Tracker, Value, made
-from phyla.records import GroupState, JobKind, JobState, JsonObject, StudyRecord, TrialRecord
+from phyla.records import GroupState, JobKind, JobState, JsonObject, Report, StudyRecord, TrialRecord
 from phyla.strategies import describe
-from phyla.study.beside import Beside
+from phyla.study.beside import Beside, Remembered
 from phyla.study.evaluations import Evaluations
 from phyla.study.places import Places
 
@@ -26,37 +24,23 @@ if TYPE_CHECKING:
 
 PAGE = 200
 """Trials, or evaluation groups, that are read in one transaction and logged at once."""
-ABSENT = -1
 
 
 @final
 @dataclass(slots=True, kw_only=True)
 class Cursor:
-    """How much of a member was told.
-
-    Attributes:
-        trial: its newest trial of which anything was told.
-        token: the attempt at it whose reports are told.
-        count: how many reports of that attempt were told, or passed over.
-        at: the highest progress told.
-        floor: where an earlier attempt, or the trial that this one replaces, had come: told already.
-        ended: whether all of the trial was told.
-    """
+    """How much of a member was told: up to `progress` in its trial `trial`, and `count` reports there."""
 
     trial: int = 0
-    token: int = 0
     count: int = 0
-    at: int = 0
-    floor: int = ABSENT
-    ended: bool = False
+    progress: int = 0
 
 
 @final
 class Feed:
     """Yields the rows of a study that are new, from a position on; without one from its beginning.
 
-    Trials that failed or were stopped are left out, but for what was told while they ran. Of a trial that was
-    tried again, an attempt counts up to the step where the next one went on.
+    Trials that failed or were stopped are left out, but for what was told while they ran.
     """
 
     def __init__(
@@ -71,9 +55,10 @@ class Feed:
         self._ended: set[int] = set(told.get("ended", ()))
         self._after = 0
         self._open: set[int] = set()
+        # Progress of each member, after its completed trials.
         self._progress: dict[int, int] = {}
-        self._members: dict[int, int] = {}
-        self._ends: dict[int, int] = {}
+        # The member of each completed trial, and its progress then.
+        self._ends: dict[int, tuple[int, int]] = {}
 
     def position(self) -> JsonObject:
         """Return how much was told, as JSON."""
@@ -96,64 +81,60 @@ class Feed:
 
     def _trial(self, reader: "Reader", trial: TrialRecord, now: float) -> Iterator[Row]:
         member = trial.member
-        self._members[trial.id] = member
         if trial.kind is not JobKind.TRAIN:
-            self._ends[trial.id] = trial.age
+            self._ends[trial.id] = member, trial.age
             return
         if member not in self._progress:
             self._progress[member] = reader.member(member).joined_steps
         # As the member's clock goes: weights that are older than it has come take it along.
         start = max(self._progress[member], trial.age)
-        completed = trial.state is JobState.COMPLETED
         if trial.ended_at is None:
             self._open.add(trial.id)
         else:
             self._open.discard(trial.id)
-        cursor = self._cursors.setdefault(member, Cursor())
-        told = trial.id < cursor.trial or (trial.id == cursor.trial and cursor.ended)
-        if not told and (completed or trial.ended_at is None):
-            yield from self._rows(reader, trial, cursor, start, now)
-        if completed:
-            assert trial.reached_step is not None
-            self._progress[member] = self._ends[trial.id] = start + max(0, trial.reached_step - trial.start_step)
-
-    def _rows(self, reader: "Reader", trial: TrialRecord, cursor: Cursor, start: int, now: float) -> Iterator[Row]:
-        def row(step: int, values: dict[str, Value], note: str | None = None) -> Row:
-            trained = step - trial.start_step
-            cursor.at = max(cursor.at, start + trained)
-            told = {**values, "phyla/age": trial.age + trained}
-            at = _time(trial, step, now)
-            return Row(member=trial.member, progress=cursor.at, at=at, values=told, note=note)
-
-        if trial.id != cursor.trial:
-            cursor.trial, cursor.token, cursor.ended = trial.id, 0, False
-            values: dict[str, Value] = {f"params/{name}": _value(each) for name, each in trial.params.items()}
-            values |= {"phyla/trial": trial.id, "phyla/generation": trial.generation}
-            note = None
-            if trial.jump_from is not None and trial.parent is not None:
-                source = reader.trial(trial.parent).member
-                values["phyla/source_member"] = source
-                note = (
-                    f"progress {start}: {describe(trial.reason)}; trial {trial.id} starts from trial "
-                    f"{trial.parent} of member {source} and leaves trial {trial.jump_from}"
-                )
-            yield row(trial.start_step, values, note)
-        attempts = [
-            (token, reader.reports(trial.id, token)) for token in range(max(1, cursor.token), trial.token + 1)
-        ]
-        for place, (token, reports) in enumerate(attempts):
-            if token != cursor.token:
-                cursor.token, cursor.count = token, 0
-                cursor.floor = cursor.at if cursor.at > start else ABSENT
-            until = min((later[0].step for _, later in attempts[place + 1 :] if later), default=math.inf)
-            for report in reports[cursor.count :]:
-                if report.step < until and start + report.step - trial.start_step > cursor.floor:
-                    yield row(report.step, dict(report.metrics))
-            cursor.count = len(reports)
+        if trial.ended_at is None or trial.state is JobState.COMPLETED:
+            yield from self._rows(reader, trial, start, now)
         if trial.state is JobState.COMPLETED:
-            cursor.ended = True
-            if trial.fitness is not None:
-                yield row(trial.reached_step or trial.end_step, {"phyla/fitness": trial.fitness})
+            assert trial.reached_step is not None
+            self._progress[member] = start + max(0, trial.reached_step - trial.start_step)
+            self._ends[trial.id] = member, self._progress[member]
+
+    def _rows(self, reader: "Reader", trial: TrialRecord, start: int, now: float) -> Iterator[Row]:
+        """Yield the rows of a trial that are new: its hyperparameters, its reports, its fitness.
+
+        What an earlier attempt, or the trial that this one replaces, was told to have come to is not told again.
+        """
+        cursor = self._cursors.setdefault(trial.member, Cursor())
+        if trial.id < cursor.trial:
+            return
+        if trial.id > cursor.trial:
+            cursor.trial, cursor.progress, cursor.count = trial.id, max(cursor.progress, start), 0
+            yield self._first(reader, trial, cursor.progress, start, now)
+        attempts = [reader.reports(trial.id, token) for token in range(1, trial.token + 1)]
+        told = [(report.step, dict(report.metrics)) for report in _that_count(attempts)]
+        if trial.state is JobState.COMPLETED and trial.fitness is not None:
+            last = max([trial.reached_step or trial.end_step, *(step for step, _ in told)])
+            told.append((last, {"phyla/fitness": trial.fitness}))
+        for step, its in groupby(told, key=itemgetter(0)):
+            progress, reports = start + step - trial.start_step, list(its)
+            if progress >= cursor.progress:
+                known = cursor.count if progress == cursor.progress else 0
+                cursor.progress, cursor.count = progress, max(known, len(reports))
+                for _, values in reports[known:]:
+                    yield _row(trial, step, progress, values, now)
+
+    def _first(self, reader: "Reader", trial: TrialRecord, progress: int, start: int, now: float) -> Row:
+        values: dict[str, Value] = {f"params/{name}": _value(each) for name, each in trial.params.items()}
+        values |= {"phyla/trial": trial.id, "phyla/generation": trial.generation}
+        note = None
+        if trial.jump_from is not None and trial.parent is not None:
+            source = reader.trial(trial.parent).member
+            values["phyla/source_member"] = source
+            note = (
+                f"progress {start}: {describe(trial.reason)}; trial {trial.id} starts from trial "
+                f"{trial.parent} of member {source} and leaves trial {trial.jump_from}"
+            )
+        return _row(trial, trial.start_step, progress, values, now, note)
 
     def _evaluated(self) -> Iterator[list[Row]]:
         """Yield the evaluations that have ended; those that come late are at the progress they belong to."""
@@ -174,12 +155,12 @@ class Feed:
                     all_ended = False
                 elif group.id not in self._ended:
                     self._ended.add(group.id)
-                    member, found = self._members[trial], self._evaluations.points_of(group, self._members[trial])
-                    points = [point for point in found if point.replicate == 0]
+                    member, progress = self._ends[trial]
+                    points = [] if group.replicate else list(self._evaluations.points_of(group, member))
                     if points:
                         at = max(point.evaluated_at for point in points)
                         values = dict(map(named, points))
-                        rows.append(Row(member=member, progress=self._ends[trial], at=at, values=values))
+                        rows.append(Row(member=member, progress=progress, at=at, values=values))
                 if all_ended:
                     self._groups_after = group.id
                     self._ended.discard(group.id)
@@ -192,13 +173,26 @@ def _value(value: Any) -> Value:
     return value if isinstance(value, (int, float)) else str(value)
 
 
-def _time(trial: TrialRecord, step: int, now: float) -> float:
-    """Return when a trial was at a step: now, or of an ended one where the step lies in its time."""
-    begin, end = trial.started_at, trial.ended_at
-    if begin is None or end is None:
-        return now
-    length = max(1, (trial.reached_step or trial.end_step) - trial.start_step)
-    return begin + (end - begin) * min(1.0, max(0.0, (step - trial.start_step) / length))
+def _that_count(attempts: Iterable[Sequence[Report]]) -> list[Report]:
+    """Return the reports of attempts, each up to the step where the next one went on, by their steps."""
+    reports: list[Report] = []
+    for its in attempts:
+        if its:
+            reports = [report for report in reports if report.step < its[0].step]
+        reports += its
+    return sorted(reports, key=lambda report: report.step)
+
+
+def _row(
+    trial: TrialRecord, step: int, progress: int, values: Mapping[str, Value], now: float, note: str | None = None
+) -> Row:
+    """Return a row of a trial; that of an ended one has the time where its step lies in it."""
+    at, trained = now, step - trial.start_step
+    if trial.started_at is not None and trial.ended_at is not None:
+        length = max(1, (trial.reached_step or trial.end_step) - trial.start_step)
+        at = trial.started_at + (trial.ended_at - trial.started_at) * min(1.0, max(0.0, trained / length))
+    told = {**values, "phyla/age": trial.age + trained}
+    return Row(member=trial.member, progress=progress, at=at, values=told, note=note)
 
 
 @final
@@ -214,8 +208,10 @@ class Following:
         self._store = store
         self._study = study
         self._places = places
-        self._tracked = tracked(study, places)
-        self._file = position_file(tracker, study, places)
+        # Of a study that is started anew it is another file.
+        told = hashlib.sha256(f"{study.created_at!r} {tracker.place}".encode()).hexdigest()[:16]
+        self._file = places.tracking(study.name) / f"{tracker.name}-{told}.json"
+        self._position = Remembered(self._file)
         self._feed: Feed | None = None
         self._lock: int | None = None
 
@@ -225,14 +221,14 @@ class Following:
             return
         feed = self._feed
         if feed is None:
-            self._tracker.open(self._tracked)
-            feed = Feed(self._store, self._study, self._places, self._position())
+            self._tracker.open(tracked(self._study, self._places))
+            feed = Feed(self._store, self._study, self._places, self._position.read())
         # Until everything was told, the file and not this feed says from where on to go on.
         self._feed = None
         for rows in feed.batches():
             if rows:
                 self._tracker.log(rows)
-                self._remember(feed.position())
+                self._position.write(feed.position())
         self._feed = feed
 
     def close(self) -> None:
@@ -260,29 +256,12 @@ class Following:
             self._lock = descriptor
         return True
 
-    def _position(self) -> JsonObject | None:
-        with contextlib.suppress(OSError, ValueError):
-            found: JsonObject = json.loads(self._file.read_text())
-            return found
-        return None
-
-    def _remember(self, position: JsonObject) -> None:
-        draft = self._file.with_suffix(".draft")
-        draft.write_text(json.dumps(position))
-        draft.replace(self._file)
-
 
 def tracked(study: StudyRecord, places: Places) -> TrackedStudy:
     """Return what trackers know of a study."""
     shown = ("space", "objective", "strategy", "seed")
     config = {name: study.config[name] for name in shown if name in study.config}
     return TrackedStudy(name=study.name, created_at=study.created_at, config=config, home=places.home)
-
-
-def position_file(tracker: Tracker, study: StudyRecord, places: Places) -> Path:
-    """Return the file that says how much a tracker was told of a study; of a study started anew another one."""
-    told = hashlib.sha256(f"{study.created_at!r} {tracker.place}".encode()).hexdigest()[:16]
-    return places.tracking(study.name) / f"{tracker.name}-{told}.json"
 
 
 def checked(trackers: Sequence[str | Tracker]) -> tuple[Tracker, ...]:

@@ -13,7 +13,7 @@ from phyla.errors import ConfigurationError, NotImportable, RunChanged, StoreBus
 from phyla.evaluation import Suite
 from phyla.records import EvalEvent, JsonObject, StudyKind, StudyState
 from phyla.study.files import chosen_suites, runs_with, suites_of
-from phyla.study.places import Places, open_existing
+from phyla.study.places import Places, check_kept, open_existing
 from phyla.study.progress import Throttle
 from phyla.study.standing import Change, Changes, Watched, account
 from phyla.study.targets import Target, targets_of
@@ -271,6 +271,7 @@ def _create(store: "Store", target: Target, raw: JsonObject) -> None:
     location = str(target.directory or "")
     source = None if target.study is None else target.study.id
     record = store.create_study(target.name, raw, kind=kind, location=location, source=source)
+    check_kept(record)
     if (record.kind, record.source, record.location) != (kind, source, location):
         what = record.location or f"study number {record.source or record.id}"
         raise RunChanged(

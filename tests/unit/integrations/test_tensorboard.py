@@ -116,7 +116,7 @@ def test_an_export_that_breaks_off_leaves_the_old_one(tmp_path: Path) -> None:
         raise RuntimeError("the store went away")
 
     with pytest.raises(RuntimeError):
-        write_tensorboard(broken(), "watched", logs, now=1.0)  # type: ignore[arg-type]
+        write_tensorboard(broken(), "watched", logs)  # type: ignore[arg-type]
     assert logged(logs) == before
     assert sorted(path.name for path in logs.iterdir()) == ["watched", "watched@branch1"]
 
@@ -147,6 +147,6 @@ def test_series_and_tags() -> None:
 def test_repetitions_stay_out_and_unknown_steps_are_numbers(tmp_path: Path) -> None:
     points = [replace(POINT, step=-1), replace(POINT, step=-1, number=4, value=float("nan"))]
     points.append(replace(POINT, step=-1, number=5, replicate=1))
-    assert write_tensorboard(points, "a/b", tmp_path, now=1.0) == 2
+    assert write_tensorboard(points, "a/b", tmp_path) == 2
     found = logged(tmp_path)["a_b"]
     assert [one.step for one in found] == [3, 4]

@@ -95,7 +95,7 @@ def test_mlflow(study: TrackedStudy, tmp_path: Path) -> None:
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
     # What is there already is not written again, whatever its time.
     more = [Row(member=0, progress=step, at=step, values={"train/loss": 0.0}) for step in (1, 3)]
-    tell(MLflow(uri, fill=True), study, more)
+    tell(MLflow(uri), study, more)
     once["study/member0"]["train/loss"] = [(1, 0.5), (3, 0.0), (5, 0.25)]
     found = mlflow_runs(uri, "study")
     assert sorted(found["study/member0"]["train/loss"]) == once["study/member0"]["train/loss"]

@@ -144,6 +144,8 @@ def test_a_trial_that_is_tried_again_is_told_once(tmp_path: Path) -> None:
     send(first, {0: 1.0, 1: 2.0, 2: 3.0})
     rows = told(live)
     assert [row.progress for row in rows] == [0, 0, 1, 2]
+    send(first, {2: 3.5})
+    rows += told(live)
     study.tell(first, error="out of memory")
     (second,) = [trial for trial in study.ask(MEMBERS) if trial.id == first.id]
     send(second, {0: 10.0, 1: 20.0, 2: 30.0, 3: 40.0})
@@ -151,7 +153,13 @@ def test_a_trial_that_is_tried_again_is_told_once(tmp_path: Path) -> None:
     study.tell(second, metrics={"x": 1.0})
     rows += told(live)
     mine = [row for row in rows if row.member == second.member and "train/x" in row.values]
-    assert [(row.progress, row.values["train/x"]) for row in mine] == [(0, 1.0), (1, 2.0), (2, 3.0), (3, 40.0)]
+    assert [(row.progress, row.values["train/x"]) for row in mine] == [
+        (0, 1.0),
+        (1, 2.0),
+        (2, 3.0),
+        (2, 3.5),
+        (3, 40.0),
+    ]
     # What is written anew has the attempt that counts.
     again = [row for row in told(feed(study)) if row.member == second.member and "train/x" in row.values]
     assert [(row.progress, row.values["train/x"]) for row in again] == [(0, 10.0), (1, 20.0), (2, 30.0), (3, 40.0)]

@@ -21,15 +21,14 @@ _REFUSED = re.compile(r"[^\w\-. :/]")
 class MLflow:
     """Logs to `PLACE`, a tracking URI; by default `MLFLOW_TRACKING_URI`, else `mlflow.db` in the home.
 
-    With `fill`, a metric that a run has at a step already stays as it is.
+    A metric that a run has at a step already stays as it is.
     """
 
     name: ClassVar[str] = "mlflow"
 
-    def __init__(self, place: str | None = None, *, fill: bool = False) -> None:
+    def __init__(self, place: str | None = None) -> None:
         check_installed("the tracker mlflow", "mlflow", "alembic", extra="mlflow")
         self.place = place
-        self._fill = fill
         self._runs: dict[int, str] = {}
         self._known: dict[tuple[str, str], set[int]] = {}
 
@@ -41,6 +40,7 @@ class MLflow:
         """Find the experiment, or create it."""
         from mlflow import MlflowClient
 
+        self._known.clear()
         for noisy in ("alembic", "mlflow.store.db.utils"):
             logging.getLogger(noisy).setLevel(logging.WARNING)
         self._study = study
@@ -72,8 +72,6 @@ class MLflow:
             self._client.log_batch(run, tags=[RunTag(name, text[:MOST_CHARACTERS]) for name, text in tags.items()])
 
     def _has(self, run: str, name: str, step: int) -> bool:
-        if not self._fill:
-            return False
         if (run, name) not in self._known:
             its = self._client.get_metric_history(run, name)
             self._known[run, name] = {one.step for one in its}

@@ -22,6 +22,50 @@ VERSION: Final = "brain.Event:2"
 
 
 @final
+class EventFiles:
+    """TensorBoard's runs below one directory, a file each.
+
+    With `draft`, files get their names when they are closed: a TensorBoard that looks meanwhile must not take them
+    for runs.
+    """
+
+    def __init__(self, folder: Path, *, draft: bool = False) -> None:
+        self._folder = folder
+        self._draft = draft
+        self._writers: dict[str, tuple[RecordWriter, Path]] = {}
+
+    def write(self, run: str, step: int, at: float, values: "Iterable[tuple[str, Value]]") -> None:
+        """Append what a run had at a step."""
+        _write_event(self._writer(run), step=step, wall_time=at, summary=_summary(values))
+
+    def _writer(self, run: str) -> "RecordWriter":
+        if run not in self._writers:
+            from tensorboardX import RecordWriter
+
+            target = self._folder / run
+            target.mkdir(parents=True, exist_ok=True)
+            now = system_clock()
+            file = target / f"events.out.tfevents.{now:.6f}{SUFFIX}"
+            writer = RecordWriter(str(target / "draft" if self._draft else file))
+            _write_event(writer, wall_time=now, file_version=VERSION)
+            self._writers[run] = writer, file
+        return self._writers[run][0]
+
+    def flush(self) -> None:
+        """Hand what was written to the disk."""
+        for writer, _ in self._writers.values():
+            writer.flush()
+
+    def close(self) -> None:
+        """Close all files; a run that is written to again gets another one."""
+        writers, self._writers = self._writers, {}
+        for writer, file in writers.values():
+            writer.close()
+            if self._draft:
+                (file.parent / "draft").rename(file)
+
+
+@final
 class TensorBoard:
     """Writes event files to `PLACE/STUDY/memberN`, by default in `tensorboard` in the home.
 
@@ -35,7 +79,6 @@ class TensorBoard:
         check_installed()
         self.place = None if place is None else str(Path(place).expanduser().absolute())
         self._draft = draft
-        self._writers: dict[str, tuple[RecordWriter, Path]] = {}
         self._last: dict[tuple[int, str], int] = {}
 
     def environment(self, study: TrackedStudy) -> Mapping[str, str]:
@@ -45,20 +88,17 @@ class TensorBoard:
     def open(self, study: TrackedStudy) -> None:
         """Choose the directory; files are made with the first point."""
         self._last.clear()
-        self._folder = Path(self.place or study.home / "tensorboard") / folder_name(study.name)
+        folder = Path(self.place or study.home / "tensorboard") / folder_name(study.name)
+        self._files = EventFiles(folder, draft=self._draft)
 
     def log(self, rows: Sequence[Row]) -> None:
         """Append events, and flush them to the disk."""
-        touched: dict[str, RecordWriter] = {}
         for row in rows:
             values = [(name, value) for name, value in row.values.items() if self._is_next(row, name)]
             if row.note is not None:
                 values.append(("phyla/lineage", row.note))
-            name = f"member{row.member}"
-            touched[name] = writer = self._writer(name)
-            write_event(writer, step=row.progress, wall_time=row.at, summary=summary(values))
-        for writer in touched.values():
-            writer.flush()
+            self._files.write(f"member{row.member}", row.progress, row.at, values)
+        self._files.flush()
 
     def _is_next(self, row: Row, name: str) -> bool:
         key = row.member, name
@@ -67,27 +107,9 @@ class TensorBoard:
             self._last[key] = row.progress
         return fits
 
-    def _writer(self, name: str) -> "RecordWriter":
-        if name not in self._writers:
-            from tensorboardX import RecordWriter
-
-            target = self._folder / name
-            target.mkdir(parents=True, exist_ok=True)
-            now = system_clock()
-            file = target / f"events.out.tfevents.{now:.6f}{SUFFIX}"
-            # A TensorBoard that looks meanwhile must not take a draft for a run.
-            writer = RecordWriter(str(target / "draft" if self._draft else file))
-            write_event(writer, wall_time=now, file_version=VERSION)
-            self._writers[name] = writer, file
-        return self._writers[name][0]
-
     def close(self) -> None:
         """Close the files; drafts get their names."""
-        writers, self._writers = self._writers, {}
-        for writer, file in writers.values():
-            writer.close()
-            if self._draft:
-                (file.parent / "draft").rename(file)
+        self._files.close()
 
 
 def folder_name(run: str) -> str:
@@ -100,15 +122,13 @@ def check_installed() -> None:
     trackers.check_installed("the tracker tensorboard", "tensorboardX", extra="tensorboard")
 
 
-def write_event(writer: "RecordWriter", **fields: Any) -> None:
-    """Write one event."""
+def _write_event(writer: "RecordWriter", **fields: Any) -> None:
     from tensorboardX.proto.event_pb2 import Event
 
     writer.write(Event(**fields).SerializeToString())
 
 
-def summary(values: "Iterable[tuple[str, Value]]") -> "Summary":
-    """Return named numbers, texts and histograms as TensorBoard's summary."""
+def _summary(values: "Iterable[tuple[str, Value]]") -> "Summary":
     from tensorboardX.proto.summary_pb2 import Summary
     from tensorboardX.summary import histogram_raw, scalar, text
 
