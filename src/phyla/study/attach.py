@@ -22,13 +22,13 @@ from phyla.launchers import WorkerSpec
 from phyla.launchers.process import population_worker
 from phyla.machine import Ended, NoTime, Outdated, TrainRules
 from phyla.records import StudyState
+from phyla.study.checked import checked_kinds
 from phyla.study.findings import Lookout
 from phyla.study.maintenance import take_back
 from phyla.study.opening import claim
 from phyla.study.places import Places, find_study
 from phyla.study.polling import AttachedMember
 from phyla.study.results import Results
-from phyla.study.running import checked_kinds
 from phyla.study.study import LEASE_S, Study
 from phyla.worker import Launch, Trial, Worker, session_of
 

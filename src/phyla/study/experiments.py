@@ -30,8 +30,9 @@ from phyla.launchers.process import die_with_parent
 from phyla.records import JobKind, JobState, JsonObject, Member, Minimize, Phase, StartFrom, said_by
 from phyla.strategies import Context, Decision, Measure, Population, Start, Stop, Strategy
 from phyla.study import facts
+from phyla.study.checked import Retention, Retries
 from phyla.study.findings import Finding
-from phyla.study.study import Retention, Retries, Study
+from phyla.study.study import Study
 from phyla.worker import Trial, session_of
 
 PIN = 20_240_601
