@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -105,8 +106,7 @@ def test_what_a_process_remembers_is_found_and_json_is_json(tmp_path: Path) -> N
 def test_a_process_that_dies_is_told(tmp_path: Path) -> None:
     done = check(tmp_path, "--study", "dead")
     assert done.returncode == 1
-    assert "FAIL      runs" in done.stdout
-    assert "its process ended with signal SIGABRT" in done.stdout
+    assert re.search(r"runs +training failed: worker process \d+ was ended by SIGABRT", done.stdout), done.stdout
     assert "Traceback" not in done.stderr
 
 
@@ -119,7 +119,7 @@ def test_a_new_study_that_runs_well_is_told_of_the_check_once(tmp_path: Path) ->
 @pytest.mark.parametrize("file", CORRECT, ids=lambda file: file.stem)
 def test_correct_examples_raise_no_alarm(file: Path, tmp_path: Path) -> None:
     several = ("--study", "digits") if file.stem == "digits" else ()
-    done = check(tmp_path, "--workers", "0", "--steps", "4", "--json", *several, file=str(file))
+    done = check(tmp_path, "--workers", "0", "--steps", "2", "--json", *several, file=str(file))
     told = json.loads(done.stdout)
     assert [one for one in told if one["verdict"] in ("FAIL", "warn")] == []
     assert done.returncode == 0

@@ -166,7 +166,7 @@ def test_what_would_not_end_in_time_is_not_begun(
 ) -> None:
     monkeypatch.setenv("TRIAL_S", "5.5")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    with pytest.raises(Preempted, match="the time limit of 10.9 s"):
+    with pytest.raises(Preempted, match=r"the time limit of 10\.9 s"):
         slow_study(tmp_path).run(workers, time_limit_s=10.9)
     results = load(tmp_path)
     assert [attempt.state for attempt in results.attempts()] == [AttemptState.COMPLETED]

@@ -23,8 +23,8 @@ def check(
         int | None, Option(min=1, help="Steps of one trial.", show_default="those of the study, at most 10")
     ] = None,
     workers: Annotated[
-        int, Option(min=0, help="Workers of the study, for the estimate; 0 trains in this process.")
-    ] = 2,
+        int, Option(min=0, max=1, help="1 trains each time in a fresh process, 0 in this process.")
+    ] = 1,
     study: options.Chosen = None,
     as_json: options.AsJson = False,
 ) -> None:

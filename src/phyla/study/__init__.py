@@ -1,6 +1,7 @@
 """What a Python user holds: a study to run, and the results of one."""
 
 from phyla.study.check import Checked, check, checks
+from phyla.study.checked import Retention, Retries
 from phyla.study.evaluations import BestEvaluation, Evaluations
 from phyla.study.files import load_schedule, load_studies, load_suites
 from phyla.study.loading import compare, list_all, list_studies, load_evaluations, load_study, open_any
@@ -19,7 +20,7 @@ from phyla.study.repeating import (
 from phyla.study.results import Best, BestCheckpoint, ConfigChange, Replicate, Results
 from phyla.study.simulating import Simulated, simulate
 from phyla.study.standing import Change, Missing, Standing, Watched, standing
-from phyla.study.study import Retention, Retries, Study
+from phyla.study.study import Study
 from phyla.study.targets import Planned, plan
 from phyla.study.watching import evaluate, watch
 

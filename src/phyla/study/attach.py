@@ -33,12 +33,12 @@ from phyla.launchers.process import population_worker
 from phyla.machine import Ended, NoTime, Outdated, TrainRules
 from phyla.records import Phase, StudyState
 from phyla.space import Params
+from phyla.study.checked import checked_kinds
 from phyla.study.findings import Lookout
 from phyla.study.maintenance import take_back
 from phyla.study.opening import claim
 from phyla.study.places import Places, find_study
 from phyla.study.results import Results
-from phyla.study.running import checked_kinds
 from phyla.study.study import LEASE_S, Study
 from phyla.worker import Launch, Trial, Worker, session_of
 

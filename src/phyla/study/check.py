@@ -7,7 +7,7 @@ import inspect
 import math
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
@@ -16,20 +16,21 @@ import numpy as np
 
 from phyla import plugins
 from phyla.arguments import check_integer
-from phyla.errors import ConfigurationError, SpaceError
+from phyla.errors import ConfigurationError
 from phyla.machine.retention import bound
-from phyla.records import StartFrom
-from phyla.space import Choice
+from phyla.records import StartFrom, TrialRecord
 from phyla.study import facts
 from phyla.study.study import Study
 from phyla.words import counted, duration, number, params, size
+from phyla.worker.pinned import UNEVEN
 
 if TYPE_CHECKING:
-    from phyla.study.experiments import Outcome
+    from phyla.study.experiments import Experiments, Outcome
 
 STEPS = 10
 """Steps of a trial at most, unless told otherwise."""
-SEEDS = (1_234_567, 7_654_321, 999_983)
+UNREPORTED = "NoFitness: "
+"""Begins the error of a trial that did not report its objective."""
 NOISE = 1e-5
 """Share of a value by which two equal trials may differ and still count as equal."""
 SHARE = 1e-3
@@ -61,7 +62,7 @@ class Checked:
     about: str = ""
 
 
-def check(study: Study, *, steps: int | None = None, workers: int = 2) -> list[Checked]:
+def check(study: Study, *, steps: int | None = None, workers: int = 1) -> list[Checked]:
     """Find out by short experiments whether a study's training function can be resumed, and explored, correctly.
 
     It runs the function a dozen times or more, in studies of its own in a temporary directory, which it deletes.
@@ -70,8 +71,7 @@ def check(study: Study, *, steps: int | None = None, workers: int = 2) -> list[C
     Args:
         study: the study; it need not exist in its store.
         steps: steps of one trial; by default those of the study, at most 10. Some trials train twice as many.
-        workers: worker processes that the study will have, for the estimate. Each experiment runs in a fresh
-            process; with 0, all of them run in this process.
+        workers: 1 runs each experiment in a fresh process, 0 all of them in this process.
 
     Raises:
         ConfigurationError: an argument makes no sense, or the study has no training function.
@@ -80,7 +80,7 @@ def check(study: Study, *, steps: int | None = None, workers: int = 2) -> list[C
     return [*checks(study, steps=steps, workers=workers)]
 
 
-def checks(study: Study, *, steps: int | None = None, workers: int = 2) -> Iterator[Checked]:
+def checks(study: Study, *, steps: int | None = None, workers: int = 1) -> Iterator[Checked]:
     """Yield what `check` returns, as soon as it is known."""
     from phyla.study.experiments import Experiments
 
@@ -88,12 +88,12 @@ def checks(study: Study, *, steps: int | None = None, workers: int = 2) -> Itera
         raise plugins.StudyFileRead
     if study.train is None:
         raise ConfigurationError("Study(train=...) is needed to check it: there is no training function")
-    check_integer("workers", workers, 0)
+    check_integer("workers", workers, 0, 1)
     length = steps_of(study) if steps is None else steps
     check_integer("steps", length)
     with tempfile.TemporaryDirectory(prefix="phyla-check-") as folder:
-        experiments = Experiments(study=study, root=Path(folder), apart=workers > 0)
-        for found in _Check(study, length, workers, experiments)():
+        experiments = Experiments(study=study, root=Path(folder), workers=workers)
+        for found in _Check(study, length, experiments)():
             where = f"in {called(study)}: " if found.verdict == "FAIL" else ""
             yield replace(found, change=f"{where}{found.change}") if found.change else found
 
@@ -113,49 +113,103 @@ def called(study: Study) -> str:
     return f"{name}() ({Path(code.co_filename).name}, line {code.co_firstlineno})"
 
 
+_ALL = (
+    "save all that the next trial needs in trial.checkpoint_dir, nothing in global variables, in working_dir, or "
+    "in other files"
+)
+_SAVE = (
+    "save and load all that training goes on with: weights, the state of the optimizer, the scheduler, the step; "
+    "begin at trial.start_step, and make no generator from a constant seed"
+)
+_MEASURE = "report the objective after the last step, measured on the weights that are saved"
+_SET = (
+    "set {} after loading: with the optimizer's state, or the scheduler's, the old value comes back (in PyTorch: "
+    "phyla.integrations.torch.set_hyperparameters)"
+)
+
+
 @final
 class _Check:
     """The experiments on one training function, and what follows from them."""
 
-    def __init__(self, study: Study, steps: int, workers: int, experiments: Any) -> None:
-        self.study, self.steps, self.workers, self.experiments = study, steps, workers, experiments
-        starts = study.start_from
-        self.params = self.completed(starts[0].params if starts else next(iter(study.rules.space.initial), {}), {})
-        # Without its hyperparameters, which would count more than those of an experiment.
-        self.start = replace(starts[0], params={}) if starts else None
-        self.half: StartFrom | None = None
+    whole: "Outcome"  # 2k steps in one go
+    again: "Outcome"  # the same
+    half: "Outcome"  # k steps
+    resumed: "Outcome"  # k more from its checkpoint
+
+    def __init__(self, study: Study, steps: int, experiments: "Experiments") -> None:
+        self.study, self.steps, self.params = study, steps, experiments.params
+        self.run, self.other = experiments.run, experiments.other
+        self.middle: StartFrom | None = None
         self.name = called(study)
         self.metrics = study.rules.reported_metrics
         self.noise: dict[str, float] = {}
 
-    def completed(self, given: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-        """Return hyperparameters: these, then the others, then the middle of each range."""
-        space = self.study.rules.space
-        middle = {
-            name: one.values[0] if isinstance(one, Choice) else one.from_unit(0.5)
-            for name, one in space.parameters.items()
-        }
-        return dict(space.complete(given, {**middle, **others}, np.random.default_rng(self.study.seed)))
-
-    def run(self, *lengths: int, values: Sequence[Any] = (None,), seed: int = SEEDS[0], **how: Any) -> "Outcome":
-        """Train trials of these lengths, from the study's own start unless `start` says otherwise."""
-        trials = [
-            {"steps": steps, "seed": seed, "params": values[at % len(values)] or self.params}
-            for at, steps in enumerate(lengths)
-        ]
-        outcome: Outcome = self.experiments.run(trials, **{"start": self.start, **how})
-        return outcome
+    def __call__(self) -> Iterator[Checked]:
+        k = self.steps
+        # What they leave outside their checkpoints is overwritten by the last one.
+        trained: list[Outcome] = []
+        for length in (2 * k, k, 2 * k):
+            trained.append(self.run(length, keep=length == k))
+            failed = trained[-1].failed
+            if failed and failed.startswith(UNREPORTED):
+                yield Checked("objective", "FAIL", failed.removeprefix(UNREPORTED), "report it in each trial")
+            elif failed:
+                yield Checked("runs", "FAIL", f"training failed: {failed}", "correct this first")
+            if failed:
+                return
+        self.whole, self.half, self.again = trained
+        self.middle = StartFrom(str(self.half.kept), step=self.half.trained[-1].end_step)
+        yield Checked("runs", "ok", f"trials of {k} and {2 * k} steps train and save")
+        yield self.objective()
+        end = self.end()
+        yield end
+        names = facts.compared(self.whole.facts, self.half.facts)
+        self.noise = {name: facts.gap(self.whole.facts[name], self.again.facts.get(name)) for name in names}
+        equal = self.equal()
+        yield equal
+        self.resumed = self.onward(k, measures=2 if self.metrics else 0)
+        if not self.resumed.trained:
+            yield self.not_resumed()
+            return
+        known, same = equal.verdict == "ok", False
+        if known and end.verdict == "ok":
+            yield self.counters()
+            found = self.resume()
+            same = found.verdict == "ok"
+            yield found
+            if same:
+                text = "a copy of the checkpoint is enough to go on, in another directory"
+                yield Checked("complete", "ok", text)
+            yield self.random(same=same)
+        else:
+            why = "two equal trials differ" if end.verdict == "ok" else "end_step changes nothing"
+            for kind in ("resume", "random"):
+                yield Checked(kind, "not known", f"cannot be told, because {why}")
+        if self.resumed.damage is None:
+            yield Checked("parent", "ok", "the parent's checkpoint is left as it was")
+        else:
+            text = f"{self.name} wrote into the parent's checkpoint: {self.resumed.damage}"
+            yield Checked("parent", "FAIL", text, "write into trial.checkpoint_dir, or into trial.working_dir")
+        for name in self.study.rules.space.parameters:
+            yield replace(self.parameter(name, known=known, same=same), about=name)
+        weights = self.weights()
+        if weights.verdict == "FAIL" and not same:
+            # What was measured is what was loaded, and that is not right.
+            weights = Checked("weights", "not known", f"{weights.text}; see resuming first")
+        yield weights
+        yield self.cost()
 
     def onward(self, *lengths: int, **how: Any) -> "Outcome":
         """Train trials from the checkpoint that is half way."""
-        return self.run(*lengths, start=self.half, **how)
+        return self.run(*lengths, start=self.middle, **how)
 
-    def differing(self, one: "Outcome", whole: "Outcome", half: "Outcome") -> list[str]:
+    def differing(self, one: "Outcome", whole: "Outcome") -> list[str]:
         """Return the names of what differs, by more than noise and by more than a share of what training moved."""
         found = []
         for name, noise in self.noise.items():
             value = whole.facts[name]
-            moved = min(1.0, facts.gap(half.facts.get(name), value))
+            moved = min(1.0, facts.gap(self.half.facts.get(name), value))
             if facts.gap(one.facts.get(name), value) > max(1e-6, FAR * noise, SHARE * moved):
                 found.append(name)
         return found
@@ -170,85 +224,29 @@ class _Check:
                 found.append(name)
         return found
 
-    def __call__(self) -> Iterator[Checked]:
-        k = self.steps
-        # What they leave outside their checkpoints is overwritten by the last one.
-        trained: list[Outcome] = []
-        for length in (2 * k, k, 2 * k):
-            trained.append(self.run(length, keep=length == k))
-            if trained[-1].failed:
-                yield Checked("runs", "FAIL", f"training failed: {trained[-1].failed}", "correct this first")
-                return
-        whole, half, again = trained
-        self.half = StartFrom(str(half.kept), step=half.trained["end_step"])
-        yield Checked("runs", "ok", f"trials of {k} and {2 * k} steps train and save")
-        yield self._reported(whole)
-        end = self._end(whole, half)
-        yield end
-        self.noise = {
-            name: facts.gap(whole.facts[name], again.facts.get(name))
-            for name in facts.compared(whole.facts, half.facts)
-        }
-        equal = self._equal(whole, again)
-        yield equal
-        resumed = self.onward(k, measures=2 if self.metrics else 0)
-        if not resumed.trials:
-            yield self._broken(resumed)
-            return
-        known, same = equal.verdict == "ok", False
-        if known and end.verdict == "ok":
-            yield self._counters(whole, half, resumed)
-            found = self._resume(whole, half, resumed)
-            same = found.verdict == "ok"
-            yield found
-            if same:
-                text = "a copy of the checkpoint is enough to go on, in another directory"
-                yield Checked("complete", "ok", text)
-            yield self._random(resumed, same=same)
-        else:
-            why = "two equal trials differ" if end.verdict == "ok" else "end_step changes nothing"
-            for kind in ("resume", "random"):
-                yield Checked(kind, "not known", f"cannot be told, because {why}")
-        if resumed.damage is None:
-            yield Checked("parent", "ok", "the parent's checkpoint is left as it was")
-        else:
-            text = f"{self.name} wrote into the parent's checkpoint: {resumed.damage}"
-            yield Checked("parent", "FAIL", text, "write into trial.checkpoint_dir, or into trial.working_dir")
-        for name in self.study.rules.space.parameters:
-            yield replace(self._parameter(name, half, resumed, known=known, same=same), about=name)
-        weights = self._weights(half, resumed)
-        if weights.verdict == "FAIL" and not same:
-            # What was measured is what was loaded, and that is not right.
-            weights = Checked("weights", "not known", f"{weights.text}; see resuming first")
-        yield weights
-        yield self._cost(whole, again, half, resumed)
+    # What follows
 
-    def _reported(self, whole: "Outcome") -> Checked:
-        fitness, unreported = self.study.rules.suite_fitness, whole.trained["unreported"]
-        if unreported:
-            said, _, call = unreported.partition(" Call ")
-            return Checked("objective", "FAIL", said, f"call {call}")
+    def objective(self) -> Checked:
+        fitness, reported = self.study.rules.suite_fitness, self.whole.trained[-1].metrics
         if fitness is not None:
             return Checked("objective", "ok", f"the suite {fitness.suite!r} gives the fitness")
-        values = ", ".join(f"{name} {number(whole.trained['metrics'][name])}" for name in self.metrics)
+        values = ", ".join(f"{name} {number(reported[name])}" for name in self.metrics)
         return Checked("objective", "ok", f"the objective is reported: {values}")
 
-    def _end(self, whole: "Outcome", half: "Outcome") -> Checked:
-        k, change = self.steps, "train in each step of trial.steps(), or from trial.start_step to trial.end_step"
-        for one in (whole.trained, half.trained):
-            if one["reached_step"] < one["end_step"]:
-                text = f"{self.name} left trial.steps() at step {one['reached_step']} of {one['end_step']}"
-                return Checked("end", "FAIL", text, change)
+    def end(self) -> Checked:
+        k, whole, half = self.steps, self.whole, self.half
         names = [name for name in facts.compared(whole.facts, half.facts) if _finite(whole.facts[name])]
         if names and all(facts.gap(whole.facts[name], half.facts[name]) == 0 for name in names):
             text = f"training {2 * k} steps leaves the same as training {k}: end_step changes nothing"
+            change = "train in each step of trial.steps(), or from trial.start_step to trial.end_step"
             return Checked("end", "FAIL", text, change)
         return Checked("end", "ok", "training stops at trial.end_step")
 
-    def _equal(self, whole: "Outcome", again: "Outcome") -> Checked:
+    def equal(self) -> Checked:
+        whole = self.whole.facts
         loud = [name for name, noise in self.noise.items() if not noise <= NOISE]
-        metrics = [name for name in whole.facts if name.startswith(facts.OBJECTIVE)]
-        quiet = metrics and all(facts.gap(whole.facts[name], again.facts.get(name)) == 0 for name in metrics)
+        metrics = [name for name in whole if name.startswith(facts.OBJECTIVE)]
+        quiet = metrics and all(facts.gap(whole[name], self.again.facts.get(name)) == 0 for name in metrics)
         if loud and quiet and len(loud) < len(self.noise):
             # Times and the like, which nothing depends on.
             self.noise = {name: noise for name, noise in self.noise.items() if name not in loud}
@@ -257,47 +255,43 @@ class _Check:
             what = f"two equal trials differ in {_listed(loud)}" if loud else "phyla cannot read the checkpoint"
             change = "draw all random numbers from trial.seed, if you want to know"
             return Checked("equal", "not known", f"{what}, so most of what follows cannot be told", change)
-        bad = [name for name in self.noise if not _finite(whole.facts[name])]
+        bad = [name for name in self.noise if not _finite(whole[name])]
         if bad:
             text = f"training with {params(self.params)} leads to nan or infinity in {_listed(bad)}"
-            return Checked(
-                "equal", "not known", text, "narrow the space, or give it initial values that train well"
-            )
+            change = "narrow the space, or give it initial values that train well"
+            return Checked("equal", "not known", text, change)
         return Checked("equal", "ok", "two equal trials leave the same")
 
-    def _broken(self, resumed: "Outcome") -> Checked:
+    def not_resumed(self) -> Checked:
         if self.run(self.steps, self.steps).failed:
-            text = f"training from a checkpoint failed: {resumed.failed}"
+            text = f"training from a checkpoint failed: {self.resumed.failed}"
             return Checked("resume", "FAIL", text, "load from trial.source.path, whose files are read-only")
-        text = f"from a copy of the checkpoint alone, training failed: {resumed.failed}"
+        text = f"from a copy of the checkpoint alone, training failed: {self.resumed.failed}"
         return Checked("complete", "FAIL", text, _ALL)
 
-    def _counters(self, whole: "Outcome", half: "Outcome", resumed: "Outcome") -> Checked:
-        lost = facts.lost_counters(whole.facts, half.facts, resumed.facts)
+    def counters(self) -> Checked:
+        lost = facts.lost_counters(self.whole.facts, self.half.facts, self.resumed.facts)
         if not lost:
             return Checked("steps", "ok", "what counts steps goes on from the checkpoint")
-        one, two = (number(each.facts[lost[0]]) for each in (whole, resumed))
+        one, two = (number(each.facts[lost[0]]) for each in (self.whole, self.resumed))
         text = f"after {2 * self.steps} steps in one trial {lost[0]} is {one}, and {two} after two trials"
         return Checked("steps", "FAIL", text, "count on from the checkpoint, or from trial.start_step")
 
-    def _resume(self, whole: "Outcome", half: "Outcome", resumed: "Outcome") -> Checked:
-        k = self.steps
-        for finding in resumed.findings:
-            if finding.kind == "source":
-                return Checked("resume", "FAIL", finding.text, "load what the parent saved")
-        names = self.differing(resumed, whole, half)
+    def resume(self) -> Checked:
+        k, whole, resumed = self.steps, self.whole, self.resumed
+        names = self.differing(resumed, whole)
         if not names:
             text = f"{k} steps, and {k} more from the checkpoint, leave the same as {2 * k} in one go"
             return Checked("resume", "ok", text)
         chain = self.run(k, k)
-        if not chain.failed and not self.differing(chain, whole, half):
+        if not chain.failed and not self.differing(chain, whole):
             text = "training goes on correctly only where more than its checkpoint is left of the first trial"
             return Checked("complete", "FAIL", f"{text}; else what differs is {_listed(names)}", _ALL)
-        others = [resumed, *(self.onward(k, seed=seed) for seed in SEEDS[1:])]
-        if resumed.trained["uneven"] and not self.changed(resumed, others[1]):
+        others = [resumed, *(self.onward(k, seed=seed) for seed in (1, 2))]
+        if UNEVEN in resumed.trained[-1].metrics and not self.changed(resumed, others[1]):
             # What is drawn in the first step may last for all of them, such as the order of the data.
-            others = [self.onward(k, seed=seed, pinned=1) for seed in SEEDS]
-        ratio = dict.fromkeys(names, 0.0)
+            others = [self.onward(k, seed=seed, pinned=1) for seed in (0, 1, 2)]
+        ratio = {}
         for name in names:
             values = [one.facts.get(name) for one in others]
             inside = max(facts.gap(one, other) for one in values for other in values)
@@ -310,47 +304,24 @@ class _Check:
             return Checked("resume", "FAIL" if worst > FAR else "warn", text, _SAVE)
         return Checked("resume", "ok", f"{text}; but random numbers from another seed differ as much")
 
-    def _random(self, resumed: "Outcome", *, same: bool) -> Checked:
+    def random(self, *, same: bool) -> Checked:
         k, none = self.steps, "training draws no random numbers, or goes on with those of the checkpoint"
         one = self.onward(k, pinned=None)
-        if same and not one.failed and not self.changed(resumed, one):
+        if same and not one.failed and not self.changed(self.resumed, one):
             return Checked("random", "ok", none)
-        other = self.onward(k, seed=SEEDS[1], pinned=None)
+        other = self.onward(k, seed=1, pinned=None)
         if one.failed or other.failed or self.changed(one, other):
             return Checked("random", "ok", "each trial draws other random numbers")
         if not same:
             return Checked("random", "not known", "another seed changes nothing; see resuming first")
         whole, chain = self.run(2 * k, pinned=None), self.run(k, k, pinned=None)
-        if whole.failed or chain.failed or not self.differing(chain, whole, resumed):
+        if whole.failed or chain.failed or not self.differing(chain, whole):
             return Checked("random", "ok", none)
         text = "each trial draws the same random numbers again, whatever trial.seed is"
         return Checked("random", "FAIL", text, "make generators from trial.seed, or save and load their state")
 
-    def other(self, name: str) -> dict[str, Any] | None:
-        """Return the hyperparameters with another value of one of them; None if there is none that is allowed."""
-        if name not in self.params:
-            return None
-        parameter, value = self.study.rules.space.parameters[name], self.params[name]
-        if isinstance(parameter, Choice):
-            tried: Sequence[Any] = parameter.values
-        else:
-            at = parameter.unit(value)
-            tried = [parameter.from_unit(u) for u in ((at + 0.25, 1, 0) if at <= 0.5 else (at - 0.25, 0, 1))]
-        for one in tried:
-            try:
-                found = self.completed({name: one}, self.params)
-            except SpaceError:
-                continue
-            rest = (self.params.keys() & found.keys()) - {name}
-            if one != value and all(found[key] == self.params[key] for key in rest):
-                return found
-        return None
-
-    def _parameter(self, name: str, half: "Outcome", base: "Outcome", *, known: bool, same: bool) -> Checked:
-        k, values = self.steps, self.other(name)
-        for finding in base.findings:
-            if (finding.kind, finding.about) == ("parameter", name):
-                return Checked("parameter", "FAIL", finding.text, "read it, or leave it out of the space")
+    def parameter(self, name: str, *, known: bool, same: bool) -> Checked:
+        k, base, values = self.steps, self.resumed, self.other(name)
         if values is None or not known:
             why = "nothing to compare with: no other value is allowed" if known else "two equal trials differ"
             return Checked("parameter", "not known", f"{name}: {why}")
@@ -359,37 +330,33 @@ class _Check:
         if varied.failed:
             return Checked("parameter", "warn", f"{change}: training failed: {varied.failed}", "narrow the space")
         moved = self.changed(base, varied, name, values)
-        if not moved and all(known.startswith(facts.OBJECTIVE) for known in self.noise):
+        if not moved and all(one.startswith(facts.OBJECTIVE) for one in self.noise):
             return Checked("parameter", "not known", f"{change}: phyla cannot read whether the checkpoint changes")
         if not moved:
             fresh = self.run(k, values=[values])
-            if fresh.trials and self.changed(half, fresh, name, values):
+            if fresh.trained and self.changed(self.half, fresh, name, values):
                 text = f"{change} acts at a fresh start only: from a checkpoint, training has the old value"
-                return Checked("parameter", "FAIL", text, _set_after(name))
+                return Checked("parameter", "FAIL", text, _SET.format(name))
             text = f"{change} changes nothing: {k} steps from the same checkpoint leave the same"
             return Checked("parameter", "FAIL", text, f"use trial.params[{name!r}], or leave it out of the space")
         if same and k > 1:
             # If one step with the new value is as good as all steps, the old one came back.
             brief = self.onward(1, k - 1, values=[values, self.params])
             gaps = [
-                (facts.gap(brief.facts.get(key), value), facts.gap(base.facts.get(key), value))
-                for key, value in ((key, varied.facts.get(key)) for key in moved)
+                [facts.gap(one.facts.get(key), varied.facts.get(key)) for one in (brief, base)] for key in moved
             ]
             if not brief.failed and all(left <= 0.01 * right < math.inf for left, right in gaps):
                 text = f"{change} acts in the first step only; then training has the old value again"
-                return Checked("parameter", "FAIL", text, _set_after(name))
+                return Checked("parameter", "FAIL", text, _SET.format(name))
         return Checked("parameter", "ok", f"{change} changes the checkpoint")
 
-    def _weights(self, half: "Outcome", resumed: "Outcome") -> Checked:
+    def weights(self) -> Checked:
         if not self.metrics:
             return Checked("weights", "ok", "the suite measures the weights that are saved")
-        if resumed.trained["unreported"]:
-            return Checked("weights", "not known", "the objective is not reported")
-        said = self._values(resumed.trained)
-        measured = [self._values(one) for one in resumed.measured if not one["unreported"]]
+        said, measured = self.values(self.resumed.trained[-1]), [*map(self.values, self.resumed.measured)]
         if len(measured) < 2 or not all(map(math.isfinite, measured[0])):
-            return self._last_step(half, resumed.failed or "it reports nothing without steps")
-        first, second, *_ = measured
+            return self.last_step()
+        first, second = measured
         if facts.gap(first, second) > NOISE:
             text = f"the objective is noisy: the same checkpoint measures {_said(first)} and {_said(second)}"
             return Checked("weights", "not known", text)
@@ -400,68 +367,43 @@ class _Check:
             return Checked("weights", "FAIL", text, _MEASURE)
         return Checked("weights", "ok", "the objective is that of the weights that are saved")
 
-    def _last_step(self, half: "Outcome", why: str) -> Checked:
+    def last_step(self) -> Checked:
         """Where nothing is measured without training: look whether the last step changes the objective."""
         base = self.onward(1)
-        for name in self.params if base.trials and self.noise else ():
+        for name in self.params if base.trained and self.noise else ():
             values = self.other(name)
             varied = None if values is None else self.onward(1, values=[values])
-            if varied is None or not varied.trials or not self.changed(base, varied, name, values):
+            if varied is None or not varied.trained or not self.changed(base, varied, name, values):
                 continue
-            first, second, before = (self._values(one.trained) for one in (base, varied, half))
+            first, second, before = (self.values(one.trained[-1]) for one in (base, varied, self.half))
             if facts.gap(first, second) or not facts.gap(first, before):
                 return Checked("weights", "ok", "the last step counts in the objective")
             text = f"{name} changes the weights in one step, and {self.name} reports {_said(first)} all the same"
             return Checked("weights", "FAIL", f"{text}: it is measured before the last step", _MEASURE)
         text = f"{self.name} does not measure a checkpoint without training (trial.measuring)"
+        why = self.resumed.failed or "what it reports is not finite"
         return Checked("weights", "not known", f"{text}: {why}")
 
-    def _values(self, trial: Mapping[str, Any]) -> tuple[float, ...]:
-        return tuple(float(trial["metrics"][metric]) for metric in self.metrics)
+    def values(self, trial: TrialRecord) -> tuple[float, ...]:
+        reported: Any = trial.metrics
+        return tuple(float(reported[metric]) for metric in self.metrics)
 
-    def _cost(self, whole: "Outcome", again: "Outcome", half: "Outcome", resumed: "Outcome") -> Checked:
-        rules, last, workers = self.study.rules, resumed.trained, max(1, self.workers)
-        strategy, keeping, steps = rules.strategy, rules.keeping, rules.strategy.member_steps
-        kept, each = bound(keeping), last["size_bytes"]
-        if keeping.keep_every_steps and steps:
-            kept += strategy.population_size * (steps // keeping.keep_every_steps)
-        loading, saving = (duration(last["timings"].get(phase, 0.0)) for phase in ("loading", "saving"))
-        text = f"a checkpoint has {size(each)}; loading took {loading}, evaluating and saving {saving}. "
-        text += f"The study keeps at most {counted(kept, 'checkpoint')}, {size(kept * each)}"
-        if steps:
-            long, other, short, onward = (
-                sum(one.trained["timings"].get(phase, 0.0) for phase in ("loading", "training", "saving"))
-                for one in (whole, again, half, resumed)
-            )
-            step_s = max(0.0, min(long, other) - short) / self.steps
-            rest_s = max(0.0, onward - self.steps * step_s)
-            trials = math.ceil(steps / (getattr(strategy, "steps_per_trial", None) or steps))
-            seconds = strategy.population_size * (steps * step_s + trials * rest_s) / workers
-            text += f", and trains for about {duration(seconds)} with {counted(workers, 'worker')}"
+    def cost(self) -> Checked:
+        rules, last = self.study.rules, self.resumed
+        kept, steps = bound(rules.keeping), rules.strategy.member_steps
+        if rules.keeping.keep_every_steps and steps:
+            kept += rules.strategy.population_size * (steps // rules.keeping.keep_every_steps)
+        loading, saving = (duration(last.timings.get(phase, 0.0)) for phase in ("loading", "saving"))
+        text = (
+            f"a checkpoint has {size(last.size_bytes)}; loading took {loading}, evaluating and saving {saving}. "
+            f"The study keeps at most {counted(kept, 'checkpoint')}, {size(kept * last.size_bytes)}"
+        )
         place = self.study.places.checkpoint_root.absolute()
         free = shutil.disk_usage(next(one for one in (place, *place.parents) if one.exists())).free
-        if kept * each > free:
+        if kept * last.size_bytes > free:
             change = f"{size(free)} are free at {place}: save less, keep fewer (phyla.Retention), or move them"
             return Checked("cost", "warn", text, change)
         return Checked("cost", "ok", text)
-
-
-_ALL = (
-    "save all that the next trial needs in trial.checkpoint_dir, nothing in global variables, in working_dir, or "
-    "in other files"
-)
-_SAVE = (
-    "save and load all that training goes on with: weights, the state of the optimizer, the scheduler, the step; "
-    "begin at trial.start_step, and make no generator from a constant seed"
-)
-_MEASURE = "report the objective after the last step, measured on the weights that are saved"
-
-
-def _set_after(name: str) -> str:
-    return (
-        f"set {name} after loading: with the optimizer's state, or the scheduler's, the old value comes back (in "
-        "PyTorch: phyla.integrations.torch.set_hyperparameters)"
-    )
 
 
 def _listed(names: Sequence[str]) -> str:

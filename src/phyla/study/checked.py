@@ -3,19 +3,65 @@
 import math
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
+from phyla.arguments import suggest_arguments
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.records import StartFrom
 from phyla.space import Space
+from phyla.strategies.checks import check
 
 if TYPE_CHECKING:
     from phyla.evaluation import Suite
     from phyla.launchers import Term
 
 UNUSABLE = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """Which checkpoints a study keeps besides those in use.
+
+    Args:
+        best: this many of the best ones.
+        front: with a Pareto objective, at most this many of its front, in place of the best; the most crowded go.
+        every_steps: also those whose step is a multiple of this; None keeps no milestones.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    best: int = 1
+    front: int = 100
+    every_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        check(self, best=1, front=1, every_steps=1)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How often a study tries again before it gives up.
+
+    Args:
+        attempts: attempts of one trial that may fail before the trial counts as broken.
+        broken: broken trials in a row that stop the study; counted afresh when it is run again.
+        stops: how often a stopping rule may stop a member within one generation; then its trial is left to run.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    attempts: int = 3
+    broken: int = 10
+    stops: int = 3
+
+    def __post_init__(self) -> None:
+        check(self, attempts=1, broken=1, stops=1)
 
 
 def checked_gpus(name: str, gpus: Sequence[str | int] | None) -> tuple[str, ...] | None:
@@ -73,6 +119,14 @@ def checked_seconds(name: str, given: float | None) -> float | None:
     return given
 
 
+def checked_kinds(kinds: Sequence[str]) -> frozenset[str]:
+    """Return what workers do."""
+    wanted = frozenset(kinds)
+    if not wanted or not wanted <= {"train", "evaluate"}:
+        raise ConfigurationError(f"kinds={kinds!r}: choose 'train', 'evaluate', or both")
+    return wanted
+
+
 def checked_starts(given: Any, space: Space) -> tuple[StartFrom, ...]:
     """Return the entries of `start_from`, with hyperparameters as the space holds them."""
     if isinstance(given, str | PathLike | StartFrom) or not isinstance(given, Sequence):
@@ -84,3 +138,6 @@ def checked_starts(given: Any, space: Space) -> tuple[StartFrom, ...]:
         except SpaceError as error:
             raise SpaceError(f"start_from[{number}]: {error}") from error
     return tuple(checked)
+
+
+suggest_arguments(Retention, Retries)

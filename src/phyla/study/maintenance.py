@@ -3,6 +3,7 @@
 Needs no training code. Whether others are at work is decided by leases and locks, never by host and pid.
 """
 
+import logging
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
@@ -11,14 +12,24 @@ from phyla import machine
 from phyla.arguments import check_integer
 from phyla.client import CollectResult, LocalClient, claim_checkpoints, collect, open_checkpoints, sort_out
 from phyla.controller import Controller, keeping_of, resized
-from phyla.errors import CheckpointsAbsent, ConfigurationError, NotImportable, StateError
+from phyla.errors import (
+    CheckpointCorrupt,
+    CheckpointMissing,
+    CheckpointsAbsent,
+    ConfigurationError,
+    NotImportable,
+    StateError,
+)
 from phyla.machine import Retention
-from phyla.records import AttemptState, JobState, StudyRecord, StudyState
+from phyla.records import Aim, AttemptState, Checkpoint, JobState, StudyRecord, StudyState
 from phyla.study.places import Places, entries, find_study
+from phyla.study.progress import best_of
 
 if TYPE_CHECKING:
     from phyla.store import Reader, Store
     from phyla.worker import Launch
+
+LOG = logging.getLogger("phyla")
 
 
 def maintain(
@@ -207,3 +218,29 @@ def _counts(reader: "Reader", task: int, token: int) -> bool:
         record = reader.locked_eval_job(task)
         return record is not None and record.state is JobState.PENDING and record.token == token
     return attempt is not None and attempt.state in (AttemptState.RUNNING, AttemptState.COMPLETED)
+
+
+def verify_best(client: LocalClient) -> None:
+    """Make sure that the best checkpoint, or all on the front, can be used; else the next best takes its place."""
+    aim = Aim.from_config(client.record.config)
+    while True:
+        with client.store.reader(client.record.id) as reader:
+            found = [reader.checkpoint(trial.checkpoint or "") for trial in best_of(reader, aim)]
+        if all(_verify(row, client) for row in found if row is not None):
+            return
+
+
+def _verify(checkpoint: Checkpoint, client: LocalClient) -> bool:
+    """Read a checkpoint again; return False, and mark it lost or damaged, if it is not what was committed."""
+    damage = None
+    try:
+        client.repository.use(checkpoint.name, checkpoint.digest, again=True)
+    except CheckpointMissing as error:
+        LOG.warning("%s", error)
+    except CheckpointCorrupt as error:
+        damage = str(error)
+        LOG.warning("%s; it is not used any more", error)
+    else:
+        return True
+    client.controller.set_unusable(checkpoint.name, damage)
+    return False

@@ -36,6 +36,7 @@ from phyla.study.places import find_population, find_study
 from phyla.study.progress import lease_s
 from phyla.study.results import ConfigChange, Results
 from phyla.worker import Command
+from phyla.worker.pinned import Pinned
 
 if TYPE_CHECKING:
     from phyla.study.study import Study
@@ -179,14 +180,15 @@ def stored_config(study: "Study", *, portable: bool) -> JsonObject:
             return None
 
     train = study.train
+    # What runs in this process only need not be found again by name.
+    name_of = plugins.reference if portable else plugins.reference_here
     config = to_config(
         study.rules,
         study.seed,
-        plugins.encode(train) if isinstance(train, Command) else name(train),
+        plugins.encode(train, name_of) if isinstance(train, Command | Pinned) else name(train),
         name(study.setup),
         start_from=study.start_from,
-        # What runs in this process only need not be found again by name.
-        name_of=plugins.reference if portable else plugins.reference_here,
+        name_of=name_of,
     )
     code = None
     if isinstance(train, Command):

@@ -16,9 +16,10 @@ from phyla.errors import ConfigurationError, NotImportable, StudyChanged, StudyN
 from phyla.lineage import Lineage
 from phyla.records import Checkpoint, CheckpointState, JobKind, JobState, StartFrom, StudyState, TrialRecord
 from phyla.strategies import FixedSchedule, Replay, Strategy
+from phyla.study.checked import Retention, Retries
 from phyla.study.places import Places, find_study
 from phyla.study.results import Results
-from phyla.study.study import Retention, Retries, Study
+from phyla.study.study import Study
 
 if TYPE_CHECKING:
     from phyla.worker import Trial, WorkerContext

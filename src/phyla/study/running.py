@@ -1,7 +1,6 @@
 """Running studies until they end, in this process or in worker processes; asking for trials, and telling."""
 
 import contextlib
-import logging
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +13,6 @@ from phyla import plugins, settings
 from phyla.arguments import check_integer
 from phyla.client import LocalClient
 from phyla.errors import (
-    CheckpointCorrupt,
-    CheckpointMissing,
     CheckpointsAbsent,
     CheckpointStorageFailed,
     ConfigurationError,
@@ -30,13 +27,13 @@ from phyla.launchers import Gpus, Term, WorkerSpec, get_launcher, gpu_environmen
 from phyla.launchers.launcher import PERSON, seen_gpus
 from phyla.launchers.process import population_worker
 from phyla.machine import Claimed, Ended, Failure, NoTime, NoWork, Outdated
-from phyla.records import Aim, Checkpoint, MemberState, StudyState
-from phyla.study.checked import checked_seconds
+from phyla.records import MemberState, StudyState
+from phyla.study.checked import checked_kinds, checked_seconds
 from phyla.study.findings import say_nothing_to_do
-from phyla.study.maintenance import others_at_work, remove_outputs, take_back
+from phyla.study.maintenance import others_at_work, remove_outputs, take_back, verify_best
 from phyla.study.opening import claim
 from phyla.study.places import Places
-from phyla.study.progress import Failures, best_of
+from phyla.study.progress import Failures
 from phyla.study.provenance import noted
 from phyla.study.results import Results
 from phyla.study.tracking import environment, follow
@@ -46,17 +43,8 @@ if TYPE_CHECKING:
     from phyla.integrations.trackers import Tracker
     from phyla.study.study import Study
 
-LOG = logging.getLogger("phyla")
 MOST_WORKERS = 10_000
 """Processes of one run on this machine."""
-
-
-def checked_kinds(kinds: Sequence[str]) -> frozenset[str]:
-    """Return what workers do."""
-    wanted = frozenset(kinds)
-    if not wanted or not wanted <= {"train", "evaluate"}:
-        raise ConfigurationError(f"kinds={kinds!r}: choose 'train', 'evaluate', or both")
-    return wanted
 
 
 @final
@@ -248,7 +236,7 @@ def run_study(study: "Study", client: LocalClient, crew: Crew) -> Results:
             client.collect()
             client.recover()
             if results.state is StudyState.COMPLETED:
-                _verify_best(client)
+                verify_best(client)
         except (CheckpointsAbsent, CheckpointStorageFailed) as error:
             _stop(client, launch, str(error))
             raise
@@ -312,32 +300,6 @@ def _stop(client: LocalClient, launch: Launch, why: str) -> None:
     """Stop a study that is running, unless others are at work on it."""
     if client.study().state is StudyState.RUNNING and not others_at_work(client, launch):
         client.store.set_state(client.record.id, StudyState.STOPPED, why)
-
-
-def _verify_best(client: LocalClient) -> None:
-    """Make sure that the best checkpoint, or all on the front, can be used; else the next best takes its place."""
-    aim = Aim.from_config(client.record.config)
-    while True:
-        with client.store.reader(client.record.id) as reader:
-            found = [reader.checkpoint(trial.checkpoint or "") for trial in best_of(reader, aim)]
-        if all(_verify(row, client) for row in found if row is not None):
-            return
-
-
-def _verify(checkpoint: Checkpoint, client: LocalClient) -> bool:
-    """Read a checkpoint again; return False, and mark it lost or damaged, if it is not what was committed."""
-    damage = None
-    try:
-        client.repository.use(checkpoint.name, checkpoint.digest, again=True)
-    except CheckpointMissing as error:
-        LOG.warning("%s", error)
-    except CheckpointCorrupt as error:
-        damage = str(error)
-        LOG.warning("%s; it is not used any more", error)
-    else:
-        return True
-    client.controller.set_unusable(checkpoint.name, damage)
-    return False
 
 
 def _clean_outputs(study: "Study", client: LocalClient) -> None:

@@ -130,7 +130,7 @@ def simulate(
         ConfigurationError: an argument makes no sense, or nothing says how long training takes.
         MachineDefect: a strategy, or phyla itself, did what it never may.
     """
-    from phyla.study.running import checked_kinds
+    from phyla.study.checked import checked_kinds
 
     rules = study.rules
     check_integer("runs", runs)

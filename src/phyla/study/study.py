@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
@@ -13,8 +13,7 @@ from phyla.machine import TrainRules
 from phyla.records import JsonObject, Objective, StartFrom
 from phyla.space import Space
 from phyla.strategies import StoppingRule, Strategy, check_space
-from phyla.strategies.checks import check
-from phyla.study.checked import check_tasks, checked_gpus, checked_starts, checked_term
+from phyla.study.checked import Retention, Retries, check_tasks, checked_gpus, checked_starts, checked_term
 from phyla.study.files import check_objectives
 from phyla.study.findings import Lookout
 from phyla.study.places import NAME, Places
@@ -28,50 +27,6 @@ if TYPE_CHECKING:
     from phyla.worker import Launch, Trial, WorkerContext
 
 LEASE_S = 60.0
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
-    """Which checkpoints a study keeps besides those in use.
-
-    Args:
-        best: this many of the best ones.
-        front: with a Pareto objective, at most this many of its front, in place of the best; the most crowded go.
-        every_steps: also those whose step is a multiple of this; None keeps no milestones.
-
-    Raises:
-        ConfigurationError: a number is out of range.
-    """
-
-    best: int = 1
-    front: int = 100
-    every_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        check(self, best=1, front=1, every_steps=1)
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retries:
-    """How often a study tries again before it gives up.
-
-    Args:
-        attempts: attempts of one trial that may fail before the trial counts as broken.
-        broken: broken trials in a row that stop the study; counted afresh when it is run again.
-        stops: how often a stopping rule may stop a member within one generation; then its trial is left to run.
-
-    Raises:
-        ConfigurationError: a number is out of range.
-    """
-
-    attempts: int = 3
-    broken: int = 10
-    stops: int = 3
-
-    def __post_init__(self) -> None:
-        check(self, attempts=1, broken=1, stops=1)
 
 
 @final
@@ -119,8 +74,8 @@ class Study:
         suites: "Sequence[Suite]" = (),
         stopping: StoppingRule | Sequence[StoppingRule] = (),
         start_from: "Sequence[str | PathLike[str] | StartFrom]" = (),
-        retention: Retention = Retention(),  # frozen
-        retries: Retries = Retries(),  # frozen
+        retention: Retention = Retention(),  # noqa: B008  # frozen
+        retries: Retries = Retries(),  # noqa: B008  # frozen
     ) -> None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise ConfigurationError(
@@ -455,4 +410,4 @@ class Study:
         return stored_config(self, portable=portable)
 
 
-suggest_arguments(Study, Retention, Retries)
+suggest_arguments(Study)

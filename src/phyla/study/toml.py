@@ -14,7 +14,8 @@ from phyla.records import Objective, StartFrom
 from phyla.space import Choice, Float, Int, Ordinal, Parameter, Space
 from phyla.store.sqlite_url import PREFIX, read_sqlite_url, sqlite_url
 from phyla.strategies import StoppingRule
-from phyla.study.study import Retention, Retries, Study
+from phyla.study.checked import Retention, Retries
+from phyla.study.study import Study
 from phyla.study.tables import (
     ANYTHING,
     BOOL,

@@ -1,11 +1,12 @@
 """`phyla check` finds mistakes in training functions, and leaves correct ones alone."""
 
+import gc
 import json
 import pickle
 import re
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,14 @@ def found(train: Train, home: Path, steps: int | None = None, **settings: Any) -
 
 def failures(train: Train, home: Path, **settings: Any) -> dict[str, str]:
     return {name: one.text for name, one in found(train, home, **settings).items() if one.verdict == "FAIL"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_objects() -> Iterator[None]:
+    """Hide what was made before: phyla looks through all objects for random generators, in each trial."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def loss(w: Any) -> float:
@@ -122,13 +131,17 @@ def make(mistake: str = "", *, random: bool = True, kept: Path | None = None) ->
 
 @pytest.mark.parametrize("random", [True, False])
 def test_a_correct_function_is_left_alone(random: bool, tmp_path: Path) -> None:
-    listed = found(make(random=random), tmp_path / "home")
+    mine = np.random.default_rng(3)
+    before = str(np.random.get_state()), mine.bit_generator.state  # noqa: NPY002
+    listed = found(make(random=random), tmp_path / "home", retention=phyla.Retention(best=2, every_steps=20))
+    assert (str(np.random.get_state()), mine.bit_generator.state) == before  # noqa: NPY002
     assert {one.verdict for one in listed.values()} == {"ok"}, listed
     assert {"runs", "objective", "end", "equal", "resume", "steps", "random", "complete", "parent", "weights"} < {
         *listed
     }
     assert {"lr", "momentum"} < {*listed}
-    assert "41 checkpoints" not in listed["cost"].text
+    # 4 * 4 + 2, and 4 members with 3 milestones each.
+    assert "keeps at most 30 checkpoints" in listed["cost"].text
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -140,9 +153,8 @@ def test_a_mistake_is_found_and_no_other(mistake: str, tmp_path: Path) -> None:
     assert re.search(text, told[name]), told
 
 
-@pytest.mark.parametrize("mistake", ["momentum not saved", "schedule restarted", "start_step ignored"])
-def test_a_mistake_is_found_without_random_numbers(mistake: str, tmp_path: Path) -> None:
-    told = failures(make(mistake, random=False), tmp_path / "home")
+def test_a_mistake_is_found_without_random_numbers(tmp_path: Path) -> None:
+    told = failures(make("start_step ignored", random=False), tmp_path / "home")
     assert "resume" in told
     assert {*told} <= {"resume", "steps"}
 
@@ -158,12 +170,6 @@ def test_what_only_the_first_trial_saves_is_missed(tmp_path: Path) -> None:
     told = failures(train, tmp_path / "home")
     assert list(told) == ["resume"]
     assert told["resume"].endswith("what differs is scale.npy")
-
-
-def test_what_to_change_names_the_function_and_its_file(tmp_path: Path) -> None:
-    told = found(make("old learning rate"), tmp_path / "home")["lr"]
-    assert re.match(r"in train\(\) \(test_check\.py, line \d+\): set lr after loading", told.change)
-    assert "set_hyperparameters" in told.change
 
 
 # What is outside the checkpoint
@@ -190,31 +196,6 @@ def test_what_is_left_in_the_directory_of_the_parent_is_found(tmp_path: Path) ->
     assert told["complete"].verdict == "FAIL"
     assert "FileNotFoundError" in told["complete"].text
     assert "trial.checkpoint_dir" in told["complete"].change
-
-
-def test_what_a_process_remembers_is_found(tmp_path: Path) -> None:
-    remembered: dict[int, Any] = {}
-
-    def train(trial: phyla.Trial) -> None:
-        w, v = 1.0, 0.0
-        if trial.source is not None:
-            w = json.loads((trial.source.path / "w.json").read_text())
-            # What another trial of this study left, if it was trained here.
-            v = remembered.pop(trial.source.trial or 0, 0.0)
-        for _ in trial.steps():
-            v = trial.params["momentum"] * v - trial.params["lr"] * w
-            w += v
-        remembered.clear()
-        remembered[trial.id] = v
-        (trial.checkpoint_dir / "w.json").write_text(json.dumps(w))
-        trial.report(loss=w * w)
-
-    def forgets(worker: phyla.WorkerContext) -> None:
-        remembered.clear()  # as in a fresh process
-
-    told = found(train, tmp_path / "home", setup=forgets)
-    assert told["complete"].verdict == "FAIL"
-    assert "what differs is w.json" in told["complete"].text
 
 
 def test_writing_into_the_parents_checkpoint_is_found(tmp_path: Path) -> None:
@@ -313,19 +294,6 @@ def test_training_that_raises_says_where(tmp_path: Path) -> None:
     assert re.search(r"RuntimeError: no data \(.*test_check\.py, line \d+\)$", told.text)
 
 
-def test_a_hyperparameter_that_is_never_read_is_told_as_by_a_running_study(tmp_path: Path) -> None:
-    def train(trial: phyla.Trial) -> None:
-        w = json.loads((trial.source.path / "w.json").read_text()) if trial.source else 1.0
-        for _ in trial.steps():
-            w -= trial.params["lr"] * w
-        (trial.checkpoint_dir / "w.json").write_text(json.dumps(w))
-        trial.report(loss=w)
-
-    told = failures(train, tmp_path / "home")
-    assert list(told) == ["momentum"]
-    assert told["momentum"].startswith("train() never read the hyperparameter 'momentum'")
-
-
 def test_a_value_that_is_only_written_down_is_found(tmp_path: Path) -> None:
     def train(trial: phyla.Trial) -> None:
         w = json.loads((trial.source.path / "w.json").read_text())["w"] if trial.source else 1.0
@@ -381,18 +349,11 @@ def test_values_that_depend_on_another_are_checked_where_they_are_active(tmp_pat
     assert told["beta"].verdict == told["single"].verdict == "not known"
 
 
-def test_the_cost_follows_from_the_study(tmp_path: Path) -> None:
-    told = found(make(), tmp_path / "home", retention=phyla.Retention(best=2, every_steps=20))["cost"]
-    # 4 * 4 + 2, and 4 members with 3 milestones each.
-    assert "keeps at most 30 checkpoints" in told.text
-    assert "with 1 worker" in told.text
-
-
 def test_a_trial_is_short_unless_told_otherwise(tmp_path: Path) -> None:
     assert steps_of(study_of(None, tmp_path)) == 6
     long = phyla.PBT(population_size=4, steps_per_trial=5000, total_steps=60_000)
     assert steps_of(study_of(None, tmp_path, strategy=long)) == 10
-    told = found(make(), tmp_path / "home", steps=3)["runs"].text
+    told = next(checks(study_of(make(), tmp_path / "home"), steps=3, workers=0)).text
     assert told == "trials of 3 and 6 steps train and save"
 
 
@@ -403,12 +364,6 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
         check(study_of(make(), tmp_path), steps=0)
     with pytest.raises(ConfigurationError, match="workers=-1"):
         check(study_of(make(), tmp_path), workers=-1)
-
-
-def test_the_generators_of_the_caller_are_left_alone(tmp_path: Path) -> None:
-    mine = np.random.default_rng(3)
-    found(make(), tmp_path / "home")
-    assert mine.random() == np.random.default_rng(3).random()
 
 
 # Facts

@@ -1,0 +1,119 @@
+"""Training with the same random numbers at each step, so that two ways to the same step can be compared."""
+
+import gc
+import itertools
+import operator
+import random  # noqa: TID251  # training may draw from it
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from phyla.records import Minimize, Phase
+from phyla.worker.trial import Trial, session_of
+
+PIN = 20_240_601
+NOTHING = Minimize("phyla/nothing")
+"""The objective of a study whose fitness nobody needs."""
+UNEVEN = "phyla/uneven"
+"""Reported by a trial whose first step does not draw as many random numbers as the next."""
+
+Source: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object], Callable[[int], object]]
+"""Functions of a random generator: to get its state, to set it, and to seed it."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """A training function whose random numbers are pinned `since` that step of each trial; None leaves them."""
+
+    train: Callable[[Trial], object]
+    since: int | None = 0
+
+    def __call__(self, trial: Trial) -> None:
+        """Train, and set all generators back."""
+        session, pins, since = session_of(trial), _Pins(), self.since
+        steps, drawn = session.steps, list[str]()
+
+        def pinned_steps(since: int) -> Iterator[int]:
+            for count, step in enumerate(steps()):
+                with session.watch.within(Phase.CONTROL):  # which is no time of training's
+                    if count >= since:
+                        pins.set(PIN, made=True)
+                yield step
+                with session.watch.within(Phase.CONTROL):
+                    drawn.append(pins.states() if count < 2 else "")
+
+        if since is not None:
+            pins.set(trial.seed)
+            session.steps = partial(pinned_steps, since)  # type: ignore[method-assign]
+        try:
+            self.train(trial)
+        finally:
+            pins.restore()
+        if len(drawn) < 2 or drawn[0] != drawn[1]:
+            trial.report({UNEVEN: 1.0})
+        if NOTHING.metric in session.unreported:
+            trial.report({NOTHING.metric: float("nan")})
+
+
+@final
+class _Pins:
+    """Sets random generators to one state, whether they are global or made from `trial.seed`."""
+
+    def __init__(self) -> None:
+        self._sources: dict[int, Source] = {}
+        self._before: list[Callable[[], object]] = []
+        self._looked = False
+
+    def set(self, number: int, *, made: bool = False) -> None:
+        """Seed the global generators, and with `made` those of NumPy that existed at the first such call."""
+        found = _global_sources()
+        if made and not self._looked:
+            self._looked = True
+            found |= _made_sources()
+        for owner in found.keys() - self._sources.keys():
+            self._sources[owner] = found[owner]
+            get, put, _ = found[owner]
+            self._before.append(partial(put, get()))
+        for _, _, seed in self._sources.values():
+            seed(number)
+
+    def states(self) -> str:
+        return str([get() for get, _, _ in self._sources.values()])
+
+    def restore(self) -> None:
+        for put_back in self._before:
+            put_back()
+
+
+def _global_sources() -> dict[int, Source]:
+    numpys: Any = np.random
+    found: dict[int, Source] = {
+        id(random): (random.getstate, random.setstate, random.seed),
+        id(np.random): (numpys.get_state, numpys.set_state, numpys.seed),
+    }
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "manual_seed"):
+
+        def put(state: bytes) -> None:
+            torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+        found[id(torch)] = (lambda: torch.get_rng_state().numpy().tobytes(), put, torch.manual_seed)
+    return found
+
+
+def _made_sources() -> dict[int, Source]:
+    def seed(bits: Any, number: int) -> None:
+        bits.state = type(bits)(number).state
+
+    objects = gc.get_objects()  # often a million
+    are_generators = map(operator.is_, map(type, objects), itertools.repeat(np.random.Generator))
+    made = [one.bit_generator for one in itertools.compress(objects, are_generators)]
+    return {
+        id(bits): (partial(getattr, bits, "state"), partial(setattr, bits, "state"), partial(seed, bits))
+        for bits in made
+    }
