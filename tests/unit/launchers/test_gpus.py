@@ -113,5 +113,5 @@ def test_evaluators_are_as_many_as_their_gpus(tmp_path: Path, monkeypatch: pytes
         lambda trial: None,
         home=tmp_path,
     )
-    with pytest.raises(ConfigurationError, match="evaluators=1: they need suites="):
+    with pytest.raises(ConfigurationError, match=r"eval_gpus=.*: evaluators need suites="):
         study.run(workers=1, eval_gpus=["1"])
