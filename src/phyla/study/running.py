@@ -121,8 +121,8 @@ class Crew:
         if self.evaluators and not (self.workers and suites):
             given = f"evaluators={self.evaluators}" if self.eval_gpus is None else f"eval_gpus={self.eval_gpus!r}"
             raise ConfigurationError(
-                f"{given}: evaluators need suites= to evaluate (in a TOML file: [[eval]]), and workers= of at least "
-                "1 that train"
+                f"{given}: evaluators need suites= to evaluate (in a TOML file: [[eval]]), and workers= of at "
+                "least 1 that train"
             )
         checked_seconds("stall_timeout_s", self.stall_timeout_s)
         checked_seconds("save_every_s", self.save_every_s)
