@@ -41,6 +41,8 @@ def test_a_study_that_is_gone_holds_no_file_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the open files of a process, which only Linux lists")
+# JAX, where another test has imported it, has threads, and says so at every fork.
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 def test_a_child_process_that_drops_a_store_leaves_that_of_its_parent_open(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path / 'phyla.db'}")
     store.create_study("first", {}, 1, 2)
