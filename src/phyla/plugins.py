@@ -60,7 +60,9 @@ def registered() -> Mapping[str, EntryPoint]:
 def of_group(group: str) -> Mapping[str, EntryPoint]:
     """Return the registered plug-ins of one group by name."""
     start = f"{group}/"
-    return {name.removeprefix(start): point for name, point in sorted(registered().items()) if name.startswith(start)}
+    return {
+        name.removeprefix(start): registered()[name] for name in sorted(registered()) if name.startswith(start)
+    }
 
 
 @cache

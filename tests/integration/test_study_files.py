@@ -124,7 +124,7 @@ def test_a_study_of_a_shell_script_is_killed_resumed_and_joined(
     # The command runs in the folder of the file, wherever phyla was started.
     run = start(home.parent, "run", "../studies/study.toml", "--workers", 2)
     wait_for(lambda: under_way(home, 2), "trials under way", run)
-    assert running(folder)
+    wait_for(lambda: running(folder), "command", run)
     run.send_signal(signal.SIGKILL)
     run.wait()
     end = time.monotonic() + 30
