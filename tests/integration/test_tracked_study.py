@@ -17,10 +17,13 @@ MEMBERS, TRIALS, STEPS = 2, 4, 5
 TOTAL = TRIALS * STEPS
 FILE = f"""
 import time
+from pathlib import Path
 import phyla
 import wandb
 
 def train(trial):
+    while trial.generation == {TRIALS - 1} and Path("hold").exists():
+        time.sleep(0.02)
     own = wandb.init(settings=wandb.Settings(console="off", silent=True, x_disable_stats=True))
     for step in trial.steps():
         time.sleep(0.1)
@@ -46,11 +49,13 @@ def test_a_killed_study_goes_on_in_the_same_runs(tmp_path: Path, cli: Phyla) -> 
     words = f"-m phyla.cli run tracked.py --home {home} --workers 1"
     command = [sys.executable, *words.split(), *trackers]
     environment = {**os.environ, "WANDB_MODE": "offline"}
+    (tmp_path / "hold").touch()
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL) as killed:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and not list((home / "tracking").rglob("wandb*.json")):
             time.sleep(0.05)
         killed.send_signal(signal.SIGKILL)
+    (tmp_path / "hold").unlink()
     assert cli("status", "tracked", "--home", home).count("8/8") == 0
     # A tracker that joins later is told everything.
     command += ["--tracker", f"mlflow={uri}"]
