@@ -133,7 +133,7 @@ class CommandFailed(TrialError):
 
 
 class GivenBack(TrialError):
-    """A command asks, with exit status 75, to be run again later; this is no failure."""
+    """A command asks, with exit status 75, to be run again later; that does not count as a failure."""
 
 
 class EvaluationError(PhylaError):

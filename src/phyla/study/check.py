@@ -378,7 +378,7 @@ class _Check:
             first, second, before = (self.values(one.trained[-1]) for one in (base, varied, self.half))
             if facts.gap(first, second) or not facts.gap(first, before):
                 return Checked("weights", "ok", "the last step counts in the objective")
-            text = f"{name} changes the weights in one step, and {self.name} reports {_said(first)} all the same"
+            text = f"{name} changes the weights in one step, and {self.name} still reports {_said(first)}"
             return Checked("weights", "FAIL", f"{text}: it is measured before the last step", _MEASURE)
         text = f"{self.name} does not measure a checkpoint without training (trial.measuring)"
         why = self.resumed.failed or "what it reports is not finite"
