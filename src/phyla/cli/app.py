@@ -24,6 +24,7 @@ from phyla.cli.maintenance import change, delete, doctor, gc, stop
 from phyla.cli.output import show as print
 from phyla.cli.output import visible
 from phyla.cli.run import replay, run, watch, worker
+from phyla.cli.serve import serve, token
 from phyla.cli.simulate import simulate
 from phyla.cli.status import status
 from phyla.cli.trials import best, trials
@@ -66,6 +67,7 @@ PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run": (init, check, run, worker, watch, change, stop, replay, simulate),
     "Look": (status, best, trials, evaluations, compare, report, export),
     "Look after": (gc, delete, doctor),
+    "Many machines": (serve, token),
 }
 for panel, commands in PANELS.items():
     for function in commands:
@@ -96,6 +98,9 @@ def _options(
             help="The store.",
             show_default="SQLite in --home; else what the file says, PHYLA_STORAGE, or SQLite in the home",
         ),
+    ] = None,
+    server: Annotated[
+        str | None, Option(metavar="URL", help="A service, instead of --storage; or its service.json.")
     ] = None,
     checkpoints: Annotated[
         Path | None,

@@ -48,8 +48,9 @@ class MemoryWatch:
         self._backend = backend
         self._seen: int | None = None
 
-    def wait(self, seconds: float) -> None:
-        self._seen = self._backend.wait(self._seen, seconds)
+    def wait(self, seconds: float) -> bool:
+        before, self._seen = self._seen, self._backend.wait(self._seen, seconds)
+        return self._seen != before
 
     def close(self) -> None:
         """Nothing is open."""

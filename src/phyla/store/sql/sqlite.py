@@ -117,11 +117,12 @@ class SqliteWatch:
         self._connection = connection
         self._seen: int | None = None
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
         while (now := self._commits()) == self._seen and (left := until - time.monotonic()) > 0:
             time.sleep(min(LOOK_S, left))
-        self._seen = now
+        before, self._seen = self._seen, now
+        return now != before
 
     def _commits(self) -> int:
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
