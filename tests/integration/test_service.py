@@ -144,7 +144,7 @@ def test_only_health_is_open_where_there_are_tokens(store: Store) -> None:
 
 def test_the_command_line(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    refused = phyla("--home", home, "serve", "--host", "0.0.0.0", "--port", 0)
+    refused = phyla("--home", home, "serve", "--host", "0.0.0.0", "--port", "0")
     assert refused.returncode == 2
     assert "has no tokens, so anybody could use it" in refused.stderr
     made = phyla("--home", home, "token", "create", "me", "--role", "operator", "--out", tmp_path / "secret")
