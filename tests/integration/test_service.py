@@ -1,5 +1,7 @@
 """The service as a stranger meets it: over plain HTTP, with bad requests, and through its own command line."""
 
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -164,3 +166,28 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert away.returncode == 1
     assert "cannot be reached" in away.stderr
     assert "Traceback" not in away.stderr
+
+
+def test_no_request_is_a_server_error(tmp_path: Path) -> None:
+    # What deletes the study would leave the others nothing to look at.
+    settings = tmp_path / "schemathesis.toml"
+    settings.write_text('[parameters]\nstudy = 1\nname = "quadratic"\ntrial = 1\n')
+    with Service("--home", str(tmp_path / "home")) as service:
+        httpx.post(f"{service.url}/v1/studies", json=TABLE, trust_env=False).raise_for_status()
+        httpx.post(f"{service.url}/v1/studies/quadratic/suggestions", json={"worker": "w"}, trust_env=False)
+        document = f"{service.url}/v1/openapi.json"
+        how = ("--checks", "not_a_server_error", "--phases", "coverage,fuzzing", "--exclude-path-regex", "delet")
+        more = (
+            "--max-examples",
+            "3",
+            "--seed",
+            "1",
+            "--generation-deterministic",
+            "--suppress-health-check",
+            "all",
+        )
+        words = ("--config-file", settings, "run", document, *how, *more)
+        command = [sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()"]
+        done = subprocess.run([*command, *map(str, words)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
+    assert "Tested: 104" in done.stdout, done.stdout[-2000:]
