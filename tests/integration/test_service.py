@@ -1,5 +1,7 @@
 """The service as a stranger meets it: over plain HTTP, with bad requests, and through its own command line."""
 
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -137,6 +139,7 @@ def test_figures(store: Store, http: httpx.Client) -> None:
 def test_only_health_is_open_where_there_are_tokens(store: Store) -> None:
     create(store, "someone", Role.WORKER)
     with served(store) as url, httpx.Client(base_url=url, trust_env=False) as client:
+        assert client.get("/v1/openapi.json").status_code == 401
         for path, methods in make_app(store).openapi()["paths"].items():
             for method in methods:
                 answer = client.request(method, path.format(study=1, name="a", trial=1), json={})
@@ -166,6 +169,23 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert away.returncode == 1
     assert "cannot be reached" in away.stderr
     assert "Traceback" not in away.stderr
+
+
+def test_the_program_of_the_page_in_another_language(store: Store, tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs/how-to/service.md"
+    (block,) = re.findall(r"```sh\n(# black_box.sh\n.*?)```", page.read_text(), re.DOTALL)
+    with served(store) as url:
+        done = subprocess.run(
+            ["sh", "-e", "-c", block],
+            env={**os.environ, "PHYLA_SERVER": url, "NO_PROXY": "127.0.0.1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    *_, unneeded, study = re.findall(r"\{.*?\}(?=\{|$)", done.stdout.replace("\n", ""))
+    assert '"state":"completed"' in study
+    assert "weights-" in unneeded
 
 
 def test_no_request_is_a_server_error(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def make_app(store: Store, *, hosts: Sequence[str] | None = None, loopback: bool
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        openapi_url="/v1/openapi.json",
+        openapi_url=None,
         redirect_slashes=False,
         responses={"4XX": {"model": Problem}, "5XX": {"model": Problem}},
     )
@@ -190,6 +190,10 @@ def make_app(store: Store, *, hosts: Sequence[str] | None = None, loopback: bool
     def ready() -> dict[str, str]:
         """Say that the store can be reached."""
         return {"status": "ready", "store": store.identity().id[:6]}
+
+    @app.get("/v1/openapi.json", include_in_schema=False, dependencies=[may(doors, Role.VIEWER)])
+    def interface() -> dict[str, Any]:
+        return app.openapi()
 
     @app.get("/metrics", tags=["operation"], dependencies=[may(doors, Role.VIEWER)])
     def metrics() -> Response:
