@@ -48,7 +48,7 @@ def serve_store(
     """
     if publish is not None:
         publish.mkdir(parents=True, exist_ok=True)
-    store = open_store(storage)
+    store = open_store(storage, alone=True)
     try:
         if isinstance(store, RemoteStore):
             raise ConfigurationError(f"--storage {storage}: this is a service already; name its database")
