@@ -16,7 +16,7 @@ from phyla.cli.output import picked, print_json, print_table
 from phyla.cli.output import show as print
 from phyla.cli.status import damage_lines
 from phyla.cli.trials import best_lines
-from phyla.errors import UsageError
+from phyla.errors import Preempted, TimeTooShort, UsageError
 from phyla.records import CheckpointState, JobState, StudyState, said_by, shown
 from phyla.words import counted, duration, number, step
 
@@ -88,7 +88,13 @@ def run(
             if time_limit is not None:
                 how["time_limit_s"] = max(1.0, time_limit - (time.monotonic() - began))
             hint = "" if replicates else f"check your training function with: phyla check {shlex.quote(str(file))}"
-            scored = _run(one, workers, hint, **how) and scored
+            try:
+                scored = _run(one, workers, hint, **how) and scored
+            except TimeTooShort as error:
+                if not replicates or how["time_limit_s"] > 0.9 * time_limit:
+                    raise
+                # Those before took their part of the time; the next run has all of it.
+                raise Preempted(str(error)) from error
         if replicates:
             print(f"compare them with: {command('compare', chosen.name, chosen.places)}")
     if not scored:

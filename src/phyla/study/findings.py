@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any, final
 
 from phyla.arguments import suggestion
 from phyla.errors import StoreError
-from phyla.machine import TrainRules
-from phyla.records import GroupState, JobKind, JobState, StudyState, TrialRecord
+from phyla.machine import RECENT, TrainRules, expected_s
+from phyla.records import AttemptState, GroupState, JobKind, JobState, StudyState, TrialRecord
+from phyla.settings import system_clock
 from phyla.study.progress import NEWEST, Failures, Throttle
+from phyla.words import duration
 
 if TYPE_CHECKING:
+    from phyla.launchers import Term
     from phyla.store import Reader, Store
 
 LOG = logging.getLogger("phyla")
@@ -200,6 +203,39 @@ class Lookout:
 def date(at: float) -> str:
     """Return a time, in seconds since the epoch, as a local date with hours and minutes."""
     return datetime.fromtimestamp(at, UTC).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def in_vain(reader: "Reader", term: "Term") -> str | None:
+    """Return why repeating a run that its time limit ended achieves nothing; None where it may achieve something."""
+    study, completed = reader.study(), reader.last_completed(RECENT)
+    ahead_s = reader.now() - system_clock()  # of our clock
+    trials = reader.unfinished()
+    saved = [one.created_at for trial in trials if (one := reader.checkpoint(trial.progress or "")) is not None]
+    ended = [job.ended_at for job in completed]
+    if study.config.get("suites"):
+        ended += [job.ended_at for job in reader.eval_jobs()]
+    began_at = term.began_at + ahead_s
+    here = [(trial, one) for trial in trials for one in reader.attempts(trial.id) if one.claimed_at >= began_at]
+    cut = [(one.ended_at or 0.0, one.claimed_at, trial) for trial, one in here]
+    cut = [one for one in cut if one[0] >= term.stops_at + ahead_s]
+    if (
+        any(at is not None and at >= began_at for at in (*saved, *ended))
+        or any(one.state is AttemptState.FAILED for _, one in here)  # it is given up some day
+        or not (cut or (trials and not here))  # they were given back before
+    ):
+        return None
+    longest_s = max((ended_at - claimed_at for ended_at, claimed_at, _ in cut), default=0.0)
+    expected = expected_s((cut[0][-1] if cut else trials[0]), completed)
+    takes = f"more than {duration(longest_s)}" if expected is None else f"about {duration(expected)}"
+    save = "training calls trial.save_progress() when trial.should_save"
+    if isinstance(study.config.get("train"), Mapping):
+        save = 'the command completes {save_to}, then appends {"step": 25, "saved": true} to {metrics}'
+    return (
+        f"nothing can be completed within the time limit of {duration(term.limit_s)}: a trial takes {takes}, this "
+        "run completed none and saved no progress, and so would the next one. Raise the limit (time_limit_s, "
+        "--time-limit), make trials shorter (steps_per_trial), or save progress, as often as --save-every says: "
+        f"{save}"
+    )
 
 
 def say_nothing_to_do(reader: "Reader") -> None:

@@ -182,7 +182,8 @@ class Study:
             StudyChanged: the study has other settings, or was given others meanwhile; see `change`.
             NotImportable: worker processes could not find `train`; the message shows the way out.
             StateError: it is to be overwritten while others are at work on it; nothing was deleted.
-            StudyFailed: the study stopped itself; the message says what to do.
+            StudyFailed: the study stopped itself; the message says what to do. `phyla.errors.TimeTooShort`, which
+                is one: no trial fits into `time_limit_s`, and none saved its progress.
             CheckpointsAbsent: the directory of its checkpoints is not there, or is not its own.
             KeyboardInterrupt: a person stopped it; run it again to resume. `phyla.errors.Preempted`, which is one,
                 where SIGTERM, `stop_signal` or the end of its time did.
