@@ -179,6 +179,8 @@ def test_exit_status_75_gives_the_trial_back_without_a_failure_and_without_a_hot
         ('echo "{\\"step\\": 3, \\"saved\\": true}" >> "$2"', "line 1: there is nothing in {save_to}"),
         ('echo 1 > "$1/x"; echo "{\\"step\\": 99, \\"saved\\": true}" >> "$2"', "line 1: save_progress.step=99"),
         ('printf "{\\"loss\\"" >> "$2"; echo crashed >&2; exit 3', "CommandFailed: exit status 3: crashed"),
+        ('rm -r "$1"', "CheckpointDirGone: .*/.staging/1.* was removed or replaced: save files into"),
+        ('rmdir "$1"; echo 1 > "$1"; echo "{\\"loss\\": 1}" >> "$2"', "CheckpointDirGone: .*removed or replaced"),
         ('rm "$2"', "the command deleted .*metrics-2.jsonl"),
     ],
 )  # fmt: skip
@@ -375,8 +377,8 @@ def test_an_edited_command_is_edited_training_code_and_nobody_joins_with_it(tmp_
     assert "changed since this study began" in finding.text
 
 
-def test_what_a_command_does_not_use_is_found(tmp_path: Path) -> None:
-    (tmp_path / "train.sh").write_text(GOOD)
+def test_what_a_command_does_not_use_and_steps_of_its_own_are_found(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(GOOD.replace("loss", 'step\\": 0, \\"loss'))
     command = phyla.Command(["sh", "train.sh", "{save_to}", "{metrics}", "{batch}"], cwd=tmp_path)
     made = phyla.Study(
         "unused",
@@ -390,3 +392,7 @@ def test_what_a_command_does_not_use_is_found(tmp_path: Path) -> None:
     assert any(text.startswith("the command has no {source}: every trial starts from scratch") for text in texts)
     assert any(text.startswith("the command has no {lr}: the values") for text in texts)
     assert not any("batch" in text for text in texts)
+    (steps,) = (text for text in texts if "reported" in text)
+    assert re.match(
+        r"trial \d trained from step 1 to step 2, and reported steps from 0 to 0\. .* {start_step}", steps
+    )

@@ -35,7 +35,7 @@ EVERY_S = 1.0
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that is probably wrong: `source`, `parameter`, `checkpoint`, `code` or `scores`."""
+    """Something that is probably wrong: `source`, `parameter`, `steps`, `checkpoint`, `code` or `scores`."""
 
     kind: str
     text: str
@@ -87,6 +87,15 @@ def findings(reader: "Reader") -> Iterator[Finding]:
             else f"train() never read the hyperparameter {name!r}: its values change nothing. Read "
             f"trial.params[{name!r}], or leave it out of the space",
             about=name,
+        )
+    for trial, its in [(trial, its) for trial, its in noticed if "steps" in its][:1]:
+        first, last = its["steps"]
+        names = "{start_step} to {end_step}" if command else "trial.start_step to trial.end_step"
+        yield Finding(
+            kind="steps",
+            text=f"trial {trial.id} trained from step {trial.start_step} to step {trial.end_step}, and reported "
+            f"steps from {first} to {last}. A step is the age of the weights, by which trials are compared: count "
+            f"from {names}, not from 0 in each trial",
         )
     trained = [trial for trial in trials if trial.parent_checkpoint not in (None, trial.checkpoint)]
     # Single ones may be equal to their parents, as where training has converged.
@@ -206,7 +215,7 @@ def date(at: float) -> str:
 
 
 def in_vain(reader: "Reader", term: "Term") -> str | None:
-    """Return why repeating a run that its time limit ended achieves nothing; None where it may achieve something."""
+    """Return why repeating a run that its time limit ended achieves nothing; None where it may."""
     study, completed = reader.study(), reader.last_completed(RECENT)
     ahead_s = reader.now() - system_clock()  # of our clock
     trials = reader.unfinished()

@@ -181,7 +181,7 @@ class Run:
         if step == self.trial.end_step or session.measuring or session.stop_reason is not None:
             # What is complete at the end is the result.
             return
-        if not any(session.checkpoint_dir.iterdir()):
+        if not session.has_saved():
             raise NoCheckpoint("there is nothing in {save_to}; save into that directory first")
         try:
             self.trial.save_progress(step)
@@ -198,16 +198,15 @@ class Run:
             raise self.bad
         if self.late:
             raise self._failed(f"time-out after {self.command.timeout_s:g} s", arguments)
-        saved = session.measuring or any(session.checkpoint_dir.iterdir())
         if self.asked:
-            if status == 0 and saved and self.reached >= trial.end_step:
+            if status == 0 and self.reached >= trial.end_step and session.has_saved():
                 session.reach(trial.end_step)
             return
         if status == GIVE_BACK:
             raise GivenBack(f"exit status {GIVE_BACK}: {self._last_line()}; all output is in {self.errors}")
         if status != 0:
             raise self._failed(processes.how(status), arguments)
-        if not saved:
+        if not session.has_saved():
             raise NoCheckpoint(
                 "the command ended with exit status 0, and left nothing in {save_to}; it has to save into that "
                 f"directory. All output is in {self.errors}"
