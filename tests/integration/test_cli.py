@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
@@ -51,6 +52,20 @@ study = phyla.Study(
     train,
     retries=phyla.Retries(attempts=1),
 )
+"""
+
+
+WAITING_IMPORT = """
+import sys, time
+from pathlib import Path
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{module}":
+            Path(__file__).with_name("waits").touch()
+            time.sleep(60)
+
+sys.meta_path.insert(0, Finder())
 """
 
 
@@ -135,6 +150,23 @@ def test_a_run_goes_on_when_nobody_reads_its_lines(tmp_path: Path, full: bool) -
     process.stderr.close()
     (study,) = list_studies(home=tmp_path / ".phyla")
     assert study.state == "completed"
+
+
+@pytest.mark.parametrize("module", ["phyla.errors", "typer.main", "sqlalchemy.event"])
+def test_ctrl_c_while_it_starts_leaves_no_traceback(tmp_path: Path, module: str) -> None:
+    (tmp_path / "small.py").write_text(STUDY_FILE)
+    (tmp_path / "sitecustomize.py").write_text(WAITING_IMPORT.format(module=module))
+    words = [sys.executable, "-c", "from phyla.cli import main; main()", "run", "small.py"]
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    process = subprocess.Popen(
+        words, cwd=tmp_path, env=environment() | {"PYTHONPATH": path}, stderr=subprocess.PIPE, text=True
+    )
+    wait_for((tmp_path / "waits").exists, "import")
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130
+    assert told.lower().startswith("interrupted")
+    assert "Traceback" not in told
 
 
 def test_running_a_completed_study_again_changes_nothing(small: "tuple[Path, str]") -> None:

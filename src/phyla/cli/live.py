@@ -102,7 +102,7 @@ class StudyDisplay(Display):
         self._completed: int | None = None
         self._first: Progress | None = None
         self._failures: Callable[[], list[Attempt]] | None = None
-        self._results: Results | None = None
+        self.results: Results | None = None
 
     def draw(self) -> RenderableType:
         """Return how far the study was at the last look."""
@@ -110,14 +110,14 @@ class StudyDisplay(Display):
 
     def __exit__(self, *error: object) -> None:
         self.seconds = time.monotonic() - self._started
-        if self._results is not None:
+        if self.results is not None:
             with suppress(StoreError):
-                self._look(self._results)
+                self._look(self.results)
         super().__exit__(*error)
 
     def progressed(self, results: "Results") -> None:
         """Look at the study if it is time; the last look is at the end."""
-        self._results = results
+        self.results = results
         with self._throttle.turn() as due:
             try:
                 if due:

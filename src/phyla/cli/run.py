@@ -60,6 +60,8 @@ def run(
     ] = None,
 ) -> None:
     """Run a study, or resume it, until it ends. Ctrl-C stops it; running it again resumes it."""
+    if sys.stderr.isatty():
+        print(f"reading {file}", file=sys.stderr)
     from phyla.study import replicates as replicates_of
 
     with options.interruptible(lambda: f"Interrupted. Resume it with: {again()}"):
@@ -351,8 +353,8 @@ def _chosen(studies: "Sequence[Study]", file: Path, name: str | None) -> "Study"
 
 def _run(study: "Study", workers: int, hint: str = "", **more: Any) -> bool:
     """Run a study with a live view; say at the end what it found, and return whether any score is finite."""
-    queued = options.interruptible(lambda: f"{_requeued(study.results())}. Resume it with: {again()}")
-    with queued, StudyDisplay(study.name, hint) as display:
+    display = StudyDisplay(study.name, hint)
+    with options.interruptible(lambda: f"{_requeued(display.results)}. Resume it with: {again()}"), display:
         results = study.run(workers, on_progress=display.progressed, on_interrupt=display.interrupted, **more)
         display.progressed(results)
     findings = results.findings()
@@ -365,8 +367,11 @@ def _run(study: "Study", workers: int, hint: str = "", **more: Any) -> bool:
     return all(finding.kind != "scores" for finding in findings)
 
 
-def _requeued(results: "Results") -> str:
+def _requeued(results: "Results | None") -> str:
     """Return what an interrupted run leaves: the trials that are queued again, and what they repeat."""
+    if results is None:
+        # Perhaps while modules were imported, which are of no use now.
+        return "Interrupted"
     queued = [trial for trial in results.trials() if trial.state is JobState.PENDING]
     if not queued:
         return "Interrupted; no trial has to train anything again"
