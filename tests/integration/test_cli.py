@@ -214,6 +214,8 @@ WRONG_FILES = {
         + 'other = phyla.Study("other", study.rules.space, study.rules.objective, study.rules.strategy, train)\n',
         "choose one with --study NAME",
     ),
+    "attaches": (STUDY_FILE + "with phyla.attach(study) as job:\n    1 / 0\n", "start it with: python wrong.py"),
+    "asks": (STUDY_FILE + "while not study.finished:\n    1 / 0\n", "start it with: python wrong.py"),
     "lambda": (STUDY_FILE.replace("    train,\n", "    lambda trial: None,\n"), "is a lambda"),
 }
 
@@ -229,6 +231,7 @@ def test_a_wrong_file_gets_one_clear_message(
     message = cli("run", "wrong.py", code=2)
     assert message.startswith("error: ")
     assert expected in message
+    assert not (tmp_path / ".phyla").exists()
 
 
 def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def run(
     from phyla.study import replicates as replicates_of
 
     with options.interruptible(lambda: f"Interrupted. Resume it with: {again()}"):
-        chosen = chosen_study(ctx, file, study)
+        chosen = chosen_study(ctx, file, study, to_run=True)
         if overwrite not in (None, chosen.name):
             raise UsageError(
                 f"--overwrite {overwrite}: the study is called {chosen.name!r}; nothing was deleted. To delete "
@@ -321,11 +321,11 @@ def _print_likeness(prepared: "Prepared") -> None:
         )
 
 
-def chosen_study(ctx: Context, file: Path, name: str | None) -> "Study":
+def chosen_study(ctx: Context, file: Path, name: str | None, *, to_run: bool = False) -> "Study":
     """Return the study of a file, by name if there are several, in the place that the options say."""
     from phyla.study.files import load_studies
 
-    chosen = _chosen(load_studies(file), file, name)
+    chosen = _chosen(load_studies(file, to_run=to_run), file, name)
     options.place(ctx, chosen)
     return chosen
 

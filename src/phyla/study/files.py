@@ -52,11 +52,12 @@ def read_file(file: Path, what: str) -> ModuleType:
         ) from error
 
 
-def load_studies(path: str | Path) -> "list[Study]":
+def load_studies(path: str | Path, *, to_run: bool = False) -> "list[Study]":
     """Return the studies that a study file defines.
 
     Args:
         path: a Python file, whose studies are in variables at its top level; or a TOML file, which has one study.
+        to_run: whether to refuse a file that trains in a loop of its own.
 
     Returns:
         The studies, in order; none where the file defines only suites.
@@ -71,7 +72,12 @@ def load_studies(path: str | Path) -> "list[Study]":
         return read_studies(file)
     from phyla.study.study import Study
 
-    values = vars(read_file(file, "study")).values()
+    module = read_file(file, "study")
+    if to_run and getattr(module, plugins.HAS_LOOP, False):
+        raise UsageError(
+            f"{file} trains in a loop of its own (phyla.attach, or study.ask); start it with: python {file}"
+        )
+    values = vars(module).values()
     return list({id(value): value for value in values if isinstance(value, Study)}.values())
 
 

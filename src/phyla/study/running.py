@@ -112,7 +112,10 @@ class Crew:
         if plugins.reading_study_file():
             raise plugins.StudyFileRead
         if study.train is None:
-            raise ConfigurationError("Study(train=...) is needed to run; without it use ask() and tell()")
+            raise ConfigurationError(
+                "Study(train=...) is needed to run; a script with a loop of its own (phyla.attach, study.ask) is "
+                "started with: python FILE"
+            )
         if isinstance(study.train, Command) and "train" in self.kinds:
             study.train.check_program()
         self.check(study.places)
