@@ -411,6 +411,8 @@ def test_doctor_finds_a_store_that_is_none(tmp_path: Path, cli: Phyla, capsys: p
 def test_reading_where_there_is_nothing(tmp_path: Path, cli: Phyla) -> None:
     assert cli("status", "--home", tmp_path).startswith("no studies yet in sqlite:///")
     assert json.loads(cli("status", "--home", tmp_path, "--json")) == []
+    for place in (("--home", tmp_path / "hom"), ("--storage", f"sqlite:///{tmp_path}/none.db")):
+        assert "is the place misspelt?" in cli("status", *place, code=2)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -62,8 +62,10 @@ def status(
         show(found, as_json=as_json)  # type: ignore[arg-type]  # of its kind
     if study is not None:
         return
-    places = options.places(ctx)
+    places, given = options.places(ctx), options.where(ctx)
     known = list_all(places)
+    if (given["storage"] or (given["home"] and not places.home.is_dir())) and not places.may_exist:
+        raise UsageError(f"there are no studies: {places.sqlite_file} does not exist; is the place misspelt?")
     studies = [(one, one.progress(lambda members: ())) for one in known if isinstance(one, Results)]
     runs = [standing(one) for one in known if not isinstance(one, Results)]
     if as_json:
