@@ -190,8 +190,7 @@ def members_table(progress: "Progress", members: Sequence[Member]) -> Table:
         decision = trial and "; ".join(filter(None, (infeasible(member.head), describe(trial.reason))))
         steps = f"{member.progress}/{progress.member_steps or '?'}"
         place = (member.index, steps, member.generation, fitness(member.head), "*" if member.index in best else "")
-        state = "retired" if member.retired else member.state
-        rows.append((*place, trial and params(trial.params), decision, state))
+        rows.append((*place, trial and params(trial.params), decision, progress.doing(member)))
     headings = (">member", ">steps", ">gen", ">fitness", "", "~hyperparameters", "~last decision", "state")
     return table(headings, rows, ["bold" if member.index in best else "" for member in members])
 

@@ -196,13 +196,15 @@ def _study(results: "Results", *, as_json: bool) -> None:
     rows = []
     for one in running:
         lease, left_s = f"renewed {duration(one['silent_s'])} ago", one["lease_left_s"]
-        if left_s < 0:
+        if one["worker_gone"] and left_s >= 0:
+            lease = f"its process is gone; ends in {duration(left_s)}"
+        elif left_s < 0:
             lease = f"no progress for {duration(one['silent_s'])}, ran out {duration(-left_s)} ago"
         rows.append((*map(one.get, ("trial", "token", "member", "worker")), duration(one["running_s"]), lease))
     print_table(
         ("running trial", ">attempt", ">member", "worker", "for", "lease"),
         rows,
-        ["red" if one["lease_left_s"] < 0 else "" for one in running],
+        ["red" if one["worker_gone"] else "" for one in running],
         gap=True,
     )
     last = failed[-FAILED_SHOWN:]
@@ -228,7 +230,10 @@ def _study_lines(results: "Results", progress: "Progress") -> Iterator[str]:
         if not progress.running:
             what = "no trial is running, and nothing has happened"
         yield f"{what} for {duration(progress.silent_s)}; run it again to go on"
-    others = "".join(f", {count} {state}" for state, count in progress.counts.items() if state != "completed")
+    counts, gone = dict(progress.counts), len(progress.gone)
+    if gone and "running" in counts:
+        counts |= {"running": counts["running"] - gone, "held by workers that are gone": gone}
+    others = "".join(f", {count} {state}" for state, count in counts.items() if count and state != "completed")
     yield (
         f"{progress.completed}/{progress.planned_trials or '?'} trials completed{others}; "
         f"{progress.spent_steps}/{progress.total_steps or '?'} steps by {counted(progress.active, 'member')}"
@@ -268,6 +273,7 @@ def _member_json(progress: "Progress", member: "Member") -> dict[str, Any]:
         **({"criteria": head.criteria} if head and head.criteria else {}),
         **(picked(trial, "params", trial="id") or {"params": None, "trial": None}),
         "decision": trial and describe(trial.reason),
+        "doing": progress.doing(member),
     }
 
 
@@ -279,6 +285,7 @@ def _attempt_json(results: "Results", progress: "Progress", attempt: "Attempt") 
         "running_s": progress.now - attempt.claimed_at,
         "silent_s": progress.now - max(attempt.claimed_at, attempt.expires_at - results.lease_s),
         "lease_left_s": attempt.expires_at - progress.now,
+        "worker_gone": attempt.job in progress.gone,
     }
 
 
