@@ -17,6 +17,7 @@ import pytest
 
 import phyla
 from command_line import Phyla
+from phyla.cli.live import StudyDisplay
 from phyla.errors import StudyChanged, StudyFailed
 from phyla.records import AttemptState
 
@@ -158,14 +159,22 @@ def test_a_signal_a_time_out_and_what_cannot_start_are_told_apart(tmp_path: Path
         assert words.replace("{working_dir}", f"{tmp_path}/{number}/work/commands/trial-1") in error, error
 
 
-def test_exit_status_75_gives_the_trial_back_without_a_failure_and_without_a_hot_loop(tmp_path: Path) -> None:
+def test_exit_status_75_gives_the_trial_back_without_a_failure_and_without_a_hot_loop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phyla.cli.live.LINES_EVERY_S", 0.1)
     script = "if [ ! -e again ]; then echo busy >&2; echo >> again; exit 75; fi\n" + GOOD
     began = time.monotonic()
-    results = study(tmp_path, shell(tmp_path, script), trials=1).run()
+    made, display = study(tmp_path, shell(tmp_path, script), trials=1), StudyDisplay("commands")
+    results = made.run(1, on_progress=display.progressed)
     assert time.monotonic() - began >= 1
     (trial,) = results.trials()
     assert (trial.failures, trial.token) == (0, 2)
     assert attempts(results) == [AttemptState.RELEASED, AttemptState.COMPLETED]
+    (told,) = re.findall(
+        r"trial 1: asked 1 time to be run again later .*; next try within .*", capsys.readouterr().out
+    )
+    assert told.endswith("trial-1/stderr-1.txt")
 
 
 @pytest.mark.parametrize(

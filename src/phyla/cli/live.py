@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, final
 
 from rich.console import Group, RenderableType
@@ -100,6 +101,7 @@ class StudyDisplay(Display):
         self._since = settings.system_clock()
         self._throttle = Throttle(LINES_EVERY_S if self.live is None else LIVE_EVERY_S)
         self._completed: int | None = None
+        self._given_back = 0
         self._first: Progress | None = None
         self._failures: Callable[[], list[Attempt]] | None = None
         self.results: Results | None = None
@@ -138,8 +140,13 @@ class StudyDisplay(Display):
             self.print(self._hint)
         self._hint = ""
         left_s = time_left_s(progress.now - first.now, progress.spent_steps - first.spent_steps, progress)
+        waiting = "" if self._message else waiting_line(progress, self._since, results.places.work(results.name))
         if self.live is not None:
-            self._drawing = drawn(progress, foremost(progress.members, room), left_s)
+            parts = [drawn(progress, foremost(progress.members, room), left_s), *([waiting] if waiting else [])]
+            self._drawing = Group(*parts)
+        elif waiting and len(progress.given_back) != self._given_back:
+            self._given_back = len(progress.given_back)
+            self.print(waiting)
         elif progress.completed != self._completed:
             self._completed = progress.completed
             self.print(progress_line(progress, left_s))
@@ -206,6 +213,23 @@ def progress_line(progress: "Progress", left_s: float | None = None) -> str:
         parts.append(f"best {fitness(best)} (member {best.member}, step {best.reached_step})")
     parts += [] if left_s is None else [f"{duration(left_s)} left"]
     return "  ".join(parts)
+
+
+def waiting_line(progress: "Progress", since: float, work: Path) -> str:
+    """Return what asked to be run again later and is queued, and until when at most; nothing if nothing does."""
+    from phyla.worker.loop import MOST_PAUSE_S
+
+    back = [one for one in progress.given_back if one.claimed_at >= since]
+    if not back:
+        return ""
+    counts, last = Counter(one.worker for one in back), {one.worker: one.ended_at or 0.0 for one in back}
+    next_s = min(at + min(MOST_PAUSE_S, 2.0 ** (counts[worker] - 1)) for worker, at in last.items()) - progress.now
+    trials = ", ".join(map(str, sorted({one.job for one in back})))
+    output = work / f"trial-{back[-1].job}" / f"stderr-{back[-1].token}.txt"
+    return (
+        f"trial {trials}: asked {counted(len(back), 'time')} to be run again later (exit status 75); next try "
+        f"within {duration(next_s)}; the last output is in {output}"
+    )
 
 
 def time_left_s(elapsed_s: float, done: int, progress: "Progress") -> float | None:

@@ -57,6 +57,7 @@ class Progress:
     # Seconds for which nobody has renewed a lease, or begun or ended a trial, where a study is running and no
     # lease is left; None otherwise.
     silent_s: float | None = None
+    given_back: tuple[Attempt, ...] = ()  # attempts at queued trials that went back to the queue, oldest first
     gone: Mapping[int, float] = field(
         default_factory=dict
     )  # trials of workers that are gone: when their leases end
@@ -134,6 +135,8 @@ def look(
         # Those before a change of their length were as long as they were.
         done = sum(member.generation - member.joined_generation for member in members)
         planned = None if None in left else done + sum(filter(None, left))
+    queued = [one for one in reader.unfinished() if one.state is JobState.PENDING and one.token > one.failures]
+    back = [one for trial in queued for one in reader.attempts(trial.id) if one.state is AttemptState.RELEASED]
     dead = dead_launches(locks, {launch_of(attempt.worker) for attempt in held})
     lost = [attempt for attempt in held if launch_of(attempt.worker) in dead or attempt.expires_at < now]
     silent = None
@@ -157,6 +160,7 @@ def look(
         last_activity=last_activity,
         damaged=tuple(reader.damaged_checkpoints()),
         silent_s=silent,
+        given_back=tuple(sorted(back, key=lambda one: one.ended_at or 0.0)),
         gone={attempt.job: attempt.expires_at for attempt in lost},
     )
 
