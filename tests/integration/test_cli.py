@@ -550,6 +550,11 @@ class Terminal:
     def press_ctrl_c(self) -> None:
         os.write(self._terminal, b"\x03")
 
+    def hang_up(self) -> int:
+        """Close the terminal; return the exit status."""
+        os.close(self._terminal)
+        return self._process.wait(TIMEOUT_S)
+
     def end(self) -> int:
         """Read to the end; return the exit status."""
         while self.read():
@@ -582,6 +587,16 @@ def test_a_terminal_shows_members_and_ctrl_c_stops_gracefully(held: "tuple[Path,
     assert terminal.end() == 0
     assert "16 trials completed, 1 failed" in terminal.output
     assert (before + terminal.output).count("trial 2, attempt 1 failed: ValueError: broken") == 1
+
+
+def test_a_terminal_that_closes_stops_the_study_as_sigterm_does(held: "tuple[Path, Path]") -> None:
+    folder, _ = held
+    terminal = Terminal(folder, "run", "small.py", "--workers", 1)
+    terminal.read_until("started fresh")
+    assert terminal.hang_up() == 75
+    (study,) = list_studies(home=folder / ".phyla")
+    assert (study.state, study.study().message) == ("stopped", "stopped by SIGHUP; run it again to resume")
+    assert {attempt.state for attempt in study.attempts()} <= {"failed", "released"}
 
 
 def test_a_second_ctrl_c_stops_at_once(held: "tuple[Path, Path]") -> None:

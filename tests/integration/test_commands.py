@@ -228,8 +228,11 @@ def test_a_source_without_a_file_that_matches(tmp_path: Path) -> None:
     assert made.results().counts() == {"completed": 1, "failed": 1}
 
 
-def test_100_mb_of_binary_output_fill_no_memory(tmp_path: Path) -> None:
-    script = "head -c 100000000 /dev/zero\nhead -c 100000000 /dev/urandom >&2\nexit 3\n"
+def test_100_mb_of_binary_output_fill_neither_memory_nor_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phyla.worker.processes.KEPT_BYTES", (1 << 20, 4 << 20))
+    script = "echo first; head -c 100000000 /dev/zero; echo last\nhead -c 100000000 /dev/urandom >&2\nexit 3\n"
     made = study(tmp_path, shell(tmp_path, script, metrics={"loss": "loss=(\\d+)"}))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(StudyFailed, match="exit status 3") as caught:
@@ -238,7 +241,12 @@ def test_100_mb_of_binary_output_fill_no_memory(tmp_path: Path) -> None:
     error = made.results().trials()[0].error or ""
     assert len(error) < 5000
     assert all(char.isprintable() or char == "\n" for char in error + str(caught.value))
-    assert (tmp_path / "work/commands/trial-1/stdout-1.txt").stat().st_size == 100_000_000
+    output = (tmp_path / "work/commands/trial-1/stdout-1.txt").read_bytes()
+    assert (output[:7], output[-6:]) == (b"first\n\0", b"\0last\n")
+    for name in ("stdout-1.txt", "stderr-1.txt"):
+        found = (tmp_path / "work/commands/trial-1" / name).stat()
+        assert found.st_size >= 100_000_000
+        assert found.st_blocks * 512 <= 9 << 20
 
 
 def test_a_script_that_writes_tensorboard_files_and_reads_the_environment_needs_no_change(tmp_path: Path) -> None:

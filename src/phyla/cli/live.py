@@ -54,7 +54,8 @@ class Display:
 
     def __exit__(self, *error: object) -> None:
         if self.live is not None:
-            self.live.stop()
+            with suppress(OSError):  # the terminal may be gone
+                self.live.stop()
 
     def draw(self) -> RenderableType:
         """Return what is drawn in place."""

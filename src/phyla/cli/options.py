@@ -136,7 +136,8 @@ def interruptible(told: Callable[[], str]) -> Iterator[None]:
         yield
     except KeyboardInterrupt as interrupt:
         preempted = isinstance(interrupt, Preempted)
-        show(f"{interrupt}. {told()}" if preempted else told(), file=sys.stderr)
+        with suppress(OSError):  # the terminal may be gone
+            show(f"{interrupt}. {told()}" if preempted else told(), file=sys.stderr)
         raise Exit(EXIT_PREEMPTED if preempted else EXIT_INTERRUPTED) from None
 
 
