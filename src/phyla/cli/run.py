@@ -89,7 +89,7 @@ def run(
                 print(f"replicate {index} of {replicates}: {one.name}", flush=True)
             if time_limit is not None:
                 how["time_limit_s"] = max(1.0, time_limit - (time.monotonic() - began))
-            hint = "" if replicates else f"check your training function with: phyla check {shlex.quote(str(file))}"
+            hint = "" if replicates else f"check how it trains with: phyla check {shlex.quote(str(file))}"
             try:
                 scored = _run(one, workers, hint, **how) and scored
             except TimeTooShort as error:

@@ -227,7 +227,7 @@ def suites_of(store: "Store", name: str, given: "Suite | str | Sequence[Suite | 
     if not run.watched:
         raise ConfigurationError(
             f"run {name!r} is that of a study; add workers that evaluate it with: "
-            f"phyla worker FILE.py --study {shlex.quote(name)} --kinds evaluate (in Python: study.work())"
+            f"phyla worker FILE --study {shlex.quote(name)} --kinds evaluate (in Python: study.work())"
         )
     if not given:
         return _without_code(run)
@@ -247,15 +247,13 @@ def _without_code(run: StudyRecord) -> tuple[Suite, ...]:
     try:
         suites = suites_from(run.config)
     except NotImportable as error:
-        raise ConfigurationError(
-            f"run {run.name!r}: {error}: phyla worker FILE.py (in Python: suites=)"
-        ) from error
+        raise ConfigurationError(f"run {run.name!r}: {error}: phyla worker FILE (in Python: suites=)") from error
     commands = [(suite, task) for suite in suites for task in suite.tasks if task.command is not None]
     if commands:
         suite, task = commands[0]
         raise ConfigurationError(
             f"run {run.name!r}: eval task {task.name!r} of suite {suite.name!r} is the command {task.command!r}; "
             "phyla runs no command that only the database names, so give the file that defines it: "
-            "phyla worker FILE.py (in Python: suites=)"
+            "phyla worker FILE (in Python: suites=)"
         )
     return suites

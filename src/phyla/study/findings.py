@@ -53,8 +53,8 @@ def findings(reader: "Reader") -> Iterator[Finding]:
             kind="code",
             text=f"{code['name']}{where} changed since this study began on {date(study.created_at)}; "
             "earlier trials were trained by the old code. To train all of it by the new code, run it with "
-            f"overwrite=True (on the command line: --overwrite {study.name}), which deletes what is stored, or "
-            "under another name",
+            f"--overwrite {study.name} (in Python: overwrite=True), which deletes what is stored, or under "
+            "another name",
         )
     first = [trial for trial in reader.trials(after=0, limit=LOOKED_AT) if trial.state is JobState.COMPLETED]
     seen = {trial.id: trial for trial in (*first, *reader.last_completed(LOOKED_AT))}
@@ -114,7 +114,7 @@ def findings(reader: "Reader") -> Iterator[Finding]:
         yield Finding(
             kind="scores",
             text=f"no trial has a finite score: the scores of all {reader.counts().get('completed', 0)} completed "
-            f"trials are {kinds}. Nothing could be selected. Look at what train() reports",
+            f"trials are {kinds}. Nothing could be selected. Look at what training reports",
         )
 
 
@@ -253,9 +253,9 @@ def say_nothing_to_do(reader: "Reader") -> None:
     ended = max((trial.ended_at or 0.0 for trial in reader.last_completed(1)), default=0.0)
     since = f": its {completed} trials were completed on {date(ended)}" if completed else ""
     LOG.warning(
-        "nothing to do: study %r is complete%s. To train longer, raise total_steps, call study.change() (on the "
-        "command line: phyla change FILE.py), and run it again. To start anew, which deletes what is stored, run "
-        "it with overwrite=True (on the command line: --overwrite %s); to keep it, give the study another name",
+        "nothing to do: study %r is complete%s. To train longer, raise total_steps in the file, then: phyla "
+        "change FILE (in Python: study.change()), and run it again. To start anew, which deletes what is stored, run it "
+        "with --overwrite %s (in Python: overwrite=True); to keep it, give the study another name",
         name,
         since,
         name,

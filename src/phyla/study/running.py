@@ -104,7 +104,7 @@ class Crew:
         if places.storage == "memory://":
             raise ConfigurationError(
                 "storage='memory://' exists in this process only, where worker processes cannot see it; "
-                "run with workers=0, or leave storage= out"
+                "run with --workers 0 (in Python: workers=0), or in another storage"
             )
 
     def check_study(self, study: "Study") -> None:
