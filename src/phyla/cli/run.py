@@ -43,7 +43,7 @@ def run(
     replicates: Annotated[
         int | None, Option(min=1, help="Run it so often, with other seeds: NAME-r0, ...")
     ] = None,
-    stall_timeout: Annotated[float | None, Option(help="Seconds after which to end a stalled worker.")] = None,
+    stall_timeout: Annotated[Any, options.span("End a worker that shows no progress for so long, as 1h.")] = None,
     yield_at_report: Annotated[bool, Option("--yield-at-report", help="Evaluate in trial.report().")] = False,
     time_limit: options.TimeLimit = None,
     save_every: options.SaveEvery = None,
@@ -180,17 +180,15 @@ def watch(
             show_default="the number after step, iter, checkpoint or epoch in the name, else the last one",
         ),
     ] = None,
-    quiet: Annotated[
-        float | None, Option(min=0, help="Seconds without changes until it is finished.", show_default="30")
-    ] = None,
+    quiet: Annotated[Any, options.span("Time without changes until a checkpoint is finished.", "30s")] = None,
     snapshots: Annotated[
         str, Option(help="How checkpoints stay readable: link, copy or none; link=DIR.")
     ] = "link",
     content: Annotated[bool, Option("--content", help="Compare checkpoints by what is in them.")] = False,
     done: Annotated[str, Option(help="File in the directory that says that training has ended.")] = "DONE",
-    idle: Annotated[float | None, Option(min=0, help="Seconds without a new one after which to end.")] = None,
+    idle: Annotated[Any, options.span("Time without a new one after which to end.")] = None,
     once: Annotated[bool, Option("--once", help="Take what is there, evaluate it, and end.")] = False,
-    poll: Annotated[float, Option(min=0.05, help="Seconds between two looks, at most.")] = 10,
+    poll: Annotated[Any, options.span("Time between two looks, at most.", "10s")] = "10s",
     gpus_per_worker: options.Gpus = "auto",
     gpus: Annotated[
         str | None,
@@ -229,7 +227,7 @@ def watch(
             snapshots=how,  # type: ignore[arg-type]  # checked by Following itself
             content=content,
             done=done,
-            idle_s=idle or None,
+            idle_s=idle,
             once=once,
         ),
     }

@@ -47,7 +47,7 @@ def status(
 
     if study is None and (disk or provenance or follow):
         option = "--disk" if disk else "--provenance" if provenance else "--follow"
-        raise UsageError(f"{option}: name the study, as in phyla status STUDY {option}")
+        raise UsageError(f"{option}: name the study, as in phyla status NAME {option}")
     if study is not None and disk:
         _disk(study, options.places(ctx), as_json=as_json)
     elif study is not None and provenance:

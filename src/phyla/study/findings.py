@@ -254,8 +254,8 @@ def say_nothing_to_do(reader: "Reader") -> None:
     since = f": its {completed} trials were completed on {date(ended)}" if completed else ""
     LOG.warning(
         "nothing to do: study %r is complete%s. To train longer, raise total_steps in the file, then: phyla "
-        "change FILE (in Python: study.change()), and run it again. To start anew, which deletes what is stored, run it "
-        "with --overwrite %s (in Python: overwrite=True); to keep it, give the study another name",
+        "change FILE (in Python: study.change()), and run it again. To start anew, which deletes what is stored, "
+        "run it with --overwrite %s (in Python: overwrite=True); to keep it, give the study another name",
         name,
         since,
         name,
