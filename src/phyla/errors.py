@@ -112,10 +112,6 @@ class NoCheckpoint(TrialError):
     """The training function returned and left no checkpoint."""
 
 
-class CheckpointDirGone(TrialError):
-    """Training removed the directory that it saves into, or put something else in its place."""
-
-
 class NoFitness(TrialError):
     """The training function returned and never reported the objective."""
 

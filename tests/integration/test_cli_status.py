@@ -67,7 +67,7 @@ def test_what_a_process_held_that_is_gone_is_not_said_to_run(cli: Phyla) -> None
     assert re.search(r"held by a worker that is gone, until \d\d:\d\d:\d\d\n", shown)
     assert "its process is gone; ends in" in shown
     assert HINT in shown
-    assert "1 held by workers that are gone;" in shown
+    assert "(1 held by workers that are gone);" in shown
     assert "running, no worker" in cli("status")
 
 

@@ -188,8 +188,8 @@ def test_exit_status_75_gives_the_trial_back_without_a_failure_and_without_a_hot
         ('echo "{\\"step\\": 3, \\"saved\\": true}" >> "$2"', "line 1: there is nothing in {save_to}"),
         ('echo 1 > "$1/x"; echo "{\\"step\\": 99, \\"saved\\": true}" >> "$2"', "line 1: save_progress.step=99"),
         ('printf "{\\"loss\\"" >> "$2"; echo crashed >&2; exit 3', "CommandFailed: exit status 3: crashed"),
-        ('rm -r "$1"', "CheckpointDirGone: .*/.staging/1.* was removed or replaced: save files into"),
-        ('rmdir "$1"; echo 1 > "$1"; echo "{\\"loss\\": 1}" >> "$2"', "CheckpointDirGone: .*removed or replaced"),
+        ('rm -r "$1"', "CheckpointMissing: .*/.staging/1.* was removed or replaced: save files into"),
+        ('rmdir "$1"; echo 1 > "$1"; echo "{\\"loss\\": 1}" >> "$2"', "CheckpointMissing: .*removed or replaced"),
         ('rm "$2"', "the command deleted .*metrics-2.jsonl"),
     ],
 )  # fmt: skip
@@ -231,7 +231,7 @@ def test_a_source_without_a_file_that_matches(tmp_path: Path) -> None:
 def test_100_mb_of_binary_output_fill_neither_memory_nor_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("phyla.worker.processes.KEPT_BYTES", (1 << 20, 4 << 20))
+    monkeypatch.setattr("phyla.worker.commanded.KEPT_BYTES", (1 << 20, 4 << 20))
     script = "echo first; head -c 100000000 /dev/zero; echo last\nhead -c 100000000 /dev/urandom >&2\nexit 3\n"
     made = study(tmp_path, shell(tmp_path, script, metrics={"loss": "loss=(\\d+)"}))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -201,7 +201,7 @@ def test_what_does_not_stop_is_ended_at_the_end_and_no_other_run_would_do_better
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     study = slow_study(tmp_path)
     study.train = deaf
-    with pytest.raises(TimeTooShort, match=r"within the time limit of 10 s: a trial takes more than \d.* s"):
+    with pytest.raises(TimeTooShort, match=r"within the time limit of 10 s: a trial takes more than the \d"):
         study.run(1, time_limit_s=10)
     assert "training calls trial.save_progress() when trial.should_save" in cli(
         "--home", tmp_path, "status", "toy"

@@ -143,8 +143,8 @@ class StudyDisplay(Display):
         left_s = time_left_s(progress.now - first.now, progress.spent_steps - first.spent_steps, progress)
         waiting = "" if self._message else waiting_line(progress, self._since, results.places.work(results.name))
         if self.live is not None:
-            parts = [drawn(progress, foremost(progress.members, room), left_s), *([waiting] if waiting else [])]
-            self._drawing = Group(*parts)
+            table = drawn(progress, foremost(progress.members, room), left_s)
+            self._drawing = Group(table, waiting) if waiting else table
         elif waiting and len(progress.given_back) != self._given_back:
             self._given_back = len(progress.given_back)
             self.print(waiting)

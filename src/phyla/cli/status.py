@@ -63,9 +63,10 @@ def status(
     if study is not None:
         return
     places, given = options.places(ctx), options.where(ctx)
-    known = list_all(places)
-    if (given["storage"] or (given["home"] and not places.home.is_dir())) and not places.may_exist:
-        raise UsageError(f"there are no studies: {places.sqlite_file} does not exist; is the place misspelt?")
+    known, file = list_all(places), places.sqlite_file
+    named = file if given["storage"] else file and given["home"] and file.parent
+    if named and not named.exists():
+        raise UsageError(f"there are no studies: {named} does not exist; is the place misspelt?")
     studies = [(one, one.progress(lambda members: ())) for one in known if isinstance(one, Results)]
     runs = [standing(one) for one in known if not isinstance(one, Results)]
     if as_json:
@@ -230,10 +231,8 @@ def _study_lines(results: "Results", progress: "Progress") -> Iterator[str]:
         if not progress.running:
             what = "no trial is running, and nothing has happened"
         yield f"{what} for {duration(progress.silent_s)}; run it again to go on"
-    counts, gone = dict(progress.counts), len(progress.gone)
-    if gone and "running" in counts:
-        counts |= {"running": counts["running"] - gone, "held by workers that are gone": gone}
-    others = "".join(f", {count} {state}" for state, count in counts.items() if count and state != "completed")
+    others = "".join(f", {count} {state}" for state, count in progress.counts.items() if state != "completed")
+    others += f" ({len(progress.gone)} held by workers that are gone)" if progress.gone else ""
     yield (
         f"{progress.completed}/{progress.planned_trials or '?'} trials completed{others}; "
         f"{progress.spent_steps}/{progress.total_steps or '?'} steps by {counted(progress.active, 'member')}"

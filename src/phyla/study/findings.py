@@ -216,26 +216,23 @@ def date(at: float) -> str:
 
 def in_vain(reader: "Reader", term: "Term") -> str | None:
     """Return why repeating a run that its time limit ended achieves nothing; None where it may."""
-    study, completed = reader.study(), reader.last_completed(RECENT)
+    study, trials, completed = reader.study(), reader.unfinished(), reader.last_completed(RECENT)
     ahead_s = reader.now() - system_clock()  # of our clock
-    trials = reader.unfinished()
-    saved = [one.created_at for trial in trials if (one := reader.checkpoint(trial.progress or "")) is not None]
-    ended = [job.ended_at for job in completed]
-    if study.config.get("suites"):
-        ended += [job.ended_at for job in reader.eval_jobs()]
-    began_at = term.began_at + ahead_s
-    here = [(trial, one) for trial in trials for one in reader.attempts(trial.id) if one.claimed_at >= began_at]
-    cut = [(one.ended_at or 0.0, one.claimed_at, trial) for trial, one in here]
-    cut = [one for one in cut if one[0] >= term.stops_at + ahead_s]
-    if (
-        any(at is not None and at >= began_at for at in (*saved, *ended))
-        or any(one.state is AttemptState.FAILED for _, one in here)  # it is given up some day
-        or not (cut or (trials and not here))  # they were given back before
-    ):
+    saved = filter(None, (reader.checkpoint(trial.progress or "") for trial in trials))
+    evaluated = reader.eval_jobs() if study.config.get("suites") else ()
+    attempts = [one for trial in trials for one in reader.attempts(trial.id)]
+    here = [one for one in attempts if one.claimed_at >= term.began_at + ahead_s]
+    cut = [at - one.claimed_at for one in here if (at := one.ended_at or 0.0) >= term.stops_at + ahead_s]
+    ended = [*(one.ended_at for one in completed), *(one.ended_at for one in evaluated)]
+    times = [one.created_at for one in saved] + [at or 0.0 for at in ended]
+    useful = any(at >= term.began_at + ahead_s for at in times)
+    # What failed is given up some day, and what was given back before the end has had time.
+    if useful or not trials or (here and not cut) or any(one.state is AttemptState.FAILED for one in here):
         return None
-    longest_s = max((ended_at - claimed_at for ended_at, claimed_at, _ in cut), default=0.0)
-    expected = expected_s((cut[0][-1] if cut else trials[0]), completed)
-    takes = f"more than {duration(longest_s)}" if expected is None else f"about {duration(expected)}"
+    longest_s, expected = max(cut, default=0.0), expected_s(trials[0], completed)
+    takes = (
+        f"more than the {duration(longest_s)} that it had" if expected is None else f"about {duration(expected)}"
+    )
     save = "training calls trial.save_progress() when trial.should_save"
     if isinstance(study.config.get("train"), Mapping):
         save = 'the command completes {save_to}, then appends {"step": 25, "saved": true} to {metrics}'

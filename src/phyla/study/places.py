@@ -88,17 +88,13 @@ class Places:
         """File of a SQLite store; None for another kind of store."""
         return read_sqlite_url(self.storage)[0] if self.storage.startswith(PREFIX) else None
 
-    @property
-    def may_exist(self) -> bool:
-        """Whether there may be a store: only the file of a SQLite store is known to be missing."""
-        return self.sqlite_file is None or self.sqlite_file.exists()
-
 
 def open_if_there(places: Places) -> "Store | None":
     """Open the store of a place; return None where it is a SQLite file that does not exist."""
     from phyla.store import open_store
 
-    return open_store(places.storage) if places.may_exist else None
+    file = places.sqlite_file
+    return open_store(places.storage) if file is None or file.exists() else None
 
 
 def open_existing(what: str, places: Places) -> "Store":

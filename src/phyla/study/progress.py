@@ -58,9 +58,7 @@ class Progress:
     # lease is left; None otherwise.
     silent_s: float | None = None
     given_back: tuple[Attempt, ...] = ()  # attempts at queued trials that went back to the queue, oldest first
-    gone: Mapping[int, float] = field(
-        default_factory=dict
-    )  # trials of workers that are gone: when their leases end
+    gone: Mapping[int, float] = field(default_factory=dict)  # trials of lost workers, and when leases end
 
     def doing(self, member: Member) -> str:
         """Return what a member is doing, one of those whose trials are known."""

@@ -182,14 +182,16 @@ def work(
     stopped_by: list[str] = []
 
     def stop(why: str) -> None:
+        crew.on_interrupt()
         stopped_by.append(why)
         here.stop()
 
     def interrupt(number: int, frame: object) -> None:
-        if not stopped_by or number == signal.SIGINT:
-            crew.on_interrupt()
-            if stopped_by:
+        if stopped_by:
+            if number == signal.SIGINT:
+                crew.on_interrupt()
                 raise KeyboardInterrupt
+            return
         stop(PERSON if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}")
 
     main = threading.current_thread() is threading.main_thread()

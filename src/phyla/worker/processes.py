@@ -1,14 +1,11 @@
 """Runs commands contained: whatever they start, in whatever session, ends with them, and with this process."""
 
-import ctypes
 import logging
-import math
 import os
 import select
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -28,11 +25,6 @@ class CannotStart(Exception):
 
 
 LOG = logging.getLogger("phyla")
-KEPT_BYTES = (8 << 20, 64 << 20)
-"""The beginning and the end of a command's output that are kept, once it is longer than both and as much again."""
-CHECK_S = 1.0
-"""How often the length of its output is looked at, at least."""
-_PUNCH_HOLE = 3  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 _MARK = uuid.uuid4().hex
 _NUMBERS = count(1)
 
@@ -70,7 +62,6 @@ class Process:
         self._mark = f"{inherited}{next(_NUMBERS)}:"
         self._program = arguments[0]
         self._ended: int | None = None
-        self._files = {output, errors}
         try:
             self._keeper = subprocess.Popen(
                 [sys.executable, "-I", "-S", keeper.__file__, self._mark, str(output.fileno()), *arguments],
@@ -108,17 +99,7 @@ class Process:
         report, orders = self._keeper.stdout, self._keeper.stdin
         assert report is not None
         assert orders is not None
-        ends_at = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        while self._ended is None:
-            left_s = max(0.0, ends_at - time.monotonic())
-            ended = bool(select.select([report], [], [], min(left_s, CHECK_S))[0])
-            for file in self._files:
-                _drop_middle(file)
-            if ended:
-                break
-            if left_s <= CHECK_S:
-                return None
-        else:
+        if self._ended is not None or not select.select([report], [], [], timeout_s)[0]:
             return self._ended
         words = report.read().split()
         report.close()
@@ -151,20 +132,6 @@ class Process:
             self._keeper.stdin.close()
             with suppress(CannotStart):
                 self.wait()
-
-
-def _drop_middle(file: IO[bytes]) -> None:
-    """Take the middle of a long file off the disk: it reads as zeros then, and offsets stay what they are.
-
-    Who writes and who reads it go on undisturbed. Where there is no such call, the file grows.
-    """
-    if file.closed or sys.platform != "linux":
-        return
-    begin, end = KEPT_BYTES
-    found = os.fstat(file.fileno())
-    if found.st_blocks * 512 > begin + 2 * end:
-        length = ctypes.c_int64(found.st_size - end - begin)
-        ctypes.CDLL(None).fallocate(file.fileno(), _PUNCH_HOLE, ctypes.c_int64(begin), length)
 
 
 def how(status: int) -> str:

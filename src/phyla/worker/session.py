@@ -12,14 +12,7 @@ from typing import Any, final
 from phyla.arguments import nearest
 from phyla.checkpoints import LocalCheckpoints, attempt_name
 from phyla.client import Client
-from phyla.errors import (
-    CheckpointCorrupt,
-    CheckpointDirGone,
-    CheckpointMissing,
-    ConfigurationError,
-    LeaseLost,
-    StateError,
-)
+from phyla.errors import CheckpointCorrupt, CheckpointMissing, ConfigurationError, LeaseLost, StateError
 from phyla.machine import Completion, Failure
 from phyla.records import Checkpoint, CheckpointKind, JobKind, JsonObject, Phase, Report, TrialRecord
 from phyla.settings import Clock
@@ -136,16 +129,12 @@ class Session:
         return self._staged
 
     def has_saved(self) -> bool:
-        """Return whether there is anything in the staged directory, or need not be.
-
-        Raises:
-            CheckpointDirGone: it was removed, or something else is in its place.
-        """
+        """Return whether there is anything in the staged directory, or need not be."""
         if self.measuring:
             return True
         folder = self.checkpoint_dir
         if folder.is_symlink() or not folder.is_dir():
-            raise CheckpointDirGone(
+            raise CheckpointMissing(
                 f"{folder} was removed or replaced: save files into this directory (trial.checkpoint_dir, or "
                 "{save_to} of a command), and leave the directory itself where it is"
             )

@@ -46,5 +46,3 @@ def test_options_about_gpus_and_time_say_what_they_take(cli: Phyla) -> None:
         assert "give a time" in cli(*words, "soon", code=2)
     told = " ".join(cli("trials", "s", "--state", "odd", code=2).split())
     assert "'--state': 'odd' is not one of 'pending'" in told
-        cli("trials", "s", "--state", "odd", code=2).split()
-    )
