@@ -208,7 +208,7 @@ class Ownership:
             raise CheckpointStorageFailed(
                 f"cannot mark {self._root} as the checkpoint directory of study {self._owner.study!r}: "
                 f"{error.strerror or error} ({error.filename}); make it writable, make room, or choose another "
-                "place with --checkpoints (in Python: checkpoints=)"
+                "place with checkpoints= (on the command line: --checkpoints)"
             ) from error
 
     def _place(self, temporary: Path, marker: Path, text: str) -> None:
@@ -227,7 +227,7 @@ class Ownership:
         return CheckpointsAbsent(
             f"the checkpoints of study {study!r} are not in {self._root} on {socket.gethostname()}: {why}. "
             "Nothing was decided, deleted or marked as lost. Mount the disk, run from where the study was begun, "
-            "or say where they are with --checkpoints (in Python: checkpoints=). If they are gone for "
+            "or say where they are with checkpoints= (on the command line: --checkpoints). If they are gone for "
             f"good, make the directory and run: phyla doctor {study} --adopt"
         )
 
