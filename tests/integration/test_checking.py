@@ -111,7 +111,7 @@ def test_a_process_that_dies_is_told(tmp_path: Path) -> None:
 
 
 def test_a_new_study_that_runs_well_is_told_of_the_check_once(tmp_path: Path) -> None:
-    hint = "check your training function with: phyla check file.py"
+    hint = "check how it trains with: phyla check file.py"
     assert hint in check(tmp_path, "--study", "memory", "--workers", "1", command="run").stdout
     assert hint not in check(tmp_path, "--study", "memory", "--workers", "1", command="run").stdout
 

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
@@ -51,6 +52,20 @@ study = phyla.Study(
     train,
     retries=phyla.Retries(attempts=1),
 )
+"""
+
+
+WAITING_IMPORT = """
+import sys, time
+from pathlib import Path
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{module}":
+            Path(__file__).with_name("waits").touch()
+            time.sleep(60)
+
+sys.meta_path.insert(0, Finder())
 """
 
 
@@ -137,6 +152,23 @@ def test_a_run_goes_on_when_nobody_reads_its_lines(tmp_path: Path, full: bool) -
     assert study.state == "completed"
 
 
+@pytest.mark.parametrize("module", ["phyla.errors", "typer.main", "sqlalchemy.event"])
+def test_ctrl_c_while_it_starts_leaves_no_traceback(tmp_path: Path, module: str) -> None:
+    (tmp_path / "small.py").write_text(STUDY_FILE)
+    (tmp_path / "sitecustomize.py").write_text(WAITING_IMPORT.format(module=module))
+    words = [sys.executable, "-c", "from phyla.cli import main; main()", "run", "small.py"]
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    process = subprocess.Popen(
+        words, cwd=tmp_path, env=environment() | {"PYTHONPATH": path}, stderr=subprocess.PIPE, text=True
+    )
+    wait_for((tmp_path / "waits").exists, "import")
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130
+    assert told.lower().startswith("interrupted")
+    assert "Traceback" not in told
+
+
 def test_running_a_completed_study_again_changes_nothing(small: "tuple[Path, str]") -> None:
     done = in_process(small[0], "run", "small.py", "--workers", 0)
     assert done.returncode == 0
@@ -182,6 +214,8 @@ WRONG_FILES = {
         + 'other = phyla.Study("other", study.rules.space, study.rules.objective, study.rules.strategy, train)\n',
         "choose one with --study NAME",
     ),
+    "attaches": (STUDY_FILE + "with phyla.attach(study) as job:\n    1 / 0\n", "start it with: python wrong.py"),
+    "asks": (STUDY_FILE + "while not study.finished:\n    1 / 0\n", "start it with: python wrong.py"),
     "lambda": (STUDY_FILE.replace("    train,\n", "    lambda trial: None,\n"), "is a lambda"),
 }
 
@@ -197,6 +231,7 @@ def test_a_wrong_file_gets_one_clear_message(
     message = cli("run", "wrong.py", code=2)
     assert message.startswith("error: ")
     assert expected in message
+    assert not (tmp_path / ".phyla").exists()
 
 
 def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) -> None:
@@ -376,6 +411,8 @@ def test_doctor_finds_a_store_that_is_none(tmp_path: Path, cli: Phyla, capsys: p
 def test_reading_where_there_is_nothing(tmp_path: Path, cli: Phyla) -> None:
     assert cli("status", "--home", tmp_path).startswith("no studies yet in sqlite:///")
     assert json.loads(cli("status", "--home", tmp_path, "--json")) == []
+    for place in (("--home", tmp_path / "hom"), ("--storage", f"sqlite:///{tmp_path}/none.db")):
+        assert "is the place misspelt?" in cli("status", *place, code=2)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -513,6 +550,11 @@ class Terminal:
     def press_ctrl_c(self) -> None:
         os.write(self._terminal, b"\x03")
 
+    def hang_up(self) -> int:
+        """Close the terminal; return the exit status."""
+        os.close(self._terminal)
+        return self._process.wait(TIMEOUT_S)
+
     def end(self) -> int:
         """Read to the end; return the exit status."""
         while self.read():
@@ -545,6 +587,16 @@ def test_a_terminal_shows_members_and_ctrl_c_stops_gracefully(held: "tuple[Path,
     assert terminal.end() == 0
     assert "16 trials completed, 1 failed" in terminal.output
     assert (before + terminal.output).count("trial 2, attempt 1 failed: ValueError: broken") == 1
+
+
+def test_a_terminal_that_closes_stops_the_study_as_sigterm_does(held: "tuple[Path, Path]") -> None:
+    folder, _ = held
+    terminal = Terminal(folder, "run", "small.py", "--workers", 1)
+    terminal.read_until("started fresh")
+    assert terminal.hang_up() == 75
+    (study,) = list_studies(home=folder / ".phyla")
+    assert (study.state, study.study().message) == ("stopped", "stopped by SIGHUP; run it again to resume")
+    assert {attempt.state for attempt in study.attempts()} <= {"failed", "released"}
 
 
 def test_a_second_ctrl_c_stops_at_once(held: "tuple[Path, Path]") -> None:

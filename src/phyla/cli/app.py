@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer import Context, Exit, Option
+from typer import BadParameter, Context, Exit, Option
 from typer.core import TyperGroup
 
 from phyla import settings
@@ -52,6 +52,14 @@ class Commands(TyperGroup):
             else:
                 rest.append(word)
         return super().parse_args(ctx, [*first, *rest])
+
+    def invoke(self, ctx: Context) -> Any:  # type: ignore[override]
+        """Run the command; what it says of a wrong value begins with that value."""
+        try:
+            return super().invoke(ctx)
+        except BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
 
 
 app = typer.Typer(

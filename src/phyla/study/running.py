@@ -22,6 +22,7 @@ from phyla.errors import (
     StoreError,
     StudyChanged,
     StudyFailed,
+    TimeTooShort,
 )
 from phyla.launchers import Gpus, Term, WorkerSpec, get_launcher, gpu_environments, visible_gpus
 from phyla.launchers.launcher import PERSON, seen_gpus
@@ -29,7 +30,7 @@ from phyla.launchers.process import population_worker
 from phyla.machine import Claimed, Ended, Failure, NoTime, NoWork, Outdated
 from phyla.records import MemberState, StudyState
 from phyla.study.checked import checked_kinds, checked_seconds
-from phyla.study.findings import say_nothing_to_do
+from phyla.study.findings import in_vain, say_nothing_to_do
 from phyla.study.maintenance import others_at_work, remove_outputs, take_back, verify_best
 from phyla.study.opening import claim
 from phyla.study.places import Places
@@ -103,7 +104,7 @@ class Crew:
         if places.storage == "memory://":
             raise ConfigurationError(
                 "storage='memory://' exists in this process only, where worker processes cannot see it; "
-                "run with workers=0, or leave storage= out"
+                "run with --workers 0 (in Python: workers=0), or in another storage"
             )
 
     def check_study(self, study: "Study") -> None:
@@ -111,7 +112,10 @@ class Crew:
         if plugins.reading_study_file():
             raise plugins.StudyFileRead
         if study.train is None:
-            raise ConfigurationError("Study(train=...) is needed to run; without it use ask() and tell()")
+            raise ConfigurationError(
+                "Study(train=...) is needed to run; a script with a loop of its own (phyla.attach, study.ask) is "
+                "started with: python FILE"
+            )
         if isinstance(study.train, Command) and "train" in self.kinds:
             study.train.check_program()
         self.check(study.places)
@@ -178,14 +182,16 @@ def work(
     stopped_by: list[str] = []
 
     def stop(why: str) -> None:
+        crew.on_interrupt()
         stopped_by.append(why)
         here.stop()
 
     def interrupt(number: int, frame: object) -> None:
-        if not stopped_by or number == signal.SIGINT:
-            crew.on_interrupt()
-            if stopped_by:
+        if stopped_by:
+            if number == signal.SIGINT:
+                crew.on_interrupt()
                 raise KeyboardInterrupt
+            return
         stop(PERSON if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}")
 
     main = threading.current_thread() is threading.main_thread()
@@ -238,7 +244,7 @@ def run_study(study: "Study", client: LocalClient, crew: Crew) -> Results:
             client.recover()
             if results.state is StudyState.COMPLETED:
                 verify_best(client)
-        except (CheckpointsAbsent, CheckpointStorageFailed) as error:
+        except (CheckpointsAbsent, CheckpointStorageFailed, TimeTooShort) as error:
             _stop(client, launch, str(error))
             raise
         except Preempted as error:
@@ -294,7 +300,15 @@ def _train(
         environment=tracking or {},
     )
     here = partial(population_worker, client, study.rules, study.train, study.setup, renew_s=lease_s / 3)
-    return work(client, crew, spec, here, launch=launch, logs=places.logs(name), lease_s=lease_s, on_tick=tick)
+    try:
+        return work(client, crew, spec, here, launch=launch, logs=places.logs(name), lease_s=lease_s, on_tick=tick)
+    except Preempted as error:
+        if "train" in crew.kinds and str(error) in (crew.term.over(wholly=True), crew.term.over(wholly=False)):
+            with client.store.reader(client.record.id) as reader:
+                why = in_vain(reader, crew.term)
+            if why is not None:
+                raise TimeTooShort(why) from None
+        raise
 
 
 def _stop(client: LocalClient, launch: Launch, why: str) -> None:
