@@ -23,9 +23,10 @@ from phyla.errors import (
     StudyChanged,
     StudyFailed,
 )
-from phyla.launchers import Gpus, Term, WorkerSpec, get_launcher, gpu_environments, visible_gpus
-from phyla.launchers.launcher import PERSON, seen_gpus
+from phyla.launchers import Gpus, Term, WorkerSpec, gpu_environments, visible_gpus
 from phyla.launchers.process import population_worker
+from phyla.launchers.spec import PERSON, seen_gpus
+from phyla.launchers.supervisor import Supervisor
 from phyla.machine import Claimed, Ended, Failure, NoTime, NoWork, Outdated
 from phyla.records import MemberState, StudyState
 from phyla.study.checked import checked_kinds, checked_seconds
@@ -160,7 +161,7 @@ def work(
             )
             for index, each in enumerate(crew.environments)
         ]
-        launcher = get_launcher()(
+        supervisor = Supervisor(
             client,
             specs,
             launch=launch,
@@ -173,7 +174,7 @@ def work(
             on_tick=on_tick,
             on_interrupt=crew.on_interrupt,
         )
-        return launcher.run()
+        return supervisor.run()
     here = make(replace(spec, gpus=(0, len(crew.pool)), name=launch.worker_name(), log=str(logs / "worker-0.log")))
     stopped_by: list[str] = []
 
