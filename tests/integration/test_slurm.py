@@ -1,6 +1,7 @@
 """Slurm stops, preempts and restarts workers: nothing is lost, and nothing that was cancelled comes back."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,10 +116,10 @@ def test_the_limits_of_a_pool_are_those_of_its_jobs(slurm: Cluster, signs: Signs
 def test_what_slurm_refuses_is_shown(
     slurm: Cluster, signs: Signs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pool(**more: object) -> Pool:
+    def pool(**more: Any) -> Pool:
         return signs.pool("slurm", tmp_path / "pool", **more)
 
-    with pytest.raises(LauncherFailed, match="sbatch failed: .*invalid partition specified: nowhere"):
+    with pytest.raises(LauncherFailed, match=r"sbatch failed: .*invalid partition specified: nowhere"):
         Slurm().start(pool(options={"partition": "nowhere"}))
     with pytest.raises(ConfigurationError, match="has no option 'array'; it takes those of sbatch"):
         Slurm().start(pool(options={"array": "0-9"}))
