@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from command_line import Phyla
 from phyla.plugins import STUDY_MODULE
+from slurm_cluster import Cluster, cluster
 
 # The same examples every time, however busy the machine is; `--hypothesis-profile default` draws others.
 settings.register_profile(
@@ -71,6 +72,22 @@ def make_postgres_url(postgres_server: str) -> Iterator[Callable[[], str]]:
 def postgres_url(make_postgres_url: Callable[[], str]) -> str:
     """URL of an empty schema on the test server."""
     return make_postgres_url()
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster() -> Iterator[Cluster]:
+    """A Slurm cluster that lives as long as this test process; its tests are in the xdist group `slurm`."""
+    with cluster() as found:
+        yield found
+
+
+@pytest.fixture
+def slurm(slurm_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """A Slurm cluster without jobs, which Slurm's commands speak to."""
+    for name, value in slurm_cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    yield slurm_cluster
+    slurm_cluster.empty()
 
 
 @pytest.fixture

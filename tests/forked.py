@@ -27,7 +27,7 @@ ONLY_OURS = [TESTS, TESTS.parent / "examples", TESTS.parent / "bench"]
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
-        *("phyla.cli.run", "phyla.study", "phyla.launchers.local", "phyla.worker.trainer"),
+        *("phyla.cli.run", "phyla.study", "phyla.launchers.supervisor", "phyla.worker.trainer"),
         *("sqlalchemy.dialects.sqlite", "forked"),
     ]
 )

@@ -160,6 +160,10 @@ class SamplesDiffer(EvaluationError):
     """Another number of samples was counted than there are; the message has the counts of each shard."""
 
 
+class LauncherFailed(PhylaError):
+    """What runs the workers of a pool failed, or cannot be reached."""
+
+
 class StudyFailed(PhylaError):
     """The study stopped itself; the message says what to do."""
 

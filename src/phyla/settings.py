@@ -11,10 +11,10 @@ Attributes:
         10**10); of larger ones only names and sizes are.
     PHYLA_FAILPOINT: `name=action[:hit]`, where action is `kill`, `raise` or `exit`; for tests of
         durability only.
-    PHYLA_LAUNCHER: which installed launcher starts worker processes (default `local`).
-    PHYLA_SAVE_EVERY_S: set by the launcher in worker processes: seconds after which training is to save progress.
-    PHYLA_WORKER: set by the launcher in worker processes, which may not start workers themselves. What they start
-        inherits it, and is ended with them.
+    PHYLA_SAVE_EVERY_S: set by the supervisor in worker processes: seconds after which training is
+        to save progress.
+    PHYLA_WORKER: set by the supervisor in worker processes, which may not start workers themselves. What they
+        start inherits it, and is ended with them.
 """
 
 import io
@@ -43,7 +43,6 @@ VARIABLES = [
     "PHYLA_TOKEN_FILE",
     "PHYLA_VERIFY_BYTES",
     "PHYLA_FAILPOINT",
-    "PHYLA_LAUNCHER",
     SAVE_EVERY,
     "PHYLA_WORKER",
 ]
@@ -99,11 +98,6 @@ def verify_bytes() -> int:
 def failpoint() -> str | None:
     """Return the failpoint that the environment arms, if any."""
     return os.environ.get("PHYLA_FAILPOINT") or None
-
-
-def launcher() -> str:
-    """Return the name of the launcher that starts worker processes."""
-    return os.environ.get("PHYLA_LAUNCHER") or "local"
 
 
 def escape_output() -> None:

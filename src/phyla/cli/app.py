@@ -23,11 +23,13 @@ from phyla.cli.init import init
 from phyla.cli.maintenance import change, delete, doctor, gc, stop
 from phyla.cli.output import show as print
 from phyla.cli.output import visible
-from phyla.cli.run import replay, run, watch, worker
+from phyla.cli.pools import down, up, workers
+from phyla.cli.run import replay, run, watch
 from phyla.cli.serve import serve, token
 from phyla.cli.simulate import simulate
 from phyla.cli.status import status
 from phyla.cli.trials import best, trials
+from phyla.cli.worker import worker
 from phyla.errors import PhylaError, UsageError
 
 
@@ -73,9 +75,9 @@ app = typer.Typer(
 
 PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run": (init, check, run, worker, watch, change, stop, replay, simulate),
+    "Run on many machines": (serve, token, up, down, workers),
     "Look": (status, best, trials, evaluations, compare, report, export),
     "Look after": (gc, delete, doctor),
-    "Many machines": (serve, token),
 }
 for panel, commands in PANELS.items():
     for function in commands:

@@ -30,7 +30,7 @@ from phyla.errors import (
     StudyNotFound,
 )
 from phyla.evaluation import Suite
-from phyla.launchers.launcher import (
+from phyla.launchers.spec import (
     BEATS,
     EXIT_CANNOT_START,
     EXIT_CHECKPOINTS_ABSENT,

@@ -16,17 +16,21 @@ from phyla.errors import (
     CheckpointsAbsent,
     CheckpointStorageFailed,
     ConfigurationError,
+    LauncherFailed,
     LeaseLost,
     NoFitness,
     Preempted,
+    StateError,
     StoreError,
     StudyChanged,
     StudyFailed,
     TimeTooShort,
 )
-from phyla.launchers import Gpus, Term, WorkerSpec, get_launcher, gpu_environments, visible_gpus
-from phyla.launchers.launcher import PERSON, seen_gpus
+from phyla.launchers import Gpus, Pool, Term, WorkerSpec, gpu_environments, visible_gpus
+from phyla.launchers.pools import PoolRun
 from phyla.launchers.process import population_worker
+from phyla.launchers.spec import PERSON, seen_gpus
+from phyla.launchers.supervisor import Supervisor
 from phyla.machine import Claimed, Ended, Failure, NoTime, NoWork, Outdated
 from phyla.records import MemberState, StudyState
 from phyla.study.checked import checked_kinds, checked_seconds
@@ -57,6 +61,7 @@ class Crew:
     evaluators: int = 0
     kinds: Sequence[str] = ("evaluate",)
     gpus_per_worker: Gpus
+    placed: Pool | None = None  # Workers that a launcher places, instead of processes of this one.
     gpus: Sequence[str] | None = None
     eval_gpus: Sequence[str] | None = None
     stall_timeout_s: float | None = None
@@ -70,6 +75,8 @@ class Crew:
     @cached_property
     def environments(self) -> Sequence[Mapping[str, str]]:
         """Environment variables of each worker process; those of the evaluators come last."""
+        if self.placed is not None:
+            return ()
         each, evaluating = self.gpus_per_worker, self.eval_gpus
         if evaluating is None:
             return gpu_environments(self.workers + self.evaluators, each, self.gpus)
@@ -142,6 +149,7 @@ def work(
     launch: Launch,
     logs: Path,
     lease_s: float,
+    progress: Callable[[], int] = lambda: 0,
     on_tick: Callable[[], None],
 ) -> bool:
     """Work on studies of any kind until they end; return False when a person interrupted it.
@@ -151,6 +159,16 @@ def work(
     can handle signals; in another one they stay as they are.
     """
     term = crew.term
+    if crew.placed is not None:
+        return PoolRun(
+            client=client,
+            pool=crew.placed,
+            term=term,
+            progress=progress,
+            on_loss=partial(take_back, client, launch),
+            on_tick=on_tick,
+            on_interrupt=crew.on_interrupt,
+        ).run()
     spec = replace(spec, stop_signal=term.stop_signal)
     if term.limit_s is not None:
         spec = replace(spec, stops_at=term.stops_at, run_s=term.limit_s)
@@ -164,7 +182,7 @@ def work(
             )
             for index, each in enumerate(crew.environments)
         ]
-        launcher = get_launcher()(
+        supervisor = Supervisor(
             client,
             specs,
             launch=launch,
@@ -177,7 +195,7 @@ def work(
             on_tick=on_tick,
             on_interrupt=crew.on_interrupt,
         )
-        return launcher.run()
+        return supervisor.run()
     here = make(replace(spec, gpus=(0, len(crew.pool)), name=launch.worker_name(), log=str(logs / "worker-0.log")))
     stopped_by: list[str] = []
 
@@ -244,7 +262,14 @@ def run_study(study: "Study", client: LocalClient, crew: Crew) -> Results:
             client.recover()
             if results.state is StudyState.COMPLETED:
                 verify_best(client)
-        except (CheckpointsAbsent, CheckpointStorageFailed, TimeTooShort) as error:
+        except (
+            CheckpointsAbsent,
+            CheckpointStorageFailed,
+            ConfigurationError,
+            LauncherFailed,
+            StateError,
+            TimeTooShort,
+        ) as error:
             _stop(client, launch, str(error))
             raise
         except Preempted as error:
@@ -300,8 +325,15 @@ def _train(
         environment=tracking or {},
     )
     here = partial(population_worker, client, study.rules, study.train, study.setup, renew_s=lease_s / 3)
+
+    def done() -> int:
+        return results.counts().get("completed", 0) + len(results.evaluating())
+
+    where = places.logs(name)
     try:
-        return work(client, crew, spec, here, launch=launch, logs=places.logs(name), lease_s=lease_s, on_tick=tick)
+        return work(
+            client, crew, spec, here, launch=launch, logs=where, lease_s=lease_s, progress=done, on_tick=tick
+        )
     except Preempted as error:
         if "train" in crew.kinds and str(error) in (crew.term.over(wholly=True), crew.term.over(wholly=False)):
             with client.store.reader(client.record.id) as reader:
