@@ -2,8 +2,8 @@
 
 `python writers.py LIBRARY DIRECTORY STEPS [FIRST]` prints the number of each step once it is saved; before that,
 it saves 4 steps to another directory.
-`python writers.py load FIFO` reads lines of a library, a step and a path, and says of each whether it can be loaded
-and is what was saved.
+`python writers.py load FIFO` reads lines of a library, a step and a path, and says of each whether it can be
+loaded and is what was saved.
 """
 
 import os

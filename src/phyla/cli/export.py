@@ -209,7 +209,7 @@ def compare(
     ] = None,
     written: Annotated[Literal["text", "json", "csv"], Option("--format", help="How to print it.")] = "text",
 ) -> None:
-    """Compare studies and their replicates: final values, significance, convergence, what mattered, time."""
+    """Compare studies and their replicates: final values, significance, convergence, time."""
     from phyla import study
 
     comparison = study.compare(studies, metric=metric, by=by, target=target, **options.where(ctx))
@@ -231,19 +231,6 @@ def _print_comparison(comparison: "StudyComparison") -> None:
     styles = ["bold" if test.is_significant else "" for test in comparison.tests]
     for rows, its in ((comparison.table_of_groups(), []), (comparison.table_of_tests(), styles)):
         print_table([*rows[0]] if rows else [], (row.values() for row in rows), its, gap=bool(its))
-    known: dict[str, dict[str, str]] = {}
-    for group in comparison.groups:
-        for one in group.sensitivity:
-            strengths = known.setdefault(one.name, {})
-            if one.strength is not None:
-                strengths[group.name] = f"{one.strength:+.2f}" if one.ordered else f"{one.strength:.2f}"
-    if any(known.values()):
-        groups = [group.name for group in comparison.groups]
-        print_table(
-            ("gain went with", *(f">{group}" for group in groups)),
-            ((name, *map(its.get, groups)) for name, its in known.items()),
-            gap=True,
-        )
     print()
     for group in comparison.groups:
         print(f"time of {group.name}: {group.time.words()}")
