@@ -74,9 +74,7 @@ def shifted(evaluation: phyla.Evaluation) -> None:
 @phyla.eval_task(tags=["out"])
 def labels(evaluation: phyla.Evaluation) -> None:
     right = min(9, evaluation.checkpoint.step // 400)
-    truth = [0, 1] * 5
-    guessed = [label if i < right else 1 - label for i, label in enumerate(truth)]
-    evaluation.record(accuracy=phyla.evaluation.Confusion.of(truth, guessed, labels=[0, 1]))
+    evaluation.record(accuracy=[float(i < right) for i in range(10)])
 
 
 HELDOUT = Suite(

@@ -12,7 +12,6 @@ from phyla.evaluation.aggregates import (
     Worst,
 )
 from phyla.evaluation.cells import Cell, CellStatus, GroupValues, Lag
-from phyla.evaluation.confusion import Confusion
 from phyla.evaluation.histogram import Histogram
 from phyla.evaluation.metric import Metric
 from phyla.evaluation.points import Point, PointKind
@@ -24,7 +23,6 @@ __all__ = [
     "Aggregator",
     "Cell",
     "CellStatus",
-    "Confusion",
     "Estimate",
     "EvalTask",
     "GroupValues",

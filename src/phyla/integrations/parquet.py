@@ -25,8 +25,7 @@ def write_parquet(points: Iterable[Point], path: Path) -> int:
         (real, ("value", "stderr")),
         (integer, ("n", "replicate")),
         (pyarrow.bool_(), ("partial",)),
-        (real, ("written_at", "evaluated_at", "low", "high")),
-        (pyarrow.list_(real), ("limits", "counts")),
+        (real, ("written_at", "evaluated_at")),
     ]
     schema = pyarrow.schema([pyarrow.field(name, kind) for kind, names in columns for name in names])
     rows = map(point_row, points)

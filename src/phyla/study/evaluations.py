@@ -204,7 +204,7 @@ class Evaluations:
     # Projections
 
     def points(self, suite: str | None = None) -> Iterator[Point]:
-        """Yield every number and histogram that was measured, of all suites or one, as all exporters write them.
+        """Yield every number that was measured, of all suites or one, as all exporters write them.
 
         They come by branch, member, index and step, and eval tasks before the aggregates of their suite.
         """

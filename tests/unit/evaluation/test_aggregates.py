@@ -10,7 +10,6 @@ import pytest
 from phyla.errors import ConfigurationError, MetricInvalid, MetricMissing
 from phyla.evaluation import (
     Aggregator,
-    Confusion,
     Estimate,
     EvalTask,
     Mean,
@@ -209,10 +208,10 @@ def test_a_tag_that_no_task_has_is_named() -> None:
 
 
 def test_the_values_of_a_task_are_flat() -> None:
-    values = task("a", 1, 3, top=Confusion.of(["x"], ["x"], labels=["x", "y"])).values
+    values = task("a", 1, 3, top=Perplexity.of([0.0, 0.0])).values
     assert values["score"] == 2
     assert values["score_stderr"] == 1
-    assert (values["top"], values["top_f1"], values["top_recall_x"]) == (1, 1, 1)
+    assert (values["top"], values["top_nll"], values["top_tokens"]) == (1, 0, 2)
     with pytest.raises(MetricInvalid, match="'score_n' is a value of both the metrics 'score' and 'score_n'"):
         assert task("a", 1, score_n=Moments()).values
     with pytest.raises(ConfigurationError, match="task 'a': the weight"):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phyla.errors import ConfigurationError, MetricInvalid, MetricMismatch
-from phyla.evaluation import Confusion, Histogram, Maximum, Metric, Minimum, Moments, Perplexity, PerSeed, Sum
+from phyla.evaluation import Histogram, Maximum, Metric, Minimum, Moments, Perplexity, PerSeed, Sum
 from phyla.evaluation.recorder import BUILT_IN, decode, encode
 from phyla.records import JsonObject
 
@@ -26,9 +26,6 @@ OF: dict[str, Any] = {
     "maximum": Maximum.of,
     "perplexity": Perplexity.of,
     "histogram": lambda values: Histogram.of(values, edges=EDGES),
-    "confusion": lambda values: Confusion.of(
-        [int(v > 0) for v in values], [int(v > 1) for v in values], labels=[0, 1]
-    ),
     "per-seed": lambda values: PerSeed({i: Moments.of([v, 2 * v]) for i, v in enumerate(values)}),
 }
 
@@ -203,43 +200,6 @@ def test_edges_must_rise(edges: list[float]) -> None:
         Histogram(edges=edges)
 
 
-def test_confusion() -> None:
-    # Worked by hand: 3 cats (1 taken for a dog), 2 dogs, no bird, one dog taken for a bird.
-    truth = ["cat", "cat", "cat", "dog", "dog"]
-    guess = ["cat", "cat", "dog", "dog", "bird"]
-    confusion = Confusion.of(truth, guess, labels=["cat", "dog", "bird", "fish"])
-    summary = confusion.summary()
-    assert confusion.matrix[0] == (2, 1, 0, 0)
-    assert summary[""] == 0.6
-    assert summary["stderr"] == pytest.approx(Moments.of([1, 1, 0, 1, 0]).stderr)
-    assert (summary["precision_cat"], summary["recall_cat"], summary["f1_cat"]) == (1, 2 / 3, 0.8)
-    assert (summary["precision_dog"], summary["recall_dog"], summary["f1_dog"]) == (0.5, 0.5, 0.5)
-    # The bird never occurs, so its recall is 0; the fish plays no part at all.
-    assert (summary["precision_bird"], summary["recall_bird"], summary["f1_bird"]) == (0, 0, 0)
-    assert math.isnan(summary["precision_fish"])
-    assert summary["precision"] == 0.5
-    assert summary["recall"] == pytest.approx((2 / 3 + 0.5) / 3)
-    assert summary["f1"] == pytest.approx(1.3 / 3)
-
-
-def test_confusion_of_nothing_and_of_what_it_does_not_know() -> None:
-    empty = Confusion(labels=[0, 1])
-    assert empty.count == 0
-    assert all(math.isnan(value) for name, value in empty.summary().items() if name != "n")
-    with pytest.raises(MetricInvalid, match="2 is not among the labels"):
-        Confusion.of([0], [2], labels=[0, 1])
-    with pytest.raises(MetricInvalid, match="one predicted label per true label"):
-        Confusion.of([0, 1], [1], labels=[0, 1])
-    with pytest.raises(MetricInvalid, match="name each class once"):
-        Confusion(labels=["a", "a"])
-    with pytest.raises(MetricInvalid, match="text or an integer"):
-        Confusion(labels=[True, False])
-    with pytest.raises(MetricInvalid, match="rows and columns"):
-        Confusion(labels=["a", "b"], matrix=[[1, 2]])
-    arrays = Confusion.of(np.array([0, 1]), np.array([1, 1]), labels=list(np.arange(2)))
-    assert strict(arrays.to_json()) == {"labels": [0, 1], "matrix": [[0, 1], [0, 1]]}
-
-
 def test_perplexity_weighs_tokens_not_texts() -> None:
     merged = Perplexity.of([math.log(2)] * 3).merge(Perplexity.of([math.log(32)]))
     assert merged.summary() == pytest.approx({"": 4.0, "nll": math.log(4), "tokens": 4.0})
@@ -265,7 +225,6 @@ def test_a_mean_per_seed() -> None:
     [
         (Moments(), Sum(), "a Moments cannot be merged with a Sum"),
         (Histogram(edges=(0, 1)), Histogram(edges=(0, 2)), "edges"),
-        (Confusion(labels=("a", "b")), Confusion(labels=("b", "a")), "labels"),
     ],
 )
 def test_what_does_not_belong_together_is_not_merged(first: Any, second: Any, why: str) -> None:
