@@ -2,7 +2,6 @@
 
 import math
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
@@ -172,20 +171,17 @@ class Lineage:
     Source: Li et al. 2019, arXiv 1902.01894 (trials, replay); jumps and elites after Orion.
     """
 
-    __slots__ = ("_children", "_trials")
+    __slots__ = ("_trials",)
 
     def __init__(self, trials: Iterable[TrialRecord]) -> None:
         chosen = sorted((t for t in trials if t.kind is not JobKind.MEASURE), key=lambda trial: trial.id)
         self._trials = {trial.id: trial for trial in chosen}
-        self._children: defaultdict[int, list[int]] = defaultdict(list)
         for trial in chosen:
             for name, other in (("parent", trial.parent), ("jump_from", trial.jump_from)):
                 # An origin was completed before its child was decided, so its id is smaller: no cycles.
                 if other is not None and (other not in self._trials or other >= trial.id):
                     why = f"{name} {other}, which is not given as an earlier training trial"
                     raise UsageError(f"trial {trial.id} has {why}; a lineage needs all trials of the study")
-            if trial.parent is not None:
-                self._children[trial.parent].append(trial.id)
 
     def __len__(self) -> int:
         return len(self._trials)
@@ -210,14 +206,6 @@ class Lineage:
         """Return the trial whose weights this one started from; None if it started fresh."""
         parent = self.trial(trial).parent
         return None if parent is None else self._trials[parent]
-
-    def children(self, trial: int) -> tuple[TrialRecord, ...]:
-        """Return the trials that started from this one's weights, by id."""
-        return tuple(self._trials[child] for child in self._children.get(self.trial(trial).id, ()))
-
-    def roots(self) -> tuple[TrialRecord, ...]:
-        """Return the trials that started fresh, by id."""
-        return tuple(trial for trial in self if trial.parent is None)
 
     @property
     def jumps(self) -> tuple[tuple[int, int], ...]:

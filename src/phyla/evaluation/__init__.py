@@ -5,8 +5,6 @@ from phyla.evaluation.aggregates import (
     Aggregator,
     Estimate,
     Mean,
-    Normalised,
-    Percentiles,
     TaskResult,
     WeightedMean,
     Worst,
@@ -33,9 +31,7 @@ __all__ = [
     "Metric",
     "Minimum",
     "Moments",
-    "Normalised",
     "PerSeed",
-    "Percentiles",
     "Perplexity",
     "Point",
     "PointKind",
@@ -49,4 +45,4 @@ __all__ = [
     "eval_task",
 ]
 
-suggest_arguments(EvalTask, Mean, Normalised, Percentiles, Policy, Suite, WeightedMean, Worst)
+suggest_arguments(EvalTask, Mean, Policy, Suite, WeightedMean, Worst)

@@ -32,7 +32,6 @@ EXTRAS = {
     "pandas": "pandas",
     "psycopg": "postgres",
     "tensorboardX": "tensorboard",
-    "pyarrow": "parquet",
     "scikit-learn": "digits",
 }
 PROBLEMS_SHOWN = 3
