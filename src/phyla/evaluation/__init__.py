@@ -10,7 +10,6 @@ from phyla.evaluation.aggregates import (
     Worst,
 )
 from phyla.evaluation.cells import Cell, CellStatus, GroupValues, Lag
-from phyla.evaluation.histogram import Histogram
 from phyla.evaluation.metric import Metric
 from phyla.evaluation.points import Point, PointKind
 from phyla.evaluation.policy import Policy
@@ -24,7 +23,6 @@ __all__ = [
     "Estimate",
     "EvalTask",
     "GroupValues",
-    "Histogram",
     "Lag",
     "Maximum",
     "Mean",

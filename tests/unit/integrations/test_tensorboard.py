@@ -32,7 +32,7 @@ def test_scalars_aggregates_and_percentiles_at_their_steps(tmp_path: Path) -> No
         "heldout/accuracy_mean",
         "heldout/out/accuracy_mean",
         "heldout/accuracy_p90",
-        "heldout/clean/confidence_p50",
+        "heldout/clean/surprise_nll",
         "sparse/clean/accuracy",
     } <= tags
 
