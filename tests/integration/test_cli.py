@@ -245,9 +245,6 @@ def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) ->
         (("run", "small.py", "--home", "/proc/none"), "cannot make the folder", 1),
         (("trials", "small", "--state", "odd"), "--state", 2),
         (("trials", "small", "--member", "7"), "has members 0 to 3", 2),
-        (("trials", "small", "--tree", "99"), "there is no training trial 99", 2),
-        (("trials", "small", "--tree", "worst"), "give best, all, or the number of a trial", 2),
-        (("trials", "small", "--tree", "1", "--last", "3"), "--tree excludes", 2),
         (("replay", "small", "--continue", "3", "--from", "2"), "exclude each other", 2),
         (("change", "small.py", "--population", "3"), "write population_size=3 into small.py", 2),
         (("watch", ".", "--suite", "small.py", "--format", "auto=x"), "only marker and steps take names", 2),
@@ -316,17 +313,6 @@ def test_trials(phyla_at: Phyla) -> None:
     ]
     assert "broken [on purpose]" in phyla_at("trials", "small")
     assert "no such trials" in phyla_at("trials", "small", "--state", "running")
-
-
-def test_lineage(phyla_at: Phyla) -> None:
-    best = json.loads(phyla_at("best", "small", "--json"))["trial"]
-    for which in ("best", "all", best):
-        text = phyla_at("trials", "small", "--tree", which)
-        assert text.startswith("small: 17 trials, ")
-        assert sum(line.endswith("  *") or "  *  +" in line for line in text.splitlines()) == 1
-    assert "failed: ValueError: broken [on purpose]" in phyla_at("trials", "small", "--tree", "all")
-    nodes = json.loads(phyla_at("trials", "small", "--tree", "best", "--json"))["nodes"]
-    assert len(nodes) == 17
 
 
 def test_export(phyla_at: Phyla, tmp_path: Path) -> None:
@@ -427,7 +413,6 @@ def test_reading_a_study_without_trials(tmp_path: Path, cli: Phyla) -> None:
     at = ("--home", tmp_path)
     assert "0/4" in cli("status", *at)
     assert "0/4 trials completed; 0/4 steps by 2 members" in cli("status", "empty", *at)
-    assert "no trials yet" in cli("trials", "empty", "--tree", "best", *at)
     assert "no trials yet" in cli("trials", "empty", *at)
     assert "no completed trial" in cli("best", "empty", *at, code=2)
     assert cli("best", "empty", "--json", *at) == "null\n"
@@ -436,7 +421,6 @@ def test_reading_a_study_without_trials(tmp_path: Path, cli: Phyla) -> None:
         ("status", "empty"),
         ("best", "empty"),
         ("trials", "empty"),
-        ("trials", "empty", "--tree", "all"),
         ("gc", "empty"),
     ):
         json.loads(cli(*words, "--json", *at))
@@ -492,7 +476,7 @@ def test_status_and_stop_while_a_study_runs(held: "tuple[Path, Path]", cli: Phyl
         assert attempt["member"] == 0
         assert attempt["lease_left_s"] > 0
         assert "renewed " in cli("status", "small", *at)
-        assert "running" in cli("trials", "small", "--tree", "all", *at)
+        assert "running" in cli("trials", "small", *at)
         assert "is running already" in cli("change", "small", *at)
         assert cli("stop", "small", *at).startswith("stopped small: its workers finish their trial and end")
         hold.unlink()

@@ -193,7 +193,7 @@ LOOKS: dict[str, tuple[object, ...]] = {
     "status": ("s",),
     "best": ("s",),
     "compare": ("s", "t"),
-    "trials": ("s", "--tree", "all"),
+    "trials": ("s",),
     "evaluations": ("s",),
     "export": ("s", "--what", "trials"),
     "report": ("s", "--output", "report.html"),

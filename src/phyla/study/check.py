@@ -49,8 +49,8 @@ class Checked:
     """What one check found.
 
     Attributes:
-        kind: `runs`, `objective`, `end`, `equal`, `steps`, `resume`, `complete`, `random`, `parent`, `parameter`,
-            `weights` or `cost`.
+        kind: `runs`, `objective`, `end`, `equal`, `steps`, `resume`, `complete`, `random`, `parameter`, `weights`
+            or `cost`.
         verdict: `ok`, `warn`, `FAIL` or `not known`.
         text: what was found; of `not known`, why.
         change: what to do about it; empty if nothing.
@@ -190,11 +190,6 @@ class _Check:
             why = "two equal trials differ" if end.verdict == "ok" else "end_step changes nothing"
             for kind in ("resume", "random"):
                 yield Checked(kind, "not known", f"cannot be told, because {why}")
-        if self.resumed.damage is None:
-            yield Checked("parent", "ok", "the parent's checkpoint is left as it was")
-        else:
-            text = f"{self.name} wrote into the parent's checkpoint: {self.resumed.damage}"
-            yield Checked("parent", "FAIL", text, "write into trial.checkpoint_dir, or into trial.working_dir")
         for name in self.study.rules.space.parameters:
             yield replace(self.parameter(name, known=known, same=same), about=name)
         weights = self.weights()
