@@ -19,7 +19,8 @@ def keys(bucket: str) -> set[str]:
 
 
 def uploads(bucket: str) -> list[Any]:
-    return boto3.client("s3").list_multipart_uploads(Bucket=bucket).get("Uploads", [])
+    found: list[Any] = boto3.client("s3").list_multipart_uploads(Bucket=bucket).get("Uploads", [])
+    return found
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("upload.", "checkpoint.", "gc."))])

@@ -56,24 +56,20 @@ class Cache:
         self.local = LocalCheckpoints(self._folder, self._disk, verify_bytes=verify_bytes)
 
     def hold(self, name: str, *, count: int = 0) -> None:
-        """Keep the copy of that name until it is released, `count` times, or this process ends."""
+        """Keep the copy of a name until it is released, or this process ends; `count` more now read it."""
         with self._mutex, self.errors("lock", self._locks / name):
             if name not in self._held:
                 self._held[name] = _Held(self._locked(name, shared=True))
             self._held[name].count += count
             os.utime(self._held[name].descriptor)
 
-    def holds(self, name: str) -> bool:
-        """Return whether this process holds a name."""
-        return name in self._held
-
-    def release(self, name: str) -> None:
-        """Hold a name once less."""
+    def release(self, name: str, *, count: int = 0) -> None:
+        """Hold a name `count` times less, and let go of it once nothing is left of its count."""
         with self._mutex:
             held = self._held.get(name)
             if held is None:
                 return
-            held.count -= 1
+            held.count -= count
             if held.count <= 0:
                 os.close(self._held.pop(name).descriptor)
 

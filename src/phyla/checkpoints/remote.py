@@ -98,6 +98,7 @@ class RemoteCheckpoints:
         # Copies of two places never meet.
         folder = f"{study}-{hashlib.sha256(place.url.encode()).hexdigest()[:12]}"
         self._cache = Cache(place.cache, folder, verify_bytes)
+        self._staged: set[str] = set()
         self._began: set[str] = set()
         self.prefix = "000000" if owner is None else owner.prefix
         self.ownership = None if owner is None else Ownership(_MarkedPrefix(self._objects), owner)
@@ -112,6 +113,7 @@ class RemoteCheckpoints:
         checked(name)
         self.check_owner()
         self._cache.hold(name)
+        self._staged.add(name)
         return self._cache.local.stage(name)
 
     def commit(self, name: str, *, step: int, now: float) -> Manifest:
@@ -126,6 +128,7 @@ class RemoteCheckpoints:
         except BaseException:
             self._cache.unplace(name)
             raise
+        self._staged.discard(name)
         self._cache.release(name)
         self._cache.evict()
         return manifest
@@ -164,26 +167,31 @@ class RemoteCheckpoints:
     def discard(self, name: str) -> None:
         """Remove what was staged under a name, and what was uploaded of it, unless it is committed."""
         self._cache.local.discard(name)
-        # Of what this process staged it knows whether anything was uploaded.
-        if name in self._began or not self._cache.holds(name):
+        # Of what was staged here it is known whether anything was uploaded.
+        if name in self._began or name not in self._staged:
             self._abort(name)
             if MANIFEST_NAME not in (there := self._sizes(name)):
                 self._objects.remove([f"{name}/{key}" for key in there])
-            self._began.discard(name)
+        self._staged.discard(name)
+        self._began.discard(name)
         self._cache.release(name)
 
     def release(self, *names: str) -> None:
         """Say that this process reads checkpoints no more: their copies may be evicted."""
         for name in names:
-            self._cache.release(name)
+            self._cache.release(name, count=1)
 
     def path(self, name: str) -> Path:
         """Return the directory of a copy of a committed checkpoint, which stays until `release`."""
         self._cache.hold(checked(name), count=1)
         try:
-            return self._cache.local.path(name)
-        except CheckpointMissing:
-            return self._download(name, None)
+            try:
+                return self._cache.local.path(name)
+            except CheckpointMissing:
+                return self._download(name, None)
+        except BaseException:
+            self._cache.release(name, count=1)
+            raise
 
     def use(self, name: str, digest: str | None = None, *, again: bool = False) -> Path:
         """Return the directory of a copy of a committed checkpoint that is about to be read.
@@ -193,10 +201,14 @@ class RemoteCheckpoints:
         """
         self._cache.hold(checked(name))
         try:
-            return self._sound(name, digest, again=again)
-        except (CheckpointMissing, CheckpointCorrupt):
-            self.check_owner()
-            return self._sound(name, digest, again=again)
+            try:
+                return self._sound(name, digest, again=again)
+            except (CheckpointMissing, CheckpointCorrupt):
+                self.check_owner()
+                return self._sound(name, digest, again=again)
+        except BaseException:
+            self._cache.release(name)
+            raise
 
     def _sound(self, name: str, digest: str | None, *, again: bool) -> Path:
         if again:
