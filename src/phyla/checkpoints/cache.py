@@ -61,7 +61,8 @@ class Cache:
             if name not in self._held:
                 self._held[name] = _Held(self._locked(name, shared=True))
             self._held[name].count += count
-            os.utime(self._held[name].descriptor)
+            # The kernel's own time has steps of milliseconds.
+            os.utime(self._held[name].descriptor, ns=(int(settings.system_clock() * 1e9),) * 2)
 
     def release(self, name: str, *, count: int = 0) -> None:
         """Hold a name `count` times less, and let go of it once nothing is left of its count."""

@@ -26,7 +26,7 @@ from phyla.failpoints import failpoint
 LOG = logging.getLogger("phyla")
 
 LONGEST_LINK = 4096
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/@\s]+(/.*)?")
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/@\s]+(/[^@]*)?")
 
 
 @final
