@@ -230,7 +230,9 @@ def _status(error: BaseException) -> int:
 def _is_out_of_reach(error: Exception) -> bool:
     """Return whether asking again later may help."""
     busy = isinstance(error, OSError) and error.errno in _BUSY
-    return busy or _status(error) >= 500 or any(base.__name__ in _OUT_OF_REACH for base in type(error).__mro__)
+    # 501 says that a store never does such a thing.
+    busy |= _status(error) >= 500 and _status(error) != 501
+    return busy or any(base.__name__ in _OUT_OF_REACH for base in type(error).__mro__)
 
 
 def _failure(error: Exception, doing: str, url: str) -> CheckpointError:

@@ -159,7 +159,7 @@ class RemoteCheckpoints:
             where = f"{self._objects.url}/{name}"
             raise CheckpointStorageFailed(f"{where} lacks files that were just written: {listed(lacking)}")
         failpoint("upload.after_files")
-        if not self._objects.create(f"{name}/{MANIFEST_NAME}", text):
+        if MANIFEST_NAME in found or not self._objects.create(f"{name}/{MANIFEST_NAME}", text):
             raise taken(name, f"{self._objects.url}/{name}")
         failpoint("upload.after_manifest")
         self._began.discard(name)
