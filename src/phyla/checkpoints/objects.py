@@ -20,7 +20,7 @@ AT_ONCE = 8
 PARTS_AT_ONCE = 4
 PART_BYTES = 2**24
 PATIENCE_S = 120.0
-"""How long moving a file is tried again while the store is out of reach: what was trained is worth waiting for."""
+"""How long a store that was reached before is tried again: what was trained is worth waiting for."""
 PAUSE_S = (1.0, 15.0)
 """The shortest and the longest pause between two tries."""
 
@@ -50,6 +50,7 @@ class Objects:
         self._protocol, _, self._root = url.partition("://")
         self._is_s3 = self._protocol in ("s3", "s3a")
         self._made: tuple[int, Any] = (0, None)
+        self._reached = False
 
     def _files(self) -> Any:
         """Return the file system, which threads share, and processes do not."""
@@ -76,13 +77,16 @@ class Objects:
         except ValueError as error:
             raise ConfigurationError(f"checkpoints={self.url!r}: {error}; give s3://bucket/prefix") from None
 
-    def _call(self, doing: str, key: str, call: Callable[[Any, str], T], patience_s: float = 0.0) -> T:
+    def _call(self, doing: str, key: str, call: Callable[[Any, str], T]) -> T:
         files, (pause_s, longest_s) = self._files(), PAUSE_S
-        until = time.monotonic() + patience_s
+        until = time.monotonic() + (PATIENCE_S if self._reached else 0.0)
         while True:
             try:
-                return call(files, f"{self._root}/{key}".rstrip("/"))
+                found = call(files, f"{self._root}/{key}".rstrip("/"))
+                self._reached = True
+                return found
             except (FileNotFoundError, FileExistsError):
+                self._reached = True
                 raise
             except Exception as error:  # each library below has errors of its own
                 if not _is_out_of_reach(error) or time.monotonic() + pause_s > until:
@@ -115,7 +119,7 @@ class Objects:
 
     def write(self, key: str, data: bytes) -> None:
         """Write a small object, in place of an old one."""
-        self._call("write", key, lambda files, path: files.pipe_file(path, data), PATIENCE_S)
+        self._call("write", key, lambda files, path: files.pipe_file(path, data))
 
     def create(self, key: str, data: bytes) -> bool:
         """Write a small object unless there is one; return whether the object is what was to be written.
@@ -134,7 +138,7 @@ class Objects:
                 files.pipe_file(path, data)
 
         try:
-            self._call("write", key, make, PATIENCE_S)
+            self._call("write", key, make)
         except FileExistsError:
             # Perhaps ours: an answer may have been lost, and the request repeated.
             return self.read(key) == data
@@ -143,11 +147,11 @@ class Objects:
     def put(self, local: Path, key: str) -> None:
         """Write a file as an object."""
         how = {"chunksize": PART_BYTES} if self._is_s3 else {}
-        self._call("write", key, lambda files, path: files.put_file(str(local), path, **how), PATIENCE_S)
+        self._call("write", key, lambda files, path: files.put_file(str(local), path, **how))
 
     def get(self, key: str, local: Path) -> None:
         """Write an object into a file."""
-        self._call("read", key, lambda files, path: files.get_file(path, str(local)), PATIENCE_S)
+        self._call("read", key, lambda files, path: files.get_file(path, str(local)))
 
     def remove(self, keys: Collection[str]) -> None:
         """Remove objects; those that are gone are fine."""
