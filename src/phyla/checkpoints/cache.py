@@ -142,16 +142,6 @@ class Cache:
             if _remove(path.parent, path):
                 excess -= size
 
-    def remove_empty(self) -> None:
-        """Remove the study's directory if nothing is in it."""
-        with suppress(OSError):
-            for path in (self._locks, *(self._folder / work for work in _WORK)):
-                if path.is_dir():
-                    for file in path.iterdir():
-                        file.unlink()
-                    path.rmdir()
-            self._folder.rmdir()
-
 
 def _use_of(path: Path) -> tuple[float, int]:
     """Return when a copy was last used, and its size; nothing is known of a damaged one."""

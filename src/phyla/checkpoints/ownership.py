@@ -7,12 +7,13 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, final
+from typing import NamedTuple, final
 
 from blake3 import blake3
 
 from phyla.checkpoints.content import MANIFEST_NAME
 from phyla.checkpoints.disk import Disk, make_dirs
+from phyla.checkpoints.objects import Objects
 from phyla.errors import CheckpointError, CheckpointsAbsent, CheckpointsNotOurs, CheckpointStorageFailed
 
 OWNER_NAME = ".phyla-owner.json"
@@ -75,35 +76,6 @@ def made_by(name: str) -> Made | None:
     return None if found is None else Made(found[1], None)
 
 
-class Place(Protocol):
-    """Where a study keeps its checkpoints, and its marker; its text is a path or a URL.
-
-    `found` says what to do where it is lost. Methods raise CheckpointError or OSError where it is out of reach.
-    """
-
-    found: str
-
-    def read(self) -> bytes | None:
-        """Return the marker's content, if there is one."""
-        ...
-
-    def entries(self) -> list[str]:
-        """Return the names that are there, without the marker and what an interrupted claim left."""
-        ...
-
-    def is_there(self) -> bool:
-        """Return whether the place exists."""
-        ...
-
-    def is_checkpoint(self, name: str) -> bool:
-        """Return whether an entry is a checkpoint, or of our own making."""
-        ...
-
-    def write(self, text: str, *, replace: bool) -> None:
-        """Write the marker; without `replace` that of somebody who was quicker stays."""
-        ...
-
-
 @final
 class Ownership:
     """Claims a place for a study, and makes sure that it still is the study's.
@@ -111,7 +83,7 @@ class Ownership:
     Methods raise CheckpointsAbsent, CheckpointsNotOurs, or CheckpointStorageFailed where it cannot be marked.
     """
 
-    def __init__(self, place: Place, owner: Owner) -> None:
+    def __init__(self, place: "MarkedDirectory | MarkedPrefix", owner: Owner) -> None:
         self._place = place
         self._owner = owner
         self._is_study = True
@@ -251,9 +223,10 @@ class Ownership:
 
 @final
 class MarkedDirectory:
-    """A directory with a marker; see `Place`."""
+    """A directory with a marker; methods raise OSError where it is out of reach."""
 
     found = "Mount the disk, run from where the study was begun"
+    """What to do where it is lost."""
 
     def __init__(self, root: Path, disk: Disk) -> None:
         self._root = root
@@ -263,29 +236,29 @@ class MarkedDirectory:
         return str(self._root)
 
     def read(self) -> bytes | None:
-        """See `Place`."""
+        """Return the marker's content, if there is one."""
         try:
             return (self._root / OWNER_NAME).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def entries(self) -> list[str]:
-        """See `Place`."""
+        """Return the names that are there, without the marker and what an interrupted claim left."""
         try:
             return sorted(path.name for path in self._root.iterdir() if not path.name.startswith(OWNER_NAME))
         except FileNotFoundError:
             return []
 
     def is_there(self) -> bool:
-        """See `Place`."""
+        """Return whether the directory exists."""
         return self._root.is_dir()
 
     def is_checkpoint(self, name: str) -> bool:
-        """See `Place`."""
+        """Return whether an entry is a checkpoint, or of our own making."""
         return name in WORK_DIRS or (self._root / name / MANIFEST_NAME).is_file()
 
     def write(self, text: str, *, replace: bool) -> None:
-        """See `Place`."""
+        """Write the marker; without `replace` that of somebody who was quicker stays."""
         marker = self._root / OWNER_NAME
         temporary = self._root / f"{OWNER_NAME}.{uuid.uuid4().hex}"
         make_dirs(self._disk, self._root)
@@ -311,6 +284,42 @@ class MarkedDirectory:
             with suppress(FileExistsError), marker.open("x") as file:
                 file.write(text)
             self._disk.fsync_file(marker)
+
+
+@final
+class MarkedPrefix:
+    """A prefix of an object store with a marker, as `MarkedDirectory`; methods raise CheckpointError."""
+
+    found = "Give this machine access to it"
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    def __str__(self) -> str:
+        return self._objects.url
+
+    def read(self) -> bytes | None:
+        """Return the marker's content, if there is one."""
+        try:
+            return self._objects.read(OWNER_NAME)
+        except FileNotFoundError:
+            return None
+
+    def entries(self) -> list[str]:
+        """Return the names that are there, without the marker."""
+        return sorted({key.partition("/")[0] for key in self._objects.sizes() if not key.startswith(OWNER_NAME)})
+
+    def is_there(self) -> bool:
+        """Return True: a prefix is there as soon as its bucket is."""
+        return True
+
+    def is_checkpoint(self, name: str) -> bool:
+        """Return whether an entry is a checkpoint."""
+        return f"{name}/{MANIFEST_NAME}" in self._objects.sizes(name)
+
+    def write(self, text: str, *, replace: bool) -> None:
+        """Write the marker; without `replace` that of somebody who was quicker stays."""
+        (self._objects.write if replace else self._objects.create)(OWNER_NAME, text.encode())
 
 
 def listed(names: list[str]) -> str:

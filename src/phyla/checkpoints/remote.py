@@ -5,6 +5,7 @@ import logging
 import os
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias, final
 
@@ -13,7 +14,7 @@ from phyla.checkpoints.cache import Cache
 from phyla.checkpoints.content import MANIFEST_NAME, Manifest, ManifestFile, digests, link_digest, scan
 from phyla.checkpoints.local import LocalCheckpoints, checked, is_name, taken
 from phyla.checkpoints.objects import Objects, each
-from phyla.checkpoints.ownership import OWNER_NAME, Owner, Ownership, listed
+from phyla.checkpoints.ownership import OWNER_NAME, MarkedPrefix, Owner, Ownership, listed
 from phyla.errors import (
     CheckpointCorrupt,
     CheckpointError,
@@ -71,7 +72,13 @@ def local_copy(where: Path | RemotePlace, digest: str | None) -> Path:
     if isinstance(where, Path):
         return where
     root, _, name = where.url.rpartition("/")
-    return RemoteCheckpoints(RemotePlace(root, where.cache)).use(name, digest)
+    return _opened(RemotePlace(root, where.cache)).use(name, digest)
+
+
+@cache
+def _opened(place: RemotePlace) -> "RemoteCheckpoints":
+    # One for all calls, so that each copy is held once.
+    return RemoteCheckpoints(place)
 
 
 def is_there(where: Path | RemotePlace) -> bool:
@@ -101,7 +108,7 @@ class RemoteCheckpoints:
         self._staged: set[str] = set()
         self._began: set[str] = set()
         self.prefix = "000000" if owner is None else owner.prefix
-        self.ownership = None if owner is None else Ownership(_MarkedPrefix(self._objects), owner)
+        self.ownership = None if owner is None else Ownership(MarkedPrefix(self._objects), owner)
 
     def check_owner(self) -> None:
         """See `LocalCheckpoints`."""
@@ -330,10 +337,9 @@ class RemoteCheckpoints:
         self._objects.abort(self._objects.uploads(checked(name)))
 
     def remove_empty(self) -> None:
-        """Remove the marker, if nothing else is there, and an empty directory of copies."""
+        """Remove the marker, if nothing else is there."""
         if not self._entries():
             self._objects.remove([OWNER_NAME])
-        self._cache.remove_empty()
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the committed checkpoints."""
@@ -362,45 +368,6 @@ class RemoteCheckpoints:
 
 def _bytes(size: int | None) -> str:
     return "nothing of that name" if size is None else f"{size} bytes"
-
-
-@final
-class _MarkedPrefix:
-    """A prefix of an object store with a marker; see `Place`."""
-
-    found = "Give this machine access to it"
-
-    def __init__(self, objects: Objects) -> None:
-        self._objects = objects
-
-    def __str__(self) -> str:
-        return self._objects.url
-
-    def read(self) -> bytes | None:
-        """See `Place`."""
-        try:
-            return self._objects.read(OWNER_NAME)
-        except FileNotFoundError:
-            return None
-
-    def entries(self) -> list[str]:
-        """See `Place`."""
-        return sorted({key.partition("/")[0] for key in self._objects.sizes() if not key.startswith(OWNER_NAME)})
-
-    def is_there(self) -> bool:
-        """See `Place`; a prefix is there as soon as its bucket is."""
-        return True
-
-    def is_checkpoint(self, name: str) -> bool:
-        """See `Place`."""
-        return f"{name}/{MANIFEST_NAME}" in self._objects.sizes(name)
-
-    def write(self, text: str, *, replace: bool) -> None:
-        """See `Place`."""
-        if replace:
-            self._objects.write(OWNER_NAME, text.encode())
-        else:
-            self._objects.create(OWNER_NAME, text.encode())
 
 
 Checkpoints: TypeAlias = LocalCheckpoints | RemoteCheckpoints
