@@ -59,7 +59,7 @@ class Objects:
         return self._made[1]
 
     def _file_system(self) -> Any:
-        how: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
+        how: dict[str, Any] = {"use_listings_cache": False}
         try:
             import fsspec
 

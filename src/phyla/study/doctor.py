@@ -33,6 +33,7 @@ EXTRAS = {
     "psycopg": "postgres",
     "tensorboardX": "tensorboard",
     "pyarrow": "parquet",
+    "s3fs": "s3",
     "scikit-learn": "digits",
 }
 PROBLEMS_SHOWN = 3

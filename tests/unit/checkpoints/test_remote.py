@@ -314,6 +314,7 @@ def test_a_store_that_refuses_says_what_to_do(
 ) -> None:
     with answering(status, code) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        S3FileSystem.clear_instance_cache()
         made = opened()
         (made._cache.local.stage("1.1") / "w").write_bytes(b"x")
         for call in (made.names, lambda: made.commit("1.1", step=1, now=0.0), lambda: made.use("2.1")):
@@ -328,6 +329,7 @@ def test_a_store_that_is_out_of_reach(
     opened: Callable[..., RemoteCheckpoints], monkeypatch: pytest.MonkeyPatch, impatient: None
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    S3FileSystem.clear_instance_cache()
     refused(opened().names, CheckpointsAbsent, "Could not connect", "check the network, and AWS_ENDPOINT_URL")
 
 
@@ -357,6 +359,7 @@ def test_without_credentials(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    S3FileSystem.clear_instance_cache()
     refused(opened().names, CheckpointStorageFailed, "credentials", "AWS_PROFILE")
 
 
