@@ -91,8 +91,7 @@ def s3_server() -> Iterator[str]:
 @pytest.fixture
 def s3_bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """An empty bucket on the test server, which this process and its children have access to."""
-    import boto3
-    from s3fs import S3FileSystem
+    from object_store import client
 
     for name, value in {
         "AWS_ENDPOINT_URL": s3_server,
@@ -102,10 +101,8 @@ def s3_bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
         "AWS_EC2_METADATA_DISABLED": "true",
     }.items():
         monkeypatch.setenv(name, value)
-    # It keeps connections that others made with other variables.
-    S3FileSystem.clear_instance_cache()
     bucket = f"bucket-{uuid.uuid4().hex[:12]}"
-    boto3.client("s3").create_bucket(Bucket=bucket)
+    client().create_bucket(Bucket=bucket)
     return bucket
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 from blake3 import blake3
 from s3fs import S3FileSystem
 
+from object_store import client
 from phyla.checkpoints import (
     MANIFEST_NAME,
     Checkpoints,
@@ -66,20 +66,20 @@ class Kept:
         if self.bucket is None:
             root = self.folder / "deep" / "root"
             return {path.relative_to(root).as_posix() for path in root.rglob("*") if not path.is_dir()}
-        found = boto3.client("s3").list_objects_v2(Bucket=self.bucket, Prefix="deep/root/").get("Contents", [])
+        found = client().list_objects_v2(Bucket=self.bucket, Prefix="deep/root/").get("Contents", [])
         return {one["Key"].removeprefix("deep/root/") for one in found}
 
     def read(self, key: str) -> bytes:
         """Return the content of a file."""
         if self.bucket is None:
             return (self.folder / "deep" / "root" / key).read_bytes()
-        body = boto3.client("s3").get_object(Bucket=self.bucket, Key=f"deep/root/{key}")["Body"]
+        body = client().get_object(Bucket=self.bucket, Key=f"deep/root/{key}")["Body"]
         return bytes(body.read())
 
     def put(self, key: str, content: bytes | None) -> None:
         """Change, add or remove a file."""
         if self.bucket is not None:
-            store = boto3.client("s3")
+            store = client()
             if content is None:
                 store.delete_object(Bucket=self.bucket, Key=f"deep/root/{key}")
             else:
@@ -443,7 +443,7 @@ def test_an_upload_that_ends_midway_is_no_checkpoint_and_is_collected(
 
 
 def test_collection_aborts_multipart_uploads_of_that_name_alone(s3_bucket: str, tmp_path: Path) -> None:
-    kept, store = Kept(tmp_path, s3_bucket), boto3.client("s3")
+    kept, store = Kept(tmp_path, s3_bucket), client()
     for key in ("deep/root/1.1/weights", "deep/root/1.10/weights", "deep/elsewhere"):
         store.create_multipart_upload(Bucket=s3_bucket, Key=key)
     checkpoints = kept.open()
@@ -464,7 +464,7 @@ def test_an_upload_that_is_collected_meanwhile_ends_its_trial_and_not_the_study(
 
     async def collected(self: S3FileSystem, method: str, *more: Any, **how: Any) -> Any:
         if method == "complete_multipart_upload":
-            store = boto3.client("s3")
+            store = client()
             for one in store.list_multipart_uploads(Bucket=s3_bucket)["Uploads"]:
                 store.abort_multipart_upload(Bucket=s3_bucket, Key=one["Key"], UploadId=one["UploadId"])
         return await put_part(self, method, *more, **how)

@@ -8,24 +8,24 @@ import time
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
 import phyla
 from command_line import Phyla
 from durability import check_whole, load, run, start
+from object_store import client
 from phyla.errors import PhylaError
 
 MEMBERS, TRIALS = 4, 6
 
 
 def keys(bucket: str) -> set[str]:
-    found = boto3.client("s3").list_objects_v2(Bucket=bucket).get("Contents", [])
+    found = client().list_objects_v2(Bucket=bucket).get("Contents", [])
     return {one["Key"] for one in found}
 
 
 def uploads(bucket: str) -> list[Any]:
-    found: list[Any] = boto3.client("s3").list_multipart_uploads(Bucket=bucket).get("Uploads", [])
+    found: list[Any] = client().list_multipart_uploads(Bucket=bucket).get("Uploads", [])
     return found
 
 

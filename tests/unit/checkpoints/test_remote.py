@@ -13,11 +13,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import boto3
 import fsspec
 import pytest
 from s3fs import S3FileSystem
 
+from object_store import client
 from phyla.checkpoints import Owner, RemoteCheckpoints, RemotePlace, place_of
 from phyla.checkpoints import objects as objects_module
 from phyla.checkpoints.objects import Objects
@@ -267,7 +267,15 @@ def answering(status: int, code: str, methods: str = "GET HEAD PUT POST DELETE")
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def other_store() -> Iterator[None]:
+    """Make connections anew, with other variables than those of other tests."""
+    S3FileSystem.clear_instance_cache()
+    yield
+    S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch, other_store: None) -> None:
     """Try everything once, by a configuration of fsspec as a user may have one."""
     monkeypatch.setattr(objects_module, "PATIENCE_S", 0.0)
     monkeypatch.setattr(S3FileSystem, "retries", 1)
@@ -314,7 +322,6 @@ def test_a_store_that_refuses_says_what_to_do(
 ) -> None:
     with answering(status, code) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        S3FileSystem.clear_instance_cache()
         made = opened()
         (made._cache.local.stage("1.1") / "w").write_bytes(b"x")
         for call in (made.names, lambda: made.commit("1.1", step=1, now=0.0), lambda: made.use("2.1")):
@@ -329,7 +336,6 @@ def test_a_store_that_is_out_of_reach(
     opened: Callable[..., RemoteCheckpoints], monkeypatch: pytest.MonkeyPatch, impatient: None
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    S3FileSystem.clear_instance_cache()
     refused(opened().names, CheckpointsAbsent, "Could not connect", "check the network, and AWS_ENDPOINT_URL")
 
 
@@ -352,14 +358,13 @@ def test_a_store_that_comes_back_gets_what_was_trained(
 
 
 def test_without_credentials(
-    opened: Callable[..., RemoteCheckpoints], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    opened: Callable[..., RemoteCheckpoints], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, other_store: None
 ) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_") and "ENDPOINT" not in name]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    S3FileSystem.clear_instance_cache()
     refused(opened().names, CheckpointStorageFailed, "credentials", "AWS_PROFILE")
 
 
@@ -397,7 +402,7 @@ def test_an_answer_that_was_lost_is_no_other_writer(
     opened: Callable[..., RemoteCheckpoints], s3_bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects = Objects(f"s3://{s3_bucket}/p")
-    boto3.client("s3").put_object(Bucket=s3_bucket, Key="p/one", Body=b"ours")
+    client().put_object(Bucket=s3_bucket, Key="p/one", Body=b"ours")
     assert objects.create("one", b"ours")
     assert not objects.create("one", b"theirs")
     assert objects.read("one") == b"ours"
