@@ -4,6 +4,7 @@ import itertools
 import os
 import sys
 import tempfile
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 
@@ -88,6 +89,38 @@ def slurm(slurm_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
         monkeypatch.setenv(name, value)
     yield slurm_cluster
     slurm_cluster.empty()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """URL of an S3 server that lives as long as this test process."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def s3_bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty bucket on the test server, which this process and its children have access to."""
+    from object_store import client
+
+    for name, value in {
+        "AWS_ENDPOINT_URL": s3_server,
+        "AWS_ACCESS_KEY_ID": "key-of-tests",
+        "AWS_SECRET_ACCESS_KEY": "secret-of-tests",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    bucket = f"bucket-{uuid.uuid4().hex[:12]}"
+    client().create_bucket(Bucket=bucket)
+    return bucket
 
 
 @pytest.fixture

@@ -9,6 +9,9 @@ Attributes:
     PHYLA_TOKEN_FILE: file with that token.
     PHYLA_VERIFY_BYTES: size of the largest checkpoint whose digests are verified before it is used (default
         10**10); of larger ones only names and sizes are.
+    PHYLA_CACHE: directory of this machine's copies of checkpoints that are on an object store (default `cache` in
+        the home).
+    PHYLA_CACHE_BYTES: how many bytes of such copies are kept (default 10**10); those in use come on top.
     PHYLA_FAILPOINT: `name=action[:hit]`, where action is `kill`, `raise` or `exit`; for tests of
         durability only.
     PHYLA_SAVE_EVERY_S: set by the supervisor in worker processes: seconds after which training is
@@ -35,6 +38,7 @@ DEFAULT_HOME = ".phyla"
 SAVE_EVERY = "PHYLA_SAVE_EVERY_S"
 
 DEFAULT_VERIFY_BYTES = 10**10
+DEFAULT_CACHE_BYTES = 10**10
 
 VARIABLES = [
     "PHYLA_HOME",
@@ -42,6 +46,8 @@ VARIABLES = [
     "PHYLA_TOKEN",
     "PHYLA_TOKEN_FILE",
     "PHYLA_VERIFY_BYTES",
+    "PHYLA_CACHE",
+    "PHYLA_CACHE_BYTES",
     "PHYLA_FAILPOINT",
     SAVE_EVERY,
     "PHYLA_WORKER",
@@ -87,11 +93,30 @@ def verify_bytes() -> int:
     Raises:
         ConfigurationError: the environment says something else than a number of bytes.
     """
-    value = os.environ.get("PHYLA_VERIFY_BYTES", "")
+    return _bytes("PHYLA_VERIFY_BYTES", DEFAULT_VERIFY_BYTES)
+
+
+def cache() -> Path | None:
+    """Return the directory of copies of remote checkpoints that the environment names, if it does."""
+    value = os.environ.get("PHYLA_CACHE")
+    return Path(value).expanduser().absolute() if value else None
+
+
+def cache_bytes() -> int:
+    """Return how many bytes of copies of remote checkpoints are kept.
+
+    Raises:
+        ConfigurationError: the environment says something else than a number of bytes.
+    """
+    return _bytes("PHYLA_CACHE_BYTES", DEFAULT_CACHE_BYTES)
+
+
+def _bytes(name: str, default: int) -> int:
+    value = os.environ.get(name, "")
     if not value:
-        return DEFAULT_VERIFY_BYTES
+        return default
     if not value.isdecimal():
-        raise ConfigurationError(f"PHYLA_VERIFY_BYTES={value!r}: must be a number of bytes, such as 10000000000")
+        raise ConfigurationError(f"{name}={value!r}: must be a number of bytes, such as 10000000000")
     return int(value)
 
 

@@ -18,7 +18,7 @@ from phyla.failpoints import EXIT_STATUS, NAMES
 from phyla.records import StudyState
 
 MEMBERS, TRIALS = 4, 12
-OTHERS = ("delete.", "snapshot.", "evaluation.", "watch.", "import.", "change.")
+OTHERS = ("delete.", "snapshot.", "evaluation.", "watch.", "import.", "change.", "upload.")
 """Failpoints that this study never comes to."""
 RARE = ("checkpoint.during_delete", "gc.after_mark")
 """Failpoints that it comes to three times in all, so that one study can be killed there only once."""

@@ -113,10 +113,10 @@ def _options(
         str | None, Option(metavar="URL", help="A service, instead of --storage; or its service.json.")
     ] = None,
     checkpoints: Annotated[
-        Path | None,
+        str | None,
         Option(
-            metavar="DIR",
-            help="All studies' checkpoints.",
+            metavar="DIR|URL",
+            help="All studies' checkpoints: a directory, or s3://bucket/prefix.",
             show_default="checkpoints in --home; else what the file says, or checkpoints in the home",
         ),
     ] = None,

@@ -17,6 +17,7 @@ from phyla.errors import Preempted, UsageError
 from phyla.words import masked
 
 if TYPE_CHECKING:
+    from phyla.checkpoints import RemotePlace
     from phyla.study import Evaluations, Places, Results, Study
 
 EXIT_FAILED = 1
@@ -198,6 +199,6 @@ def _quoted(word: str) -> str:
     return shlex.quote(word)
 
 
-def _relative(path: Path) -> str:
+def _relative(path: "Path | RemotePlace") -> str:
     here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    return str(path.relative_to(here)) if isinstance(path, Path) and path.is_relative_to(here) else str(path)

@@ -312,7 +312,9 @@ def _run_json(one: "Standing") -> dict[str, Any]:
             {
                 **picked(suite, "name", "objective"),
                 "counts": one.evaluations[suite.name],
-                "best": picked(one.best.get(suite.name), "value", "stderr", "checkpoint", "path", "gone", "step")
+                "best": picked(
+                    one.best.get(suite.name), "value", "stderr", "checkpoint", "gone", "step", path="where"
+                )
                 or None,
             }
             for suite in one.suites
@@ -351,7 +353,7 @@ def _run(found: "Evaluations", *, as_json: bool) -> None:
         counts, best = (one.evaluations[suite.name][state] for state in STATES), one.best.get(suite.name)
         told_best: tuple[str | None, ...] = (None, None, None)
         if best is not None:
-            path = f"{shown(str(best.path))}{' (gone)' if best.gone else ''}"
+            path = f"{shown(best.where)}{' (gone)' if best.gone else ''}"
             told_best = (measured(best.value, best.stderr), step(best.step), path)
         suites.append((suite.name, *counts, suite.objective, *told_best))
     numbers = (f">{state}" for state in STATES)

@@ -71,10 +71,10 @@ def best(
 
 def _best_json(found: "Best") -> dict[str, Any]:
     where = found.checkpoint
-    checkpoint = picked(where, "name", "path", "index", "step", "digest", "size_bytes")
+    checkpoint = picked(where, "name", "index", "step", "digest", "size_bytes", path="where")
     return {
         **picked(found, "trial", "member", "values", "metrics"),
-        "checkpoint": {**checkpoint, "found": where.path.exists()},
+        "checkpoint": {**checkpoint, "found": not where.gone},
         "params": found.params.flat(),
     }
 
@@ -100,7 +100,7 @@ def best_lines(results: "Results") -> list[str]:
 def _place(of: "BestCheckpoint | BestEvaluation") -> str:
     from phyla.study.places import shown
 
-    return f"{shown(of.path)}{f', index {of.index}' if of.index else ''}"
+    return f"{shown(of.location)}{f', index {of.index}' if of.index else ''}"
 
 
 def _of_suites(evaluations: "Evaluations", suite: str | None, *, as_json: bool) -> None:
@@ -113,7 +113,7 @@ def _of_suites(evaluations: "Evaluations", suite: str | None, *, as_json: bool) 
             {
                 "run": run,
                 **picked(one, "suite", "metric", "value", "stderr", "values", "trial"),
-                "checkpoint": picked(one, "path", "index", "step", "branch", "gone", name="checkpoint"),
+                "checkpoint": picked(one, "index", "step", "branch", "gone", name="checkpoint", path="where"),
             }
             for one in found.values()
             if one is not None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast, final
 
 from phyla import settings
-from phyla.errors import CheckpointError, CheckpointsAbsent, PhylaError
+from phyla.errors import CheckpointError, PhylaError
 from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState, shown
 from phyla.study.evaluations import Evaluations
 from phyla.study.places import Places, find_study
@@ -34,6 +34,7 @@ EXTRAS = {
     "pandas": "pandas",
     "psycopg": "postgres",
     "tensorboardX": "tensorboard",
+    "s3fs": "s3",
     "scikit-learn": "digits",
 }
 PROBLEMS_SHOWN = 3
@@ -83,8 +84,9 @@ def examine(places: Places, name: str | None = None, *, digests: bool = False) -
             advice = "" if found else f'if you want it: pip install "phyla[{extra}]"'
             yield _ok(f"optional {one}", found or "not installed", advice)
         yield from _directory("home", places.home)
-        if not places.checkpoint_root.is_relative_to(places.home):
-            yield from _directory("checkpoints", places.checkpoint_root)
+        kept = places.checkpoint_root
+        if isinstance(kept, Path) and not kept.is_relative_to(places.home):
+            yield from _directory("checkpoints", kept)
         yield _ok("GPUs", ", ".join(visible_gpus()) or "none visible")
     else:
         find_study(name, places, watched=True)[0].close()
@@ -268,13 +270,14 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
     about = f"study {study.name}"
     root = places.checkpoints(study.name)
     repository = open_checkpoints(store, study.name, root)
-    if known_checkpoints(store, study):
-        try:
+    try:
+        if known_checkpoints(store, study):
             repository.check_owner()
-        except CheckpointsAbsent as error:
-            yield _fail(about, str(error))
-            return
-    names = {*repository.names(), *repository.staged(), *repository.deleting()}
+        committed = {*repository.names()}
+        names = {*committed, *repository.staged(), *repository.deleting()}
+    except CheckpointError as error:
+        yield _fail(about, str(error))
+        return
     with store.reader(study.id) as reader:
         found = sort_out(reader, names, repository.prefix)
         rows = reader.live_checkpoints()
@@ -289,7 +292,7 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
             "phyla leaves them alone",
         ),
         (
-            sorted(name for name in deleted if (root / name).exists()),
+            sorted({*deleted} & committed),
             f"checkpoints that were deleted are in {root} again",
             "the study does not use them and leaves them alone",
         ),

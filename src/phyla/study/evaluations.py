@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 
 from phyla import plugins
+from phyla.checkpoints import RemotePlace, is_there, local_copy, place_of
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Cell, CellStatus, Estimate, GroupValues, Lag, Point, SuiteOutline
 from phyla.evaluation.cells import cell, current_tasks, group_values, lag
@@ -38,12 +39,22 @@ class BestEvaluation:
     stderr: float | None  # its standard error; None if it is not known
     values: dict[str, Estimate]
     checkpoint: str
-    path: Path  # where it is read; a directory or a file
+    location: Path | RemotePlace  # where it is
     step: int  # age of the weights; -1 when it is not known
     branch: int  # 0, and one more each time training was rewound
     index: int  # place within the checkpoint, when it holds several models
     trial: int | None  # the trial that wrote it, in a study
     gone: bool  # whether the checkpoint has vanished, or was collected, since
+
+    @property
+    def path(self) -> Path:
+        """Where it is read, a directory or a file; of one on an object store a copy, downloaded if need be."""
+        return local_copy(self.location, None)
+
+    @property
+    def where(self) -> str:
+        """Its path, or its URL, as text."""
+        return str(self.location)
 
 
 class MatrixRow(NamedTuple):
@@ -163,10 +174,13 @@ class Evaluations:
             )
         # A study's is in its directory, another is its snapshot or the original.
         known = self._run.config.get("checkpoints")
-        path = (Path(str(known)) if known else self.places.checkpoints(self.name)) / seen.name
+        path: Path | RemotePlace
+        path = (
+            place_of(str(known), self.places.home) if known else self.places.checkpoints(self.name)
+        ) / seen.name
         if seen.path:
             path = Path(seen.path)
-            if not path.exists() and len(seen.paths) == 1 and self._run.location:
+            if not is_there(path) and len(seen.paths) == 1 and self._run.location:
                 path = Path(self._run.location) / seen.paths[0]
         measured = found[outline.objective]
         return BestEvaluation(
@@ -176,12 +190,12 @@ class Evaluations:
             stderr=measured.stderr,
             values=dict(found),
             checkpoint=seen.name,
-            path=path,
+            location=path,
             step=seen.step,
             branch=seen.branch,
             index=seen.index,
             trial=seen.trial,
-            gone=not path.exists(),
+            gone=not is_there(path),
         )
 
     def lag(self) -> list[Lag]:

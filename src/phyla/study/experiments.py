@@ -163,7 +163,7 @@ class Experiments:
             except StudyFailed as error:
                 failed = str(error)
             results = made.results()
-            outcome = self._outcome(results, LocalCheckpoints(made.places.checkpoints(made.name)), failed, keep)
+            outcome = self._outcome(results, LocalCheckpoints(home / "checkpoints" / made.name), failed, keep)
         results._store.close()
         shutil.rmtree(home, ignore_errors=True)
         return outcome

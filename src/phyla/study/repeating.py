@@ -11,6 +11,7 @@ import numpy as np
 
 from phyla import plugins
 from phyla.arguments import check_integer
+from phyla.checkpoints import local_copy
 from phyla.controller import from_config, known_to
 from phyla.errors import ConfigurationError, NotImportable, StudyChanged, StudyNotFound
 from phyla.lineage import Lineage
@@ -313,7 +314,7 @@ class _Found:
         row = self.rows.get(trial.checkpoint or "")
         if row is None or row.state is not CheckpointState.LIVE:
             return None
-        path = self.places.checkpoints(self.name) / row.name
+        path = local_copy(self.places.checkpoints(self.name) / row.name, row.digest)
         return StartFrom(path, step=row.step, index=trial.checkpoint_index, digest=row.digest)
 
 

@@ -443,6 +443,8 @@ def tell(
         for session, completion in zip(sessions, completions, strict=True):
             session.give_back(completion.reports)
         raise
+    for session in sessions:
+        session.release()
     # The trials count already; if this fails, the next ask ends the study.
     with contextlib.suppress(StoreError):
         if finished(client):
@@ -459,6 +461,7 @@ def tell_failed(client: LocalClient, trials: Sequence[Trial], error: str) -> Non
     lost: LeaseLost | None = None
     for session in map(session_of, trials):
         session.discard()
+        session.release()
         try:
             client.fail(Failure(job=session.id, token=session.trial.token, error=error, timings=session.timings()))
         except LeaseLost as gone:

@@ -46,7 +46,7 @@ class Study:
         seed: root of all randomness.
         home: directory for everything; by default `.phyla`, or what `PHYLA_HOME` says.
         storage: URL of the store, such as `postgresql://user@host/db`; by default SQLite in the home.
-        checkpoints: directory for checkpoints; by default in the home.
+        checkpoints: directory for checkpoints, or a URL such as `s3://bucket/prefix`; by default in the home.
         suites: what is evaluated on every checkpoint; with `FromSuite` one of them gives the fitness.
         stopping: a rule, or several, that may stop a running trial early, such as `MedianStopping(min_steps=100)`.
         start_from: checkpoints that exist, as paths or `StartFrom(path, ...)`, at most one per member: member i

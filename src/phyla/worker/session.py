@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.arguments import nearest
-from phyla.checkpoints import LocalCheckpoints, attempt_name
+from phyla.checkpoints import Checkpoints, attempt_name
 from phyla.client import Client
 from phyla.errors import CheckpointCorrupt, CheckpointMissing, ConfigurationError, LeaseLost, StateError
 from phyla.machine import Completion, Failure
@@ -69,7 +69,7 @@ class Session:
 
     record: TrialRecord
     client: Client
-    repository: LocalCheckpoints
+    repository: Checkpoints
     _: KW_ONLY
     metrics: Sequence[str]
     work_root: Path
@@ -347,6 +347,10 @@ class Session:
             self._timings = self.watch.take()
         return self._timings
 
+    def release(self) -> None:
+        """Say that nobody reads what training started from any more."""
+        self.repository.release(*(one.name for one in (self.parent, self.progress) if one is not None))
+
     def discard(self) -> None:
         """Remove what was staged and not committed."""
         if self._staged is not None:
@@ -355,7 +359,7 @@ class Session:
 
 
 def unusable_start(
-    record: TrialRecord, client: Client, repository: LocalCheckpoints, *, again: bool = False
+    record: TrialRecord, client: Client, repository: Checkpoints, *, again: bool = False
 ) -> Failure | None:
     """Return the failure to hand in if a checkpoint that a trial starts from cannot be used; None if all can.
 
