@@ -6,6 +6,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from command_line import Phyla
 from phyla.plugins import STUDY_MODULE
+from ray_nodes import ray_nodes
 
 # The same examples every time, however busy the machine is; `--hypothesis-profile default` draws others.
 settings.register_profile(
@@ -71,6 +73,13 @@ def make_postgres_url(postgres_server: str) -> Iterator[Callable[[], str]]:
 def postgres_url(make_postgres_url: Callable[[], str]) -> str:
     """URL of an empty schema on the test server."""
     return make_postgres_url()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    """A Ray cluster of two nodes; tests that use it are of the group `ray`, so that only one process starts it."""
+    with ray_nodes() as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -19,12 +19,14 @@ from pools import Signs, until
 AWKWARD = "a b'c\"d\n$HOME `e` \\ %j é;#"
 """What no shell may read as anything but text."""
 
-LAUNCHERS = ["local"]
+LAUNCHERS = ["local", pytest.param("ray", marks=pytest.mark.xdist_group("ray"))]
 MakePool = Callable[..., Pool]
 
 
 @pytest.fixture(params=LAUNCHERS)
 def launcher(request: pytest.FixtureRequest) -> Launcher:
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
     return launcher_named(request.param)
 
 
