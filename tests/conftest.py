@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from command_line import Phyla
 from phyla.plugins import STUDY_MODULE
 from ray_nodes import ray_nodes
+from slurm_cluster import Cluster, cluster
 
 # The same examples every time, however busy the machine is; `--hypothesis-profile default` draws others.
 settings.register_profile(
@@ -80,6 +81,22 @@ def ray_cluster() -> Iterator[Any]:
     """A Ray cluster of two nodes; tests that use it are of the group `ray`, so that only one process starts it."""
     with ray_nodes() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster() -> Iterator[Cluster]:
+    """A Slurm cluster that lives as long as this test process; its tests are in the xdist group `slurm`."""
+    with cluster() as found:
+        yield found
+
+
+@pytest.fixture
+def slurm(slurm_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """A Slurm cluster without jobs, which Slurm's commands speak to."""
+    for name, value in slurm_cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    yield slurm_cluster
+    slurm_cluster.empty()
 
 
 @pytest.fixture

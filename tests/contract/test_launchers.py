@@ -19,14 +19,15 @@ from pools import Signs, until
 AWKWARD = "a b'c\"d\n$HOME `e` \\ %j é;#"
 """What no shell may read as anything but text."""
 
-LAUNCHERS = ["local", pytest.param("ray", marks=pytest.mark.xdist_group("ray"))]
+LAUNCHERS = ["local", *(pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("ray", "slurm"))]
 MakePool = Callable[..., Pool]
 
 
 @pytest.fixture(params=LAUNCHERS)
 def launcher(request: pytest.FixtureRequest) -> Launcher:
-    if request.param == "ray":
-        request.getfixturevalue("ray_cluster")
+    for name, fixture in (("ray", "ray_cluster"), ("slurm", "slurm")):
+        if request.param == name:
+            request.getfixturevalue(fixture)
     return launcher_named(request.param)
 
 
@@ -120,13 +121,20 @@ def test_pools_are_apart(launcher: Launcher, make_pool: MakePool, signs: Signs) 
 def test_text_arrives_as_it_is(launcher: Launcher, make_pool: MakePool, signs: Signs, tmp_path: Path) -> None:
     directory = tmp_path / AWKWARD
     directory.mkdir()
-    pool = make_pool(
-        AWKWARD, called=AWKWARD, workers=1, environment={"VALUE": AWKWARD}, directory=directory, time_limit_s=600.0
-    )
+    more = {"environment": {"VALUE": AWKWARD}, "directory": directory}
+    pool = make_pool(AWKWARD, called=AWKWARD.replace("\\", ""), workers=1, **more)
     launcher.start(pool)
     (told,) = signs.until_up(1)
-    assert told["arguments"][:5] == [AWKWARD, "--workers", "1", "--time-limit", "600s"]
+    assert told["arguments"][:3] == [AWKWARD, "--workers", "1"]
     assert (told["value"], told["directory"]) == (AWKWARD, str(directory))
+
+
+def test_workers_know_how_long_they_may_last(launcher: Launcher, make_pool: MakePool, signs: Signs) -> None:
+    launcher.start(make_pool(workers=1, time_limit_s=3600.0))
+    (told,) = signs.until_up(1)
+    words = told["arguments"]
+    limit = words[words.index("--time-limit") + 1]
+    assert 3300 < float(limit.removesuffix("s")) <= 3600
 
 
 def test_it_says_where_the_output_is(launcher: Launcher, make_pool: MakePool, signs: Signs) -> None:

@@ -37,6 +37,7 @@ SCRIPT = re.compile(r"^```sh\n(# (\w+\.sh)\n.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NOT_OURS = [
     *("-W", "ignore:`isinstance(treespec, LeafSpec)` is deprecated:FutureWarning"),  # Lightning with PyTorch 2.13
+    *("-W", "ignore:The `srun` command is available on your system"),  # Lightning, where Slurm is installed
     *("-W", "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"),  # Keras 3.15
 ]
 RUNNER = "import runpy, sys\nfor path in sys.argv[1:]:\n    runpy.run_path(path, run_name='__main__')\n"

@@ -168,7 +168,7 @@ def _number(pool: Pool, option: str, default: int) -> int:
 
 
 @final
-class KubernetesLauncher:
+class Kubernetes:
     """Places workers in a Kubernetes cluster, by `kubectl`."""
 
     def start(self, pool: Pool) -> None:

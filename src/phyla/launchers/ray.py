@@ -91,7 +91,7 @@ class Command:
 
 
 @final
-class RayLauncher:
+class Ray:
     """Places workers on the nodes of a Ray cluster."""
 
     def start(self, pool: Pool) -> None:

@@ -1,0 +1,150 @@
+"""A real Slurm cluster of one node on this machine: munge, slurmctld and slurmd, in a folder of its own."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pools import until
+
+CONFIGURATION = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+MailProg=/bin/true
+SlurmUser=root
+SlurmdUser=root
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
+CryptoType=crypto/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerType=sched/backfill
+SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
+SlurmdParameters=config_overrides
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+KillWait={kill_wait_s}
+MinJobAge=2
+InactiveLimit=0
+ReturnToService=2
+NodeName=node NodeHostname={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
+PartitionName=requeue Nodes=node Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=5 MaxTime=60 State=UP
+PartitionName=cancel Nodes=node PriorityTier=1 PreemptMode=CANCEL GraceTime=5 MaxTime=60 State=UP
+PartitionName=abrupt Nodes=node PriorityTier=1 PreemptMode=CANCEL MaxTime=60 State=UP
+PartitionName=urgent Nodes=node PriorityTier=9 PreemptMode=OFF MaxTime=60 State=UP
+"""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that runs; `environment` makes Slurm's commands speak to it."""
+
+    folder: Path
+    environment: Mapping[str, str]
+
+    def call(self, *words: str) -> str:
+        """Run one of Slurm's commands and return what it prints."""
+        done = subprocess.run(
+            words, env={**os.environ, **self.environment}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def empty(self) -> None:
+        """Cancel everything, and wait until the node is free."""
+        self.call("scancel", "--me", "--quiet")
+        until(lambda: not self.call("squeue", "-h"), "no job is left")
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+@contextlib.contextmanager
+def cluster() -> Iterator[Cluster]:
+    """Run a cluster, and end it with all its jobs."""
+    # The path of a socket may be 107 bytes long.
+    with tempfile.TemporaryDirectory(prefix="slurm") as made, contextlib.ExitStack() as stack:
+        folder = Path(made)
+        folder.chmod(0o755)
+        (folder / "state").mkdir()
+        (folder / "spool").mkdir()
+        key = folder / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o400)
+        told = CONFIGURATION.format(folder=folder, ports=_free_ports(2), host=socket.gethostname(), kill_wait_s=2)
+        (folder / "slurm.conf").write_text(told)
+        environment = {"SLURM_CONF": str(folder / "slurm.conf")}
+        daemons = {
+            "munged": [
+                *("munged", "--foreground", "--force", f"--key-file={key}", f"--socket={folder}/munge.socket"),
+                *(f"--pid-file={folder}/munged.pid", f"--log-file={folder}/munged.log"),
+                *(f"--seed-file={folder}/munged.seed", "--num-threads=2"),
+            ],
+            "slurmctld": ["slurmctld", "-D", "-i"],
+            "slurmd": ["slurmd", "-D", "-N", "node"],
+        }
+        found = Cluster(folder, environment)
+        path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"])
+        for name, words in daemons.items():
+            with open(folder / f"{name}.out", "w") as output:
+                daemon = subprocess.Popen(
+                    words,
+                    env={**os.environ, **environment, "PATH": path},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+            stack.callback(daemon.wait)
+            stack.callback(daemon.kill if name != "munged" else daemon.terminate)
+            if name == "munged":
+                until((folder / "munge.socket").exists, "munge answers")
+            elif name == "slurmctld":
+                until(lambda: _answers(found), "slurmctld answers", 20)
+        try:
+            until(lambda: _idle(found), "the node is ready", 20)
+        except AssertionError as error:
+            logs = [file.read_text()[-3000:] for file in folder.glob("*.[lo][ou][gt]")]
+            raise AssertionError("\n".join([str(error), *logs])) from error
+        stack.callback(found.empty)
+        yield found
+
+
+def _answers(found: Cluster) -> bool:
+    ping = ["scontrol", "ping"]
+    return not subprocess.run(
+        ping, env={**os.environ, **found.environment}, capture_output=True, check=False
+    ).returncode
+
+
+def _idle(found: Cluster) -> bool:
+    done = subprocess.run(
+        ["sinfo", "-h", "-o", "%T"],
+        env={**os.environ, **found.environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.split() == ["idle"] * 3 or "idle" in done.stdout.split()
