@@ -10,26 +10,28 @@ from typing import Any
 
 ADDRESS = "127.0.0.2"
 """Ray takes 127.0.0.1 for the address of this machine in its network."""
+QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_timeout_ms": 5000}
+"""A lost node is noticed within seconds."""
 STORE_BYTES = 80 * 2**20
 """The least that Ray allows."""
 
 
 def node(**more: Any) -> dict[str, Any]:
     """Return what a small node has."""
-    return {"node_ip_address": ADDRESS, "object_store_memory": STORE_BYTES, "num_cpus": 2, **more}
+    return {"node_ip_address": ADDRESS, "object_store_memory": STORE_BYTES, "num_cpus": 1, "num_gpus": 1, **more}
 
 
 @contextmanager
 def ray_nodes() -> Iterator[Any]:
     """Start two nodes; their address is in RAY_ADDRESS meanwhile."""
     folder = tempfile.mkdtemp(prefix="ray")  # pytest's own are too long for the names of sockets
-    settings = {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    settings = {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
     before = {name: os.environ.get(name) for name in (*settings, "RAY_ADDRESS")}
     os.environ.update(settings)
     from ray.cluster_utils import Cluster
 
     logging.getLogger("ray").setLevel(logging.ERROR)
-    cluster = Cluster(initialize_head=True, head_node_args=node(include_dashboard=False))
+    cluster = Cluster(initialize_head=True, head_node_args=node(include_dashboard=False, _system_config=QUICK))
     try:
         cluster.add_node(**node())
         os.environ["RAY_ADDRESS"] = cluster.address

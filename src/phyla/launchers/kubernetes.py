@@ -25,9 +25,7 @@ CALL_S = 60.0
 """Seconds that the cluster has to answer `kubectl`."""
 FAILURES = 3
 """Failures for each worker before a Job gives up; preemptions are none."""
-EXIT_USAGE = 2
-"""A worker's file or command line is wrong: trying again would not help."""
-EXIT_PREEMPTED = 75
+EXIT_USAGE, EXIT_PREEMPTED = 2, 75
 DNS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 NAME_LETTERS = 48
 """Names of Jobs have at most 63 letters, of which the pool's identity takes some."""

@@ -5,7 +5,9 @@ when the process that started them ends.
 """
 
 import contextlib
+import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -25,7 +27,6 @@ ANSWER_S = 10.0
 GONE_S = 30.0
 """Seconds that Ray has to end actors, besides the grace of their commands."""
 LOGS = "worker-*.log"
-_POLL_S = 0.1
 _WITH_PARENT = """
 import ctypes, os, signal, sys
 if sys.platform == "linux":
@@ -69,8 +70,6 @@ class Command:
             self._process.kill()
 
     def _run(self) -> None:
-        import os
-
         import ray
 
         try:
@@ -145,7 +144,7 @@ class Ray:
             while left := _actors(ray, pool):
                 if time.monotonic() > ends_at:
                     raise LauncherFailed(f"Ray has not ended these actors within {GONE_S:g} s: {', '.join(left)}")
-                time.sleep(_POLL_S)
+                time.sleep(0.1)
 
     def logs(self, pool: Pool) -> str:
         """Return the pattern of their logs, or where Ray shows what nodes print that do not see the folder."""
@@ -172,21 +171,19 @@ def _connected(pool: Pool) -> Iterator[tuple[Any, list[str]]]:
     except ImportError as error:
         raise ConfigurationError(f"launcher 'ray' needs Ray: pip install 'phyla[ray]' ({error})") from error
     address, ours = pool.options.get("address", "auto"), not ray.is_initialized()
+    if address == "local":
+        raise ConfigurationError("address=local: such a Ray would end at once; start one with `ray start --head`")
     handler = signal.getsignal(signal.SIGTERM)
     try:
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        if ours and port.isdecimal():
+            socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()  # Ray would try for minutes
         if ours:
             ray.init(address=address, configure_logging=False, log_to_driver=False)
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, handler)  # Ray set one of its own
         yield ray, _actors(ray, pool)
-    except (
-        ConnectionError,
-        ImportError,
-        RuntimeError,
-        TimeoutError,
-        ValueError,
-        ray.exceptions.RayError,
-    ) as error:
+    except (OSError, ImportError, RuntimeError, ValueError, SystemExit, ray.exceptions.RayError) as error:
         raise LauncherFailed(
             f"Ray at {address!r} cannot be used: {error}. Start one with `ray start --head`, or say where it is: "
             "--launcher-option address=HOST:6379, or address=ray://HOST:10001 from outside its network"
