@@ -23,10 +23,12 @@ from phyla.cli.init import init
 from phyla.cli.maintenance import change, delete, doctor, gc, stop
 from phyla.cli.output import show as print
 from phyla.cli.output import visible
-from phyla.cli.run import replay, run, watch, worker
+from phyla.cli.pools import down, up, workers
+from phyla.cli.run import replay, run, watch
 from phyla.cli.simulate import simulate
 from phyla.cli.status import status
 from phyla.cli.trials import best, trials
+from phyla.cli.worker import worker
 from phyla.errors import PhylaError, UsageError
 
 
@@ -64,6 +66,7 @@ app = typer.Typer(
 
 PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run": (init, check, run, worker, watch, change, stop, replay, simulate),
+    "Run on many machines": (up, down, workers),
     "Look": (status, best, trials, evaluations, compare, report, export),
     "Look after": (gc, delete, doctor),
 }

@@ -77,11 +77,19 @@ TimeLimit: TypeAlias = Annotated[
     Option(
         parser=seconds,
         metavar="TIME",
-        help="Stop after this time, as 4h, with exit status 75; begin nothing that would not end in time.",
+        help="Stop after this time, as 4h, with exit status 75; begin nothing that would not end in time. With "
+        "--launcher: the time of each worker.",
     ),
 ]
 SaveEvery: TypeAlias = Annotated[
     Any, Option(parser=seconds, metavar="TIME", help="Ask training to save its progress so often, as 10m.")
+]
+LauncherOptions: TypeAlias = Annotated[
+    list[str] | None,
+    Option(
+        metavar="NAME=VALUE",
+        help="For the launcher: cpus=4, memory=16G, or what it alone knows, as partition=gpu; several times.",
+    ),
 ]
 StopSignal: TypeAlias = Annotated[
     str | None, Option(metavar="SIGNAL", help="A signal that stops it as SIGTERM does, such as USR1.")

@@ -1,4 +1,4 @@
-"""`phyla run`, `phyla worker`, `phyla watch` and `phyla replay`: what starts workers."""
+"""`phyla run`, `phyla watch` and `phyla replay`: what runs studies."""
 
 import shlex
 import sys
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
-from phyla.cli.live import ChangeDisplay, StudyDisplay, progress_line
+from phyla.cli.live import ChangeDisplay, StudyDisplay
 from phyla.cli.options import again, command
 from phyla.cli.output import picked, print_json, print_table
 from phyla.cli.output import show as print
@@ -58,9 +58,29 @@ def run(
     overwrite: Annotated[
         str | None, Option(metavar="NAME", help="Delete what study NAME stored; start anew.")
     ] = None,
+    launcher: Annotated[
+        str | None,
+        Option(
+            metavar="NAME", help="Where the workers run: local or slurm; by default they are children of this."
+        ),
+    ] = None,
+    launcher_option: options.LauncherOptions = None,
 ) -> None:
     """Run a study, or resume it, until it ends. Ctrl-C stops it; running it again resumes it."""
+    from phyla.cli.pools import pool_of
     from phyla.study import replicates as replicates_of
+
+    if launcher is None and launcher_option:
+        raise UsageError(f"--launcher-option {launcher_option[0]}: give --launcher, too")
+    if launcher is not None:
+        for option, given in (
+            ("--evaluators", evaluators),
+            ("--eval-gpus", eval_gpus),
+            ("--stall-timeout", stall_timeout),
+            ("--yield-at-report", yield_at_report),
+        ):
+            if given:
+                raise UsageError(f"{option} is for workers of this process; leave it out with --launcher")
 
     with options.interruptible(lambda: f"Interrupted. Resume it with: {again()}"):
         chosen = chosen_study(ctx, file, study)
@@ -85,7 +105,21 @@ def run(
         for index, one in enumerate(replicates_of(chosen, replicates) if replicates else [chosen], start=1):
             if replicates:
                 print(f"replicate {index} of {replicates}: {one.name}", flush=True)
-            if time_limit is not None:
+            if launcher is not None:
+                how["pool"] = pool_of(
+                    [file],
+                    one.places,
+                    name=one.name,
+                    study=one.name,
+                    workers=workers,
+                    launcher=launcher,
+                    launcher_options=launcher_option,
+                    kinds=kinds,
+                    gpus_per_worker=gpus_per_worker,
+                    time_limit=time_limit,
+                    save_every=save_every,
+                )
+            elif time_limit is not None:
                 how["time_limit_s"] = max(1.0, time_limit - (time.monotonic() - began))
             hint = "" if replicates else f"check your training function with: phyla check {shlex.quote(str(file))}"
             scored = _run(one, workers, hint, **how) and scored
@@ -93,69 +127,6 @@ def run(
             print(f"compare them with: {command('compare', chosen.name, chosen.places)}")
     if not scored:
         raise Exit(options.EXIT_FAILED)
-
-
-def worker(
-    ctx: Context,
-    files: Annotated[
-        list[str],
-        Argument(
-            metavar="FILE...",
-            help="The study file; or the suite files of a watched run (file.py, file.py:name, module:name, "
-            "file.toml); or the name of a watched run all of whose parts are registered plug-ins.",
-        ),
-    ],
-    workers: options.Workers = 2,
-    kinds: options.Kinds = options.BOTH,
-    study: Annotated[str | None, Option(help="Name of the study or watched run, if the file has several.")] = None,
-    gpus_per_worker: options.Gpus = "auto",
-    time_limit: options.TimeLimit = None,
-    save_every: options.SaveEvery = None,
-    stop_signal: options.StopSignal = None,
-    gin: options.Gin = None,
-) -> None:
-    """Add workers to a study or to watched runs until they end; never make or change one. Ctrl-C stops them.
-
-    Functions and commands come from the file, never from the store. A file that differs from what is stored is
-    refused, with what differs.
-    """
-    from phyla.study.files import load_studies
-    from phyla.study.watching import evaluate
-
-    file = Path(files[0])
-    with options.interruptible(lambda: "interrupted; the study goes on without these workers"):
-        if len(files) == 1 and file.suffix in (".py", ".toml") and load_studies(file):
-            chosen = chosen_study(ctx, file, study)
-            with StudyDisplay(chosen.name) as display:
-                results = chosen.work(
-                    workers,
-                    kinds=options.listed(kinds),
-                    gpus_per_worker=gpus_per_worker,
-                    stop_signal=stop_signal,
-                    time_limit_s=time_limit,
-                    save_every_s=save_every,
-                    on_progress=display.progressed,
-                    on_interrupt=display.interrupted,
-                )
-            progress = results.progress()
-            print(f"{chosen.name} is {progress.study.state}: {progress_line(progress)}")
-            return
-        # A word that names neither a file nor a module names a run.
-        named = len(files) == 1 and ":" not in files[0] and file.suffix not in (".py", ".toml")
-        with ChangeDisplay({}) as changes:
-            watched = evaluate(
-                files if named else [study] if study is not None else [],
-                () if named else files,
-                workers,
-                gpus_per_worker=gpus_per_worker,
-                gin_bindings=gin or (),
-                stop_signal=stop_signal,
-                time_limit_s=time_limit,
-                on_change=changes.show,
-                on_interrupt=changes.interrupted,
-                **options.where(ctx),
-            )
-    raise Exit(_finish(watched, as_json=False))
 
 
 def watch(
@@ -252,7 +223,7 @@ def watch(
             on_change=display.show,
             on_interrupt=display.interrupted,
         )
-    raise Exit(_finish(watched, as_json=as_json))
+    raise Exit(finish(watched, as_json=as_json))
 
 
 def replay(
@@ -405,7 +376,7 @@ def _print_plan(rows: "list[Planned]", workers: int, *, as_json: bool) -> None:
     print(f"{counted(sum(row.cells for row in rows), 'shard')} would be computed{total}{rest}")
 
 
-def _finish(watched: "Watched", *, as_json: bool) -> int:
+def finish(watched: "Watched", *, as_json: bool) -> int:
     """Print how it ended and return the exit status: 1 if an evaluation is missing."""
     missing = watched.missing
     if as_json:

@@ -82,7 +82,7 @@ def _script(pool: Pool) -> str:
     for name, value in pool.options.items():
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or name in OURS:
             raise ConfigurationError(
-                f"launcher 'slurm' has no option {name!r}; it takes those of sbatch, such as partition=gpu, but not "
+                f"launcher 'slurm' has no option {name!r}; it takes those of sbatch, as partition=gpu, except "
                 f"those that phyla sets: {', '.join(OURS)}. For these there are --workers, --gpus-per-worker, "
                 "--time-limit, and the options cpus=4 and memory=16G"
             )
@@ -102,8 +102,8 @@ def _script(pool: Pool) -> str:
     if pool.time_limit_s is not None:
         if pool.time_limit_s < SHORTEST_S:
             raise ConfigurationError(
-                f"time limit {pool.time_limit_s:g} s: Slurm asks workers to save {AHEAD_S} to {AHEAD_S + 60} s before "
-                f"the end, so give at least {SHORTEST_S / 60:g} minutes"
+                f"time limit {pool.time_limit_s:g} s: Slurm asks workers to save {AHEAD_S} to {AHEAD_S + 60} s "
+                f"before the end, so give at least {SHORTEST_S / 60:g} minutes"
             )
         options.append(f"--time={pool.time_limit_s // 60:.0f}")
     for name in pool.environment:

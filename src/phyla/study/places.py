@@ -79,6 +79,11 @@ class Places:
         return self.home / "watch" / f"{study}.lock"
 
     @property
+    def pools(self) -> Path:
+        """Directory of the pools of workers."""
+        return self.home / "pools"
+
+    @property
     def locks(self) -> Path | None:
         """Directory of the locks of launches; None where no other process can see the store."""
         return None if self.storage == "memory://" else self.home / "locks"

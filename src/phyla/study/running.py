@@ -16,14 +16,17 @@ from phyla.errors import (
     CheckpointsAbsent,
     CheckpointStorageFailed,
     ConfigurationError,
+    LauncherFailed,
     LeaseLost,
     NoFitness,
     Preempted,
+    StateError,
     StoreError,
     StudyChanged,
     StudyFailed,
 )
-from phyla.launchers import Gpus, Term, WorkerSpec, gpu_environments, visible_gpus
+from phyla.launchers import Gpus, Pool, Term, WorkerSpec, gpu_environments, visible_gpus
+from phyla.launchers.pools import PoolRun
 from phyla.launchers.process import population_worker
 from phyla.launchers.spec import PERSON, seen_gpus
 from phyla.launchers.supervisor import Supervisor
@@ -57,6 +60,7 @@ class Crew:
     evaluators: int = 0
     kinds: Sequence[str] = ("evaluate",)
     gpus_per_worker: Gpus
+    placed: Pool | None = None  # Workers that a launcher places, instead of processes of this one.
     gpus: Sequence[str] | None = None
     eval_gpus: Sequence[str] | None = None
     stall_timeout_s: float | None = None
@@ -70,6 +74,8 @@ class Crew:
     @cached_property
     def environments(self) -> Sequence[Mapping[str, str]]:
         """Environment variables of each worker process; those of the evaluators come last."""
+        if self.placed is not None:
+            return ()
         each, evaluating = self.gpus_per_worker, self.eval_gpus
         if evaluating is None:
             return gpu_environments(self.workers + self.evaluators, each, self.gpus)
@@ -139,6 +145,7 @@ def work(
     launch: Launch,
     logs: Path,
     lease_s: float,
+    progress: Callable[[], int] = lambda: 0,
     on_tick: Callable[[], None],
 ) -> bool:
     """Work on studies of any kind until they end; return False when a person interrupted it.
@@ -148,6 +155,16 @@ def work(
     can handle signals; in another one they stay as they are.
     """
     term = crew.term
+    if crew.placed is not None:
+        return PoolRun(
+            client=client,
+            pool=crew.placed,
+            term=term,
+            progress=progress,
+            on_loss=partial(take_back, client, launch),
+            on_tick=on_tick,
+            on_interrupt=crew.on_interrupt,
+        ).run()
     spec = replace(spec, stop_signal=term.stop_signal)
     if term.limit_s is not None:
         spec = replace(spec, stops_at=term.stops_at, run_s=term.limit_s)
@@ -239,7 +256,13 @@ def run_study(study: "Study", client: LocalClient, crew: Crew) -> Results:
             client.recover()
             if results.state is StudyState.COMPLETED:
                 verify_best(client)
-        except (CheckpointsAbsent, CheckpointStorageFailed) as error:
+        except (
+            CheckpointsAbsent,
+            CheckpointStorageFailed,
+            ConfigurationError,
+            LauncherFailed,
+            StateError,
+        ) as error:
             _stop(client, launch, str(error))
             raise
         except Preempted as error:
@@ -295,7 +318,12 @@ def _train(
         environment=tracking or {},
     )
     here = partial(population_worker, client, study.rules, study.train, study.setup, renew_s=lease_s / 3)
-    return work(client, crew, spec, here, launch=launch, logs=places.logs(name), lease_s=lease_s, on_tick=tick)
+
+    def done() -> int:
+        return results.counts().get("completed", 0) + len(results.evaluating())
+
+    where = places.logs(name)
+    return work(client, crew, spec, here, launch=launch, logs=where, lease_s=lease_s, progress=done, on_tick=tick)
 
 
 def _stop(client: LocalClient, launch: Launch, why: str) -> None:

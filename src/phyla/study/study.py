@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from phyla.client import LocalClient
     from phyla.evaluation import Suite
     from phyla.integrations.trackers import Tracker
-    from phyla.launchers import Gpus
+    from phyla.launchers import Gpus, Pool
     from phyla.worker import Launch, Trial, WorkerContext
 
 LEASE_S = 60.0
@@ -151,6 +151,7 @@ class Study:
         save_every_s: float | None = None,
         overwrite: bool = False,
         trackers: "Sequence[str | Tracker]" = (),
+        pool: "Pool | None" = None,
         on_progress: Callable[[Results], None] | None = None,
         on_interrupt: Callable[[], None] = lambda: None,
     ) -> Results:
@@ -174,6 +175,7 @@ class Study:
             overwrite: delete what is stored of this study, its trials and its checkpoints, and start anew.
             trackers: where to log metrics, hyperparameters, lineage and evaluations: `tensorboard`, `wandb` or
                 `mlflow`, perhaps with a place as in `tensorboard=DIR`, `wandb=PROJECT`, `mlflow=URI`.
+            pool: workers that a launcher places, instead of processes of this one; see `phyla.launchers.Pool`.
             on_progress: called many times a second in this process; with `workers=0` between trials.
             on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
 
@@ -182,6 +184,7 @@ class Study:
             StudyChanged: the study has other settings, or was given others meanwhile; see `change`.
             NotImportable: worker processes could not find `train`; the message shows the way out.
             StateError: it is to be overwritten while others are at work on it; nothing was deleted.
+            LauncherFailed: what runs the workers of the pool failed, or cannot be reached.
             StudyFailed: the study stopped itself; the message says what to do.
             CheckpointsAbsent: the directory of its checkpoints is not there, or is not its own.
             KeyboardInterrupt: a person stopped it; run it again to resume. `phyla.errors.Preempted`, which is one,
@@ -194,6 +197,7 @@ class Study:
 
         crew = Crew(
             workers=workers,
+            placed=pool,
             evaluators=evaluators or len(eval_gpus or ()),
             kinds=tuple(kinds) if eval_gpus is None else ("train",),
             gpus_per_worker=gpus_per_worker,
@@ -207,7 +211,8 @@ class Study:
             on_interrupt=on_interrupt,
         )
         crew.check_study(self)
-        check_tasks(self.rules.suites if "evaluate" in kinds or evaluators else (), crew.pool)
+        if pool is None:
+            check_tasks(self.rules.suites if "evaluate" in kinds or evaluators else (), crew.pool)
         self._set_lease(lease_s)
         if overwrite:
             self.config(portable=bool(workers))  # Raises before anything is deleted.

@@ -6,8 +6,8 @@ import typer.main
 from command_line import Phyla
 from phyla.cli.app import PANELS, app
 
-COMMANDS = 19
-OPTIONS = 115
+COMMANDS = 22
+OPTIONS = 129
 
 
 def test_there_are_few_commands_and_options() -> None:
