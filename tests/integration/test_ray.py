@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,43 +10,14 @@ from typing import Any
 import psutil
 import pytest
 
-from forked import Forked
 from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers import Launcher, Pool, launcher_named
 from phyla.launchers.spec import VISIBLE
-from phyla.records import StudyState
-from phyla.study import load_study
+from pooled import TRIALS, Pooled
 from pools import Signs, until
 from ray_nodes import node
 
 pytestmark = pytest.mark.xdist_group("ray")
-
-MEMBERS, TRIALS = 4, 5
-STUDY = f"""
-import json, os, time
-from pathlib import Path
-import phyla
-
-HERE = Path(__file__).parent
-
-def train(trial):
-    chain = json.loads((trial.source.path / "chain.json").read_text()) if trial.source else []
-    (HERE / f"{{os.getppid()}}.works").touch()
-    for step in trial.steps():
-        while not (HERE / "go").exists():
-            time.sleep(0.01)
-    (trial.checkpoint_dir / "chain.json").write_text(json.dumps([*chain, trial.params["lr"]]))
-    trial.report(score=len(chain))
-
-study = phyla.Study(
-    "moved",
-    phyla.Space(lr=phyla.Float(0.1, 1.0)),
-    phyla.Maximize("score"),
-    phyla.RandomSearch(members={MEMBERS}, steps_per_trial=1, total_steps={TRIALS}),
-    train,
-    home=HERE / "home",
-)
-"""
 
 
 @pytest.fixture
@@ -59,47 +29,27 @@ def alive(*pids: int) -> list[int]:
     return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
 
 
-def test_a_study_moves_to_ray_survives_a_node_and_moves_back(
-    tmp_path: Path, launcher: Launcher, ray_cluster: Any
-) -> None:
-    file = tmp_path / "study.py"
-    file.write_text(STUDY)
-
-    def run() -> Forked:
-        return Forked(("-m", "phyla.cli", "run", "study.py", "--workers", 1), cwd=tmp_path, session=True)
-
-    local = run()
-    until(lambda: list(tmp_path.glob("*.works")), "a local process trains")
-    local.kill()
-    local.wait()
-    command = [sys.executable, "-m", "phyla.cli", "worker", str(file)]
-    pool = Pool(name="moved", launcher="ray", command=command, workers=2, folder=tmp_path / "pool")
-    pool.save()
-    launcher.start(pool)
-
-    def working() -> list[int]:
-        return alive(*(int(sign.stem) for sign in tmp_path.glob("*.works")))
-
-    until(lambda: len(working()) == 2, "both nodes train")
+def test_a_run_survives_a_node_that_dies(tmp_path: Path, launcher: Launcher, ray_cluster: Any) -> None:
+    toy = Pooled(tmp_path / "it's a $HOME")
+    with toy.file.open("a") as file:
+        file.write("import dataclasses\nstudy.rules = dataclasses.replace(study.rules, lease_s=5.0)\n")
+    run = toy.run("--launcher", "ray", "--workers", 2)
+    toy.until_waiting()
+    for sign in toy.folder.glob("waits-*"):
+        sign.unlink()
     lost = next(iter(ray_cluster.worker_nodes))
     ray_cluster.remove_node(lost, allow_graceful=False)
-    until(lambda: len(working()) == 1, "what ran on the lost node is gone")
-    assert launcher.alive(pool) == 2
+    assert launcher.alive(toy.pool) == 2  # one waits for a node
     ray_cluster.add_node(**node())
-    until(lambda: len(working()) == 2, "the new node trains")
-    (tmp_path / "go").touch()
-    results = load_study("moved", home=tmp_path / "home")
-    rest = (MEMBERS - 2) * TRIALS
-    until(lambda: results.counts().get("completed", 0) >= rest, "all is done but what was lost with its worker")
-    launcher.stop(pool, 60)
-    assert launcher.alive(pool) == 0
-    # A run on this machine need not wait until the leases of lost trials end.
-    assert run().wait() == 0
-    assert results.study().state is StudyState.COMPLETED
-    assert results.counts() == {"completed": MEMBERS * TRIALS}
-    best = results.best
-    assert best is not None
-    assert len(json.loads((best.checkpoint.path / "chain.json").read_text())) == TRIALS
+    (row,) = json.loads(toy.call("workers", "--json"))
+    assert (row["launcher"], row["alive"], row["error"]) == ("ray", 2, None)
+    toy.until_waiting(1)
+    toy.go_on()
+    printed, _ = run.communicate(120)
+    assert run.returncode == 0, printed
+    assert f"{TRIALS} trials completed" in printed
+    assert toy.completed()
+    assert json.loads(toy.call("workers", "--json")) == []
 
 
 class Pools:

@@ -10,6 +10,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, final
 
@@ -18,7 +20,6 @@ from phyla.launchers.contract import Pool, refuse_options
 from phyla.launchers.identity import identity
 
 OPTIONS = ("image", "kind", "namespace", "context", "directory", "secret", "volume", "user", "grace", "output")
-KINDS = ("job", "deployment")
 GRACE_S = 300
 """Seconds that training has to save after SIGTERM."""
 CALL_S = 60.0
@@ -30,14 +31,12 @@ DNS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 NAME_LETTERS = 48
 """Names of Jobs have at most 63 letters, of which the pool's identity takes some."""
 INSTANCE = "app.kubernetes.io/instance"
-SCRATCH, MEMORY = "/tmp", "/dev/shm"
+DIRECTORY, SCRATCH, HOME, MEMORY = "/app", "/tmp", "/tmp/phyla", "/dev/shm"
+RIGHTS = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
 
 
 def manifest(pool: Pool) -> dict[str, Any]:
     """Return the Job or Deployment of a pool, for Kubernetes 1.31 or newer.
-
-    Args:
-        pool: whose options name at least an image.
 
     Raises:
         ConfigurationError: an option is missing or makes no sense.
@@ -69,38 +68,30 @@ def manifest(pool: Pool) -> dict[str, Any]:
 
 def _pod(pool: Pool) -> dict[str, Any]:
     options, (program, *words) = pool.options, pool.worker("--gpus-per-worker", "0")
+    directory = options.get("directory", DIRECTORY)
     if "image" not in options:
         raise ConfigurationError(
             "launcher 'kubernetes' needs an image with phyla and your study file: --launcher-option image=NAME"
         )
     user = _number(pool, "user", 1000)
     # What a container has by default as shared memory, 64 MiB, is too little for the data loaders of PyTorch.
-    volumes: list[dict[str, Any]] = [
-        {"name": "scratch", "emptyDir": {}},
-        {"name": "memory", "emptyDir": {"medium": "Memory"}},
-    ]
+    kinds: dict[str, Any] = {"scratch": {"emptyDir": {}}, "memory": {"emptyDir": {"medium": "Memory"}}}
     mounts = [{"name": "scratch", "mountPath": SCRATCH}, {"name": "memory", "mountPath": MEMORY}]
     if "volume" in options:
         claim, _, path = options["volume"].partition(":")
         if not path.startswith("/"):
-            raise ConfigurationError(
-                f"volume={options['volume']}: give the name of a claim and a path, CLAIM:/PATH"
-            )
-        volumes.append({"name": "shared", "persistentVolumeClaim": {"claimName": _checked("volume", claim)}})
+            raise ConfigurationError(f"volume={claim}: give the name of a claim and a path, CLAIM:/PATH")
+        kinds["shared"] = {"persistentVolumeClaim": {"claimName": _checked("volume", claim)}}
         mounts.append({"name": "shared", "mountPath": path})
     worker = {
         "name": "worker",
         "image": options["image"],
-        "command": ["python" if program == sys.executable else program, *words],
-        **({"workingDir": options["directory"]} if "directory" in options else {}),
+        "command": ["python" if program == sys.executable else program, *_words_there(pool, words, directory)],
+        "workingDir": directory,
         "env": _environment(pool),
         "resources": _resources(pool),
         "volumeMounts": mounts,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-        },
+        "securityContext": {**RIGHTS, "capabilities": {"drop": ["ALL"]}},
     }
     ids = {"runAsNonRoot": True, "runAsUser": user, "runAsGroup": user, "fsGroup": user}
     return {
@@ -110,14 +101,22 @@ def _pod(pool: Pool) -> dict[str, Any]:
         "enableServiceLinks": False,
         "securityContext": {**ids, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [worker],
-        "volumes": volumes,
+        "volumes": [{"name": name, **kind} for name, kind in kinds.items()],
     }
+
+
+def _words_there(pool: Pool, words: Sequence[str], directory: str) -> list[str]:
+    """Translate the paths of this machine: of study files, and of the home, of which each pod has its own."""
+    here = {file: Path(file) for file in pool.files if Path(file).is_relative_to(pool.directory)}
+    there = {word: f"{directory}/{path.relative_to(pool.directory)}" for word, path in here.items()}
+    pairs = pairwise(["", *words])
+    return [HOME if before == "--home" else there.get(word, word) for before, word in pairs]
 
 
 def _environment(pool: Pool) -> list[dict[str, Any]]:
     """Return the variables; only the scratch directory can be written to."""
     threads = {} if pool.cpus is None else {"OMP_NUM_THREADS": str(max(1, math.floor(pool.cpus)))}
-    usual = {"HOME": SCRATCH, "PHYLA_HOME": f"{SCRATCH}/phyla", "PYTHONUNBUFFERED": "1", **threads}
+    usual = {"HOME": SCRATCH, "PHYLA_HOME": HOME, "PYTHONUNBUFFERED": "1", **threads}
     plain = [{"name": name, "value": value} for name, value in {**usual, **pool.environment}.items()]
     if "secret" not in pool.options:
         return plain
@@ -143,9 +142,9 @@ def _selector(pool: Pool) -> str:
 
 
 def _kind(pool: Pool) -> str:
-    kind = pool.options.get("kind", KINDS[0])
-    if kind not in KINDS:
-        raise ConfigurationError(f"kind={kind}: choose one of: {', '.join(KINDS)}")
+    kind = pool.options.get("kind", "job")
+    if kind not in ("job", "deployment"):
+        raise ConfigurationError(f"kind={kind}: choose one of: job, deployment")
     return kind
 
 

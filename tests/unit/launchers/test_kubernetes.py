@@ -14,10 +14,12 @@ import kubernetes_validate
 import pytest
 
 from phyla.cli import options
+from phyla.cli.worker import worker_command
 from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers import Launcher, Pool, launcher_named
 from phyla.launchers.kubernetes import EXIT_PREEMPTED, EXIT_USAGE, manifest
 
+HERE, SERVICE = Path("/home/me/project"), "http://phyla:8470"
 KUBECTL = """
 import json, pathlib, sys
 folder = pathlib.Path(__file__).parent
@@ -78,7 +80,11 @@ def make(folder: Path, *, name: str = "digits", workers: int = 8, **more: Any) -
     return Pool(
         name=name,
         launcher="kubernetes",
-        command=[sys.executable, "-m", "phyla.cli", "--storage", "http://phyla:8080", "worker", "digits.py"],
+        command=worker_command(
+            [str(HERE / "digits.py"), "/else/where.py"], {"home": HERE, "storage": SERVICE}, {}
+        ),
+        files=[str(HERE / "digits.py"), "/else/where.py"],
+        directory=HERE,
         workers=workers,
         options={key: value for key, value in given.items() if value},
         folder=folder / name,
@@ -90,7 +96,7 @@ def everything(folder: Path, kind: str) -> Pool:
     given = {
         "kind": kind,
         "namespace": "ml",
-        "directory": "/app",
+        "directory": "/work",
         "user": "1234",
         "grace": "600",
         "secret": "phyla-token",
@@ -139,9 +145,11 @@ def test_a_worker_has_what_it_asks_for_and_may_do_no_more(tmp_path: Path) -> Non
     found = manifest(everything(tmp_path, "job"))
     (worker,) = pod(found)["containers"]
     assert worker["command"] == [
-        *("python", "-m", "phyla.cli", "--storage", "http://phyla:8080", "worker", "digits.py"),
+        *("python", "-P", "-m", "phyla.cli", "worker", "/work/digits.py", "/else/where.py"),
+        *("--home", "/tmp/phyla", "--storage", SERVICE),
         *("--workers", "1", "--time-limit", "3600s", "--gpus-per-worker", "0"),
     ]
+    assert worker["workingDir"] == "/work"
     assert worker["resources"]["limits"] == {"memory": "16384Mi", "nvidia.com/gpu": "2"}
     assert worker["resources"]["requests"] == {"cpu": "4.5", "memory": "16384Mi"}
     assert worker["securityContext"]["readOnlyRootFilesystem"]
