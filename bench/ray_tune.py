@@ -25,7 +25,7 @@ def ray_tune(folder: str) -> float:
     from ray import tune
     from ray.tune.schedulers import PopulationBasedTraining
 
-    class Toy(tune.Trainable):  # type: ignore[misc]  # Ray is not there when this is checked
+    class Toy(tune.Trainable):
         def setup(self, config: dict[str, Any]) -> None:
             self.theta, self.h = [0.9, 0.9], (config["h0"], config["h1"])
 
@@ -64,7 +64,7 @@ def ray_tune(folder: str) -> float:
         ),
     )
     began = time.time()
-    results = tuner.fit()
+    results: Any = tuner.fit()
     last = max(result.metrics["at"] for result in results)
     first = min(result.metrics_dataframe["at"].min() for result in results)
     assert len(results) == POPULATION

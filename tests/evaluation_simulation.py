@@ -177,7 +177,7 @@ class EvaluatedStudy:
         self.measured: dict[int, float] = {}
 
     def claim(self, *kinds: WorkKind, worker: str = "h:0:1:1") -> Claimed | ClaimedEvaluation | Ended | None:
-        wanted = kinds or (WorkKind.TRAIN, WorkKind.EVALUATE)
+        wanted = frozenset(kinds or (WorkKind.TRAIN, WorkKind.EVALUATE))
         _, claimed, rest = self.controller.complete((), worker, 1, kinds=wanted)
         if claimed:
             return claimed[0]

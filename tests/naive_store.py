@@ -37,6 +37,7 @@ from phyla.records import (
     StudyKind,
     StudyRecord,
     StudyState,
+    Token,
     TrialRecord,
 )
 from phyla.settings import Clock, system_clock
@@ -156,6 +157,15 @@ class NaiveStore:
             if state is StudyState.RUNNING:
                 tx.set_study(resumed_at=tx.now())
                 tx.retry_given_up()
+
+    def tokens(self) -> Sequence[Token]:
+        return []
+
+    def add_token(self, token: Token) -> None:
+        raise NotImplementedError
+
+    def revoke_token(self, name: str) -> None:
+        raise NotImplementedError
 
     def set_config(self, study: int, config: JsonObject) -> None:
         with self.transaction(study, exclusive=True) as tx:

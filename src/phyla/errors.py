@@ -68,6 +68,10 @@ class StoreBusy(StoreError):
     """Somebody else holds the database for too long."""
 
 
+class AccessDenied(StoreError):
+    """A service refused a request: no token, or one that does not allow it."""
+
+
 class SchemaMismatch(StoreError):
     """The database was made by another version of phyla."""
 

@@ -155,6 +155,8 @@ def absent(name: str) -> Callable[..., NoReturn]:
     def stands_in(*_: object, **__: object) -> NoReturn:
         refuse(name)
 
+    # The identity of an eval task has the name of its function.
+    stands_in.__qualname__ = name.rpartition(":")[2]
     return stands_in
 
 

@@ -5,6 +5,8 @@ Every variable phyla looks at is listed here; the docs list the same (tested).
 Attributes:
     PHYLA_HOME: where studies live unless told otherwise (default `.phyla`).
     PHYLA_STORAGE: store URL instead of the SQLite file in the home; not looked at when a home was named.
+    PHYLA_TOKEN: token for the service, where the store is one.
+    PHYLA_TOKEN_FILE: file with that token.
     PHYLA_VERIFY_BYTES: size of the largest checkpoint whose digests are verified before it is used (default
         10**10); of larger ones only names and sizes are.
     PHYLA_FAILPOINT: `name=action[:hit]`, where action is `kill`, `raise` or `exit`; for tests of
@@ -37,6 +39,8 @@ DEFAULT_VERIFY_BYTES = 10**10
 VARIABLES = [
     "PHYLA_HOME",
     "PHYLA_STORAGE",
+    "PHYLA_TOKEN",
+    "PHYLA_TOKEN_FILE",
     "PHYLA_VERIFY_BYTES",
     "PHYLA_FAILPOINT",
     SAVE_EVERY,
@@ -60,6 +64,21 @@ def home() -> Path:
 def storage() -> str | None:
     """Return the store URL from the environment, if there is one."""
     return os.environ.get("PHYLA_STORAGE") or None
+
+
+def token() -> str | None:
+    """Return the token for a service, from a variable or a file; None where neither is named.
+
+    Raises:
+        ConfigurationError: the file cannot be read.
+    """
+    file = os.environ.get("PHYLA_TOKEN_FILE")
+    if os.environ.get("PHYLA_TOKEN") or not file:
+        return os.environ.get("PHYLA_TOKEN") or None
+    try:
+        return Path(file).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"PHYLA_TOKEN_FILE={file}: cannot be read: {error}") from error
 
 
 def verify_bytes() -> int:

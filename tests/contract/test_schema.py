@@ -22,7 +22,7 @@ from phyla.store.sql.schema import HEAD, REVISION_TABLE, ensure_schema
 from phyla.store.sql.sqlite import SqliteBackend
 from storing import VirtualClock
 
-MAY_SCAN = {"store.ALL_STUDIES"}
+MAY_SCAN = {"store.ALL_STUDIES", "store.ALL_TOKENS"}
 MAY_SORT = {
     "population.COUNT_UNFINISHED",
     "population.CHECKPOINTS",

@@ -25,6 +25,7 @@ from phyla.cli.output import show as print
 from phyla.cli.output import visible
 from phyla.cli.pools import down, up, workers
 from phyla.cli.run import replay, run, watch
+from phyla.cli.serve import serve, token
 from phyla.cli.simulate import simulate
 from phyla.cli.status import status
 from phyla.cli.trials import best, trials
@@ -66,9 +67,9 @@ app = typer.Typer(
 
 PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run": (init, check, run, worker, watch, change, stop, replay, simulate),
-    "Run on many machines": (up, down, workers),
     "Look": (status, best, trials, evaluations, compare, report, export),
     "Look after": (gc, delete, doctor),
+    "Many machines": (serve, token, up, down, workers),
 }
 for panel, commands in PANELS.items():
     for function in commands:
@@ -99,6 +100,9 @@ def _options(
             help="The store.",
             show_default="SQLite in --home; else what the file says, PHYLA_STORAGE, or SQLite in the home",
         ),
+    ] = None,
+    server: Annotated[
+        str | None, Option(metavar="URL", help="A service, instead of --storage; or its service.json.")
     ] = None,
     checkpoints: Annotated[
         Path | None,

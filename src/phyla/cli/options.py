@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from typer import Argument, BadParameter, Context, Exit, Option
 
 from phyla.cli.output import show
-from phyla.errors import Preempted
+from phyla.errors import Preempted, UsageError
 from phyla.words import masked
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ EXIT_PREEMPTED = 75
 """Stopped by a signal or a time limit, and to be run again (`EX_TEMPFAIL` of sysexits.h)."""
 EXIT_INTERRUPTED = 130
 
-PLACES = ("--home", "--storage", "--checkpoints")
+PLACES = ("--home", "--storage", "--server", "--checkpoints")
 """Options of `phyla` itself, which may also follow the command."""
 BOTH = "train,evaluate"
 """What workers do by default."""
@@ -102,9 +102,14 @@ AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print JSON and nothin
 
 
 def where(ctx: Context) -> dict[str, Any]:
-    """Return what `--home`, `--storage` and `--checkpoints` say, as keyword arguments."""
+    """Return what `--home`, `--storage` or `--server`, and `--checkpoints` say, as keyword arguments."""
     given = ctx.find_root().params
-    return {option[2:]: given[option[2:]] for option in PLACES}
+    server, storage = given["server"], given["storage"]
+    if server is not None and storage is not None:
+        raise UsageError("--server and --storage exclude each other: the service has the store")
+    if server is not None:
+        storage = server if "://" in server else f"published:{Path(server).absolute()}"
+    return {"home": given["home"], "storage": storage, "checkpoints": given["checkpoints"]}
 
 
 def places(ctx: Context) -> "Places":

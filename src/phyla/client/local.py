@@ -4,13 +4,14 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
 from phyla.checkpoints import LocalCheckpoints, Owner, claim_digest, made_by
 from phyla.client.protocol import CollectResult, GroupResults
-from phyla.controller import TRAIN_ONLY, Controller, mark_deleting
+from phyla.controller import TRAIN_ONLY, Controller, controller_of, housekeeping_of
 from phyla.errors import CheckpointError, LeaseLost
 from phyla.machine import (
     NO_LIMIT,
@@ -23,7 +24,6 @@ from phyla.machine import (
     NoWork,
     Room,
     Rules,
-    SetCheckpointState,
     Standing,
     Stopped,
     Work,
@@ -86,7 +86,7 @@ class LocalClient:
         self.store = store
         self.record = record
         self.controllers = {
-            each.id: Controller(store, each.id, theirs, each.config, source=each.source)
+            each.id: controller_of(store, each.id, theirs, each.config, source=each.source)
             for each, theirs in ((record, rules), *others)
         }
         self.controller = self.controllers[record.id]
@@ -118,10 +118,11 @@ class LocalClient:
         worker: str,
         count: int,
         *,
-        kinds: Collection[WorkKind] = TRAIN_ONLY,
+        kinds: AbstractSet[WorkKind] = TRAIN_ONLY,
         holding: int | None = None,
         room: Room = NO_LIMIT,
         whole: bool = False,
+        held: AbstractSet[int] | None = None,
     ) -> tuple[list[Answer], list[Work], NoWork | None]:
         if len(self.controllers) > 1:
             answers: list[Answer] = []
@@ -131,9 +132,9 @@ class LocalClient:
                     answers += controller.complete([done])[0]
                 except LeaseLost as error:
                     answers.append(error)
-            return answers, *self._claim_in_turn(worker, count, kinds, holding, room)
+            return answers, *self._claim_in_turn(worker, count, kinds, holding, room, held)
         answer = self.controller.complete(
-            completions, worker, count, kinds=kinds, holding=holding, room=room, whole=whole
+            completions, worker, count, kinds=kinds, holding=holding, room=room, whole=whole, held=held
         )
         self._discard_stopped(completions, answer[0])
         self._completed_since_collection += len(completions)
@@ -155,7 +156,13 @@ class LocalClient:
                 self.repository.delete(*unknown)
 
     def _claim_in_turn(
-        self, worker: str, count: int, kinds: Collection[WorkKind], holding: int | None, room: Room
+        self,
+        worker: str,
+        count: int,
+        kinds: AbstractSet[WorkKind],
+        holding: int | None,
+        room: Room,
+        held: AbstractSet[int] | None,
     ) -> tuple[list[Work], NoWork | None]:
         """Ask one study after the other, each in a transaction of its own, until one has work."""
         if not count:
@@ -168,7 +175,7 @@ class LocalClient:
                 # Asking costs a transaction that writes; it only matters for leases that ran out, and at the end.
                 continue
             _, claimed, rest = self.controllers[study].complete(
-                (), worker, count, kinds=kinds, holding=holding, room=room
+                (), worker, count, kinds=kinds, holding=holding, room=room, held=held
             )
             if claimed:
                 self._last_study = study
@@ -238,8 +245,12 @@ class LocalClient:
         with self.store.reader(study) as reader:
             return reader.best_group(suite)
 
-    def wait(self, seconds: float) -> None:
-        self._changes.wait(seconds)
+    @property
+    def idle_s(self) -> float:
+        return self._changes.idle_s
+
+    def wait(self, seconds: float) -> bool:
+        return self._changes.wait(seconds)
 
     # Supervising
 
@@ -270,7 +281,7 @@ class LocalClient:
         return sum(each.lose_worker(worker, error, counts=counts) for each in self.controllers.values())
 
     def fail_study(self, study: int, message: str) -> None:
-        self.store.set_state(study, StudyState.FAILED, message)
+        housekeeping_of(self.store, study).fail_study(message)
 
     def give_up(self, message: str) -> None:
         # What a watched study lacks stays queued.
@@ -316,14 +327,14 @@ class LocalClient:
                 with contextlib.suppress(CheckpointError):
                     if repository.check(row.name).digest == row.digest:
                         back.append(row.name)
-        self.controller.set_checkpoints(back, CheckpointState.LIVE)
+        housekeeping_of(self.store, self.record.id).set_checkpoints(back, CheckpointState.LIVE)
 
 
 def collect(
     store: Store, study: int, repository: LocalCheckpoints, candidates: Sequence[Checkpoint]
 ) -> CollectResult:
     """Delete those candidates that no trial took meanwhile; needs nothing of the study's rules."""
-    return _delete(store, study, repository, mark_deleting(store, study, candidates))
+    return _delete(store, study, repository, housekeeping_of(store, study).mark_deleting(candidates))
 
 
 def _delete(store: Store, study: int, repository: LocalCheckpoints, names: Sequence[str]) -> CollectResult:
@@ -338,9 +349,7 @@ def _delete(store: Store, study: int, repository: LocalCheckpoints, names: Seque
             with contextlib.suppress(CheckpointError):
                 freed += repository.delete(name)
                 deleted.append(name)
-    if deleted:
-        with store.transaction(study, exclusive=True) as tx:
-            tx.apply([SetCheckpointState(name, CheckpointState.DELETED) for name in deleted])
+    housekeeping_of(store, study).set_checkpoints(deleted, CheckpointState.DELETED)
     return CollectResult(deleted=tuple(deleted), freed_bytes=freed)
 
 

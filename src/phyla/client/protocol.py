@@ -1,6 +1,7 @@
 """What a client can do, however it reaches the studies."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Protocol, final
 
@@ -40,10 +41,11 @@ class Client(Protocol):
         worker: str,
         count: int,
         *,
-        kinds: Collection[WorkKind] = ...,
+        kinds: AbstractSet[WorkKind] = ...,
         holding: int | None = None,
         room: Room = ...,
         whole: bool = False,
+        held: AbstractSet[int] | None = None,
     ) -> tuple[list[Answer], list[Work], NoWork | None]:
         """Hand in finished work and claim more; for one study in one transaction.
 
@@ -55,6 +57,7 @@ class Client(Protocol):
             holding: id of the checkpoint, as it was seen, that it has loaded.
             room: how many GPUs, and how much time, it has.
             whole: without completions: that many trials of a population, or none.
+            held: the jobs that the worker knows it holds; work whose answer was lost is then given to it again.
 
         Returns:
             An answer per completion; the work; and, when this is less than `count`, why.
@@ -104,8 +107,13 @@ class Client(Protocol):
         """
         ...
 
-    def wait(self, seconds: float) -> None:
-        """Return once there may be work, or after `seconds` at the latest; for one thread at a time."""
+    @property
+    def idle_s(self) -> float:
+        """Seconds after which to ask again for work though nothing was committed."""
+        ...
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether there may be work, after `seconds` at the latest; for one thread at a time."""
         ...
 
     def waiting_gpus(self) -> Mapping[int, int]:

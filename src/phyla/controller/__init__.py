@@ -9,28 +9,36 @@ from phyla.controller.configuration import (
     keeping_of,
     known_to,
     resized,
+    settings_digest,
     suite_differences,
     suites_from,
     to_config,
 )
 from phyla.controller.controller import EVALUATE_ONLY, TRAIN_ONLY, Controller
+from phyla.controller.housekeeping import Housekeeping
 from phyla.controller.sightings import Sightings
-from phyla.controller.upkeep import mark_deleting
+from phyla.controller.upkeep import Upkeep
+from phyla.controller.where import controller_of, housekeeping_of, sightings_of
 
 __all__ = [
     "EVALUATE_ONLY",
     "TRAIN_ONLY",
     "Controller",
+    "Housekeeping",
     "Sightings",
+    "Upkeep",
     "check_extension",
     "check_unchanged",
     "command_differences",
+    "controller_of",
     "differences",
     "from_config",
+    "housekeeping_of",
     "keeping_of",
     "known_to",
-    "mark_deleting",
     "resized",
+    "settings_digest",
+    "sightings_of",
     "suite_differences",
     "suites_from",
     "to_config",

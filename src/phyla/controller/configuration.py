@@ -1,5 +1,7 @@
 """A study's configuration: what decides, and what only operates; as JSON and back."""
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -116,13 +118,16 @@ def resized(config: JsonObject, population_size: int) -> tuple[JsonObject, Train
     return {**changed, **_described(rules)}, rules
 
 
-def from_config(config: JsonObject, find: Find = plugins.refuse) -> TrainRules:
+def from_config(
+    config: JsonObject, find: Find = plugins.refuse, *, find_in_suites: Find | None = None
+) -> TrainRules:
     """Make a study's rules from its configuration.
 
     Args:
         config: the configuration.
         find: finds functions and classes that are not registered. By default they are refused; pass
             `plugins.resolve` only for a configuration that the user gave, never for one from a database.
+        find_in_suites: the same for suites; by default `find`.
 
     Raises:
         SchemaMismatch: the configuration was written by a newer version of phyla.
@@ -143,7 +148,7 @@ def from_config(config: JsonObject, find: Find = plugins.refuse) -> TrainRules:
         space=Space.from_config(space, find),
         objective=plugins.decode(config["objective"], find),
         strategy=plugins.decode(config["strategy"], find),
-        suites=suites_from(config, find),
+        suites=suites_from(config, find_in_suites or find),
         stopping=tuple(plugins.decode(rule, find) for rule in stopping["rules"]),
         **stops,
         **options,
@@ -186,6 +191,13 @@ def differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]
     A function of a file is the same wherever the file is.
     """
     return _compared(_deciding(old), _deciding(new))
+
+
+def settings_digest(config: JsonObject) -> str:
+    """Return a digest of what decides, and of the suites, by which two processes tell whether theirs are alike."""
+    parts = {**dict(_flat(_deciding(config))), **dict(_flat({"suites": config.get("suites", [])}))}
+    text = json.dumps({name: _portable(value) for name, value in parts.items()}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def suite_differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:

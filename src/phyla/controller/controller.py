@@ -2,7 +2,8 @@
 
 import logging
 import traceback
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import final
 
@@ -66,17 +67,19 @@ class Controller(Upkeep):
         worker: str | None = None,
         count: int = 0,
         *,
-        kinds: Collection[WorkKind] = TRAIN_ONLY,
+        kinds: AbstractSet[WorkKind] = TRAIN_ONLY,
         holding: int | None = None,
         room: Room = NO_LIMIT,
         whole: bool = False,
+        held: AbstractSet[int] | None = None,
     ) -> tuple[list[Answer], list[Work], NoWork | None]:
         """Accept finished work and, in the same transaction, give the worker its next.
 
         A completion whose lease is gone is answered with the error, and one that a rule stops with the reason;
         neither holds up the others. Eval jobs are given out before trials, so that scores come while they
         matter. With `whole`, which goes without completions, it is `count` trials or none. If a strategy or one
-        of its rules raises, the completions still count, and the study is stopped with what it raised.
+        of its rules raises, the completions still count, and the study is stopped with what it raised. Given the
+        jobs that the worker knows it holds, others that are leased to it come first: it never learned of them.
         """
         gone: frozenset[str] = frozenset()
         busy = 0
@@ -93,7 +96,7 @@ class Controller(Upkeep):
                         rest = Outdated(why=self._outdated)
                     elif worker is not None and count:
                         deciding = True
-                        claimed, rest = self._claim(tx, worker, count, gone, kinds, holding, room)
+                        claimed, rest = self._claim(tx, worker, count, gone, kinds, holding, room, held)
                         deciding = False
                         if whole and 0 < len(claimed) < count:
                             raise _TooFew(_alone(tx, len(claimed), count))
@@ -156,13 +159,14 @@ class Controller(Upkeep):
         worker: str,
         count: int,
         gone: frozenset[str],
-        kinds: Collection[WorkKind],
+        kinds: AbstractSet[WorkKind],
         holding: int | None,
         room: Room,
+        held: AbstractSet[int] | None,
     ) -> tuple[list[Work], NoWork | None]:
         self._expire(tx)
         rules = self.rules
-        claimed: list[Work] = []
+        claimed: list[Work] = [] if held is None else _unknown(tx, worker, held, count)
         late: NoTime | None = None
         rounds = 0
         evaluates = WorkKind.EVALUATE in kinds and bool(rules.suites)
@@ -306,6 +310,12 @@ class Controller(Upkeep):
     def _judging(self) -> TrainRules:
         """The rules by which running trials are judged: none of them is stopped by settings that were changed."""
         return self.population if self._outdated is None else replace(self.population, stopping=())
+
+
+def _unknown(tx: Transaction, worker: str, held: AbstractSet[int], count: int) -> list[Work]:
+    """Return work that is leased to a worker which does not know of it, because an answer was lost."""
+    lost = [attempt for attempt in tx.running(worker) if attempt.job not in held][:count]
+    return [machine.claimed_before(tx, attempt) for attempt in lost]
 
 
 def _no_time(what: str, expected_s: float | None, room: Room) -> NoTime:

@@ -7,24 +7,17 @@ from typing import Any
 
 from phyla import machine
 from phyla.controller.configuration import check_unchanged, differences
+from phyla.controller.housekeeping import Housekeeping
 from phyla.errors import ConfigurationError, StoreBusy
 from phyla.failpoints import failpoint
-from phyla.machine import (
-    Imported,
-    MarkDeleting,
-    Retention,
-    Rules,
-    SetCheckpointState,
-    SetConfig,
-    TrainRules,
-)
-from phyla.records import Checkpoint, CheckpointState, Json, JsonObject, StudyRecord, StudyState
+from phyla.machine import Imported, Retention, Rules, SetConfig, TrainRules
+from phyla.records import Json, JsonObject, StudyRecord, StudyState
 from phyla.store import Store, Transaction
 
 BUSY_RETRIES = 3
 
 
-class Upkeep:
+class Upkeep(Housekeeping):
     """Changes a study and looks after it; every call is one transaction, and may raise `StoreError`.
 
     Args:
@@ -44,8 +37,7 @@ class Upkeep:
         *,
         source: int | None = None,
     ) -> None:
-        self._store = store
-        self._study = study
+        super().__init__(store, study)
         self._source = source
         self.rules = rules
         self._config = config
@@ -57,6 +49,11 @@ class Upkeep:
         """The rules of a study with a population."""
         assert isinstance(self.rules, TrainRules)
         return self.rules
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the last transaction met settings that are not those of the rules."""
+        return self._outdated is not None
 
     def change(
         self,
@@ -158,16 +155,6 @@ class Upkeep:
         kept = [(row, "the study has settings that this process does not have") for row in found.collectable]
         return replace(found, kept=(*found.kept, *kept), collectable=())
 
-    def mark_deleting(self, candidates: Sequence[Checkpoint]) -> list[str]:
-        """Mark checkpoints for deletion, except those a trial took since they were looked at."""
-        return mark_deleting(self._store, self._study, candidates)
-
-    def set_checkpoints(self, names: Sequence[str], state: CheckpointState) -> None:
-        """Set the state of checkpoints whose bytes were deleted or found missing."""
-        if names:
-            with self._transaction() as tx:
-                tx.apply([SetCheckpointState(name, state) for name in names])
-
     def set_unusable(self, name: str, damage: str | None) -> None:
         """Mark a checkpoint as lost or damaged, so that it is no donor, no parent and not the best any more."""
         with self._store.transaction(self._study, exclusive=True) as tx:
@@ -200,17 +187,3 @@ class Upkeep:
             "and takes no more; start it again with the changed study file"
         )
         self._outdated = why if changed else None
-
-
-def mark_deleting(store: Store, study: int, candidates: Sequence[Checkpoint]) -> list[str]:
-    """Mark checkpoints of a study for deletion, except those a trial took since they were looked at.
-
-    Raises:
-        StoreError: the database failed.
-    """
-    if not candidates:
-        return []
-    with store.transaction(study, exclusive=True) as tx:
-        marked = tx.apply([MarkDeleting(row.name, row.taken) for row in candidates])
-    failpoint("gc.after_mark")
-    return marked

@@ -26,6 +26,7 @@ from phyla.machine.commands import (
 from phyla.machine.evaluate import (
     cancel_group,
     claim_evaluation,
+    claimed_before,
     complete_evaluation,
     ended_groups,
     finish_watching,
@@ -125,6 +126,7 @@ __all__ = [
     "cancel_group",
     "claim",
     "claim_evaluation",
+    "claimed_before",
     "complete",
     "complete_evaluation",
     "drain",

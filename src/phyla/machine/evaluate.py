@@ -14,7 +14,7 @@ from phyla.machine.commands import (
     TakeCheckpoint,
     Update,
 )
-from phyla.machine.events import Accepted, ClaimedEvaluation, Evaluated, Failure
+from phyla.machine.events import Accepted, Claimed, ClaimedEvaluation, Evaluated, Failure
 from phyla.machine.jobs import lease, moved, owned, started
 from phyla.machine.observe import again, aggregation, end_group, gone, set_unusable
 from phyla.machine.room import ANY_GPUS
@@ -22,6 +22,7 @@ from phyla.machine.rules import Rules, TrainRules
 from phyla.machine.score import score
 from phyla.machine.view import View
 from phyla.records import (
+    Attempt,
     AttemptState,
     EvalJob,
     Group,
@@ -31,6 +32,7 @@ from phyla.records import (
     Scored,
     StudyKind,
     StudyState,
+    TrialRecord,
 )
 
 
@@ -71,6 +73,21 @@ def claim_evaluation(
         population=not view.study().watched,
     )
     return work, commands
+
+
+def claimed_before(view: View, attempt: Attempt) -> Claimed | ClaimedEvaluation:
+    """Return work that a running attempt was claimed for, once more."""
+    job = view.job(attempt.job)
+    if isinstance(job, TrialRecord):
+        return Claimed(trial=job, expires_at=attempt.expires_at)
+    assert job is not None
+    return ClaimedEvaluation(
+        job=job,
+        group=view.group(job.group),
+        seen=view.seen(job.seen),
+        expires_at=attempt.expires_at,
+        population=not view.study().watched,
+    )
 
 
 def _why_gone(view: View, name: str) -> str:

@@ -36,6 +36,7 @@ from phyla.records.objective import WORST, Aim, Criteria, Goal, Judgement, Maxim
 from phyla.records.pareto import Pareto
 from phyla.records.start import Start, with_differences
 from phyla.records.study import StartFrom, StudyKind, StudyRecord, StudyState
+from phyla.records.token import Role, Token, token_digest, token_of
 from phyla.records.trial import TrialRecord
 from phyla.records.weighted_sum import WeightedSum
 
@@ -72,6 +73,7 @@ __all__ = [
     "Phase",
     "Priority",
     "Report",
+    "Role",
     "Scored",
     "Start",
     "StartFrom",
@@ -79,6 +81,7 @@ __all__ = [
     "StudyRecord",
     "StudyState",
     "Tally",
+    "Token",
     "TrialRecord",
     "WeightedSum",
     "WorkKind",
@@ -92,6 +95,8 @@ __all__ = [
     "shown",
     "storable",
     "strict",
+    "token_digest",
+    "token_of",
     "with_differences",
 ]
 

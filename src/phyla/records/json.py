@@ -4,7 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+from typing_extensions import TypeAliasType
+
+Json = TypeAliasType("Json", "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None")
 JsonObject: TypeAlias = Mapping[str, Json]
 
 

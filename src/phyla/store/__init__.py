@@ -2,10 +2,12 @@
 
 from phyla.store.contract import Changes, Reader, Store, StoreIdentity, Transaction, pages
 from phyla.store.opening import open_store, schema_revisions
+from phyla.store.remote import RemoteStore
 
 __all__ = [
     "Changes",
     "Reader",
+    "RemoteStore",
     "Store",
     "StoreIdentity",
     "Transaction",

@@ -20,6 +20,7 @@ from phyla.records import (
     StudyKind,
     StudyRecord,
     StudyState,
+    Token,
     TrialRecord,
 )
 
@@ -123,8 +124,12 @@ class StoreIdentity:
 class Changes(Protocol):
     """Tells when something was committed, so that a worker without work need not ask again and again."""
 
-    def wait(self, seconds: float) -> None:
-        """Return once something was committed since the last call, or after `seconds` at the latest.
+    @property
+    def idle_s(self) -> float:
+        """Seconds after which to ask again for work though nothing was committed."""
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether something was committed since the last call, after `seconds` at the latest.
 
         The first call returns at once: what was committed before it is not known.
 
@@ -171,6 +176,15 @@ class Store(Protocol):
             location: the directory that is watched.
             source: id of the study that is watched.
         """
+
+    def tokens(self) -> Sequence[Token]:
+        """Return the tokens that open a service on this store, by name."""
+
+    def add_token(self, token: Token) -> None:
+        """Add a token; `StateError` if there is one of that name."""
+
+    def revoke_token(self, name: str) -> None:
+        """Remove a token, so that it opens nothing any more; `StateError` if there is none of that name."""
 
     def set_config(self, study: int, config: JsonObject) -> None:
         """Replace the configuration of a watched study, and let it run again if it had ended."""

@@ -1,24 +1,29 @@
 """Open a store by its URL. What needs SQLAlchemy is imported when it is used."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from phyla.errors import ConfigurationError
 from phyla.settings import Clock, system_clock
 from phyla.store.contract import Store
-from phyla.store.sqlite_url import MEMORY
+from phyla.store.remote import PUBLISHED, RemoteStore
+from phyla.store.sqlite_url import MEMORY, PREFIX, read_sqlite_url
 
 if TYPE_CHECKING:
     from phyla.store.sql.backend import Backend
 
+SERVICES = ("http://", "https://", PUBLISHED)
 
-def open_store(url: str, *, clock: Clock = system_clock) -> Store:
+
+def open_store(url: str, *, clock: Clock = system_clock, alone: bool = False) -> Store:
     """Open a store, creating its schema as needed.
 
     Args:
-        url: `memory://`, `sqlite:///path/to/file.db`, or `postgresql://user@host/database`. SQLite takes the
+        url: `memory://`, `sqlite:///path/to/file.db`, `postgresql://user@host/database`, or `http://host:port`,
+            the address of a service that has opened one of these. SQLite takes the
             option `?synchronous=normal`: faster, and a power cut may undo the last commits. In its path
             write `?` as `%3F` and `%` as `%25`.
         clock: tells the time, except on PostgreSQL, whose own clock counts.
+        alone: whether no other process opens the database meanwhile. Then SQLite may be on a network file system.
 
     Raises:
         ConfigurationError: the URL is not understood, or SQLite is asked for on a network file system.
@@ -26,8 +31,17 @@ def open_store(url: str, *, clock: Clock = system_clock) -> Store:
         StoreBusy: somebody else holds it for too long.
         SchemaMismatch: it was made by a newer version of phyla.
     """
+    if url.startswith(SERVICES):
+        return cast("Store", RemoteStore(url))
     from phyla.store.sql.store import SqlStore
 
+    if alone and url.startswith(PREFIX):
+        from phyla.store.sql.file_systems import network_file_system
+        from phyla.store.sql.memory import MemoryBackend
+
+        file = read_sqlite_url(url)[0].absolute()
+        if network_file_system(file) is not None:
+            return SqlStore(MemoryBackend(clock, file))
     return SqlStore(_backend(url, clock))
 
 
@@ -63,5 +77,5 @@ def _backend(url: str, clock: Clock) -> "Backend":
 
         return PostgresBackend(url)
     raise ConfigurationError(
-        f"storage {url!r}: use sqlite:///file.db, postgresql://user@host/database or memory://"
+        f"storage {url!r}: use sqlite:///file.db, postgresql://user@host/database, http://host:port or memory://"
     )

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, final
 
 from phyla.checkpoints.ownership import OWNER_NAME
 from phyla.client import open_checkpoints, sort_out
+from phyla.controller import housekeeping_of
 from phyla.errors import CheckpointError, ConfigurationError, StateError
 from phyla.failpoints import failpoint
-from phyla.machine import SetStudyState
-from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState
+from phyla.records import CheckpointState, StudyKind, StudyRecord
 from phyla.store import pages
 from phyla.study.places import Places, entries, find_population, find_study, open_if_there
 from phyla.words import counted, size
@@ -136,7 +136,7 @@ def overwrite(study: "Study") -> None:
 
 def _delete(store: "Store", record: StudyRecord, places: Places) -> tuple[Belongings, list[str]]:
     """Delete a study; what of its files cannot be deleted is told, and harms nobody."""
-    _begin(store, record)
+    housekeeping_of(store, record.id).begin_deleting()
     failpoint("delete.after_mark")
     found, left = _belongings(store, record, places), list[str]()
     root = places.checkpoints(record.name)
@@ -162,25 +162,6 @@ def _delete(store: "Store", record: StudyRecord, places: Places) -> tuple[Belong
             folder.rmdir()
     store.delete_study(record.id)
     return found, left
-
-
-def _begin(store: "Store", record: StudyRecord) -> None:
-    """Mark a study as being deleted, unless somebody works on it, or on one that watches it."""
-    watching = [each for each in store.studies() if each.source == record.id]
-    for each in (*watching, record):
-        with store.transaction(each.id, exclusive=True, alone=True) as tx:
-            held = [one for one in tx.running() if one.expires_at > tx.now()]
-            if held:
-                workers = sorted({one.worker for one in held})
-                count = "a worker is" if len(workers) == 1 else f"{len(workers)} workers are"
-                left_s = max(one.expires_at for one in held) - tx.now()
-                raise StateError(
-                    f"study {record.name!r} was not deleted: {count} training or evaluating it "
-                    f"({', '.join(workers[:3])}). Stop them first; a worker that died holds its lease for "
-                    f"{left_s:.0f} s more"
-                )
-            if each is record:
-                tx.apply([SetStudyState(StudyState.DELETING)])
 
 
 def _folders(record: StudyRecord, places: Places) -> list[Path]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, final
 from phyla import machine
 from phyla.arguments import check_integer
 from phyla.client import CollectResult, LocalClient, claim_checkpoints, collect, open_checkpoints, sort_out
-from phyla.controller import Controller, keeping_of, resized
+from phyla.controller import controller_of, keeping_of, resized
 from phyla.errors import (
     CheckpointCorrupt,
     CheckpointMissing,
@@ -154,7 +154,7 @@ class Maintenance:
             raise NotImportable(
                 f"{error}: write population_size={population_size} into it, then run: phyla change FILE.py"
             ) from error
-        controller = Controller(self._store, study.id, rules, config)
+        controller = controller_of(self._store, study.id, rules)
         changes = {"strategy.population_size": (before, population_size)}
         controller.change(config, changes, before=study.config, fresh=newcomers == "fresh")
         return before

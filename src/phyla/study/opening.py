@@ -18,17 +18,17 @@ from phyla import plugins, settings
 from phyla.checkpoints import import_checkpoint, import_name, look_at_source
 from phyla.client import LocalClient, claim_checkpoints, open_checkpoints
 from phyla.controller import (
-    Controller,
-    Sightings,
     check_extension,
-    check_unchanged,
     command_differences,
+    controller_of,
     differences,
+    housekeeping_of,
+    sightings_of,
     suite_differences,
     to_config,
 )
 from phyla.errors import CheckpointError, ConfigurationError, NotImportable, StateError, StudyChanged
-from phyla.machine import Imported, SetConfig
+from phyla.machine import Imported
 from phyla.records import JsonObject, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
 from phyla.store import Store, open_store
@@ -73,7 +73,7 @@ def open_study(study: "Study", *, portable: bool, works: bool, store: Store | No
     client = LocalClient(store, record, study.rules, repository)
     if study.rules.suites:
         # Fills in what suites have gained.
-        Sightings(store, record, study.rules.suites).backfill()
+        sightings_of(store, record, study.rules.suites).backfill()
     if works and entries and client.controller.awaits_imports():
         _start_from(entries, client, study.rules.space)
     return client
@@ -240,12 +240,10 @@ def reconcile(
             config["code"] = {**code, "began": stored["code"]["began"]}
     if changed:
         check_extension(changed, stored, config)
-        controller = Controller(store, record.id, study.rules, config)
+        controller = controller_of(store, record.id, study.rules)
         return controller.change(config, changed, before=stored, fresh=newcomers == "fresh")
     if config != stored:
-        with store.transaction(record.id, exclusive=True, alone=True) as tx:
-            check_unchanged(tx.study(), stored)
-            tx.apply([SetConfig(config)])
+        housekeeping_of(store, record.id).store_config(config, stored)
     return replace(record, config=config)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phyla import settings
-from phyla.machine import Insert
+from phyla.controller import housekeeping_of
 from phyla.records import JsonObject, Start, StudyState
 from phyla.words import masked
 
@@ -40,8 +40,7 @@ def noted(client: "LocalClient", state: StudyState) -> Iterator[None]:
         try:
             facts, diff = collect(client.record.config.get("code"), directory)
             start = Start(study=client.record.id, at=at, facts=facts, diff=diff)
-            with client.store.transaction(client.record.id, exclusive=False) as tx:
-                tx.apply([Insert(start)])
+            housekeeping_of(client.store, client.record.id).note_start(start)
         except Exception as error:  # noqa: BLE001  # what nobody may miss must not harm the study
             LOG.warning("warning: how this study was started could not be noted: %r", error)
 

@@ -46,6 +46,8 @@ class Where:
 
     file: Path
     key: str = ""
+    imports: bool = True
+    """Whether what is written here may name code to import."""
 
     def __str__(self) -> str:
         return f"{self.file}, {self.key}" if self.key else str(self.file)
@@ -105,7 +107,7 @@ FUNCTION = Kind(
     "a function, as file.py:name or module:name",
     _is(str),
     {"type": "string", "pattern": ":", "description": "A function, as file.py:name or module:name."},
-    lambda value, where: said(where, function_named, value, where.file.parent),
+    lambda value, where: said(where, _function, value, where),
 )
 PATH = Kind(
     "a path in quotes",
@@ -113,6 +115,12 @@ PATH = Kind(
     {"type": "string"},
     lambda value, where: where.file.parent / said(where, Path(value).expanduser),
 )
+
+
+def _function(name: str, where: Where) -> Any:
+    if not where.imports:
+        raise UsageError(f"{name!r}: a request names no code")
+    return function_named(name, where.file.parent)
 
 
 def said(where: Where, call: Callable[..., Any], *args: Any, **settings: Any) -> Any:

@@ -62,10 +62,21 @@ def read_studies(file: Path) -> list[Study]:
     raw = _parsed(file)
     if "suite" in raw and not set(STUDY_KEYS) & set(raw):
         return []
-    where, keys, strategies = Where(file), _keys(), plugins.of_group(STRATEGIES)
+    return [study_of(raw, Where(file))]
+
+
+def study_of(raw: Mapping[str, Any], where: Where, *, runs: bool = True) -> Study:
+    """Return the study of a table; one that does not run anything has neither command nor suites.
+
+    Raises:
+        UsageError: it makes no sense; the message names the key.
+    """
+    keys, strategies = _keys(), plugins.of_group(STRATEGIES)
+    if not runs:
+        keys = {key: kind for key, kind in keys.items() if key not in ("command", "eval", "setup", *OUTPUTS)}
     check_keys(raw, [*keys, *strategies], where)
     for key in ("name", *STUDY_KEYS, "objective"):
-        if key not in raw:
+        if key not in raw and (runs or key != "command"):
             raise UsageError(f"{where}: {key} is missing")
     given = {key: keys[key](value, where.at(key)) for key, value in raw.items() if key in keys}
     chosen = [key for key in raw if key in strategies]
@@ -77,12 +88,14 @@ def read_studies(file: Path) -> list[Study]:
     strategy = registered(STRATEGIES, chosen[0])(raw[chosen[0]], where.at(chosen[0]))
     initial, constraints = given.pop("initial", ()), given.pop("constraints", ())
     space = said(where.at("space"), Space, given.pop("space"), initial=initial, constraints=constraints)
-    command = {"cwd": file.parent.absolute(), **given.pop("command")}
-    outputs = {key: given.pop(key) for key in OUTPUTS if key in given}
-    train = said(where.at("command"), Command, **command, **outputs)
-    said(where.at("command"), train.check_space, space)
-    suites = given.pop("eval", ())
-    return [said(where, Study, space=space, strategy=strategy, train=train, suites=suites, **given)]
+    if runs:
+        command = {"cwd": where.file.parent.absolute(), **given.pop("command")}
+        outputs = {key: given.pop(key) for key in OUTPUTS if key in given}
+        given["train"] = said(where.at("command"), Command, **command, **outputs)
+        said(where.at("command"), given["train"].check_space, space)
+    given["suites"] = given.pop("eval", ())
+    study: Study = said(where, Study, space=space, strategy=strategy, **given)
+    return study
 
 
 def _parsed(file: Path) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def watch(
         KeyboardInterrupt: a person stopped it; watch again to resume.
         StoreError: the database failed.
     """
-    from phyla.controller import Sightings
+    from phyla.controller import sightings_of
     from phyla.integrations.trackers.tensorboard import check_installed
     from phyla.launchers.process import SCHEMA, open_watched
     from phyla.store import open_store
@@ -153,7 +153,7 @@ def watch(
         changes = [Changes(store, record) for record, _ in runs]
         watchers: list[DirectoryWatcher | StudyWatcher] = []
         for record, evaluated in runs:
-            sightings = Sightings(store, record, chosen)
+            sightings = sightings_of(store, record, chosen)
             sightings.backfill()
             with store.reader(record.id) as reader:
                 remove_outputs(reader, evaluated.outputs)

@@ -3,7 +3,8 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
@@ -36,7 +37,7 @@ FLUSH_S = 1.0
 """How often reports of a running trial are sent."""
 
 IDLE_S = 0.25
-"""How long a worker without work waits before it asks again, if nothing was committed meanwhile."""
+"""How long a worker without work waits before it looks whether it is to stop."""
 
 MOST_PAUSE_S = 60.0
 """Longest wait of a worker whose trials ask, one after the other, to be run again later; the first is 1 s."""
@@ -95,6 +96,7 @@ class Worker:
         self._handed_in = 0
         self._deadline = 0.0
         self._busy = False
+        self._held: set[int] = set()
         self._stopping = False
 
     def stop(self) -> None:
@@ -159,10 +161,19 @@ class Worker:
                     return None
                 on_idle()
                 with self._watch.within(Phase.WAITING):
-                    self.client.wait(IDLE_S if rest.seconds is None else min(IDLE_S, rest.seconds))
+                    self._wait(rest, on_idle)
+
+    def _wait(self, idle: Idle, on_idle: Callable[[], None]) -> None:
+        """Wait until there may be work."""
+        seconds = self.client.idle_s if idle.seconds is None else min(self.client.idle_s, idle.seconds)
+        ends_at = time.monotonic() + seconds
+        while not self.client.wait(max(0.0, min(IDLE_S, ends_at - time.monotonic()))):
+            if self._stopping or self.closing() or time.monotonic() >= ends_at:
+                return
+            on_idle()
 
     def _exchange(
-        self, done: Completion | Evaluated | None, count: int, kinds: Collection[WorkKind]
+        self, done: Completion | Evaluated | None, count: int, kinds: AbstractSet[WorkKind]
     ) -> tuple[Work | None, NoWork | None]:
         """Hand in one piece of work, claim the next, or both in one transaction."""
         holding = None if self.evaluator is None else self.evaluator.holding
@@ -170,7 +181,7 @@ class Worker:
         left_s = None if self.stops_at is None else self.stops_at - self.clock()
         room = Room(gpus=self.gpus, left_s=left_s, run_s=self.run_s)
         _, claimed, rest = self.client.exchange(
-            completions, self.name, count, kinds=kinds, holding=holding, room=room
+            completions, self.name, count, kinds=kinds, holding=holding, room=room, held=self._held
         )
         return (claimed[0] if claimed else None), rest
 
@@ -187,6 +198,7 @@ class Worker:
         """Do one piece of work; return its completion, or None when it failed or went back to the queue."""
         job = work.job if isinstance(work, ClaimedEvaluation) else work.trial
         before, self._busy = self._busy, True
+        self._held.add(job.id)
         try:
             with suppress(LeaseLost):
                 outcome = self._evaluate(work) if isinstance(work, ClaimedEvaluation) else self._train(work.trial)
@@ -202,6 +214,7 @@ class Worker:
             raise
         finally:
             self._busy = before
+            self._held.discard(job.id)
         return None
 
     def _train(self, trial: TrialRecord) -> Completion | Failure | None:

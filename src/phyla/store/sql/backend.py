@@ -24,8 +24,8 @@ _TEXTS: dict[str, dict[bool, dict[Hashable, str]]] = {}
 class Watch(Protocol):
     """A connection that learns of commits."""
 
-    def wait(self, seconds: float) -> None:
-        """Return once something was committed since the last call; see `phyla.store.Changes`."""
+    def wait(self, seconds: float) -> bool:
+        """Return whether something was committed since the last call; see `phyla.store.Changes`."""
 
     def close(self) -> None:
         """Close the connection."""

@@ -103,15 +103,17 @@ class PostgresWatch:
         self._connection.autocommit = True
         self._listens = False
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> bool:
         if not self._listens:
             self._connection.execute(f"LISTEN {CHANNEL}")
             self._listens = True
-            return
-        if next(self._connection.notifies(timeout=seconds, stop_after=1), None) is not None:
-            # One look for all that came meanwhile.
-            for _ in self._connection.notifies(timeout=0):
-                pass
+            return True
+        if next(self._connection.notifies(timeout=seconds, stop_after=1), None) is None:
+            return False
+        # One look for all that came meanwhile.
+        for _ in self._connection.notifies(timeout=0):
+            pass
+        return True
 
     def close(self) -> None:
         self._connection.close()

@@ -26,6 +26,7 @@ from phyla.records import (
     Member,
     Start,
     StudyRecord,
+    Token,
     TrialRecord,
     restored,
     storable,
@@ -211,6 +212,7 @@ GROUPS = Rows(Group, tables.eval_groups)
 RESULTS = Rows(EvalResult, tables.eval_results)
 EVENTS = Rows(EvalEvent, tables.eval_events)
 STARTS = Rows(Start, tables.starts)
+TOKENS = Rows(Token, tables.tokens)
 
 
 ROWS: dict[type, Rows[Any]] = {

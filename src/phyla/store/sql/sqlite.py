@@ -117,11 +117,12 @@ class SqliteWatch:
         self._connection = connection
         self._seen: int | None = None
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
         while (now := self._commits()) == self._seen and (left := until - time.monotonic()) > 0:
             time.sleep(min(LOOK_S, left))
-        self._seen = now
+        before, self._seen = self._seen, now
+        return now != before
 
     def _commits(self) -> int:
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
@@ -216,8 +217,9 @@ class SqliteBackend(AnySqlite):
         if network is not None:
             raise ConfigurationError(
                 f"{self._path} is on a network file system ({network}), where SQLite loses data when two hosts "
-                'write. Put the file on a local disk, for example storage="sqlite:////var/tmp/phyla.db", or use '
-                'a server: storage="postgresql://user@host/database"'
+                'write. Put the file on a local disk, for example storage="sqlite:////var/tmp/phyla.db"; use a '
+                'server: storage="postgresql://user@host/database"; or let one service have it, with phyla serve '
+                "--publish, and reach that with --server .../service.json"
             )
         try:
             _make_folder(self._path.parent)

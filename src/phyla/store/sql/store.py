@@ -10,16 +10,16 @@ from typing import Any, final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's, too
 
-from phyla.errors import StoreError, StudyNotFound
-from phyla.records import JsonObject, Member, MemberState, StudyKind, StudyRecord, StudyState
+from phyla.errors import StateError, StoreError, StudyNotFound
+from phyla.records import JsonObject, Member, MemberState, StudyKind, StudyRecord, StudyState, Token
 from phyla.store.contract import StoreIdentity
 from phyla.store.sql.applying import RETRY_GIVEN_UP
 from phyla.store.sql.backend import Backend, Session, StudyLock, Watch
 from phyla.store.sql.deleting import delete_study
-from phyla.store.sql.rows import MEMBERS, STUDIES, Values
+from phyla.store.sql.rows import MEMBERS, STUDIES, TOKENS, Values
 from phyla.store.sql.schema import ensure_schema
 from phyla.store.sql.scope import given
-from phyla.store.sql.tables import store_identity, studies
+from phyla.store.sql.tables import store_identity, studies, tokens
 from phyla.store.sql.transaction import SqlTransaction
 
 _i = store_identity.c
@@ -32,6 +32,9 @@ _REPLACE_IDENTITY = store_identity.update().where(_i.slot == 1, _i.id == _OLD).v
 
 _STUDY_BY_NAME = sa.select(studies).where(studies.c.name == given("name"))
 _WATCHING = sa.select(studies).where(studies.c.source == given("study")).order_by(studies.c.id)
+_ALL_TOKENS = sa.select(tokens).order_by(tokens.c.name)
+_TOKEN = sa.select(tokens).where(tokens.c.name == given("name"))
+_REVOKE = tokens.delete().where(tokens.c.name == given("name"))
 ALL_STUDIES = sa.select(studies).order_by(studies.c.id)
 
 
@@ -147,6 +150,22 @@ class SqlStore:
             if state is StudyState.RUNNING:
                 session.run(RETRY_GIVEN_UP, {"study": study})
 
+    def tokens(self) -> Sequence[Token]:
+        with self._session(write=False) as session:
+            return session.all(TOKENS, _ALL_TOKENS, {})
+
+    def add_token(self, token: Token) -> None:
+        with self._session(write=True) as session:
+            if session.one(TOKENS, _TOKEN, {"name": token.name}) is not None:
+                raise StateError(f"there is a token {token.name!r} already; revoke it, or choose another name")
+            session.insert_all(TOKENS, [token])
+
+    def revoke_token(self, name: str) -> None:
+        with self._session(write=True) as session:
+            if session.one(TOKENS, _TOKEN, {"name": name}) is None:
+                raise StateError(f"there is no token {name!r} in {self.url}")
+            session.run(_REVOKE, {"name": name})
+
     def set_config(self, study: int, config: JsonObject) -> None:
         with self._session(write=True) as session:
             changes: Values = {"config": config, "state": StudyState.RUNNING, "message": None}
@@ -210,12 +229,13 @@ class _Changes:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._watch: Watch | None = None
+        self.idle_s = 0.25
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> bool:
         try:
             if self._watch is None:
                 self._watch = self._backend.watch()
-            self._watch.wait(seconds)
+            return self._watch.wait(seconds)
         except Exception as error:
             self.close()
             raise _explained(self._backend, error) from error

@@ -25,6 +25,7 @@ from phyla.records import (
     Member,
     Start,
     StudyRecord,
+    Token,
     TrialRecord,
 )
 
@@ -289,5 +290,7 @@ starts = _table(
     _index("starts_by_study", "study", "id"),
     refers={"study": "studies.id"},
 )
+
+tokens = _table("tokens", [Token], key=("name",))
 
 ONE_STUDY = sa.select(studies).where(studies.c.id == sa.bindparam("study", type_=sa.BigInteger))

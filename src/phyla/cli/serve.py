@@ -1,0 +1,90 @@
+"""The service, and the tokens that open it."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Context, Option
+
+from phyla.cli import options
+from phyla.cli.options import seconds
+from phyla.cli.output import print_json, print_table
+from phyla.cli.output import show as print
+from phyla.errors import ConfigurationError, UsageError
+
+
+def serve(
+    ctx: Context,
+    host: Annotated[str, Option(help="Address to listen on; beyond this machine it takes tokens.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8470,
+    name: Annotated[
+        list[str] | None,
+        Option("--allow-host", metavar="NAME", help="A name that requests may be sent to; several times."),
+    ] = None,
+    publish: Annotated[
+        bool, Option("--publish", help="Write service.json in the home, and a token, for workers to find it.")
+    ] = False,
+) -> None:
+    """Serve studies over HTTP, to workers that do not reach the database. Ctrl-C stops it; it keeps no state."""
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(f'phyla serve needs {error.name}: pip install "phyla[server]"') from error
+    from phyla.service.serving import serve_store
+
+    places = options.places(ctx)
+    serve_store(places.storage, host, port, names=name or (), publish=places.home if publish else None, say=print)
+
+
+def token(
+    ctx: Context,
+    action: Annotated[str, Argument(metavar="create|list|revoke", help="What to do.")],
+    name: Annotated[str | None, Argument(metavar="[NAME]", help="Whom or what the token is for.")] = None,
+    role: Annotated[
+        str, Option(help="viewer reads; worker also works; operator also changes studies.")
+    ] = "worker",
+    expires: Annotated[
+        object,
+        Option(parser=seconds, metavar="TIME", help="How long it is good for, as 30d.", show_default="ever"),
+    ] = None,
+    out: Annotated[
+        Path | None, Option(metavar="FILE", help="Write it into this new file, mode 0600, instead of printing it.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Make, list and revoke the tokens of a service; the store keeps only what proves them."""
+    from phyla.records import Role
+    from phyla.service.tokens import create, listed, revoke
+    from phyla.study.places import open_existing
+
+    if action not in ("create", "list", "revoke") or (name is None) != (action == "list"):
+        raise UsageError(
+            "give: phyla token create NAME [--role ROLE], phyla token list, or phyla token revoke NAME"
+        )
+    if role not in [*Role]:
+        raise UsageError(f"--role {role}: choose one of: {', '.join(Role)}")
+    places = options.places(ctx)
+    if places.sqlite_file is not None:
+        places.home.mkdir(parents=True, exist_ok=True)
+    from phyla.store import open_store
+
+    store = open_store(places.storage) if action == "create" else open_existing("token", places)
+    if action == "list":
+        rows = listed(store)
+        if as_json:
+            print_json(rows)
+        else:
+            print_table(("name", "role", "made", "expires"), [tuple(row.values()) for row in rows])
+    elif action == "revoke":
+        assert name is not None
+        revoke(store, name)
+        print(f"token {name!r} is revoked; running services forget it within seconds")
+    else:
+        assert name is not None
+        secret = create(store, name, Role(role), expires if isinstance(expires, float) else None, out)
+        if out is None:
+            print(secret)
+            print(f"This is shown once. It is for a {role}: give it in PHYLA_TOKEN", file=sys.stderr)
+        else:
+            print(f"{out} has a token for a {role}: name it in PHYLA_TOKEN_FILE")

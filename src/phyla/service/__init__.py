@@ -1,0 +1,5 @@
+"""The service: studies over HTTP, for workers and tools that do not reach the database. Needs `phyla[server]`."""
+
+from phyla.service.app import make_app
+
+__all__ = ["make_app"]

@@ -1,0 +1,324 @@
+"""The application: routes for every method that travels, tokens, limits, and what becomes of errors."""
+
+import json
+import logging
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from importlib import metadata
+from typing import Annotated, Any, final
+
+from fastapi import Body, Depends, FastAPI, Header, Path, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from phyla.controller import Controller, Housekeeping, Sightings, Upkeep
+from phyla.errors import (
+    AccessDenied,
+    CheckpointError,
+    LeaseLost,
+    PhylaError,
+    RunChanged,
+    StateError,
+    StoreBusy,
+    StoreError,
+    StoreUnavailable,
+    StudyChanged,
+    StudyNotFound,
+    UsageError,
+)
+from phyla.records import Role
+from phyla.service.blackbox import black_box
+from phyla.service.doors import MOST_WAIT_S, Doors, News, may
+from phyla.service.figures import Figures, Timed
+from phyla.service.studies import Studies
+from phyla.store import Reader, Store
+from phyla.wire import Call, call_of, problem
+
+VERSION = metadata.version("phyla")
+LOG = logging.getLogger("phyla.service")
+MOST_BYTES = 16 * 2**20
+"""Of a request: a completion with all its reports, or a page of checkpoints that came into sight."""
+BIG = 2**63
+LOOPBACK = ["localhost", "127.0.0.1", "[::1]", "::1"]
+
+Id = Annotated[int, Path(ge=0, lt=BIG)]
+
+NOT_READ = ("source", "new_job_id", "locked_group", "locked_member", "locked_ready", "locked_trial")
+"""What only means something inside a transaction, or in this process."""
+PARTS: Mapping[type[Any], Mapping[Role, Sequence[str]]] = {
+    Store: {
+        Role.VIEWER: ("identity", "studies", "find_study"),
+        Role.OPERATOR: ("create_study", "set_config", "set_state", "delete_study", "renew_identity"),
+    },
+    Reader: {Role.VIEWER: [name for name in dir(Reader) if not name.startswith("_") and name not in NOT_READ]},
+    Controller: {
+        Role.WORKER: ("complete", "fail", "release", "renew", "lose_worker", "report", "save_progress"),
+    },
+    Upkeep: {
+        Role.VIEWER: ("awaits_imports", "retention"),
+        Role.WORKER: ("set_unusable",),
+        Role.OPERATOR: ("change", "import_checkpoints"),
+    },
+    Housekeeping: {
+        Role.WORKER: ("mark_deleting", "set_checkpoints", "fail_study"),
+        Role.OPERATOR: ("note_start", "store_config", "begin_deleting"),
+    },
+    Sightings: {
+        Role.VIEWER: ("seen", "held"),
+        Role.OPERATOR: ("observe", "gone", "note", "backfill", "drain"),
+    },
+}
+"""Every method that travels, by class and by the role that it takes."""
+
+STATUS: Sequence[tuple[type[PhylaError], int]] = (
+    (AccessDenied, 403),
+    (StudyNotFound, 404),
+    (StudyChanged, 409),
+    (RunChanged, 409),
+    (LeaseLost, 409),
+    (StateError, 409),
+    (UsageError, 422),
+    (StoreBusy, 503),
+    (StoreUnavailable, 503),
+    (CheckpointError, 409),
+    (StoreError, 409),
+)
+
+
+class Problem(BaseModel):
+    """What went wrong (RFC 9457)."""
+
+    model_config = ConfigDict(extra="allow")
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+class Change(BaseModel):
+    """The number of the newest change that this replica of the service has seen; after it restarts, another."""
+
+    change: int
+
+
+class Wait(BaseModel):
+    """Which change is known, and how long to wait for the next one."""
+
+    model_config = ConfigDict(extra="forbid")
+    after: Annotated[int, Field(ge=-1, lt=BIG)] = -1
+    wait_s: Annotated[float, Field(ge=0, le=MOST_WAIT_S)] = 0.0
+
+
+@final
+class Limits:
+    """Refuses requests that are too large, before they are read."""
+
+    def __init__(self, app: ASGIApp, most: int = MOST_BYTES) -> None:
+        self.app = app
+        self.most = most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, up to its limit."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        told = dict(scope["headers"]).get(b"content-length", b"0")
+        if not told.isdigit() or int(told) > self.most:
+            await _problem("TooLarge", 413, f"a request may have {self.most} bytes")(scope, receive, send)
+            return
+        read = 0
+
+        async def counted() -> Message:
+            nonlocal read
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self.most:
+                raise HTTPException(413, f"a request may have {self.most} bytes")
+            return message
+
+        await self.app(scope, counted, send)
+
+
+def make_app(store: Store, *, hosts: Sequence[str] | None = None, loopback: bool = True) -> FastAPI:
+    """Return the application that serves the studies of a store.
+
+    Args:
+        store: where they are remembered; closed by whoever opened it.
+        hosts: names that requests may be sent to; None for any.
+        loopback: whether only this machine reaches it, so that no token is needed as long as there is none.
+    """
+    studies, news = Studies(store), News(store)
+    doors = Doors(store, open_without=loopback)
+    figures = Figures(store)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        news.start()
+        yield
+        news.stop()
+
+    app = FastAPI(
+        title="phyla",
+        version=VERSION,
+        description="Population based training and evaluation of checkpoints, over HTTP.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        responses={"4XX": {"model": Problem}, "5XX": {"model": Problem}},
+    )
+    app.state.studies = studies
+    app.add_middleware(Timed, figures=figures)
+    app.add_middleware(Limits)
+    allowed = hosts if hosts is not None else LOOPBACK if loopback else None
+    if allowed is not None:
+        # A page that a browser was tricked into must not reach a service on this machine under another name.
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*allowed])
+    _answer_errors(app)
+
+    @app.get("/health", tags=["operation"])
+    async def health() -> dict[str, str]:
+        """Say that the process is alive."""
+        return {"status": "alive", "version": VERSION}
+
+    @app.get("/ready", tags=["operation"])
+    def ready() -> dict[str, str]:
+        """Say that the store can be reached."""
+        return {"status": "ready", "store": store.identity().id[:6]}
+
+    @app.get("/v1/openapi.json", include_in_schema=False, dependencies=[may(doors, Role.VIEWER)])
+    def interface() -> dict[str, Any]:
+        return app.openapi()
+
+    @app.get("/metrics", tags=["operation"], dependencies=[may(doors, Role.VIEWER)])
+    def metrics() -> Response:
+        """Give figures about the studies and about this replica, for Prometheus."""
+        return Response(figures.text(), media_type="text/plain; version=0.0.4")
+
+    @app.post("/v1/changes", tags=["work"], dependencies=[may(doors, Role.VIEWER)])
+    async def changes(wait: Wait) -> Change:
+        """Wait until something was committed that may mean work, or for `wait_s` seconds."""
+        return Change(change=await news.after(wait.after, wait.wait_s))
+
+    app.include_router(black_box(studies, doors, news))
+    for kind, roles in PARTS.items():
+        for role, names in roles.items():
+            for name in names:
+                _add(app, studies, doors, kind, name, role)
+    return app
+
+
+def _add(app: FastAPI, studies: Studies, doors: Doors, kind: type[Any], name: str, role: Role) -> None:
+    known: Any = kind
+    call = call_of(known, name)
+    part = kind.__name__.lower()
+
+    def answer(study: int, body: BaseModel, settings: str | None) -> Response:
+        arguments = {field: getattr(body, field) for field in type(body).model_fields}
+        result = studies.call(kind, name, study, arguments, settings)
+        return Response(call.answer(result), media_type="application/json")
+
+    endpoint: Callable[..., Response]
+    if kind is Store:
+        path = f"/v1/calls/store/{name.replace('_', '-')}"
+
+        def of_store(body: Any) -> Response:
+            return answer(0, body, None)
+
+        endpoint = of_store
+    else:
+        path = f"/v1/calls/{{study}}/{part}/{name.replace('_', '-')}"
+
+        def of_study(
+            study: Id, body: Any, settings: Annotated[str | None, Header(alias="Phyla-Settings")] = None
+        ) -> Response:
+            return answer(study, body, settings)
+
+        endpoint = of_study
+    endpoint.__annotations__["body"] = Annotated[call.parameters, Body()]
+    app.post(
+        path,
+        tags=[part],
+        response_model=_returned(call),
+        summary=f"{kind.__name__}.{name}",
+        description=call.help,
+        operation_id=f"{part}_{name}",
+        dependencies=[may(doors, role), Depends(_sound)],
+    )(endpoint)
+
+
+def _returned(call: Call) -> Any:
+    return None if call.returns is type(None) else call.returns
+
+
+_SUSPECT = re.compile(rb"\\u0000|\\u[dD][89a-fA-F]|\d{19}")
+
+
+async def _sound(request: Request) -> None:
+    """Refuse numbers and text that no database holds."""
+    body = await request.body()
+    if _SUSPECT.search(body):
+        _check(json.loads(body))
+
+
+def _check(value: Any) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check(key)
+            _check(item)
+    elif isinstance(value, list):
+        for item in value:
+            _check(item)
+    elif isinstance(value, int) and not -BIG <= value < BIG:
+        raise UsageError(f"{value}: a number is below 2**63")
+    elif isinstance(value, str) and ("\0" in value or any("\ud800" <= one <= "\udfff" for one in value)):
+        raise UsageError(f"{value!r}: text has no NUL and no lone surrogate")
+
+
+# Errors
+
+
+def _problem(kind: str, status: int, detail: str, **more: Any) -> Response:
+    told = {"type": f"urn:phyla:error:{kind}", "title": kind, "status": status, "detail": detail, **more}
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {"Retry-After": "1"} if status == 503 else None
+    return Response(json.dumps(told), status, headers, media_type="application/problem+json")
+
+
+def _answer_errors(app: FastAPI) -> None:
+    async def ours(request: Request, error: Exception) -> Response:
+        assert isinstance(error, PhylaError)
+        status = next((status for kind, status in STATUS if isinstance(error, kind)), 500)
+        if isinstance(error, AccessDenied) and "authorization" not in request.headers:
+            status = 401
+        if status == 500:
+            LOG.error("%s %s: %s", request.method, request.url.path, error)
+        told = problem(error, status)
+        return _problem(told["title"], status, told["detail"])
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        wrong = [{"where": ".".join(map(str, one["loc"])), "what": one["msg"]} for one in error.errors()[:20]]
+        first = wrong[0] if wrong else {"where": "body", "what": "it cannot be read"}
+        return _problem("UsageError", 422, f"{first['where']}: {first['what']}", errors=wrong)
+
+    async def other(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return _problem("HTTP", error.status_code, str(error.detail))
+
+    async def bug(request: Request, error: Exception) -> Response:
+        LOG.exception("%s %s failed", request.method, request.url.path, exc_info=error)
+        return _problem("InternalError", 500, "this is a bug in the service; its log has more")
+
+    handlers: Sequence[tuple[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]] = (
+        (PhylaError, ours),
+        (RequestValidationError, invalid),
+        (HTTPException, other),
+        (Exception, bug),
+    )
+    for kind, handler in handlers:
+        app.add_exception_handler(kind, handler)

@@ -1,0 +1,371 @@
+"""The black-box form (Li et al. 2019, section 3): code in any language gets suggestions and says how they did.
+
+The client names the checkpoints, keeps their bytes, and deletes them once it learns that nobody needs them.
+"""
+
+import math
+from pathlib import Path as FilePath
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+
+from phyla.controller import Controller, to_config
+from phyla.errors import StateError, StudyNotFound, UsageError
+from phyla.machine import Accepted, Claimed, Completion, Ended, Failure, Idle, Stopped, TrainRules
+from phyla.records import (
+    Checkpoint,
+    CheckpointState,
+    Report,
+    Role,
+    StudyKind,
+    StudyRecord,
+    TrialRecord,
+)
+from phyla.service.doors import MOST_WAIT_S, Doors, News, may
+from phyla.service.studies import Studies
+from phyla.settings import system_clock
+from phyla.study.tables import Where
+from phyla.study.toml import study_of
+
+BIG = 2**63
+Name = Annotated[str, Path(max_length=100, pattern=r"^\w[\w.-]{0,99}$")]
+Id = Annotated[int, Path(ge=0, lt=BIG)]
+Token = Annotated[int, Field(ge=0, lt=BIG)]
+Step = Annotated[int, Field(ge=0, lt=BIG)]
+Text = Annotated[str, Field(max_length=10_000)]
+Metrics = dict[Annotated[str, Field(max_length=200)], float]
+
+
+class Model(BaseModel):
+    """What a request has; an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
+
+
+class StudyTable(BaseModel):
+    """A study, as in a study file without its command: `name`, `space`, `objective`, a strategy such as `pbt`."""
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+    space: dict[str, Any]
+    objective: Any
+
+
+class StudyView(Model):
+    """How a study stands."""
+
+    name: str
+    state: str
+    message: str | None
+    population_size: int
+    trials: dict[str, int]
+    """How many trials are in which state."""
+
+
+class Wanted(Model):
+    """Who asks for how many trials."""
+
+    worker: Annotated[str, Field(min_length=1, max_length=200)]
+    """Unique among those that work on the study; leases go by it."""
+    count: Annotated[int, Field(ge=1, le=1000)] = 1
+    wait_s: Annotated[float, Field(ge=0, le=MOST_WAIT_S)] = 0.0
+    """How long to wait until there is one."""
+    held: list[Id] | None = None
+    """The trials the worker is at. What else is leased to it, whose answer it never got, is suggested again."""
+
+
+class Suggestion(Model):
+    """A trial to train; under a lease, which `renew` and `report` keep."""
+
+    trial: int
+    token: int
+    member: int
+    parent: int | None
+    checkpoint: str | None
+    """Whose weights to start from, by the name that the client gave it; null: from scratch."""
+    params: dict[str, Any]
+    start_step: int
+    end_step: int
+    seed: int
+    expires_at: float
+    """When the lease ends, in seconds since the epoch."""
+
+
+class Suggestions(Model):
+    """Trials to train; when there is none, whether there will be more, and why."""
+
+    suggestions: list[Suggestion]
+    ended: bool
+    why: str | None
+
+
+class Leased(Model):
+    """Under which lease the request is made."""
+
+    token: Token
+
+
+class Reported(Leased):
+    """Metrics at a step, an age of the weights."""
+
+    step: Step
+    metrics: Metrics
+
+
+class Saved(Reported):
+    """What training left."""
+
+    checkpoint: Annotated[str, Field(min_length=1, max_length=500)]
+    """A name that no other trial of the study gave."""
+    size_bytes: Annotated[int, Field(ge=0, lt=BIG)] = 0
+
+
+class Failed(Leased):
+    """Why an attempt failed."""
+
+    error: Text
+    retryable: bool = True
+
+
+class Renewed(Model):
+    """Who is still at work."""
+
+    worker: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Standing(Model):
+    """Whether to go on: not when the lease is gone, or a rule stopped the trial."""
+
+    go_on: bool
+    why: str | None = None
+
+
+class Completed(Model):
+    """Whether a completion counts, and the fitness."""
+
+    counts: bool
+    fitness: float | None = None
+    why: str | None = None
+
+
+class TrialView(Model):
+    """One trial."""
+
+    trial: int
+    member: int
+    generation: int
+    state: str
+    parent: int | None
+    params: dict[str, Any]
+    start_step: int
+    end_step: int
+    reached_step: int | None
+    fitness: float | None
+    checkpoint: str | None
+    error: str | None
+
+
+class Unneeded(Model):
+    """Checkpoints that no trial will start from any more: delete them."""
+
+    checkpoints: list[str]
+
+
+def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter(prefix="/v1/studies", tags=["black box"])
+    viewer, worker, operator = (may(doors, role) for role in Role)
+    store = studies.store
+
+    def found(name: str) -> StudyRecord:
+        record = store.find_study(name)
+        if record is None or record.kind is not StudyKind.POPULATION:
+            raise StudyNotFound(f"there is no study {name!r}")
+        return record
+
+    def controller(name: str) -> Controller:
+        return studies.controller(found(name).id)
+
+    def view(record: StudyRecord) -> StudyView:
+        with store.reader(record.id) as reader:
+            counts = reader.counts()
+        return StudyView(
+            name=record.name,
+            state=record.state,
+            message=record.message,
+            population_size=record.population_size,
+            trials=counts,
+        )
+
+    @router.get("", dependencies=[viewer])
+    def list_studies() -> list[StudyView]:
+        """List the studies."""
+        return [view(record) for record in store.studies() if record.kind is StudyKind.POPULATION]
+
+    @router.post("", dependencies=[operator])
+    def create_study(table: StudyTable) -> StudyView:
+        """Create a study, or find the one that exists under this name with the same settings."""
+        study = study_of(table.model_dump(), Where(FilePath("request"), imports=False), runs=False)
+        config = to_config(study.rules, study.seed)
+        members = study.rules.strategy.population_size
+        return view(studies.create(study.name, config, study.seed, members))
+
+    @router.get("/{name}", dependencies=[viewer])
+    def look(name: Name) -> StudyView:
+        """Say how a study stands."""
+        return view(found(name))
+
+    @router.get("/{name}/trials", dependencies=[viewer])
+    def list_trials(
+        name: Name,
+        after: Annotated[int, Query(ge=0, lt=BIG)] = 0,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    ) -> list[TrialView]:
+        """List trials by id, from the first one whose id is above `after`."""
+        with store.reader(found(name).id) as reader:
+            return [_shown(trial) for trial in reader.trials(after=after, limit=limit)]
+
+    @router.post("/{name}/suggestions", dependencies=[worker])
+    async def suggest(name: Name, wanted: Wanted) -> Suggestions:
+        """Get trials to train."""
+        ends_at = system_clock() + wanted.wait_s
+        while True:
+            change = news.change
+            answer, wait_s = await run_in_threadpool(_suggested, controller, name, wanted)
+            left_s = min(ends_at - system_clock(), math.inf if wait_s is None else wait_s)
+            if answer.suggestions or answer.ended or left_s <= 0:
+                return answer
+            await news.after(change, left_s)
+
+    @router.post("/{name}/trials/{trial}/report", dependencies=[worker])
+    def report(name: Name, trial: Id, reported: Reported) -> Standing:
+        """Report metrics, and learn whether to go on; keeps the lease."""
+        asked = controller(name)
+        standing = asked.report(trial, reported.token, [Report(reported.step, reported.metrics)])
+        if standing.cancelled:
+            return Standing(
+                go_on=False, why="the lease is gone: another worker has the trial, or it was cancelled"
+            )
+        with store.reader(found(name).id) as reader:
+            attempt = reader.attempt(trial, reported.token)
+        if attempt is not None:
+            asked.renew(attempt.worker)
+        stopped = standing.stop_reason
+        return Standing(go_on=stopped is None, why=None if stopped is None else f"a rule stopped it: {stopped}")
+
+    @router.post("/{name}/renew", dependencies=[worker])
+    def renew(name: Name, renewed: Renewed) -> Standing:
+        """Keep all leases of a worker."""
+        controller(name).renew(renewed.worker)
+        return Standing(go_on=True)
+
+    @router.post("/{name}/trials/{trial}/complete", dependencies=[worker])
+    def complete(name: Name, trial: Id, saved: Saved) -> Completed:
+        """Hand in what a trial left, with its last metrics. Asked again, the answer is the same."""
+        record, asked = found(name), controller(name)
+        rules = asked.rules
+        assert isinstance(rules, TrainRules)
+        with store.reader(record.id) as reader:
+            row = reader.checkpoint(saved.checkpoint)
+            earlier = reader.reports(trial, saved.token)
+        if row is not None and row.trial != trial:
+            raise StateError(f"checkpoint {saved.checkpoint!r} is that of trial {row.trial}; choose another name")
+        told = [*(one.metrics for one in earlier), saved.metrics]
+        values = {goal: [one[goal] for one in told if goal in one] for goal in rules.reported_metrics}
+        missing = [goal for goal, seen in values.items() if not seen]
+        if missing:
+            raise UsageError(f"metrics: {', '.join(missing)} is missing, which the objective needs")
+        checkpoint = Checkpoint(
+            study=record.id,
+            name=saved.checkpoint,
+            trial=trial,
+            step=saved.step,
+            identity=f"{record.id}/{saved.checkpoint}",
+            weak=True,
+            size_bytes=saved.size_bytes,
+            created_at=system_clock(),
+        )
+        completion = Completion(
+            trial=trial,
+            token=saved.token,
+            reached_step=saved.step,
+            values=values,
+            metrics=saved.metrics,
+            checkpoint=checkpoint,
+        )
+        (answer,), _, _ = asked.complete([completion])
+        if isinstance(answer, Accepted):
+            return Completed(counts=True, fitness=answer.fitness)
+        if isinstance(answer, Stopped):
+            return Completed(counts=False, why=f"a rule stopped it: {answer.reason}")
+        raise answer
+
+    @router.post("/{name}/trials/{trial}/fail", dependencies=[worker])
+    def fail(name: Name, trial: Id, failed: Failed) -> Standing:
+        """Say that an attempt failed."""
+        controller(name).fail(
+            Failure(job=trial, token=failed.token, error=failed.error, retryable=failed.retryable)
+        )
+        return Standing(go_on=False)
+
+    @router.post("/{name}/trials/{trial}/release", dependencies=[worker])
+    def release(name: Name, trial: Id, leased: Leased) -> Standing:
+        """Return a trial to the queue; this does not count as a failure."""
+        controller(name).release(trial, leased.token)
+        return Standing(go_on=False)
+
+    @router.post("/{name}/collect", dependencies=[worker])
+    def collect(name: Name) -> Unneeded:
+        """Learn which checkpoints nobody needs any more; from then on no trial starts from them."""
+        asked = controller(name)
+        marked = asked.mark_deleting(asked.retention().collectable)
+        asked.set_checkpoints(marked, CheckpointState.DELETED)
+        return Unneeded(checkpoints=marked)
+
+    return router
+
+
+def _suggested(controller: Any, name: str, wanted: Wanted) -> tuple[Suggestions, float | None]:
+    """Claim trials; return them, and how long to wait at most before the next try."""
+    held = None if wanted.held is None else frozenset(wanted.held)
+    _, work, rest = controller(name).complete((), wanted.worker, wanted.count, held=held)
+    made = [_suggestion(each) for each in work if isinstance(each, Claimed)]
+    if made or not isinstance(rest, Idle):
+        why = getattr(rest, "message", None) or (f"the study is {rest.state}" if isinstance(rest, Ended) else None)
+        return Suggestions(suggestions=made, ended=isinstance(rest, Ended), why=why), None
+    return Suggestions(suggestions=[], ended=False, why=rest.why), rest.seconds
+
+
+def _suggestion(claimed: Claimed) -> Suggestion:
+    trial = claimed.trial
+    return Suggestion(
+        trial=trial.id,
+        token=trial.token,
+        member=trial.member,
+        parent=trial.parent,
+        checkpoint=trial.parent_checkpoint,
+        params=dict(trial.params),
+        start_step=trial.start_step,
+        end_step=trial.end_step,
+        seed=trial.seed,
+        expires_at=claimed.expires_at,
+    )
+
+
+def _shown(trial: TrialRecord) -> TrialView:
+    return TrialView(
+        trial=trial.id,
+        member=trial.member,
+        generation=trial.generation,
+        state=trial.state,
+        parent=trial.parent,
+        params=dict(trial.params),
+        start_step=trial.start_step,
+        end_step=trial.end_step,
+        reached_step=trial.reached_step,
+        fitness=trial.fitness,
+        checkpoint=trial.checkpoint,
+        error=trial.error,
+    )

@@ -1,0 +1,116 @@
+"""Who may do what, and who is told that there may be work."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Annotated, Any, final
+
+from fastapi import Depends, Header
+
+from phyla.errors import AccessDenied, StoreError
+from phyla.records import Role, Token, token_of
+from phyla.settings import system_clock
+from phyla.store import Store
+
+LOG = logging.getLogger("phyla.service")
+MOST_WAIT_S = 30.0
+LOOK_S = 0.25
+"""How often the thread that listens looks whether it is to end."""
+TOKENS_S = 5.0
+"""How long a token that was revoked may still open the service."""
+
+
+@final
+class Doors:
+    """Decides who may do what: by tokens, or, where the store has none, everybody.
+
+    Args:
+        store: has the tokens.
+        open_without: whether everything is allowed as long as there is no token.
+    """
+
+    def __init__(self, store: Store, *, open_without: bool) -> None:
+        self._store = store
+        self._open_without = open_without
+        self._tokens: Sequence[Token] = ()
+        self._looked_at = float("-inf")
+
+    def check(self, authorization: str | None, needed: Role) -> None:
+        """Raise `AccessDenied` unless a request may do what takes a role."""
+        now = time.monotonic()
+        if now - self._looked_at > TOKENS_S:
+            self._tokens, self._looked_at = self._store.tokens(), now
+        if not self._tokens and self._open_without:
+            return
+        scheme, _, secret = (authorization or "").partition(" ")
+        token = token_of(secret.strip(), self._tokens, system_clock()) if scheme.lower() == "bearer" else None
+        if token is None:
+            self._looked_at = min(self._looked_at, now - TOKENS_S + 0.5)  # It may be new.
+            given = "the token is not known here, or has expired" if authorization else "a token is needed"
+            raise AccessDenied(
+                f"{given}: make one with `phyla token create NAME --role {needed}` where the store is, and give "
+                "it in the variable PHYLA_TOKEN or in the file that PHYLA_TOKEN_FILE names"
+            )
+        if not token.role.allows(needed):
+            raise AccessDenied(f"token {token.name!r} is for a {token.role}; this takes a token for a {needed}")
+
+
+@final
+class News:
+    """Tells those who wait that something was committed; a thread of its own listens to the store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        # Two replicas, or two runs of one, must not mean different changes by one number.
+        self.change = int(system_clock() * 1000)
+        self._changed: asyncio.Event = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        """Begin to listen, in the event loop that is running."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.Thread(target=self._listen, name="phyla-news", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and let nobody wait any more."""
+        self._ended.set()
+        self._tell()
+        self._thread.join()
+
+    def _listen(self) -> None:
+        changes = self._store.changes()
+        while not self._ended.is_set():
+            try:
+                changed = changes.wait(LOOK_S)
+            except StoreError as error:
+                LOG.warning("the store cannot be listened to: %s", error)
+                changed = not self._ended.wait(1.0)
+            if changed and self._loop is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._tell)
+        changes.close()
+
+    def _tell(self) -> None:
+        self.change += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def after(self, change: int, seconds: float) -> int:
+        """Return the newest change once it is not the given one, or after some seconds."""
+        if change == self.change and not self._ended.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), seconds)
+        return self.change
+
+
+def may(doors: Doors, role: Role) -> Any:
+    """Return the dependency of a route that takes a role."""
+
+    def check(authorization: Annotated[str | None, Header()] = None) -> None:
+        doors.check(authorization, role)
+
+    return Depends(check)

@@ -1,0 +1,82 @@
+"""Figures for Prometheus: how the studies stand, and what requests cost this replica."""
+
+import time
+from collections.abc import Iterator
+from typing import final
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from phyla.records import StudyState
+from phyla.store import Store
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 30)
+
+
+@final
+class Figures(Collector):
+    """Reads the store when it is asked, so that replicas of a service say the same about studies."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        self.seconds = Histogram(
+            "phyla_request_seconds",
+            "Time of requests, by route and status",
+            ("route", "status"),
+            buckets=BUCKETS,
+            registry=self._registry,
+        )
+
+    def text(self) -> bytes:
+        """Return all figures."""
+        return generate_latest(self._registry)
+
+    def describe(self) -> Iterator[Metric]:
+        """Return nothing: what there is depends on the studies."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the figures of the studies that are not over."""
+        trials = GaugeMetricFamily("phyla_trials", "Trials by state", labels=("study", "state"))
+        leases = GaugeMetricFamily("phyla_leases", "Jobs that workers hold", labels=("study",))
+        waiting = GaugeMetricFamily("phyla_evaluations_queued", "Evaluations that wait", labels=("study",))
+        for study in self._store.studies():
+            if study.state in (StudyState.RUNNING, StudyState.DRAINING):
+                with self._store.reader(study.id) as reader:
+                    for state, count in reader.counts().items():
+                        trials.add_metric((study.name, state), count)
+                    leases.add_metric((study.name,), len(reader.running()))
+                    waiting.add_metric((study.name,), reader.open_groups())
+        yield from (trials, leases, waiting)
+
+
+@final
+class Timed:
+    """Measures requests."""
+
+    def __init__(self, app: ASGIApp, figures: Figures) -> None:
+        self.app = app
+        self.figures = figures
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 500
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noted)
+        finally:
+            # Routes and not paths, whose number has no bound.
+            route = getattr(scope.get("route"), "path", "none")
+            self.figures.seconds.labels(route, status).observe(time.perf_counter() - began)

@@ -1,0 +1,118 @@
+"""Listening: `phyla serve`."""
+
+import ipaddress
+import json
+import logging
+import os
+import platform
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import uvicorn
+
+from phyla.errors import ConfigurationError, StateError
+from phyla.records import Role, token_of
+from phyla.service.app import LOOPBACK, make_app
+from phyla.service.tokens import create
+from phyla.settings import system_clock
+from phyla.store import RemoteStore, Store, open_store
+
+LOG = logging.getLogger("phyla.service")
+GRACE_S = 10
+PUBLISHED_TOKEN = "published"
+
+
+def serve_store(
+    storage: str,
+    host: str,
+    port: int,
+    *,
+    names: Sequence[str] = (),
+    publish: Path | None = None,
+    say: Callable[[str], object],
+) -> None:
+    """Serve a store until a signal ends it.
+
+    Args:
+        storage: URL of the store.
+        host: address to listen on.
+        port: port; 0 takes a free one.
+        names: further names that requests may be sent to.
+        publish: the home in which to write where the service is, and a token for it.
+        say: called with the address once it listens.
+
+    Raises:
+        ConfigurationError: it cannot listen there; or others reach the address, and there is no token.
+    """
+    if publish is not None:
+        publish.mkdir(parents=True, exist_ok=True)
+    store = open_store(storage, alone=True)
+    try:
+        if isinstance(store, RemoteStore):
+            raise ConfigurationError(f"--storage {storage}: this is a service already; name its database")
+        loopback = is_loopback(host)
+        token_file = None if publish is None else _published_token(store, publish)
+        if not loopback and not store.tokens():
+            raise ConfigurationError(
+                f"--host {host} can be reached from other machines, and {store.url} has no tokens, so anybody "
+                "could use it; make one first with: phyla token create NAME"
+            )
+        app = make_app(store, hosts=[*LOOPBACK, host, *names] if loopback or names else None, loopback=loopback)
+        listening = _listening(host, port)
+        shown = platform.node() if host in ("0.0.0.0", "::") else host
+        url = f"http://{f'[{shown}]' if ':' in shown else shown}:{listening.getsockname()[1]}"
+        if publish is not None:
+            _publish(publish / "service.json", {"url": url, "token_file": str(token_file), "pid": os.getpid()})
+        say(f"serving {store.url} at {url}")
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=GRACE_S,
+            timeout_keep_alive=75,
+            server_header=False,
+            h11_max_incomplete_event_size=64 * 1024,
+        )
+        uvicorn.Server(config).run([listening])
+    finally:
+        store.close()
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
+    # uvicorn's workers would inherit it otherwise.
+    listening.set_inheritable(False)
+    return listening
+
+
+def _published_token(store: Store, home: Path) -> Path:
+    """Return the file with the token that whoever reads the home may use; made anew where it opens nothing."""
+    file = home / "service.token"
+    known = [token for token in store.tokens() if token.name == PUBLISHED_TOKEN]
+    with suppress(OSError):
+        if token_of(file.read_text().strip(), known, system_clock()) is not None:
+            return file
+    file.unlink(missing_ok=True)
+    with suppress(StateError):
+        store.revoke_token(PUBLISHED_TOKEN)
+    create(store, PUBLISHED_TOKEN, Role.OPERATOR, file=file)
+    return file
+
+
+def _publish(file: Path, told: object) -> None:
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    draft.write_text(json.dumps(told))
+    draft.replace(file)

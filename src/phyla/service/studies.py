@@ -1,0 +1,159 @@
+"""The studies of a service: their controllers, made from what is stored and kept while that stays the same."""
+
+import threading
+from dataclasses import dataclass
+from typing import Any, final
+
+from phyla import plugins
+from phyla.controller import (
+    Controller,
+    Housekeeping,
+    Sightings,
+    differences,
+    from_config,
+    settings_digest,
+    suites_from,
+)
+from phyla.errors import ConfigurationError, NotImportable, PhylaError, StudyChanged, UsageError
+from phyla.machine import Outdated, Rules, WatchRules
+from phyla.records import JsonObject, StudyKind, StudyRecord
+from phyla.store import Reader, Store
+
+CONTROLLERS_KEPT = 1000
+OTHER_SETTINGS = (
+    "the settings of the study are not those of this worker's study file: they were changed, or this is another "
+    "file. The worker has handed in its work and takes no more; start it again with the file of the study"
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    controller: Controller
+    digest: str
+
+
+@final
+class Studies:
+    """Calls methods of a study's parts by name, for a service."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._lock = threading.Lock()
+        self._kept: dict[int, _Kept] = {}
+
+    def call(self, kind: type[Any], name: str, study: int, arguments: dict[str, Any], digest: str | None) -> Any:
+        """Call a method of the part of a study that is of one kind.
+
+        Args:
+            kind: `Store`, `Reader`, `Controller`, `Housekeeping` or `Sightings`.
+            name: of the method.
+            study: id of the study; of a `Store`, 0.
+            arguments: by name.
+            digest: of the settings of whoever calls, if they matter.
+        """
+        if kind is Store:
+            if name in ("create_study", "set_config"):
+                check_config(arguments["config"], arguments.get("kind", StudyKind.DIRECTORY))
+            return getattr(self.store, name)(**arguments)
+        if kind is Reader:
+            with self.store.reader(study) as reader:
+                found = getattr(reader, name)
+                try:
+                    return found(**arguments) if callable(found) else found
+                except KeyError as error:
+                    raise UsageError(*error.args) from error
+        if kind is Housekeeping:
+            if name == "store_config":
+                check_config(arguments["config"], StudyKind.POPULATION)
+            return getattr(Housekeeping(self.store, study), name)(**arguments)
+        if kind is Sightings:
+            record = self._record(study)
+            suites = suites_from(record.config, plugins.absent)
+            return getattr(Sightings(self.store, record, suites), name)(**arguments)
+        if name == "change":
+            rules = check_config(arguments["config"], StudyKind.POPULATION)
+            return Controller(self.store, study, rules).change(**arguments)
+        return self._controlled(study, name, arguments, digest)
+
+    def _controlled(self, study: int, name: str, arguments: dict[str, Any], digest: str | None) -> Any:
+        while True:
+            kept = self._of(study)
+            if name == "complete" and digest not in (None, kept.digest):
+                # Either end may have the older settings.
+                kept = self._stored(study)
+                if digest != kept.digest:
+                    answers, _, _ = kept.controller.complete(arguments["completions"])
+                    return answers, [], Outdated(why=OTHER_SETTINGS) if arguments.get("count") else None
+            answer = getattr(kept.controller, name)(**arguments)
+            if not kept.controller.outdated:
+                return answer
+            # The settings were changed in the store. What was handed in counts, and is answered again.
+            self._stored(study)
+            if name != "complete":
+                return answer
+
+    def controller(self, study: int) -> Controller:
+        """Return the controller of a study, which goes by its stored settings."""
+        return self._stored(study).controller
+
+    def _stored(self, study: int) -> "_Kept":
+        """Return what goes by the settings that are stored now."""
+        kept = self._of(study)
+        if kept.controller.outdated or kept.digest != settings_digest(self._record(study).config):
+            with self._lock:
+                self._kept.pop(study, None)
+            kept = self._of(study)
+        return kept
+
+    def create(self, name: str, config: JsonObject, seed: int, members: int) -> StudyRecord:
+        """Create a study with a population; `StudyChanged` if there is one with other settings."""
+        check_config(config, StudyKind.POPULATION)
+        record = self.store.create_study(name, config, seed, members)
+        changed = differences(record.config, config)
+        if changed:
+            raise StudyChanged(f"study {name!r} exists with other settings: {', '.join(changed)}")
+        return record
+
+    def _of(self, study: int) -> _Kept:
+        with self._lock:
+            kept = self._kept.get(study)
+        if kept is None:
+            record = self._record(study)
+            rules = check_config(record.config, record.kind)
+            controller = Controller(self.store, study, rules, record.config, source=record.source)
+            kept = _Kept(controller, settings_digest(record.config))
+            with self._lock:
+                while len(self._kept) >= CONTROLLERS_KEPT:
+                    del self._kept[next(iter(self._kept))]
+                self._kept[study] = kept
+        return kept
+
+    def _record(self, study: int) -> StudyRecord:
+        with self.store.reader(study) as reader:
+            return reader.study()
+
+
+def check_config(config: JsonObject, kind: StudyKind) -> Rules:
+    """Return the rules of a configuration, as a service goes by them: it runs no code of a study file.
+
+    Functions of suites are run by workers only, and stand-ins take their place here.
+
+    Raises:
+        ConfigurationError: the configuration makes no sense, or needs what is not installed here.
+        NotImportable: a rule uses a function or class that is not a registered plug-in.
+    """
+    try:
+        if kind is StudyKind.POPULATION:
+            return from_config(config, find_in_suites=plugins.absent)
+        lease_s: Any = config["lease_s"]
+        return WatchRules(suites=suites_from(config, plugins.absent), lease_s=float(lease_s))
+    except NotImportable as error:
+        raise NotImportable(
+            f"a service decides with registered plug-ins only, and runs no code of study files ({error}). "
+            "Register what the study uses as an entry point, and install it where the service runs"
+        ) from error
+    except PhylaError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(f"this is not the configuration of a study: {error!r}") from error

@@ -1,0 +1,70 @@
+"""Making, listing and revoking tokens."""
+
+import os
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from phyla.errors import ConfigurationError, StateError
+from phyla.records import Role, Token, token_digest
+from phyla.settings import system_clock
+from phyla.store import RemoteStore, Store
+
+BYTES = 32
+
+
+def create(store: Store, name: str, role: Role, lasts_s: float | None = None, file: Path | None = None) -> str:
+    """Make a token and return its secret, which is kept nowhere but in `file`, if one is given.
+
+    Raises:
+        ConfigurationError: the file exists, or cannot be written; then there is no token.
+        StateError: there is a token of that name.
+    """
+    _check_local(store)
+    now, secret = system_clock(), secrets.token_urlsafe(BYTES)
+    if file is not None:
+        write_secret(file, secret)
+    expires_at = None if lasts_s is None else now + lasts_s
+    token = Token(name=name, role=role, digest=token_digest(secret), created_at=now, expires_at=expires_at)
+    try:
+        store.add_token(token)
+    except StateError:
+        if file is not None:
+            file.unlink()
+        raise
+    return secret
+
+
+def write_secret(file: Path, secret: str) -> None:
+    """Write a new file that only its owner can read."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise ConfigurationError(f"{file}: cannot be made: {error.strerror}") from error
+    with os.fdopen(descriptor, "w") as opened:
+        opened.write(f"{secret}\n")
+
+
+def listed(store: Store) -> Sequence[Mapping[str, str]]:
+    """Return what is known of the tokens of a store, for a table."""
+    _check_local(store)
+    return [
+        {"name": one.name, "role": one.role, "created": _day(one.created_at), "expires": _day(one.expires_at)}
+        for one in store.tokens()
+    ]
+
+
+def revoke(store: Store, name: str) -> None:
+    """Remove a token; `StateError` if there is none of that name."""
+    _check_local(store)
+    store.revoke_token(name)
+
+
+def _check_local(store: Store) -> None:
+    if isinstance(store, RemoteStore):
+        raise ConfigurationError("tokens are made where the database is reached, not through the service")
+
+
+def _day(seconds: float | None) -> str:
+    return "never" if seconds is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

@@ -1,0 +1,265 @@
+"""A store behind a service: `phyla serve` opens the database, this process speaks HTTP with it."""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, final
+
+from phyla import settings
+from phyla.errors import ConfigurationError, StoreBusy, StoreUnavailable
+from phyla.store.contract import Reader, Store
+
+if TYPE_CHECKING:
+    import httpx
+
+Part = TypeVar("Part")
+
+PUBLISHED = "published:"
+"""Before the path of the file in which a service says where it is."""
+ONCE = frozenset({"change", "note", "note_start", "renew_identity"})
+"""What is not asked again if it may have been done; all else gives the same answer twice."""
+PROMPT = frozenset({"renew", "report"})
+"""What is called from time to time anyway, so that the next call will do."""
+PATIENCE_S = 300.0
+"""How long work is held on to while the service cannot be reached."""
+LOOK_S = 5.0
+"""How long whoever only looks, or begins, waits for a service."""
+LONG_POLL_S = 20.0
+BACK_OFF_S = (0.1, 5.0)
+
+
+@final
+class RemoteStore:
+    """Speaks with a service about all studies; the methods are those of `Store`, except `transaction`.
+
+    Each method of a reader is a request of its own, so what is read in turn may be of different times.
+
+    Args:
+        url: `http://host:port` or `https://...`; or `published:FILE`, where the file says where the service is.
+
+    Raises:
+        ConfigurationError: the libraries are missing.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._connection = Connection(url)
+        self._changes: list[RemoteChanges] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(Store, name):
+            raise AttributeError(name)
+        return partial(self._connection.call, Store, name, "/v1/calls/store", LOOK_S)
+
+    @contextmanager
+    def reader(self, study: int) -> Iterator[Reader]:
+        """Open a look at one study."""
+        yield self.part(Reader, study)  # type: ignore[type-abstract]  # only its methods are looked at
+
+    def part(self, kind: type[Part], study: int, *, settings: str | None = None) -> Part:
+        """Return what has the methods of a class, which run at the service, for one study.
+
+        Args:
+            kind: the class.
+            study: id of the study.
+            settings: digest of the settings of this process, which the service compares with those stored.
+        """
+        return cast("Part", _Part(self._connection, kind, study, settings))
+
+    def changes(self) -> "RemoteChanges":
+        """Return what waits for commits."""
+        changes = RemoteChanges(self._connection)
+        self._changes.append(changes)
+        return changes
+
+    def close(self) -> None:
+        """Release every connection."""
+        for each in self._changes:
+            each.close()
+        self._connection.close()
+
+
+@final
+class _Part:
+    def __init__(self, connection: "Connection", kind: type[Any], study: int, settings: str | None) -> None:
+        self._connection, self._kind, self._study, self._settings = connection, kind, study, settings
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        kind: type[Any] = self._kind
+        if kind is not Reader:
+            kind = next((each for each in kind.__mro__ if name in vars(each)), kind)
+        path = f"/v1/calls/{self._study}/{kind.__name__.lower()}"
+        patience_s = 0.0 if name in PROMPT else LOOK_S if self._kind is Reader else PATIENCE_S
+        call = partial(self._connection.call, kind, name, path, patience_s, settings_digest=self._settings)
+        return call() if isinstance(getattr(kind, name, None), property) else call
+
+
+@final
+class RemoteChanges:
+    """Waits for commits by a request that the service answers when there is one; for one thread."""
+
+    idle_s = 10.0
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+        self._seen = -1
+        self._changed = threading.Event()
+        self._asking: threading.Thread | None = None
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether something was committed since the last call, after `seconds` at the latest."""
+        if self._asking is None or not self._asking.is_alive():
+            self._asking = threading.Thread(target=self._ask, name="phyla-changes", daemon=True)
+            self._asking.start()
+        changed = self._changed.wait(seconds)
+        self._changed.clear()
+        return changed
+
+    def _ask(self) -> None:
+        before = self._seen
+        try:
+            self._seen = self._connection.changes(before, LONG_POLL_S)
+        except StoreUnavailable:
+            time.sleep(1.0)
+        if self._seen != before:
+            self._changed.set()
+
+    def close(self) -> None:
+        """Do nothing: the thread ends with its request."""
+
+
+@final
+class Connection:
+    """Sends requests to a service, again if it is away for a while."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            import httpx
+            import pydantic  # noqa: F401  # phyla.wire needs it
+        except ImportError as error:
+            raise ConfigurationError(
+                f'{url}: a service is reached with libraries that are not installed: pip install "phyla[server]"'
+            ) from error
+        self._httpx = httpx
+        self._url = url
+        self._lock = threading.Lock()
+        self._client: httpx.Client | None = None
+        self._process = os.getpid()
+
+    def call(
+        self,
+        kind: type[Any],
+        name: str,
+        path: str,
+        patience_s: float,
+        /,
+        *positional: Any,
+        settings_digest: str | None = None,
+        **named: Any,
+    ) -> Any:
+        """Call a method of a class at the service."""
+        from phyla.wire import call_of
+
+        call = call_of(cast("Any", kind), name)
+        headers = {} if settings_digest is None else {"Phyla-Settings": settings_digest}
+        body = call.request(*positional, **named)
+        where = f"{path}/{name.replace('_', '-')}"
+        return call.result(self._sent(where, body, headers, patience_s, once=name in ONCE))
+
+    def changes(self, after: int, wait_s: float) -> int:
+        """Return the number of the newest change the service knows of; waits for one after a given number."""
+        body = json.dumps({"after": after, "wait_s": wait_s}).encode()
+        return int(json.loads(self._sent("/v1/changes", body, {}, 0.0, once=False))["change"])
+
+    def _sent(self, path: str, body: bytes, headers: dict[str, str], patience_s: float, *, once: bool) -> bytes:
+        httpx, ends_at = self._httpx, time.monotonic() + patience_s
+        pause_s, most_s = BACK_OFF_S
+        while True:
+            client = self._open()
+            try:
+                answer = client.post(path, content=body, headers=headers)
+                if answer.status_code == 200:
+                    return answer.content
+                told = self._told(answer)
+                if answer.status_code not in (502, 503, 504):
+                    self._refused(answer, told)
+                error, sent = told.get("detail") or f"it answered with status {answer.status_code}", False
+                busy = told.get("title") == StoreBusy.__name__
+            except httpx.TransportError as failed:
+                error, busy = str(failed) or type(failed).__name__, False
+                sent = not isinstance(failed, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
+                self._forget(client)
+            if (once and sent) or time.monotonic() + pause_s > ends_at:
+                if busy:
+                    raise StoreBusy(str(error))
+                raise StoreUnavailable(f"the service {self._url} cannot be reached: {error}; is it running?")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, most_s)
+
+    def _told(self, answer: "httpx.Response") -> dict[str, Any]:
+        with suppress(ValueError):
+            told = answer.json()
+            if isinstance(told, dict):
+                return told
+        return {}
+
+    def _refused(self, answer: "httpx.Response", told: dict[str, Any]) -> NoReturn:
+        from phyla.wire import error_of
+
+        if not told:
+            raise StoreUnavailable(
+                f"{self._url} answered with status {answer.status_code}, and not as a service of phyla does; is "
+                "this its address?"
+            )
+        raise error_of(told)
+
+    def _open(self) -> "httpx.Client":
+        with self._lock:
+            if self._client is None or self._process != os.getpid():
+                address, token = where_is(self._url)
+                headers = {"Content-Type": "application/json"}
+                if token:
+                    headers["Authorization"] = f"Bearer {token}"
+                # Whoever waits for a lock in the database gets an answer after half a minute.
+                timeout = self._httpx.Timeout(60.0, connect=5.0)
+                try:
+                    self._client = self._httpx.Client(base_url=address, headers=headers, timeout=timeout)
+                except (self._httpx.InvalidURL, ValueError) as error:
+                    raise ConfigurationError(f"storage {self._url!r}: {error}") from error
+                self._process = os.getpid()
+            return self._client
+
+    def _forget(self, client: "httpx.Client") -> None:
+        """Look again where a service is that says so in a file: it may have been started elsewhere."""
+        if self._url.startswith(PUBLISHED):
+            with self._lock:
+                if self._client is client:
+                    self._client = None
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            if self._client is not None and self._process == os.getpid():
+                self._client.close()
+            self._client = None
+
+
+def where_is(url: str) -> tuple[str, str | None]:
+    """Return the address of a service, and the token for it, if there is one."""
+    if not url.startswith(PUBLISHED):
+        return url, settings.token()
+    file = Path(url.removeprefix(PUBLISHED))
+    try:
+        told = json.loads(file.read_text())
+        address, token_file = str(told["url"]), told.get("token_file")
+        found = settings.token() or (Path(token_file).read_text().strip() if token_file else None)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreUnavailable(f"{file} does not say where the service is ({error}); was it started?") from error
+    return address, found

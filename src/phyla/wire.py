@@ -1,0 +1,143 @@
+"""How a call travels: as JSON, by the type hints of the function that is called.
+
+What a service offers are the methods of ordinary classes. `Call` makes of a method the model of its parameters and
+the adapter of its result. Both ends use these, and so does the OpenAPI document.
+"""
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, final
+
+import pydantic
+
+from phyla import errors, machine, records
+from phyla.errors import LeaseLost, PhylaError
+from phyla.machine import (
+    Accepted,
+    Answer,
+    Claimed,
+    ClaimedEvaluation,
+    Ended,
+    Idle,
+    NoTime,
+    NoWork,
+    Outdated,
+    Stopped,
+    Work,
+)
+
+NUMBERS = pydantic.ConfigDict(ser_json_inf_nan="constants")
+"""A score may be nan or infinite, which Python's JSON has words for."""
+
+for _kind in [*vars(machine).values(), *vars(records).values()]:
+    if isinstance(_kind, type) and dataclasses.is_dataclass(_kind):
+        _kind.__pydantic_config__ = NUMBERS  # type: ignore[attr-defined]  # pydantic looks for it
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """The answer to a completion whose lease is gone: why."""
+
+    lease_lost: str
+
+
+@final
+class Exchanged(pydantic.BaseModel):
+    """What handing in and claiming work answers: an answer per completion, the work, and why it is not more."""
+
+    model_config = NUMBERS
+    answers: list[Accepted | Stopped | Gone]
+    work: list[Claimed | ClaimedEvaluation]
+    idle: Idle | None = None
+    ended: Ended | None = None
+    outdated: Outdated | None = None
+    no_time: NoTime | None = None
+
+    @staticmethod
+    def of(result: tuple[list[Answer], list[Work], NoWork | None]) -> "Exchanged":
+        """Write what a controller returned."""
+        answers, work, rest = result
+        return Exchanged(
+            answers=[Gone(lease_lost=str(each)) if isinstance(each, LeaseLost) else each for each in answers],
+            work=work,
+            idle=rest if isinstance(rest, Idle) else None,
+            ended=rest if isinstance(rest, Ended) else None,
+            outdated=rest if isinstance(rest, Outdated) else None,
+            no_time=rest if isinstance(rest, NoTime) else None,
+        )
+
+    def result(self) -> tuple[list[Answer], list[Work], NoWork | None]:
+        """Return what the controller returned."""
+        answers = [LeaseLost(each.lease_lost) if isinstance(each, Gone) else each for each in self.answers]
+        return answers, [*self.work], self.idle or self.ended or self.outdated or self.no_time
+
+
+@final
+class Call:
+    """One method, as requests and answers have it; its first parameter, `self`, does not travel."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        hints = typing.get_type_hints(function)
+        self.name = function.__name__
+        self.help = inspect.getdoc(function) or ""
+        signature = inspect.signature(function)
+        self._signature = signature.replace(parameters=[*signature.parameters.values()][1:])
+        fields: dict[str, Any] = {
+            name: (hints[name], ... if each.default is inspect.Parameter.empty else each.default)
+            for name, each in self._signature.parameters.items()
+        }
+        title = "".join(part.title() for part in self.name.split("_"))
+        strict = pydantic.ConfigDict(ser_json_inf_nan="constants", extra="forbid", title=title)
+        self.parameters: type[pydantic.BaseModel] = pydantic.create_model(title, __config__=strict, **fields)
+        self.exchanges = hints["return"] == tuple[list[Answer], list[Work], NoWork | None]
+        self.returns: Any = Exchanged if self.exchanges else hints["return"]
+        # Dataclasses and models have the configuration themselves.
+        config = None if self.exchanges or dataclasses.is_dataclass(self.returns) else NUMBERS
+        self._result: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(self.returns, config=config)
+
+    def request(self, *positional: Any, **named: Any) -> bytes:
+        """Write the arguments of a call."""
+        arguments = self._signature.bind(*positional, **named).arguments
+        written = self.parameters.model_construct(**arguments)
+        return written.model_dump_json(exclude_unset=True, warnings=False).encode()
+
+    def answer(self, result: Any) -> bytes:
+        """Write what a call returned."""
+        return self._result.dump_json(Exchanged.of(result) if self.exchanges else result, warnings=False)
+
+    def result(self, answer: bytes) -> Any:
+        """Read what a call returned."""
+        read = self._result.validate_json(answer)
+        return read.result() if self.exchanges else read
+
+
+@cache
+def call_of(kind: type[Any], name: str) -> Call:
+    """Return the call of a method or a property of a class."""
+    member: Any = inspect.getattr_static(kind, name)
+    function: Any = member.fget if isinstance(member, property) else member
+    return Call(function)
+
+
+# Errors
+
+PROBLEM = "urn:phyla:error:"
+"""Before the name of an error in the `type` of a problem (RFC 9457)."""
+
+
+def problem(error: PhylaError, status: int) -> Mapping[str, Any]:
+    """Write an error as a problem."""
+    kind = type(error).__name__
+    return {"type": f"{PROBLEM}{kind}", "title": kind, "status": status, "detail": str(error)}
+
+
+def error_of(told: Mapping[str, Any]) -> PhylaError:
+    """Return the error that a problem tells of."""
+    kind = getattr(errors, str(told.get("type", "")).removeprefix(PROBLEM), None)
+    known = kind if isinstance(kind, type) and issubclass(kind, PhylaError) else PhylaError
+    return known(str(told.get("detail", "the service failed")))

@@ -1,0 +1,279 @@
+"""A controller and a store behind a service answer as those in this process do."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
+
+from phyla.client import LocalClient
+from phyla.controller import Controller, controller_of, to_config
+from phyla.errors import (
+    AccessDenied,
+    ConfigurationError,
+    LeaseLost,
+    NotImportable,
+    StateError,
+    StoreUnavailable,
+    StudyNotFound,
+)
+from phyla.machine import Claimed, Idle, Outdated
+from phyla.records import Checkpoint, Report, Role, StudyRecord
+from phyla.service.tokens import create, revoke
+from phyla.store import RemoteStore, Store, open_store
+from phyla.strategies import Divergence, ExploreWith, MedianStopping, ParetoTournament, StoppingRule
+from serving import served
+from storing import FEASIBLE, STEPS, Alike, VirtualClock, completion, everything_of, pbt, plain, rules
+
+STOPPING = (MedianStopping(min_steps=2), Divergence())
+Remote = tuple[Store, Store, VirtualClock]
+"""A store, the same one through a service, and its clock."""
+
+
+@pytest.fixture
+def remote() -> Iterator[Remote]:
+    clock = VirtualClock()
+    behind = open_store("memory://", clock=clock)
+    with served(behind) as url:
+        there = open_store(url)
+        yield behind, there, clock
+        there.close()
+    behind.close()
+
+
+def made(store: Store, size: int = 3, name: str = "study", **how: Any) -> tuple[StudyRecord, Controller]:
+    agreed = rules(pbt(size, **how))
+    config = to_config(agreed, 7)
+    record = store.create_study(name, config, 7, size)
+    return record, claiming(controller_of(store, record.id, agreed, config))
+
+
+class Claiming:
+    """A controller with `claim`, which is `complete` in other words, and does not travel."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._controller, name)
+
+    def claim(self, worker: str, count: int = 1) -> Any:
+        _, claimed, rest = self._controller.complete((), worker, count)
+        return claimed, rest
+
+
+def claiming(controller: Controller) -> Controller:
+    return cast("Controller", Claiming(controller))
+
+
+def a_study(store: Store, size: int = 3, **how: Any) -> LocalClient:
+    agreed = rules(pbt(size, **how))
+    config = to_config(agreed, 7)
+    return LocalClient(store, store.create_study("study", config, 7, size), agreed)
+
+
+class OverHttp(Alike):
+    """Drives a store behind a service and one in this process."""
+
+    @initialize(
+        size=st.integers(1, 4),
+        pareto=st.booleans(),
+        quorum=st.sampled_from((0.0, 1.0)),
+        minimize=st.booleans(),
+        stopping=st.sampled_from(((), STOPPING)),
+    )
+    def create(
+        self, size: int, pareto: bool, quorum: float, minimize: bool, stopping: Sequence[StoppingRule]
+    ) -> None:
+        strategy = pbt(size, quorum=quorum)
+        if pareto:
+            strategy = replace(strategy, exploit=ParetoTournament())
+        objective = FEASIBLE if pareto else None
+        agreed = rules(strategy, minimize=minimize, stopping=stopping, objective=objective)
+        config = to_config(agreed, 7)
+        name = f"study {len(self.oracle.studies())}"
+        self.both(lambda store: store.create_study(name, config, 7, size))
+        found = self.oracle.find_study(name)
+        assert found is not None
+        self.study = found.id
+        self.here = claiming(controller_of(self.store, self.study, agreed, config))
+        self.there = Controller(self.oracle, self.study, agreed, config)
+
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data(), value=st.sampled_from((0.5, -0.5)), after=st.integers(0, STEPS))
+    def report(self, data: st.DataObject, value: float, after: int) -> None:
+        trial = data.draw(st.sampled_from(self.claims[-8:])).trial
+        reports = [Report(trial.start_step + after, {"score": value, "a/b": 1.0})]
+        self.asked(lambda controller: controller.report(trial.id, trial.token, reports))
+
+    # What is no call of a service, or would ask it for everything after each step.
+    resize = set_config = interrupt = same = None  # type: ignore[assignment]
+
+    def teardown(self) -> None:
+        if hasattr(self, "study"):
+            with self.store.reader(self.study) as here, self.oracle.reader(self.study) as there:
+                assert everything_of(cast("Any", _Without(here))) == everything_of(cast("Any", _Without(there)))
+
+
+class _Without:
+    """A reader of a study that watches no other."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def source(self) -> None:
+        return None
+
+
+def test_it_answers_as_a_store_in_this_process(remote: Remote) -> None:
+    _, there, clock = remote
+    oracle = open_store("memory://", clock=clock)
+    run_state_machine_as_test(
+        cast("type[Alike]", partial(OverHttp, there, oracle, clock)),
+        settings=settings(
+            max_examples=12,
+            stateful_step_count=40,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_work_whose_answer_was_lost_is_given_again(remote: Remote) -> None:
+    behind, there, _ = remote
+    _, controller = made(there, 2)
+    (lost,), _ = controller.claim("w", 1)
+    # The worker never learned of it, and asks again.
+    _, (again,), _ = controller.complete((), "w", 1, held=frozenset())
+    assert plain(again) == plain(lost)
+    _, (other,), _ = controller.complete((), "w", 1, held=frozenset({lost.trial.id}))
+    assert isinstance(other, Claimed)
+    assert other.trial.member != lost.trial.member
+    answers, work, rest = controller.complete([completion(lost)], "w", 2, held=frozenset({other.trial.id}))
+    repeated, _, _ = controller.complete([completion(lost)])
+    assert repeated == answers
+    with behind.reader(lost.trial.study) as reader:
+        assert len(reader.running("w")) == 1 + len(work)
+    assert rest is not None
+
+
+def test_settings_of_another_file_are_refused_and_finished_work_counts(remote: Remote) -> None:
+    _, there, _ = remote
+    record, controller = made(there, 2)
+    (claimed,), _ = controller.claim("w", 1)
+    other = rules(replace(pbt(2), total_steps=12 * STEPS))
+    stranger = controller_of(there, record.id, other, to_config(other, 7))
+    answers, work, rest = stranger.complete([completion(claimed)], "w", 1)
+    assert [getattr(each, "fitness", None) for each in answers] == [0.5]
+    assert work == []
+    assert isinstance(rest, Outdated)
+    # The service follows what is stored, and so does whoever has the same.
+    before, after = to_config(rules(pbt(2)), 7), to_config(other, 7)
+    controller_of(there, record.id, other).change(after, {"strategy.total_steps": (30, 60)}, before=before)
+    _, work, _ = stranger.complete((), "w", 1)
+    assert [isinstance(each, Claimed) and each.trial.end_step for each in work] == [STEPS]
+    assert isinstance(controller.complete((), "w", 1)[2], Outdated)
+
+
+def test_code_of_a_study_file_never_runs_at_the_service(remote: Remote) -> None:
+    behind, there, _ = remote
+    agreed = rules(replace(pbt(2), explore=ExploreWith(cast("Any", plain))))
+    with pytest.raises(NotImportable, match="decides with registered plug-ins only"):
+        there.create_study("study", to_config(agreed, 7), 7, 2)
+    with pytest.raises(ConfigurationError, match="not the configuration of a study"):
+        there.create_study("study", {"schema": 1, "options": {}}, 7, 2)
+    assert not behind.studies()
+
+
+def test_who_waits_is_woken_by_a_commit_of_another(remote: Remote) -> None:
+    _, there, _ = remote
+    worker, other = a_study(there, 2, quorum=1.0), a_study(there, 2, quorum=1.0)
+    _, claimed, _ = other.exchange((), "v", 2)
+    for first in claimed[:1]:
+        assert isinstance(first, Claimed)
+        other.exchange([completion(first)], "v", 0)
+    _, _, rest = worker.exchange((), "w", 1)
+    assert isinstance(rest, Idle)
+    while worker.wait(0.05):
+        """Changes until now."""
+    assert isinstance(claimed[1], Claimed)
+    other.exchange([completion(claimed[1])], "v", 0)
+    assert worker.wait(30.0)
+    _, work, _ = worker.exchange((), "w", 1)
+    assert len(work) == 1
+
+
+def test_errors_come_as_they_were_raised(remote: Remote) -> None:
+    _, there, _ = remote
+    with pytest.raises(StudyNotFound, match="no study with id 99"), there.reader(99) as reader:
+        reader.study()
+    _, controller = made(there, 2)
+    (claimed,), _ = controller.claim("w")
+    with pytest.raises(StateError, match="a worker is training or evaluating it"):
+        controller.begin_deleting()
+    with pytest.raises(LeaseLost, match="there is no job 99"):
+        controller.release(99, claimed.trial.token)
+
+
+def test_a_service_that_is_away(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phyla.store.remote.LOOK_S", 0.3)
+    with pytest.raises(StoreUnavailable, match=r"http://127\.0\.0\.1:9 cannot be reached"):
+        open_store("http://127.0.0.1:9").studies()
+
+
+def test_tokens() -> None:
+    behind = open_store("memory://")
+    secret = {role: create(behind, role, role) for role in Role}
+    with served(behind) as url, ExitStack() as opened:
+        anybody = opened.enter_context(closing(open_store(url)))
+        with pytest.raises(AccessDenied, match="a token is needed"):
+            anybody.studies()
+        with pytest.MonkeyPatch.context() as patch:
+
+            def as_a(role: str) -> Store:
+                patch.setenv("PHYLA_TOKEN", secret[Role(role)])
+                store = opened.enter_context(closing(open_store(url)))
+                store.studies()
+                return store
+
+            viewer, worker, operator = as_a("viewer"), as_a("worker"), as_a("operator")
+            with pytest.raises(AccessDenied, match="'viewer' is for a viewer; this takes a token for a operator"):
+                made(viewer)
+            with pytest.raises(AccessDenied, match="for a worker; this takes"):
+                made(worker)
+            record, _ = made(operator)
+            with pytest.raises(AccessDenied):
+                claiming(controller_of(viewer, record.id, rules(pbt(3)))).claim("w")
+            assert claiming(controller_of(worker, record.id, rules(pbt(3)))).claim("w")[0]
+            patch.setenv("PHYLA_TOKEN", "x" * 43)
+            stranger = opened.enter_context(closing(open_store(url)))
+            with pytest.raises(AccessDenied, match="not known here, or has expired"):
+                stranger.studies()
+            revoke(behind, "viewer")
+            assert [token.name for token in behind.tokens()] == ["operator", "worker"]
+            assert secret[Role.VIEWER] not in repr(behind.tokens())
+    assert isinstance(anybody, RemoteStore)
+
+
+def test_what_is_recorded_is_recorded_whole(remote: Remote) -> None:
+    _, there, _ = remote
+    record, controller = made(there, 1)
+    (claimed,), _ = controller.claim("w")
+    done = completion(claimed, float("nan"))
+    controller.complete([done])
+    with there.reader(record.id) as reader:
+        (trial,) = reader.trials(limit=1)
+        row = reader.checkpoint(f"{trial.id}.1")
+    assert isinstance(row, Checkpoint)
+    assert plain([trial.fitness, trial.order]) == ["nan", "-inf"]

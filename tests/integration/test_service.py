@@ -1,0 +1,213 @@
+"""The service as a stranger meets it: over plain HTTP, with bad requests, and through its own command line."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from phyla.records import Role
+from phyla.service import make_app
+from phyla.service.tokens import create
+from phyla.store import Store, open_store
+from serving import Service, phyla, served
+
+PBT = {"population_size": 2, "steps_per_trial": 10, "total_steps": 20, "quorum": 1.0}
+TABLE = {
+    "name": "quadratic",
+    "space": {"lr": {"low": 1e-4, "high": 1.0, "log": True}},
+    "objective": "minimize loss",
+    "pbt": PBT,
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = open_store(f"sqlite:///{tmp_path}/phyla.db")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def http(store: Store) -> Iterator[httpx.Client]:
+    with served(store) as url, httpx.Client(base_url=f"{url}/v1", trust_env=False) as client:
+        yield client
+
+
+def test_a_study_of_another_language(http: httpx.Client) -> None:
+    assert http.post("/studies", json=TABLE).json()["state"] == "running"
+    assert http.post("/studies", json=TABLE).json()["trials"] == {}
+    done: list[dict[str, Any]] = []
+    while True:
+        told = http.post("/studies/quadratic/suggestions", json={"worker": "me", "wait_s": 5}).json()
+        if told["ended"]:
+            break
+        (trial,) = told["suggestions"]
+        at = f"/studies/quadratic/trials/{trial['trial']}"
+        lease = {"token": trial["token"]}
+        standing = http.post(
+            f"{at}/report", json={**lease, "step": trial["start_step"] + 5, "metrics": {"loss": 2}}
+        )
+        assert standing.json() == {"go_on": True, "why": None}
+        left = {
+            **lease,
+            "step": trial["end_step"],
+            "metrics": {"loss": abs(trial["params"]["lr"] - 0.1)},
+            "checkpoint": f"s3://mine/{trial['trial']}",
+        }
+        first = http.post(f"{at}/complete", json=left)
+        assert first.json() == http.post(f"{at}/complete", json=left).json()
+        assert first.json()["counts"]
+        done.append(trial)
+    assert told["why"] == "the study is completed"
+    assert sorted(trial["member"] for trial in done) == [0, 0, 1, 1]
+    older = [trial for trial in done if trial["start_step"]]
+    assert all(trial["checkpoint"] in {f"s3://mine/{one['trial']}" for one in done} for trial in older)
+    rows = http.get("/studies/quadratic/trials", params={"limit": 3}).json()
+    assert [row["state"] for row in rows] == ["completed"] * 3
+    assert len(http.get("/studies/quadratic/trials", params={"after": rows[-1]["trial"]}).json()) == 1
+    unneeded = http.post("/studies/quadratic/collect").json()["checkpoints"]
+    assert set(unneeded) < {f"s3://mine/{one['trial']}" for one in done}
+    assert [study["name"] for study in http.get("/studies").json()] == ["quadratic"]
+
+
+RUNS_CODE = {"name": "explore-with", "function": "os:system"}
+BAD: Sequence[tuple[str, Any, int, str]] = (
+    ("/studies", {**TABLE, "pbt": {}}, 422, "request, pbt"),
+    ("/studies", {**TABLE, "spice": 1}, 422, "spice"),
+    ("/studies", {**TABLE, "command": ["rm", "-r", "/"]}, 422, "command"),
+    ("/studies", {**TABLE, "pbt": {**PBT, "explore": RUNS_CODE}}, 422, "a request names no code"),
+    ("/studies/nothing/suggestions", {"worker": "me"}, 404, "there is no study 'nothing'"),
+    ("/studies/quadratic/suggestions", {"worker": "me", "count": 0}, 422, "greater than or equal to 1"),
+    ("/studies/quadratic/suggestions", {"worker": "me", "wait_s": "NaN"}, 422, "wait_s"),
+    ("/studies/quadratic/trials/99/report", {"token": 1, "step": 1, "metrics": {}}, 200, "the lease is gone"),
+    ("/studies/quadratic/trials/99/fail", {"token": 1, "error": "x"}, 409, "there is no job 99"),
+    ("/studies/quadratic/trials/1/release", {"token": 10**30}, 422, "token"),
+)
+
+
+def test_bad_requests_are_told_what_is_wrong(http: httpx.Client) -> None:
+    assert http.post("/studies", json=TABLE).status_code == 200
+    for path, body, status, said in BAD:
+        answer = http.post(path, json=body)
+        assert answer.status_code == status, answer.text
+        assert said in answer.text, answer.text
+        if status != 200:
+            assert answer.headers["content-type"] == "application/problem+json"
+    assert http.get("/studies/quadratic").json()["trials"] == {}
+
+
+def test_a_checkpoint_has_one_trial(http: httpx.Client) -> None:
+    http.post("/studies", json=TABLE)
+    told = http.post("/studies/quadratic/suggestions", json={"worker": "me", "count": 2}).json()
+    answers = [
+        http.post(
+            f"/studies/quadratic/trials/{each['trial']}/complete",
+            json={"token": each["token"], "step": 10, "metrics": {"loss": 1.0}, "checkpoint": "same"},
+        )
+        for each in told["suggestions"]
+    ]
+    assert [answer.status_code for answer in answers] == [200, 409]
+    assert "that of trial 1; choose another name" in answers[1].text
+
+
+def test_limits_and_hosts(store: Store) -> None:
+    with served(store) as url, httpx.Client(base_url=url, trust_env=False) as client:
+        large = client.post("/v1/studies", content=b"[" + b" " * (17 * 2**20) + b"]")
+        assert large.status_code == 413
+        assert client.get("/health", headers={"Host": "evil.example"}).status_code == 400
+        assert client.get("/health").json()["status"] == "alive"
+        assert client.get("/ready").json()["status"] == "ready"
+        assert client.post("/v1/studies", content=b"{").status_code == 422
+        assert client.post("/v1/calls/store/find-study", content=b'{"name": "\\ud800"}').status_code == 422
+
+
+def test_figures(store: Store, http: httpx.Client) -> None:
+    http.post("/studies", json=TABLE)
+    http.post("/studies/quadratic/suggestions", json={"worker": "me"})
+    told = http.get(f"{http.base_url}".removesuffix("v1/") + "metrics").text
+    assert 'phyla_trials{state="running",study="quadratic"} 1.0' in told
+    assert 'phyla_leases{study="quadratic"} 1.0' in told
+    assert 'route="/v1/studies/{name}/suggestions",status="200"' in told
+
+
+def test_only_health_is_open_where_there_are_tokens(store: Store) -> None:
+    create(store, "someone", Role.WORKER)
+    with served(store) as url, httpx.Client(base_url=url, trust_env=False) as client:
+        assert client.get("/v1/openapi.json").status_code == 401
+        for path, methods in make_app(store).openapi()["paths"].items():
+            for method in methods:
+                answer = client.request(method, path.format(study=1, name="a", trial=1), json={})
+                closed = path not in ("/health", "/ready")
+                assert (answer.status_code == 401) == closed, (path, answer.text)
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    refused = phyla("--home", home, "serve", "--host", "0.0.0.0", "--port", "0")
+    assert refused.returncode == 2
+    assert "has no tokens, so anybody could use it" in refused.stderr
+    made = phyla("--home", home, "token", "create", "me", "--role", "operator", "--out", tmp_path / "secret")
+    assert made.returncode == 0, made.stderr
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+    assert "me" in phyla("--home", home, "token", "list").stdout
+    with Service("--home", str(home), extra=("--publish",)) as service:
+        there = ("--home", tmp_path / "w", "--server", service.url)
+        denied = phyla(*there, "status")
+        assert denied.returncode == 1
+        assert "a token is needed" in denied.stderr
+        assert phyla(*there, "status", PHYLA_TOKEN_FILE=str(tmp_path / "secret")).returncode == 0
+        # Who can read the home needs nothing else.
+        assert phyla("--home", tmp_path / "w", "--server", home / "service.json", "status").returncode == 0
+        assert (home / "service.token").stat().st_mode & 0o777 == 0o600
+    away = phyla(*there, "status")
+    assert away.returncode == 1
+    assert "cannot be reached" in away.stderr
+    assert "Traceback" not in away.stderr
+
+
+def test_the_program_of_the_page_in_another_language(store: Store, tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs/how-to/service.md"
+    (block,) = re.findall(r"```sh\n(# black_box.sh\n.*?)```", page.read_text(), re.DOTALL)
+    with served(store) as url:
+        done = subprocess.run(
+            ["sh", "-e", "-c", block],
+            env={**os.environ, "PHYLA_SERVER": url, "NO_PROXY": "127.0.0.1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    *_, unneeded, study = re.findall(r"\{.*?\}(?=\{|$)", done.stdout.replace("\n", ""))
+    assert '"state":"completed"' in study
+    assert "weights-" in unneeded
+
+
+def test_no_request_is_a_server_error(tmp_path: Path) -> None:
+    # What deletes the study would leave the others nothing to look at.
+    settings = tmp_path / "schemathesis.toml"
+    settings.write_text('[parameters]\nstudy = 1\nname = "quadratic"\ntrial = 1\n')
+    with Service("--home", str(tmp_path / "home")) as service:
+        httpx.post(f"{service.url}/v1/studies", json=TABLE, trust_env=False).raise_for_status()
+        httpx.post(f"{service.url}/v1/studies/quadratic/suggestions", json={"worker": "w"}, trust_env=False)
+        document = f"{service.url}/v1/openapi.json"
+        how = ("--checks", "not_a_server_error", "--phases", "coverage,fuzzing", "--exclude-path-regex", "delet")
+        more = (
+            "--max-examples",
+            "3",
+            "--seed",
+            "1",
+            "--generation-deterministic",
+            "--suppress-health-check",
+            "all",
+        )
+        words = ("--config-file", settings, "run", document, *how, *more)
+        command = [sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()"]
+        done = subprocess.run([*command, *map(str, words)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
+    assert "Tested: 104" in done.stdout, done.stdout[-2000:]
