@@ -7,7 +7,7 @@ from command_line import Phyla
 from phyla.cli.app import PANELS, app
 
 COMMANDS = 24
-OPTIONS = 139
+OPTIONS = 131
 
 
 def test_there_are_few_commands_and_options() -> None:
