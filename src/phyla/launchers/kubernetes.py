@@ -20,12 +20,9 @@ from phyla.launchers.contract import Pool, refuse_options
 from phyla.launchers.identity import identity
 
 OPTIONS = ("image", "kind", "namespace", "context", "directory", "secret", "volume", "user", "grace", "output")
-GRACE_S = 300
-"""Seconds that training has to save after SIGTERM."""
-CALL_S = 60.0
-"""Seconds that the cluster has to answer `kubectl`."""
-FAILURES = 3
-"""Failures for each worker before a Job gives up; preemptions are none."""
+GRACE_S = 300  # that training has to save after SIGTERM
+CALL_S = 60.0  # that the cluster has to answer kubectl
+FAILURES = 3  # of each worker before a Job gives up; preemptions are none
 EXIT_USAGE, EXIT_PREEMPTED = 2, 75
 DNS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 NAME_LETTERS = 48
@@ -176,7 +173,6 @@ class Kubernetes:
                 Path(pool.options["output"]).write_text(f"{text}\n")
             except OSError as error:
                 raise ConfigurationError(f"output={error.filename}: {error.strerror}") from error
-            return
         if _ended(_get(pool)):
             self.stop(pool, 0)  # a Job that has ended starts no pod any more
         _kubectl(pool, "apply", "--filename=-", given=text)
@@ -204,7 +200,8 @@ class Kubernetes:
 
     def logs(self, pool: Pool) -> str:
         """Return the command that shows the output of the workers."""
-        return " ".join(["kubectl", *_where(pool), "logs", "--prefix", "--tail=-1", _selector(pool)])
+        applied = f"once {pool.options['output']} is applied: " if "output" in pool.options else ""
+        return applied + " ".join(["kubectl", *_where(pool), "logs", "--prefix", "--tail=-1", _selector(pool)])
 
 
 def _get(pool: Pool) -> Any:
@@ -223,7 +220,9 @@ def _where(pool: Pool) -> list[str]:
 
 
 def _kubectl(pool: Pool, *words: str, given: str = "", wait_s: float = 0.0) -> str:
-    """Call `kubectl` and return what it prints."""
+    """Call `kubectl` and return what it prints; with the option `output`, that is left to the user."""
+    if "output" in pool.options:
+        return ""
     program = shutil.which("kubectl")
     if program is None:
         raise LauncherFailed(
@@ -236,5 +235,6 @@ def _kubectl(pool: Pool, *words: str, given: str = "", wait_s: float = 0.0) -> s
     except subprocess.TimeoutExpired as error:
         raise LauncherFailed(f"kubectl {words[0]}: no answer within {limit_s:g} s") from error
     if done.returncode:
-        raise LauncherFailed(f"kubectl {words[0]}: {done.stderr.strip() or f'exit status {done.returncode}'}")
+        said = [line for line in done.stderr.splitlines() if not re.match(r"[EWI]\d{4} ", line)]  # its log
+        raise LauncherFailed(f"kubectl {words[0]}: {' '.join(said) or f'exit status {done.returncode}'}")
     return done.stdout

@@ -22,10 +22,8 @@ from phyla.launchers.identity import identity
 from phyla.launchers.spec import VISIBLE
 from phyla.settings import child_environment
 
-ANSWER_S = 10.0
-"""Seconds after which an actor that does not answer is not running: it waits for resources, or lost its node."""
-GONE_S = 30.0
-"""Seconds that Ray has to end actors, besides the grace of their commands."""
+ANSWER_S = 10.0  # after which an actor that does not answer waits for resources, or has lost its node
+GONE_S = 30.0  # that Ray has to end actors, besides the grace of their commands
 LOGS = "worker-*.log"
 _WITH_PARENT = """
 import ctypes, os, signal, sys
@@ -184,6 +182,9 @@ def _connected(pool: Pool) -> Iterator[tuple[Any, list[str]]]:
                 signal.signal(signal.SIGTERM, handler)  # Ray set one of its own
         yield ray, _actors(ray, pool)
     except (OSError, ImportError, RuntimeError, ValueError, SystemExit, ray.exceptions.RayError) as error:
+        if isinstance(error, SystemExit):  # from Ray's handler, while it connected: the signal was meant for ours
+            signal.signal(signal.SIGTERM, handler)
+            signal.raise_signal(signal.SIGTERM)
         raise LauncherFailed(
             f"Ray at {address!r} cannot be used: {error}. Start one with `ray start --head`, or say where it is: "
             "--launcher-option address=HOST:6379, or address=ray://HOST:10001 from outside its network"

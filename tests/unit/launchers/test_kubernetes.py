@@ -35,6 +35,7 @@ elif words[0] == "get" and "/".join(words[1:3]) in objects:
 elif words[0] == "delete":
     objects.pop("/".join(words[1:3]), None)
 elif words[0] == "get" and "unreachable" in objects:
+    print('E1123 07:06:23.908690   16239 memcache.go:265] "Unhandled Error"', file=sys.stderr)
     sys.exit("The connection to the server was refused")
 store.write_text(json.dumps(objects))
 """
@@ -287,6 +288,10 @@ def test_with_an_output_the_manifest_is_written_and_no_cluster_is_needed(
     launcher.start(pool)
     assert json.loads((tmp_path / "pool.json").read_text()) == manifest(pool)
     assert shutil.which("kubectl") is None
+    assert launcher.alive(pool) == 0
+    assert launcher.logs(pool).startswith(f"once {tmp_path}/pool.json is applied: kubectl logs")
+    launcher.stop(pool, 60)
+    assert (tmp_path / "pool.json").exists()
     with pytest.raises(LauncherFailed, match=r"there is no kubectl .* --launcher-option output=FILE"):
         launcher.start(make(tmp_path))
 
