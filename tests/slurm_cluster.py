@@ -44,7 +44,7 @@ KillWait={kill_wait_s}
 MinJobAge=2
 InactiveLimit=0
 ReturnToService=2
-NodeName=node NodeHostname={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
+NodeName=node NodeHostname={host} NodeAddr=127.0.0.1 CPUs=4 State=UNKNOWN
 PartitionName=requeue Nodes=node Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=5 MaxTime=60 State=UP
 PartitionName=cancel Nodes=node PriorityTier=1 PreemptMode=CANCEL GraceTime=5 MaxTime=60 State=UP
 PartitionName=abrupt Nodes=node PriorityTier=1 PreemptMode=CANCEL MaxTime=60 State=UP

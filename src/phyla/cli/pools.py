@@ -42,25 +42,12 @@ def up(
     """
     from phyla.launchers import launcher_named
     from phyla.launchers.pools import start_pool
-    from phyla.study.files import load_studies
 
-    places = options.places(ctx)
     for file in files:
-        if not load_studies(file):
-            raise UsageError(f"{file} defines no study")
-    pool = pool_of(
-        files,
-        places,
-        name=name or files[0].stem,
-        workers=workers,
-        launcher=launcher,
-        launcher_options=launcher_option,
-        kinds=kinds,
-        gpus_per_worker=gpus_per_worker,
-        time_limit=time_limit,
-        save_every=save_every,
-        where=_absolute(options.where(ctx)),
-    )
+        if not file.is_file():
+            raise UsageError(f"there is no file {file}")
+    places = options.places(ctx)
+    pool = pool_of(ctx.params, files, places, name=name or files[0].stem, where=options.where(ctx))
     start_pool(pool)
     where = launcher_named(launcher)
     print(f"pool {pool.name}: {where.alive(pool)} of {counted(workers, 'worker')} alive; logs: {where.logs(pool)}")
@@ -128,76 +115,63 @@ def workers(
 
 
 def pool_of(
+    given: Mapping[str, Any],
     files: Sequence[Path],
     places: "Places",
     *,
     name: str,
-    workers: int,
-    launcher: str,
-    launcher_options: Sequence[str] | None,
-    kinds: str,
-    gpus_per_worker: float | str,
-    time_limit: float | None,
-    save_every: float | None,
     study: str | None = None,
     where: Mapping[str, Any] | None = None,
 ) -> "Pool":
-    """Return the pool that the options describe: workers of one study, or of all studies of the files in turn."""
+    """Return the pool that options describe: workers of one study, or of all studies of the files in turn.
+
+    Its workers look where the study is, or, with `where`, where these options of `phyla` say.
+    """
     from phyla.launchers import Pool, launcher_named
     from phyla.study.places import NAME
 
-    launcher_named(launcher)
+    launcher_named(given["launcher"])
     if not NAME.fullmatch(name):
         raise UsageError(
             f"pool name {name!r}: use up to 100 letters, digits, '_', '-' and '.'; give it with --name"
         )
-    if not workers:
+    if not given["workers"]:
         raise UsageError("--workers 0: with --launcher, at least 1")
-    further = dict(_option(each) for each in launcher_options or ())
-    where = _where(places) if where is None else where
-    storage = where.get("storage")
+    if where is None:
+        usual = places.storage == type(places).of(places.home).storage
+        storage = None if usual else places.storage
+        where = {"home": places.home, "storage": storage, "checkpoints": places.checkpoint_root}
+    where = {key: value.absolute() if isinstance(value, Path) else value for key, value in where.items()}
+    storage = where["storage"]
     if storage and masked(storage) != storage:
         raise UsageError(
             f"the URL of the store, {masked(storage)}, has a password in it, which the list of processes and the "
             "folder of the pool would show; leave it out, and put it into ~/.pgpass or the variable PGPASSWORD"
         )
-    gpus = 0.0 if gpus_per_worker == "auto" else float(gpus_per_worker)
-    shown = gpus_per_worker if gpus >= 1 else "auto"
-    saving = None if save_every is None else f"{save_every:g}s"
-    given = {"--study": study, "--kinds": kinds, "--gpus-per-worker": shown, "--save-every": saving}
-    paths = [str(file.absolute()) for file in files]
-    cpus, memory = further.pop("cpus", None), further.pop("memory", None)
+    further = dict(_option(each) for each in given["launcher_option"] or ())
+    cpus, memory = (_amount(name, further.pop(name, None)) for name in ("cpus", "memory"))
+    gpus = 0.0 if given["gpus_per_worker"] == "auto" else float(given["gpus_per_worker"])
     return Pool(
         name=name,
-        launcher=launcher,
-        command=worker_command(paths, where, given, wait=study is None),
-        workers=workers,
+        launcher=given["launcher"],
+        command=worker_command(
+            paths := [str(file.absolute()) for file in files],
+            **where,
+            study=study,
+            kinds=given["kinds"],
+            gpus_per_worker=given["gpus_per_worker"] if gpus >= 1 else "auto",
+            save_every=given["save_every"],
+            wait=study is None,
+        ),
+        workers=given["workers"],
         files=paths,
         gpus=gpus,
-        cpus=None if cpus is None else _number("cpus", cpus),
-        memory_mb=None if memory is None else _memory_mb(memory),
-        time_limit_s=time_limit,
+        cpus=cpus,
+        memory_mb=None if memory is None else round(memory),
+        time_limit_s=given["time_limit"],
         options=further,
         folder=places.pools / name,
     )
-
-
-def _where(places: "Places") -> dict[str, str | None]:
-    """Return the options that lead another process to the same places."""
-    usual = type(places).of(places.home)
-    return {
-        "home": str(places.home),
-        "storage": None if places.storage == usual.storage else places.storage,
-        "checkpoints": str(places.checkpoint_root),
-    }
-
-
-def _absolute(where: Mapping[str, Any]) -> dict[str, Any]:
-    paths = ("home", "checkpoints")
-    return {
-        name: value if value is None or name not in paths else Path(value).absolute()
-        for name, value in where.items()
-    }
 
 
 def _option(text: str) -> tuple[str, str]:
@@ -207,17 +181,13 @@ def _option(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _number(name: str, text: str) -> float:
-    if not re.fullmatch(r"\d+\.?\d*", text) or float(text) <= 0:
-        raise BadParameter(f"--launcher-option {name}={text}: give a number above 0")
-    return float(text)
-
-
-def _memory_mb(text: str) -> int:
-    parts = re.fullmatch(r"(\d+)([MGT])", text)
-    if parts is None:
-        raise BadParameter(f"--launcher-option memory={text}: give it as 500M, 16G or 1T")
-    return int(parts[1]) * MEMORY_MB[parts[2]]
+def _amount(name: str, text: str | None) -> float | None:
+    """Read a number above 0; of memory it is in MiB, and may have a unit."""
+    parts = re.fullmatch(r"(\d+\.?\d*)([MGT])?" if name == "memory" else r"(\d+\.?\d*)()", text or "0")
+    if text is not None and (parts is None or not float(parts[1])):
+        example = "16G" if name == "memory" else "4"
+        raise BadParameter(f"--launcher-option {name}={text}: give it as {name}={example}")
+    return float(parts[1]) * MEMORY_MB[parts[2] or "M"] if text and parts else None
 
 
 def _found(places: "Places", name: str | None) -> "list[Pool]":

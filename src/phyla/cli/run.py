@@ -73,14 +73,10 @@ def run(
     if launcher is None and launcher_option:
         raise UsageError(f"--launcher-option {launcher_option[0]}: give --launcher, too")
     if launcher is not None:
-        for option, given in (
-            ("--evaluators", evaluators),
-            ("--eval-gpus", eval_gpus),
-            ("--stall-timeout", stall_timeout),
-            ("--yield-at-report", yield_at_report),
-        ):
-            if given:
-                raise UsageError(f"{option} is for workers of this process; leave it out with --launcher")
+        for given in ("evaluators", "eval_gpus", "stall_timeout", "yield_at_report"):
+            if ctx.params[given]:
+                option = given.replace("_", "-")
+                raise UsageError(f"--{option} is for workers of this process; leave it out with --launcher")
 
     with options.interruptible(lambda: f"Interrupted. Resume it with: {again()}"):
         chosen = chosen_study(ctx, file, study)
@@ -106,19 +102,7 @@ def run(
             if replicates:
                 print(f"replicate {index} of {replicates}: {one.name}", flush=True)
             if launcher is not None:
-                how["pool"] = pool_of(
-                    [file],
-                    one.places,
-                    name=one.name,
-                    study=one.name,
-                    workers=workers,
-                    launcher=launcher,
-                    launcher_options=launcher_option,
-                    kinds=kinds,
-                    gpus_per_worker=gpus_per_worker,
-                    time_limit=time_limit,
-                    save_every=save_every,
-                )
+                how["pool"] = pool_of(ctx.params, [file], one.places, name=one.name, study=one.name)
             elif time_limit is not None:
                 how["time_limit_s"] = max(1.0, time_limit - (time.monotonic() - began))
             hint = "" if replicates else f"check your training function with: phyla check {shlex.quote(str(file))}"

@@ -4,7 +4,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,23 +62,9 @@ def worker(
     from phyla.study.watching import evaluate
 
     file = Path(files[0])
-    given = {
-        "--kinds": kinds,
-        "--study": study,
-        "--gpus-per-worker": gpus_per_worker,
-        "--stop-signal": stop_signal,
-    }
-    if save_every is not None:
-        given["--save-every"] = f"{save_every:g}s"
     with options.interruptible(lambda: "interrupted; the study goes on without these workers"):
         if wait or (file.suffix in (".py", ".toml") and load_studies(file)):
-            how = {
-                "kinds": options.listed(kinds),
-                "gpus_per_worker": gpus_per_worker,
-                "stop_signal": stop_signal,
-                "save_every_s": save_every,
-            }
-            _take_turns(ctx, files, study, workers, time_limit, given, how, wait=wait)
+            _take_turns(ctx)
             return
         # A word that names neither a file nor a module names a run.
         named = len(files) == 1 and ":" not in files[0] and file.suffix not in (".py", ".toml")
@@ -97,54 +84,60 @@ def worker(
     raise Exit(finish(watched, as_json=False))
 
 
-def _take_turns(
-    ctx: Context,
-    files: Sequence[str],
-    name: str | None,
-    workers: int,
-    limit_s: float | None,
-    given: Mapping[str, Any],
-    how: Mapping[str, Any],
-    *,
-    wait: bool,
-) -> None:
+def _take_turns(ctx: Context) -> None:
     """Work for the first file, then for the others in a process that has not loaded the first one's modules."""
-    began, done = time.monotonic(), True
-    for each in _studies(ctx, Path(files[0]), name, wait=wait):
-        try:
-            with StudyDisplay(each.name) as display:
-                results = each.work(
-                    workers,
-                    time_limit_s=_left_s(limit_s, began),
-                    on_progress=display.progressed,
-                    on_interrupt=display.interrupted,
-                    **how,
-                )
+    given: dict[str, Any] = {**options.where(ctx), **ctx.params}
+    files, limit_s, wait = given.pop("files"), given.pop("time_limit"), given["wait"]
+    began, found, completed = time.monotonic(), [], 0
+    with _waiting(wait):
+        found = _studies(ctx, Path(files[0]), given["study"], wait=wait)
+    for each in found:
+        with _waiting(wait), StudyDisplay(each.name) as display:
+            results = each.work(
+                given["workers"],
+                kinds=options.listed(given["kinds"]),
+                gpus_per_worker=given["gpus_per_worker"],
+                stop_signal=given["stop_signal"],
+                time_limit_s=None if limit_s is None else max(1.0, limit_s - (time.monotonic() - began)),
+                save_every_s=given["save_every"],
+                on_progress=display.progressed,
+                on_interrupt=display.interrupted,
+            )
             progress = results.progress()
-            print(f"{each.name} is {progress.study.state}: {progress_line(progress)}", flush=True)
-            done = done and progress.study.state is StudyState.COMPLETED
-        except PhylaError as error:
-            if not wait:
-                raise
-            print(f"{error}\nlooking again in {PAUSE_S:g} s", file=sys.stderr, flush=True)
-            done = False
+            display.print(f"{each.name} is {progress.study.state}: {progress_line(progress)}")
+            completed += progress.study.state is StudyState.COMPLETED
+    done = 0 < len(found) == completed
     left = [*files[1:], *([] if done or not wait else files[:1])]
     if not left:
         return
     if not done:
-        _pause(how["stop_signal"])
-    words = worker_command(left, {**options.where(ctx), "workers": workers}, given, wait=wait)
-    left_s = _left_s(limit_s, began - START_S)
-    os.execv(words[0], words if left_s is None else [*words, "--time-limit", f"{left_s:g}s"])
+        _pause(given["stop_signal"])
+    if limit_s is not None:
+        limit_s -= time.monotonic() - began + START_S
+        if limit_s <= 0:
+            raise Preempted("the time limit is over")
+    words = worker_command(left, **given, time_limit=limit_s)
+    os.execv(words[0], words)
 
 
-def worker_command(
-    files: Sequence[str], where: Mapping[str, Any], given: Mapping[str, Any], *, wait: bool = False
-) -> list[str]:
+def worker_command(files: Sequence[str], **given: Any) -> list[str]:
     """Return the words that start `phyla worker` with these options, as far as they have a value."""
-    options_given = {**{f"--{name}": value for name, value in where.items()}, **given}
-    words = [word for option, value in options_given.items() if value is not None for word in (option, str(value))]
-    return [sys.executable, "-P", "-m", "phyla.cli", "worker", *files, *words, *(["--wait"] if wait else [])]
+    words = []
+    for name, value in given.items():
+        if value is not None and value is not False:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return [sys.executable, "-P", "-m", "phyla.cli", "worker", *files, *words]
+
+
+@contextmanager
+def _waiting(wait: bool) -> Iterator[None]:
+    """Say what stands in the way now, and go on, if the worker is to wait for it."""
+    try:
+        yield
+    except PhylaError as error:
+        if not wait:
+            raise
+        print(f"{error}\nlooking again in {PAUSE_S:g} s", file=sys.stderr, flush=True)
 
 
 def _studies(ctx: Context, file: Path, name: str | None, *, wait: bool) -> "list[Study]":
@@ -156,10 +149,6 @@ def _studies(ctx: Context, file: Path, name: str | None, *, wait: bool) -> "list
     for each in found:
         options.place(ctx, each)
     return found
-
-
-def _left_s(limit_s: float | None, began: float) -> float | None:
-    return None if limit_s is None else max(1.0, limit_s - (time.monotonic() - began))
 
 
 def _pause(stop_signal: str | None) -> None:

@@ -13,7 +13,7 @@ from typing import final
 
 from phyla import file_locks
 from phyla.client import Client
-from phyla.errors import ConfigurationError, LauncherFailed, Preempted, StateError, StoreBusy, StudyFailed
+from phyla.errors import ConfigurationError, LauncherFailed, Preempted, StateError, StoreError, StudyFailed
 from phyla.launchers.contract import Pool, launcher_named
 from phyla.launchers.spec import PERSON, Term
 
@@ -160,57 +160,47 @@ class PoolRun:
         self._stopped_by = self._stopped_by or why
 
     def _attend(self) -> None:
-        now = asked_at = collected_at = time.monotonic()
+        collected_at = time.monotonic()
         while not self._stopped_by:
-            self.on_tick()
-            if now - asked_at >= STATE_S:
-                asked_at = now
+            try:
                 if not self.client.is_active():
                     return
-                self._look(now)
-            if now - collected_at >= COLLECT_S:
-                collected_at = now
-                with contextlib.suppress(StoreBusy):
-                    # What stays is collected the next time.
+                self._look()
+                if time.monotonic() - collected_at >= COLLECT_S:
+                    collected_at = time.monotonic()
                     self.client.collect()
-            time.sleep(TICK_S)
-            now = time.monotonic()
+            except (LauncherFailed, StoreError) as error:
+                # The workers that are alive go on, as soon as they can.
+                LOG.warning("%s; trying again", error)
+                self._next_look = time.monotonic() + LOOK_S[1]
+            ends_at = time.monotonic() + STATE_S
+            while time.monotonic() < ends_at and not self._stopped_by:
+                self.on_tick()
+                time.sleep(TICK_S)
 
-    def _look(self, now: float) -> None:
+    def _look(self) -> None:
         """Replace workers that are lost, unless they are lost again and again."""
-        if now < self._next_look:
+        if time.monotonic() < self._next_look:
             return
-        try:
-            stored = Pool.load(self.pool.folder)
-            if stored is None or not stored.workers:
-                self._stopped_by = f"pool {self.pool.name!r} was stopped with phyla down"
-                return
-            missing = self.pool.workers - launcher_named(self.pool.launcher).alive(self.pool)
-            if missing > 0:
-                self._replace(missing)
-            if self._lost:
-                self.on_loss()
-        except LauncherFailed as error:
-            # Those that are alive go on.
-            LOG.warning("%s; trying again", error)
-            missing = 0
+        stored = Pool.load(self.pool.folder)
+        if stored is None or not stored.workers:
+            self._stopped_by = f"pool {self.pool.name!r} was stopped with phyla down"
+            return
+        missing = self.pool.workers - launcher_named(self.pool.launcher).alive(self.pool)
         first_s, most_s = LOOK_S
         self._pause_s = first_s if missing > 0 else min(most_s, 2 * self._pause_s)
-        self._next_look = now + self._pause_s
-
-    def _replace(self, missing: int) -> None:
-        done = self.progress()
-        self._lost = missing if done > self._done else self._lost + missing
-        self._done = done
-        if not self.client.is_active():
-            return
+        self._next_look = time.monotonic() + self._pause_s
+        if missing > 0 and self.client.is_active():
+            start_pool(self.pool)
+            done = self.progress()
+            self._lost = missing if done > self._done else self._lost + missing
+            self._done = done
+        if self._lost:
+            self.on_loss()
         if self._lost >= max(LOST, 3 * self.pool.workers):
-            message = (
-                f"{self._lost} workers of pool {self.pool.name!r} ended without any progress{self._last_words()}"
-            )
-            self.client.give_up(message)
-            raise StudyFailed(message)
-        start_pool(self.pool)
+            what = f"{self._lost} workers of pool {self.pool.name!r} ended without any progress"
+            self.client.give_up(f"{what}{self._last_words()}")
+            raise StudyFailed(f"{what}{self._last_words()}")
 
     def _last_words(self) -> str:
         logs = [(log.stat().st_mtime, log) for log in self.pool.folder.glob("*.log")]

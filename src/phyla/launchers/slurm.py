@@ -143,7 +143,10 @@ def _job_name(pool: Pool) -> str:
 def _slurm(*words: str) -> str:
     """Run one of Slurm's commands and return what it prints."""
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=ANSWER_S)
+        # In a session of its own it does not get the Ctrl-C that is meant for us.
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=ANSWER_S, start_new_session=True
+        )
     except FileNotFoundError:
         raise LauncherFailed(
             f"there is no {words[0]} on this machine; run this where Slurm's commands are, such as a login node"
