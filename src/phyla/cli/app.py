@@ -73,7 +73,7 @@ PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
 }
 for panel, commands in PANELS.items():
     for function in commands:
-        epilog = "Also: --home, --storage and --checkpoints; see phyla --help."
+        epilog = "Also: --home, --storage, --server and --checkpoints; see phyla --help."
         app.command(rich_help_panel=panel, epilog=epilog)(function)
 
 

@@ -162,7 +162,9 @@ def command(name: str, study: str, places: "Places") -> str:
     if places.home != usual.home:
         words += ["--home", _relative(places.home)]
     if places.storage != Places.of(places.home if places.home != usual.home else None).storage:
-        words += ["--storage", masked(places.storage)]
+        service = places.storage.startswith(("http://", "https://", "published:"))
+        url = masked(places.storage.removeprefix("published:"))
+        words += ["--server" if service else "--storage", url]
     if places.checkpoint_root != Places.of(places.home).checkpoint_root:
         words += ["--checkpoints", _relative(places.checkpoint_root)]
     return _pasted(words)

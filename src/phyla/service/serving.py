@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, final
 
 import uvicorn
 
@@ -65,6 +66,9 @@ def serve_store(
         url = f"http://{f'[{shown}]' if ':' in shown else shown}:{listening.getsockname()[1]}"
         if publish is not None:
             _publish(publish / "service.json", {"url": url, "token_file": str(token_file), "pid": os.getpid()})
+        logs = logging.StreamHandler()
+        logs.setFormatter(Lines())
+        logging.getLogger("phyla").addHandler(logs)
         say(f"serving {store.url} at {url}")
         config = uvicorn.Config(
             app,
@@ -78,6 +82,18 @@ def serve_store(
         uvicorn.Server(config).run([listening])
     finally:
         store.close()
+
+
+@final
+class Lines(logging.Formatter):
+    """One JSON object per line of the log."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record."""
+        told: dict[str, Any] = {"time": record.created, "level": record.levelname, "from": record.name}
+        if record.exc_info:
+            told["traceback"] = self.formatException(record.exc_info)
+        return json.dumps({**told, "message": record.getMessage()})
 
 
 def is_loopback(host: str) -> bool:

@@ -71,6 +71,10 @@ class RemoteStore:
         """
         return cast("Part", _Part(self._connection, kind, study, settings))
 
+    def service(self) -> dict[str, Any]:
+        """Return the version of the service and its time, in seconds since the epoch."""
+        return self._connection.service()
+
     def changes(self) -> "RemoteChanges":
         """Return what waits for commits."""
         changes = RemoteChanges(self._connection)
@@ -177,6 +181,11 @@ class Connection:
         """Return the number of the newest change the service knows of; waits for one after a given number."""
         body = json.dumps({"after": after, "wait_s": wait_s}).encode()
         return int(json.loads(self._sent("/v1/changes", body, {}, 0.0, once=False))["change"])
+
+    def service(self) -> dict[str, Any]:
+        """Return what the service says of itself."""
+        told: dict[str, Any] = json.loads(self._sent("/v1/service", b"{}", {}, LOOK_S, once=False))
+        return told
 
     def _sent(self, path: str, body: bytes, headers: dict[str, str], patience_s: float, *, once: bool) -> bytes:
         httpx, ends_at = self._httpx, time.monotonic() + patience_s
