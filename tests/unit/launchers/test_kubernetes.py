@@ -14,12 +14,12 @@ import kubernetes_validate
 import pytest
 
 from phyla.cli import options
-from phyla.cli.worker import worker_command
 from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers import Launcher, Pool, launcher_named
 from phyla.launchers.kubernetes import EXIT_PREEMPTED, EXIT_USAGE, manifest
 
 HERE, SERVICE = Path("/home/me/project"), "http://phyla:8470"
+COMMAND = ["-P", "-m", "phyla.cli", "worker", str(HERE / "digits.py"), "/else/where.py"]
 KUBECTL = """
 import json, pathlib, sys
 folder = pathlib.Path(__file__).parent
@@ -81,10 +81,8 @@ def make(folder: Path, *, name: str = "digits", workers: int = 8, **more: Any) -
     return Pool(
         name=name,
         launcher="kubernetes",
-        command=worker_command(
-            [str(HERE / "digits.py"), "/else/where.py"], {"home": HERE, "storage": SERVICE}, {}
-        ),
-        files=[str(HERE / "digits.py"), "/else/where.py"],
+        command=[sys.executable, *COMMAND, "--home", str(HERE), "--storage", SERVICE],
+        files=COMMAND[-2:],
         directory=HERE,
         workers=workers,
         options={key: value for key, value in given.items() if value},
