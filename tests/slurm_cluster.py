@@ -1,6 +1,7 @@
 """A real Slurm cluster of one node on this machine: munge, slurmctld and slurmd, in a folder of its own."""
 
 import contextlib
+import getpass
 import os
 import socket
 import subprocess
@@ -15,8 +16,8 @@ CONFIGURATION = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 MailProg=/bin/true
-SlurmUser=root
-SlurmdUser=root
+SlurmUser={user}
+SlurmdUser={user}
 SlurmctldPort={ports[0]}
 SlurmdPort={ports[1]}
 AuthType=auth/munge
@@ -40,13 +41,13 @@ SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
 SlurmdParameters=config_overrides
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-KillWait={kill_wait_s}
+KillWait=8
 MinJobAge=2
 InactiveLimit=0
 ReturnToService=2
 NodeName=node NodeHostname={host} NodeAddr=127.0.0.1 CPUs=4 State=UNKNOWN
-PartitionName=requeue Nodes=node Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=5 MaxTime=60 State=UP
-PartitionName=cancel Nodes=node PriorityTier=1 PreemptMode=CANCEL GraceTime=5 MaxTime=60 State=UP
+PartitionName=requeue Nodes=node Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=20 MaxTime=60 State=UP
+PartitionName=cancel Nodes=node PriorityTier=1 PreemptMode=CANCEL GraceTime=20 MaxTime=60 State=UP
 PartitionName=abrupt Nodes=node PriorityTier=1 PreemptMode=CANCEL MaxTime=60 State=UP
 PartitionName=urgent Nodes=node PriorityTier=9 PreemptMode=OFF MaxTime=60 State=UP
 """
@@ -59,11 +60,14 @@ class Cluster:
     folder: Path
     environment: Mapping[str, str]
 
+    def run(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        """Run one of Slurm's commands."""
+        environment = {**os.environ, **self.environment}
+        return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+
     def call(self, *words: str) -> str:
-        """Run one of Slurm's commands and return what it prints."""
-        done = subprocess.run(
-            words, env={**os.environ, **self.environment}, capture_output=True, text=True, check=False
-        )
+        """Run one of Slurm's commands, which has to succeed, and return what it prints."""
+        done = self.run(*words)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
@@ -93,7 +97,9 @@ def cluster() -> Iterator[Cluster]:
         key = folder / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
-        told = CONFIGURATION.format(folder=folder, ports=_free_ports(2), host=socket.gethostname(), kill_wait_s=2)
+        told = CONFIGURATION.format(
+            folder=folder, ports=_free_ports(2), host=socket.gethostname(), user=getpass.getuser()
+        )
         (folder / "slurm.conf").write_text(told)
         environment = {"SLURM_CONF": str(folder / "slurm.conf")}
         daemons = {
@@ -106,6 +112,11 @@ def cluster() -> Iterator[Cluster]:
             "slurmd": ["slurmd", "-D", "-N", "node"],
         }
         found = Cluster(folder, environment)
+        ready = {
+            "munged": (folder / "munge.socket").exists,
+            "slurmctld": lambda: not found.run("scontrol", "ping").returncode,
+            "slurmd": lambda: "idle" in found.run("sinfo", "-h", "-o", "%T").stdout.split(),
+        }
         path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"])
         for name, words in daemons.items():
             with open(folder / f"{name}.out", "w") as output:
@@ -119,32 +130,10 @@ def cluster() -> Iterator[Cluster]:
                 )
             stack.callback(daemon.wait)
             stack.callback(daemon.kill if name != "munged" else daemon.terminate)
-            if name == "munged":
-                until((folder / "munge.socket").exists, "munge answers")
-            elif name == "slurmctld":
-                until(lambda: _answers(found), "slurmctld answers", 20)
-        try:
-            until(lambda: _idle(found), "the node is ready", 20)
-        except AssertionError as error:
-            logs = [file.read_text()[-3000:] for file in folder.glob("*.[lo][ou][gt]")]
-            raise AssertionError("\n".join([str(error), *logs])) from error
+            try:
+                until(ready[name], f"{name} is ready", 20)
+            except AssertionError as error:
+                logs = [file.read_text()[-3000:] for file in folder.glob("*.out")]
+                raise AssertionError("\n".join([str(error), *logs])) from error
         stack.callback(found.empty)
         yield found
-
-
-def _answers(found: Cluster) -> bool:
-    ping = ["scontrol", "ping"]
-    return not subprocess.run(
-        ping, env={**os.environ, **found.environment}, capture_output=True, check=False
-    ).returncode
-
-
-def _idle(found: Cluster) -> bool:
-    done = subprocess.run(
-        ["sinfo", "-h", "-o", "%T"],
-        env={**os.environ, **found.environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.split() == ["idle"] * 3 or "idle" in done.stdout.split()

@@ -49,7 +49,7 @@ def test_the_digits_with_workers_of_this_machine(tmp_path: Path) -> None:
 @pytest.mark.xdist_group("slurm")
 @pytest.mark.usefixtures("slurm")
 def test_the_digits_with_workers_that_slurm_places(tmp_path: Path) -> None:
-    run("slurm.sh", tmp_path, "--launcher-option", "partition=requeue")
+    run("slurm.sh", tmp_path, "--workers", "1", "--launcher-option", "partition=requeue")
 
 
 @pytest.mark.xdist_group("ray")

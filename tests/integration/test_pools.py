@@ -150,3 +150,26 @@ def test_mistakes_are_explained(toy: Pooled, cli: Phyla) -> None:
     assert "hunter2" not in told
     assert "there is no pool 'x'" in cli("down", "x", *home, code=2)
     assert cli("workers", *home) == ""
+
+
+def test_a_second_interrupt_ends_workers_that_do_not_save(toy: Pooled) -> None:
+    text = toy.file.read_text()
+    # Training that never looks whether it should stop.
+    toy.file.write_text(text.replace(" or trial.should_save", ""))
+    run = toy.run(*LOCAL)
+    toy.until_waiting()
+    run.send_signal(signal.SIGINT)
+    run.read_until("press Ctrl-C again")
+    until(lambda: toy.pool.workers == 0, "the pool is being stopped")
+    run.send_signal(signal.SIGINT)
+    printed, _ = run.communicate(120)
+    assert run.returncode == 130, printed
+    assert "stopping at once" in printed
+    assert json.loads(toy.call("workers", "--json")) == []
+    toy.go_on()
+    # Nothing is left to do, so no pool is started.
+    toy.call("run", toy.file, "--workers", 2)
+    assert toy.completed()
+    before = [log.read_text() for log in sorted((toy.home / "pools/toy").glob("*.log"))]
+    toy.call("run", toy.file, *LOCAL)
+    assert [log.read_text() for log in sorted((toy.home / "pools/toy").glob("*.log"))] == before

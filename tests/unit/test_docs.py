@@ -8,6 +8,7 @@ import importlib
 import inspect
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -193,6 +194,23 @@ def test_settings_module_names_every_variable() -> None:
     text = importlib.import_module("phyla.settings").__doc__ or ""
     for name in settings.VARIABLES:
         assert f"{name}:" in text
+
+
+def test_the_commands_of_the_page_on_clusters_are_understood() -> None:
+    text = (DOCS / "how-to/cluster.md").read_text().replace("\\\n", "")
+    lines = re.findall(r"^\$ (.+)$", text, re.MULTILINE)
+    assert len(lines) >= 8
+    group = typer.main.get_command(app)
+    for line in lines:
+        words = shlex.split(line)
+        if "phyla" in words:
+            context = group.make_context("phyla", words[words.index("phyla") + 1 :])
+            name, found, rest = group.resolve_command(  # type: ignore[attr-defined]
+                context, [*context._protected_args, *context.args]
+            )
+            found.make_context(name, rest, parent=context)
+        for script in [word for word in words if word.startswith("examples/")]:
+            assert (ROOT / script).is_file(), line
 
 
 def test_every_row_of_the_comparison_of_evaluation_is_a_test() -> None:

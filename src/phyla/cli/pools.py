@@ -72,7 +72,7 @@ def down(
 
 def workers(
     ctx: Context,
-    pool: Annotated[str | None, Argument(metavar="[POOL]", help="Name of a pool.", show_default="all")] = None,
+    pool: Annotated[str | None, Argument(metavar="POOL", help="Name of a pool.", show_default="all")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """List pools of workers: where they run, how many are alive, for which files, and where their logs are."""

@@ -119,7 +119,7 @@ class PoolRun:
 
     def __post_init__(self) -> None:
         self._stopped_by = ""
-        self._stopping = False
+        self._attending = False
         self._lost = 0
         self._done = 0
         self._next_look = time.monotonic()
@@ -136,15 +136,18 @@ class PoolRun:
         main = threading.current_thread() is threading.main_thread()
         before = {number: signal.signal(number, self._interrupt) for number in self.term.signals} if main else {}
         try:
-            start_pool(self.pool)
+            with contextlib.suppress(KeyboardInterrupt):
+                if self.client.is_active():
+                    start_pool(self.pool)
             try:
                 self._attend()
             finally:
-                self._stopping = True
-                try:
-                    stop_pool(self.pool, GRACE_S)
-                except KeyboardInterrupt:
-                    stop_pool(self.pool, 0)
+                self._attending = False
+                if Pool.load(self.pool.folder) is not None:
+                    try:
+                        stop_pool(self.pool, GRACE_S)
+                    except KeyboardInterrupt:
+                        stop_pool(self.pool, 0)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -154,13 +157,14 @@ class PoolRun:
 
     def _interrupt(self, number: int, frame: object) -> None:
         self.on_interrupt()
-        if self._stopping and number == signal.SIGINT:
-            raise KeyboardInterrupt
         why = PERSON if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
         self._stopped_by = self._stopped_by or why
+        if number == signal.SIGINT and not self._attending:
+            # It waits for a launcher, when it starts or when it stops the pool.
+            raise KeyboardInterrupt
 
     def _attend(self) -> None:
-        collected_at = time.monotonic()
+        collected_at, self._attending = time.monotonic(), True
         while not self._stopped_by:
             try:
                 if not self.client.is_active():
