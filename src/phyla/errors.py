@@ -168,5 +168,9 @@ class StudyFailed(PhylaError):
     """The study stopped itself; the message says what to do."""
 
 
+class TimeTooShort(StudyFailed):
+    """No trial fits into the time limit of the run, and none saved its progress: running it again is in vain."""
+
+
 class Preempted(KeyboardInterrupt):
     """A signal or a time limit stopped the run; run it again to resume. The message says which."""

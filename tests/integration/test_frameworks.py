@@ -2,8 +2,6 @@
 
 import hashlib
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import forked
 import framework_study
 import phyla
 from framework_study import KILLED, STOPPED
@@ -25,9 +24,6 @@ pytestmark = pytest.mark.xdist_group("frameworks")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
 NAMES = ("digits_pytorch", "digits_lightning", "text_huggingface", "digits_jax")
 
-CACHED = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
-"""So that JAX compiles once for all processes."""
-
 
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> Any:
@@ -36,18 +32,11 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Any:
     @cache
     def run(example: str) -> tuple[Results, Results]:
         folder = tmp_path_factory.mktemp(example)
-        done = subprocess.run(
-            [sys.executable, framework_study.__file__, EXAMPLES / f"{example}.py", folder],
-            env={
-                **os.environ,
-                "HF_HUB_OFFLINE": "1",
-                "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
-                **CACHED,
-            },
-            capture_output=True,
-            text=True,
+        done = forked.run(
+            [framework_study.__file__, EXAMPLES / f"{example}.py", folder],
+            frameworks=True,
+            env={**os.environ, **forked.SMALL_MODELS},
             timeout=200,
-            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         name = example.replace("_", "-")
@@ -192,6 +181,7 @@ def fit(trial: phyla.Trial, **options: Any) -> None:
 
 lightning_warnings = pytest.mark.filterwarnings(
     "ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning",
+    "ignore:The `srun` command is available:UserWarning",
     "ignore:The '(train|val)_dataloader' does not have many workers",
 )
 

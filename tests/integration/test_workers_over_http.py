@@ -2,12 +2,15 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
+import phyla
 from durability import check_whole, load, start
 from phyla.records import StudyState
 from phyla.store import open_store
@@ -62,3 +65,76 @@ def test_a_paused_service_is_waited_for(tmp_path: Path) -> None:
         assert running.returncode == 0, output
         assert behind.studies()[0].state is StudyState.COMPLETED
         behind.close()
+
+
+STUDY = """
+name = "moved"
+command = ["sh", "{folder}/train.sh", "{{lr}}", "{{end_step}}", "{{save_to}}", "{{metrics}}"]
+objective = "minimize loss"
+
+[space]
+lr = {{ low = 0.1, high = 1.0 }}
+
+[pbt]
+population_size = 4
+steps_per_trial = 10
+total_steps = 200
+"""
+TRAIN = """
+[ -e fast ] || sleep 0.5
+echo "$1" > "$3/weights"
+echo "{\\"step\\": $2, \\"loss\\": $1}" >> "$4"
+"""
+
+
+def test_a_study_moves_to_a_service_while_it_runs(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(TRAIN)
+    file = tmp_path / "study.toml"
+    file.write_text(STUDY.format(folder=tmp_path))
+    home, command = tmp_path / "home", [sys.executable, "-m", "phyla.cli"]
+    checkpoints = ("--checkpoints", str(home / "checkpoints"))
+    here = subprocess.Popen([*command, "--home", str(home), "run", str(file), "--workers", "1"], text=True)
+    storage = f"sqlite:///{home}/phyla.db"
+
+    def completed() -> int:
+        return load_any("moved", storage).counts().get("completed", 0)
+
+    while not (home / "phyla.db").exists() or not [s for s in names(storage) if s == "moved"] or completed() < 2:
+        assert here.poll() is None
+        time.sleep(0.05)
+    with Service("--home", str(home)) as service:
+        there = subprocess.Popen(
+            [
+                *command,
+                "--home",
+                str(tmp_path / "other"),
+                "--server",
+                service.url,
+                *checkpoints,
+                "worker",
+                str(file),
+                "--workers",
+                "1",
+            ]
+        )
+        while len({row.worker.split(":")[-1] for row in load_any("moved", storage).attempts()}) < 2:
+            assert there.poll() is None
+            time.sleep(0.05)
+        here.send_signal(signal.SIGTERM)
+        assert here.wait(ENDS_S) == 75
+        (tmp_path / "fast").touch()
+        assert there.wait(ENDS_S) == 0
+    results = load_any("moved", storage)
+    assert results.state is StudyState.COMPLETED
+    assert sum(trial.end_step - trial.start_step for trial in results.trials() if trial.fitness is not None) == 800
+
+
+def names(storage: str) -> list[str]:
+    store = open_store(storage)
+    found = [study.name for study in store.studies()]
+    store.close()
+    return found
+
+
+def load_any(name: str, storage: str) -> phyla.Results:
+    return phyla.load_study(name, storage=storage)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer import Context, Exit, Option
+from typer import BadParameter, Context, Exit, Option
 from typer.core import TyperGroup
 
 from phyla import settings
@@ -55,6 +55,14 @@ class Commands(TyperGroup):
                 rest.append(word)
         return super().parse_args(ctx, [*first, *rest])
 
+    def invoke(self, ctx: Context) -> Any:  # type: ignore[override]
+        """Run the command; what it says of a wrong value begins with that value."""
+        try:
+            return super().invoke(ctx)
+        except BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
 
 app = typer.Typer(
     name="phyla",
@@ -67,9 +75,9 @@ app = typer.Typer(
 
 PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run": (init, check, run, worker, watch, change, stop, replay, simulate),
+    "Run on many machines": (serve, token, up, down, workers),
     "Look": (status, best, trials, evaluations, compare, report, export),
     "Look after": (gc, delete, doctor),
-    "Many machines": (serve, token, up, down, workers),
 }
 for panel, commands in PANELS.items():
     for function in commands:

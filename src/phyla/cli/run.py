@@ -16,7 +16,7 @@ from phyla.cli.output import picked, print_json, print_table
 from phyla.cli.output import show as print
 from phyla.cli.status import damage_lines
 from phyla.cli.trials import best_lines
-from phyla.errors import UsageError
+from phyla.errors import Preempted, TimeTooShort, UsageError
 from phyla.records import CheckpointState, JobState, StudyState, said_by, shown
 from phyla.words import counted, duration, number, step
 
@@ -43,7 +43,7 @@ def run(
     replicates: Annotated[
         int | None, Option(min=1, help="Run it so often, with other seeds: NAME-r0, ...")
     ] = None,
-    stall_timeout: Annotated[float | None, Option(help="Seconds after which to end a stalled worker.")] = None,
+    stall_timeout: Annotated[Any, options.span("End a worker that shows no progress for so long, as 1h.")] = None,
     yield_at_report: Annotated[bool, Option("--yield-at-report", help="Evaluate in trial.report().")] = False,
     time_limit: options.TimeLimit = None,
     save_every: options.SaveEvery = None,
@@ -67,6 +67,8 @@ def run(
     launcher_option: options.LauncherOptions = None,
 ) -> None:
     """Run a study, or resume it, until it ends. Ctrl-C stops it; running it again resumes it."""
+    if sys.stderr.isatty():
+        print(f"reading {file}", file=sys.stderr)
     from phyla.cli.pools import pool_of
     from phyla.study import replicates as replicates_of
 
@@ -79,7 +81,7 @@ def run(
                 raise UsageError(f"--{option} is for workers of this process; leave it out with --launcher")
 
     with options.interruptible(lambda: f"Interrupted. Resume it with: {again()}"):
-        chosen = chosen_study(ctx, file, study)
+        chosen = chosen_study(ctx, file, study, to_run=True)
         if overwrite not in (None, chosen.name):
             raise UsageError(
                 f"--overwrite {overwrite}: the study is called {chosen.name!r}; nothing was deleted. To delete "
@@ -105,8 +107,14 @@ def run(
                 how["pool"] = pool_of(ctx.params, [file], one.places, name=one.name, study=one.name)
             elif time_limit is not None:
                 how["time_limit_s"] = max(1.0, time_limit - (time.monotonic() - began))
-            hint = "" if replicates else f"check your training function with: phyla check {shlex.quote(str(file))}"
-            scored = _run(one, workers, hint, **how) and scored
+            hint = "" if replicates else f"check how it trains with: phyla check {shlex.quote(str(file))}"
+            try:
+                scored = _run(one, workers, hint, **how) and scored
+            except TimeTooShort as error:
+                if how["time_limit_s"] > 0.9 * time_limit:
+                    raise
+                # Replicates before it took their part of the time; the next run has all of it.
+                raise Preempted(str(error)) from error
         if replicates:
             print(f"compare them with: {command('compare', chosen.name, chosen.places)}")
     if not scored:
@@ -127,17 +135,15 @@ def watch(
             show_default="the number after step, iter, checkpoint or epoch in the name, else the last one",
         ),
     ] = None,
-    quiet: Annotated[
-        float | None, Option(min=0, help="Seconds without changes until it is finished.", show_default="30")
-    ] = None,
+    quiet: Annotated[Any, options.span("Time without changes until a checkpoint is finished.", "30s")] = None,
     snapshots: Annotated[
         str, Option(help="How checkpoints stay readable: link, copy or none; link=DIR.")
     ] = "link",
     content: Annotated[bool, Option("--content", help="Compare checkpoints by what is in them.")] = False,
     done: Annotated[str, Option(help="File in the directory that says that training has ended.")] = "DONE",
-    idle: Annotated[float | None, Option(min=0, help="Seconds without a new one after which to end.")] = None,
+    idle: Annotated[Any, options.span("Time without a new one after which to end.")] = None,
     once: Annotated[bool, Option("--once", help="Take what is there, evaluate it, and end.")] = False,
-    poll: Annotated[float, Option(min=0.05, help="Seconds between two looks, at most.")] = 10,
+    poll: Annotated[Any, options.span("Time between two looks, at most.", "10s")] = "10s",
     gpus_per_worker: options.Gpus = "auto",
     gpus: Annotated[
         str | None,
@@ -176,7 +182,7 @@ def watch(
             snapshots=how,  # type: ignore[arg-type]  # checked by Following itself
             content=content,
             done=done,
-            idle_s=idle or None,
+            idle_s=idle,
             once=once,
         ),
     }
@@ -268,11 +274,11 @@ def _print_likeness(prepared: "Prepared") -> None:
         )
 
 
-def chosen_study(ctx: Context, file: Path, name: str | None) -> "Study":
+def chosen_study(ctx: Context, file: Path, name: str | None, *, to_run: bool = False) -> "Study":
     """Return the study of a file, by name if there are several, in the place that the options say."""
     from phyla.study.files import load_studies
 
-    chosen = _chosen(load_studies(file), file, name)
+    chosen = _chosen(load_studies(file, to_run=to_run), file, name)
     options.place(ctx, chosen)
     return chosen
 
@@ -300,8 +306,8 @@ def _chosen(studies: "Sequence[Study]", file: Path, name: str | None) -> "Study"
 
 def _run(study: "Study", workers: int, hint: str = "", **more: Any) -> bool:
     """Run a study with a live view; say at the end what it found, and return whether any score is finite."""
-    queued = options.interruptible(lambda: f"{_requeued(study.results())}. Resume it with: {again()}")
-    with queued, StudyDisplay(study.name, hint) as display:
+    display = StudyDisplay(study.name, hint)
+    with options.interruptible(lambda: f"{_requeued(display.results)}. Resume it with: {again()}"), display:
         results = study.run(workers, on_progress=display.progressed, on_interrupt=display.interrupted, **more)
         display.progressed(results)
     findings = results.findings()
@@ -314,8 +320,11 @@ def _run(study: "Study", workers: int, hint: str = "", **more: Any) -> bool:
     return all(finding.kind != "scores" for finding in findings)
 
 
-def _requeued(results: "Results") -> str:
+def _requeued(results: "Results | None") -> str:
     """Return what an interrupted run leaves: the trials that are queued again, and what they repeat."""
+    if results is None:
+        # Perhaps while modules were imported, which are of no use now.
+        return "Interrupted"
     queued = [trial for trial in results.trials() if trial.state is JobState.PENDING]
     if not queued:
         return "Interrupted; no trial has to train anything again"

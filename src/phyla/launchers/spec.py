@@ -48,7 +48,7 @@ class Term:
     """When a run has to stop.
 
     Attributes:
-        stop_signal: a signal that asks it to, besides SIGINT and SIGTERM; None for no other.
+        stop_signal: a signal that asks it to, besides SIGINT, SIGTERM and SIGHUP; None for no other.
         limit_s: seconds that it may last; None for no limit.
         began_at: when it began, in seconds since the epoch.
     """
@@ -75,7 +75,9 @@ class Term:
     @property
     def signals(self) -> tuple[int, ...]:
         """The signals that ask it to stop."""
-        more = () if self.stop_signal is None else (self.stop_signal,)
+        more = [] if self.stop_signal is None else [self.stop_signal]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup makes it
+            more.append(signal.SIGHUP)
         return (signal.SIGINT, signal.SIGTERM, *more)
 
 

@@ -208,6 +208,7 @@ class Supervisor:
     def _watch_time(self) -> None:
         now = system_clock()
         if now >= self.term.stops_at and not self._interrupted():
+            self.on_interrupt()
             self._stop(self.term.over(wholly=True), at_once=False)
         elif now >= self.term.ends_at:
             self._stop(self.term.over(wholly=True), at_once=True)

@@ -62,7 +62,7 @@ def serve_store(
             )
         app = make_app(store, hosts=[*LOOPBACK, host, *names] if loopback or names else None, loopback=loopback)
         listening = _listening(host, port)
-        shown = platform.node() if host in ("0.0.0.0", "::") else host
+        shown = _name_here() if host in ("0.0.0.0", "::") else host
         url = f"http://{f'[{shown}]' if ':' in shown else shown}:{listening.getsockname()[1]}"
         if publish is not None:
             _publish(publish / "service.json", {"url": url, "token_file": str(token_file), "pid": os.getpid()})
@@ -101,6 +101,15 @@ def is_loopback(host: str) -> bool:
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
+
+
+def _name_here() -> str:
+    """Return the name under which others find this machine, if it finds itself under it."""
+    for name in (platform.node(), socket.getfqdn()):
+        with suppress(OSError):
+            socket.getaddrinfo(name, None)
+            return name
+    return "127.0.0.1"
 
 
 def _listening(host: str, port: int) -> socket.socket:

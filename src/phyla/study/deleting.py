@@ -262,7 +262,8 @@ def taken(path: Path) -> tuple[int, int]:
             if one.is_dir() and not one.is_symlink():
                 pending += one.iterdir()
             else:
-                total += one.lstat().st_size
+                found = one.lstat()
+                total += min(found.st_size, found.st_blocks * 512) or found.st_size  # less where there are holes
                 count += 1
         except FileNotFoundError:
             continue

@@ -34,7 +34,6 @@ EXTRAS = {
     "pandas": "pandas",
     "psycopg": "postgres",
     "tensorboardX": "tensorboard",
-    "pyarrow": "parquet",
     "scikit-learn": "digits",
 }
 PROBLEMS_SHOWN = 3

@@ -12,7 +12,7 @@ from phyla.evaluation import Cell, CellStatus, Estimate, GroupValues, Lag, Point
 from phyla.evaluation.cells import cell, current_tasks, group_values, lag
 from phyla.evaluation.points import cell_points, group_points
 from phyla.evaluation.suite import outlines
-from phyla.records import Checkpoint, EvalEvent, EvalJob, Group, GroupState, StudyKind, StudyRecord, TrialRecord
+from phyla.records import Checkpoint, EvalEvent, Group, GroupState, StudyKind, StudyRecord, TrialRecord
 from phyla.study.places import Places
 
 if TYPE_CHECKING:
@@ -121,11 +121,6 @@ class Evaluations:
             yield from page
             after = page[-1].id
 
-    def eval_tasks(self) -> list[EvalJob]:
-        """Return all eval tasks, and the aggregations of their groups, by id."""
-        with self._store.reader(self._run.id) as reader:
-            return list(reader.eval_jobs())
-
     def events(self) -> list[EvalEvent]:
         """Return what a person should know: regressions, quarantined checkpoints and the like, oldest first."""
         with self._store.reader(self._run.id) as reader:
@@ -204,7 +199,7 @@ class Evaluations:
     # Projections
 
     def points(self, suite: str | None = None) -> Iterator[Point]:
-        """Yield every number and histogram that was measured, of all suites or one, as all exporters write them.
+        """Yield every number that was measured, of all suites or one, as all exporters write them.
 
         They come by branch, member, index and step, and eval tasks before the aggregates of their suite.
         """

@@ -212,7 +212,7 @@ def prepare(
     """
     store, record = find_study(study, places)
     how_to_give = (
-        f"name the study file with --file FILE.py, as in: phyla replay {shlex.quote(study)} --file FILE.py "
+        f"name the study file with --file FILE, as in: phyla replay {shlex.quote(study)} --file FILE "
         "(in Python: phyla.replay(study), with the Study, or train=function)"
     )
     try:
@@ -233,7 +233,7 @@ def prepare(
         if start is None:
             raise ConfigurationError(
                 f"study {study!r} does not keep the checkpoint of trial {last.id} any more; go on from the best "
-                f"one, or train it again first: phyla replay {study} --file FILE.py --trial {last.id}"
+                f"one, or train it again first: phyla replay {study} --file FILE --trial {last.id}"
             )
         usual = getattr(rules.strategy, "steps_per_trial", None) or last.end_step - last.start_step
         schedule, per_trial, fitness = [(0, dict(last.params))], min(usual, steps), rules.strategy.fitness

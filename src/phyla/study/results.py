@@ -234,7 +234,7 @@ class Results:
         self, choose: Callable[[Sequence[Member]], Iterable[Member]] = lambda members: members
     ) -> Progress:
         """Return how far the study is, with the trials of all members, or of those that `choose` returns."""
-        return self._read(lambda reader: look(reader, choose))
+        return self._read(lambda reader: look(reader, choose, self.places.locks))
 
     def failures(self, since: float) -> Callable[[], list[Attempt]]:
         """Return a function that tells, at each call, the attempts that failed since `since` and the last call."""

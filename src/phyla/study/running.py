@@ -24,6 +24,7 @@ from phyla.errors import (
     StoreError,
     StudyChanged,
     StudyFailed,
+    TimeTooShort,
 )
 from phyla.launchers import Gpus, Pool, Term, WorkerSpec, gpu_environments, visible_gpus
 from phyla.launchers.pools import PoolRun
@@ -33,7 +34,7 @@ from phyla.launchers.supervisor import Supervisor
 from phyla.machine import Claimed, Ended, Failure, NoTime, NoWork, Outdated
 from phyla.records import MemberState, StudyState
 from phyla.study.checked import checked_kinds, checked_seconds
-from phyla.study.findings import say_nothing_to_do
+from phyla.study.findings import in_vain, say_nothing_to_do
 from phyla.study.maintenance import others_at_work, remove_outputs, take_back, verify_best
 from phyla.study.opening import claim
 from phyla.study.places import Places
@@ -110,7 +111,7 @@ class Crew:
         if places.storage == "memory://":
             raise ConfigurationError(
                 "storage='memory://' exists in this process only, where worker processes cannot see it; "
-                "run with workers=0, or leave storage= out"
+                "run with --workers 0 (in Python: workers=0), or in another storage"
             )
 
     def check_study(self, study: "Study") -> None:
@@ -118,7 +119,10 @@ class Crew:
         if plugins.reading_study_file():
             raise plugins.StudyFileRead
         if study.train is None:
-            raise ConfigurationError("Study(train=...) is needed to run; without it use ask() and tell()")
+            raise ConfigurationError(
+                "Study(train=...) is needed to run; a script with a loop of its own (phyla.attach, study.ask) is "
+                "started with: python FILE"
+            )
         if isinstance(study.train, Command) and "train" in self.kinds:
             study.train.check_program()
         self.check(study.places)
@@ -196,14 +200,16 @@ def work(
     stopped_by: list[str] = []
 
     def stop(why: str) -> None:
+        crew.on_interrupt()
         stopped_by.append(why)
         here.stop()
 
     def interrupt(number: int, frame: object) -> None:
-        if not stopped_by or number == signal.SIGINT:
-            crew.on_interrupt()
-            if stopped_by:
+        if stopped_by:
+            if number == signal.SIGINT:
+                crew.on_interrupt()
                 raise KeyboardInterrupt
+            return
         stop(PERSON if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}")
 
     main = threading.current_thread() is threading.main_thread()
@@ -262,6 +268,7 @@ def run_study(study: "Study", client: LocalClient, crew: Crew) -> Results:
             ConfigurationError,
             LauncherFailed,
             StateError,
+            TimeTooShort,
         ) as error:
             _stop(client, launch, str(error))
             raise
@@ -323,7 +330,17 @@ def _train(
         return results.counts().get("completed", 0) + len(results.evaluating())
 
     where = places.logs(name)
-    return work(client, crew, spec, here, launch=launch, logs=where, lease_s=lease_s, progress=done, on_tick=tick)
+    try:
+        return work(
+            client, crew, spec, here, launch=launch, logs=where, lease_s=lease_s, progress=done, on_tick=tick
+        )
+    except Preempted as error:
+        if "train" in crew.kinds and str(error) in (crew.term.over(wholly=True), crew.term.over(wholly=False)):
+            with client.store.reader(client.record.id) as reader:
+                why = in_vain(reader, crew.term)
+            if why is not None:
+                raise TimeTooShort(why) from None
+        raise
 
 
 def _stop(client: LocalClient, launch: Launch, why: str) -> None:

@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
 
+from phyla import plugins
 from phyla.arguments import suggest_arguments
 from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules
@@ -185,7 +186,8 @@ class Study:
             NotImportable: worker processes could not find `train`; the message shows the way out.
             StateError: it is to be overwritten while others are at work on it; nothing was deleted.
             LauncherFailed: what runs the workers of the pool failed, or cannot be reached.
-            StudyFailed: the study stopped itself; the message says what to do.
+            StudyFailed: the study stopped itself; the message says what to do. `phyla.errors.TimeTooShort`, which
+                is one: no trial fits into `time_limit_s`, and none saved its progress.
             CheckpointsAbsent: the directory of its checkpoints is not there, or is not its own.
             KeyboardInterrupt: a person stopped it; run it again to resume. `phyla.errors.Preempted`, which is one,
                 where SIGTERM, `stop_signal` or the end of its time did.
@@ -401,6 +403,8 @@ class Study:
         """Open it to look, to ask, to run here, or (`portable`) for worker processes that import its functions."""
         from phyla.study.opening import open_study
 
+        if works and plugins.reading_study_file():
+            raise plugins.OwnLoop
         wanted = works + portable
         if self._client is None or wanted > self._opened_for:
             store = None if self._client is None else self._client.store

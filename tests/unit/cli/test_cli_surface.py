@@ -7,7 +7,7 @@ from command_line import Phyla
 from phyla.cli.app import PANELS, app
 
 COMMANDS = 24
-OPTIONS = 131
+OPTIONS = 142
 
 
 def test_there_are_few_commands_and_options() -> None:
