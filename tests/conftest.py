@@ -7,6 +7,7 @@ import tempfile
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from command_line import Phyla
 from phyla.plugins import STUDY_MODULE
+from ray_nodes import ray_nodes
 from slurm_cluster import Cluster, cluster
 
 # The same examples every time, however busy the machine is; `--hypothesis-profile default` draws others.
@@ -73,6 +75,13 @@ def make_postgres_url(postgres_server: str) -> Iterator[Callable[[], str]]:
 def postgres_url(make_postgres_url: Callable[[], str]) -> str:
     """URL of an empty schema on the test server."""
     return make_postgres_url()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    """A Ray cluster of two nodes; tests that use it are of the group `ray`, so that only one process starts it."""
+    with ray_nodes() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -19,14 +19,15 @@ from pools import Signs, until
 AWKWARD = "a b'c\"d\n$HOME `e` \\ %j é;#"
 """What no shell may read as anything but text."""
 
-LAUNCHERS = ["local", pytest.param("slurm", marks=pytest.mark.xdist_group("slurm"))]
+LAUNCHERS = ["local", *(pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("ray", "slurm"))]
 MakePool = Callable[..., Pool]
 
 
 @pytest.fixture(params=LAUNCHERS)
 def launcher(request: pytest.FixtureRequest) -> Launcher:
-    if request.param == "slurm":
-        request.getfixturevalue("slurm")
+    for name, fixture in (("ray", "ray_cluster"), ("slurm", "slurm")):
+        if request.param == name:
+            request.getfixturevalue(fixture)
     return launcher_named(request.param)
 
 

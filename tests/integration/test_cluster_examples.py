@@ -6,15 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
+import yaml
 
+from digits_small import small
 from phyla.records import StudyState
 from phyla.settings import child_environment
 from phyla.study import Places, Results, open_any
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-BUDGET = '"population_size": 16, "steps_per_trial": 100, "total_steps": 3000'
-SMALL = '"population_size": 2, "steps_per_trial": 20, "total_steps": 40'
 
 
 def run(name: str, folder: Path, *more: str) -> Results:
@@ -22,9 +23,7 @@ def run(name: str, folder: Path, *more: str) -> Results:
     for part in ("cluster", "digits"):
         shutil.copytree(EXAMPLES / part, folder / "examples" / part)
     digits = folder / "examples/digits/digits.py"
-    text = digits.read_text()
-    assert BUDGET in text
-    digits.write_text(text.replace(BUDGET, SMALL))
+    digits.write_text(small(members=2, trials=2))
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     home = folder / "home"
     done = subprocess.run(
@@ -53,8 +52,28 @@ def test_the_digits_with_workers_that_slurm_places(tmp_path: Path) -> None:
     run("slurm.sh", tmp_path, "--workers", "1", "--launcher-option", "partition=requeue")
 
 
+@pytest.mark.xdist_group("ray")
+@pytest.mark.usefixtures("ray_cluster")
+def test_the_digits_with_workers_that_ray_places(tmp_path: Path) -> None:
+    run("ray.sh", tmp_path)
+    assert (tmp_path / "home/pools/digits/worker-0.log").exists()
+
+
+def test_the_pods_of_the_ray_job_fit_the_published_schemas() -> None:
+    job = yaml.safe_load((EXAMPLES / "cluster/ray/rayjob.yaml").read_text())
+    cluster = job["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        spec = group["template"]["spec"]
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec}
+        kubernetes_validate.validate(pod, kubernetes_validate.latest_version(), strict=True)
+        for variable in spec["containers"][0]["env"]:
+            # Secrets are named, and never written.
+            assert ("value" in variable) == (variable["name"] == "PHYLA_HOME")
+    assert job["spec"]["entrypoint"].startswith("phyla run ")
+
+
 def test_every_script_is_one_that_a_shell_can_read() -> None:
     scripts = [*EXAMPLES.rglob("cluster/**/*.sh"), *EXAMPLES.rglob("cluster/**/*.sbatch")]
-    assert len(scripts) >= 4
+    assert len(scripts) >= 5
     for script in scripts:
         subprocess.run(["bash", "-n", script], check=True)
