@@ -84,7 +84,7 @@ def states(checkpoint: Path) -> dict[str, Any]:
 
 def outcome(results: Results) -> dict[tuple[int, int], Any]:
     """Return what each trial came to, to the bit."""
-    path = results.places.checkpoints(results.name)
+    path = Path(str(results.places.checkpoints(results.name)))
     names = {row.id: (row.member, row.generation) for row in results.trials()}
     return {
         names[row.id]: (
@@ -131,7 +131,7 @@ def rate(example: str, checkpoint: Path) -> float:
 @pytest.mark.parametrize("example", NAMES)
 def test_each_trial_trains_with_its_own_rate_and_not_its_parents(homes: Any, example: str) -> None:
     results = homes(example)[0]
-    path = results.places.checkpoints(results.name)
+    path = Path(str(results.places.checkpoints(results.name)))
     rows = {row.id: row for row in results.trials()}
     for row in rows.values():
         assert rate(example, path / row.checkpoint) == pytest.approx(row.params["lr"], rel=1e-6)
@@ -284,7 +284,7 @@ def test_a_trainer_of_trl_trains_each_trial_with_its_own_hyperparameters(
     assert [row for row in rows.values() if row.parent and rows[row.parent].params != row.params]
     for row in rows.values():
         assert row.checkpoint is not None
-        state = states(results.places.checkpoints("trl") / row.checkpoint)["optimizer.pt"]
+        state = states(Path(str(results.places.checkpoints("trl"))) / row.checkpoint)["optimizer.pt"]
         lr: Any = row.params["lr"]
         groups = [(group["initial_lr"], group["weight_decay"]) for group in state["param_groups"]]
         assert groups == pytest.approx([(lr, lr / 2), (lr, 0.0)])

@@ -325,10 +325,10 @@ class Study:
             CheckpointStorageFailed: a checkpoint that a trial starts from cannot be read now.
             StoreError: the database failed.
         """
-        from phyla.study import running
+        from phyla.study import asking
 
         self._set_lease(lease_s)
-        trials = running.ask(self, self._open(), count or 1, whole)
+        trials = asking.ask(self, self._open(), count or 1, whole)
         if count is not None:
             return trials
         return trials[0] if trials else None
@@ -362,30 +362,30 @@ class Study:
             NoFitness: the objective was never reported.
             StoreError: the database failed; nothing counts yet, tell it again.
         """
-        from phyla.study import running
+        from phyla.study import asking
 
         many = list(trials) if isinstance(trials, Sequence) else [trials]
         each = [metrics] if isinstance(metrics, Mapping) else metrics
         if each is not None and len(each) != len(many):
             raise ConfigurationError(f"tell(): {len(many)} trials, but {len(each)} mappings of metrics")
         if error is not None:
-            running.tell_failed(self._open(), many, error)
+            asking.tell_failed(self._open(), many, error)
         else:
-            running.tell(self, self._open(), many, each or (), checkpoint)
+            asking.tell(self, self._open(), many, each or (), checkpoint)
 
     def renew(self) -> None:
         """Renew the leases of the trials that this process asked for."""
-        from phyla.study import running
+        from phyla.study import asking
 
         client = self._open()
-        client.renew(running.asker(self, client))
+        client.renew(asking.asker(self, client))
 
     @property
     def finished(self) -> bool:
         """Whether the study takes no more work: it ended, or every member is done."""
-        from phyla.study import running
+        from phyla.study import asking
 
-        return running.finished(self._open())
+        return asking.finished(self._open())
 
     def results(self) -> Results:
         """Return what the study has found so far."""
