@@ -68,9 +68,8 @@ class _Process:
 class Supervisor:
     """Starts worker processes on this machine and keeps them going until the study ends.
 
-    The supervisor renews the leases of processes that are alive, so that training code which holds the
-    interpreter for long does not lose its trial. It takes back at once what a dead process held and starts
-    another, ends a process that makes no progress for `stall_timeout_s`, and collects checkpoints.
+    It renews the leases of processes that are alive, also where training code holds the interpreter for long. It
+    takes back at once what a dead one held and starts another, ends one that stalls, and collects checkpoints.
 
     Args:
         client: speaks with the studies.
