@@ -31,8 +31,6 @@ def alive(*pids: int) -> list[int]:
 
 def test_a_run_survives_a_node_that_dies(tmp_path: Path, launcher: Launcher, ray_cluster: Any) -> None:
     toy = Pooled(tmp_path / "it's a $HOME")
-    with toy.file.open("a") as file:
-        file.write("import dataclasses\nstudy.rules = dataclasses.replace(study.rules, lease_s=5.0)\n")
     run = toy.run("--launcher", "ray", "--workers", 2)
     toy.until_waiting()
     for sign in toy.folder.glob("waits-*"):
