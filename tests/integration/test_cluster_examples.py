@@ -14,6 +14,8 @@ from digits_small import small
 from phyla.records import StudyState
 from phyla.settings import child_environment
 from phyla.study import Places, Results, open_any
+from pools import until
+from slurm_cluster import Cluster
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -77,3 +79,23 @@ def test_every_script_is_one_that_a_shell_can_read() -> None:
     assert len(scripts) >= 5
     for script in scripts:
         subprocess.run(["bash", "-n", script], check=True)
+
+
+def test_the_digits_through_a_service(tmp_path: Path) -> None:
+    run("service.sh", tmp_path)
+
+
+@pytest.mark.xdist_group("slurm")
+def test_the_digits_through_a_service_that_slurm_runs(tmp_path: Path, slurm: Cluster) -> None:
+    home = tmp_path / "home"
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PHYLA_HOME": str(home), "PATH": path}
+    script = EXAMPLES / "cluster/slurm/service.sbatch"
+    out = f"--output={tmp_path}/service.log"
+    subprocess.run(["sbatch", "--partition=requeue", "--time=10", out, script], env=environment, check=True)
+    until(lambda: (home / "service.json").exists(), "the service says where it is")
+    run(
+        "slurm.sh",
+        tmp_path,
+        *("--server", str(home / "service.json"), "--launcher-option", "partition=requeue", "--workers", "1"),
+    )

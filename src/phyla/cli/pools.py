@@ -26,7 +26,9 @@ def up(
     files: Annotated[
         list[Path], Argument(metavar="FILE...", help="The study files, whose studies they work for.")
     ],
-    launcher: Annotated[str, Option(metavar="NAME", help="Where the workers run: local or slurm.")] = "local",
+    launcher: Annotated[
+        str, Option(metavar="NAME", help="Where the workers run: local, slurm, ray or kubernetes.")
+    ] = "local",
     launcher_option: options.LauncherOptions = None,
     workers: Annotated[int, Option(min=1, help="How many workers there are to be.")] = 2,
     name: Annotated[str | None, Option(help="Name of the pool.", show_default="that of the first file")] = None,

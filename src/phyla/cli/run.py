@@ -61,7 +61,8 @@ def run(
     launcher: Annotated[
         str | None,
         Option(
-            metavar="NAME", help="Where the workers run: local or slurm; by default they are children of this."
+            metavar="NAME",
+            help="Where the workers run: local, slurm, ray or kubernetes; by default they are children of this.",
         ),
     ] = None,
     launcher_option: options.LauncherOptions = None,
