@@ -25,12 +25,15 @@ ONLY_OURS = [TESTS, TESTS.parent / "examples", TESTS.parent / "bench"]
 """Where programs find no modules unless they are told to."""
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    [
-        *("phyla.cli.run", "phyla.study", "phyla.launchers.local", "phyla.worker.trainer"),
-        *("sqlalchemy.dialects.sqlite", "forked"),
-    ]
-)
+
+
+def preload(*more: str) -> None:
+    """Say what the process imports that others are forked from; it starts with the first of these."""
+    usual = ("phyla.cli.run", "phyla.study", "phyla.launchers.local", "phyla.worker.trainer")
+    _context.set_forkserver_preload([*usual, "sqlalchemy.dialects.sqlite", "forked", *more])
+
+
+preload()
 
 
 class Forked:
