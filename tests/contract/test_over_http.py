@@ -1,5 +1,6 @@
 """A controller and a store behind a service answer as those in this process do."""
 
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -230,6 +231,16 @@ def test_a_service_that_is_away(remote: Remote, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("phyla.store.remote.LOOK_S", 0.3)
     with pytest.raises(StoreUnavailable, match=r"http://127\.0\.0\.1:9 cannot be reached"):
         open_store("http://127.0.0.1:9").studies()
+
+
+def test_who_renews_leases_does_not_wait_long_for_a_service_that_vanished(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phyla.store.remote.PROMPT_ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        there = open_store(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        controller = controller_of(there, 1, rules(pbt(2)))
+        with pytest.raises(StoreUnavailable, match="timed out"):
+            controller.renew("w")
+        there.close()
 
 
 def test_tokens() -> None:

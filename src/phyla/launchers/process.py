@@ -25,7 +25,9 @@ from phyla.errors import (
     PhylaError,
     RunChanged,
     SchemaMismatch,
+    StoreBusy,
     StoreError,
+    StoreUnavailable,
     StudyFailed,
     StudyNotFound,
 )
@@ -195,6 +197,8 @@ def main() -> None:
     except RunChanged as error:
         print(error, file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_OUTDATED)
+    except (StoreBusy, StoreUnavailable) as error:
+        _fail(error, EXIT_STORE_FAILED)
     except Exception as error:  # noqa: BLE001  # user code; the supervisor shows what it printed
         _fail(error, EXIT_CANNOT_START)
     try:

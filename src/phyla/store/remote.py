@@ -27,6 +27,9 @@ PROMPT = frozenset({"renew", "report"})
 """What is called from time to time anyway, so that the next call will do."""
 PATIENCE_S = 300.0
 """How long work is held on to while the service cannot be reached."""
+ANSWER_S, PROMPT_ANSWER_S = 60.0, 10.0
+"""How long to wait for an answer: whoever waits for a lock in the database gets one after half a minute. What is
+prompt is tried again, on another connection, before leases run out."""
 LOOK_S = 5.0
 """How long whoever only looks, or begins, waits for a service."""
 LONG_POLL_S = 20.0
@@ -171,20 +174,24 @@ class Connection:
         headers = {} if settings_digest is None else {"Phyla-Settings": settings_digest}
         body = call.request(*positional, **named)
         where = f"{path}/{name.replace('_', '-')}"
-        return call.result(self._sent(where, body, headers, patience_s, once=name in ONCE))
+        answer_s = PROMPT_ANSWER_S if name in PROMPT else ANSWER_S
+        return call.result(self._sent(where, body, headers, patience_s, answer_s, once=name in ONCE))
 
     def changes(self, after: int, wait_s: float) -> int:
         """Return the number of the newest change the service knows of; waits for one after a given number."""
         body = json.dumps({"after": after, "wait_s": wait_s}).encode()
-        return int(json.loads(self._sent("/v1/changes", body, {}, 0.0, once=False))["change"])
+        return int(json.loads(self._sent("/v1/changes", body, {}, 0.0, ANSWER_S, once=False))["change"])
 
-    def _sent(self, path: str, body: bytes, headers: dict[str, str], patience_s: float, *, once: bool) -> bytes:
+    def _sent(
+        self, path: str, body: bytes, headers: dict[str, str], patience_s: float, answer_s: float, *, once: bool
+    ) -> bytes:
         httpx, ends_at = self._httpx, time.monotonic() + patience_s
+        timeout = httpx.Timeout(answer_s, connect=5.0)
         pause_s, most_s = BACK_OFF_S
         while True:
             client = self._open()
             try:
-                answer = client.post(path, content=body, headers=headers)
+                answer = client.post(path, content=body, headers=headers, timeout=timeout)
                 if answer.status_code == 200:
                     return answer.content
                 told = self._told(answer)
@@ -227,10 +234,8 @@ class Connection:
                 headers = {"Content-Type": "application/json"}
                 if token:
                     headers["Authorization"] = f"Bearer {token}"
-                # Whoever waits for a lock in the database gets an answer after half a minute.
-                timeout = self._httpx.Timeout(60.0, connect=5.0)
                 try:
-                    self._client = self._httpx.Client(base_url=address, headers=headers, timeout=timeout)
+                    self._client = self._httpx.Client(base_url=address, headers=headers)
                 except (self._httpx.InvalidURL, ValueError) as error:
                     raise ConfigurationError(f"storage {self._url!r}: {error}") from error
                 self._process = os.getpid()
