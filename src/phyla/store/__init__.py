@@ -2,7 +2,7 @@
 
 from phyla.store.contract import Changes, Reader, Store, StoreIdentity, Transaction, pages
 from phyla.store.opening import open_store, schema_revisions
-from phyla.store.remote import RemoteStore
+from phyla.store.remote import RemoteStore, hold_on
 
 __all__ = [
     "Changes",
@@ -11,6 +11,7 @@ __all__ = [
     "Store",
     "StoreIdentity",
     "Transaction",
+    "hold_on",
     "open_store",
     "pages",
     "schema_revisions",

@@ -31,7 +31,7 @@ ANSWER_S, PROMPT_ANSWER_S = 60.0, 10.0
 """How long to wait for an answer: whoever waits for a lock in the database gets one after half a minute. What is
 prompt is tried again, on another connection, before leases run out."""
 LOOK_S = 5.0
-"""How long whoever only looks, or begins, waits for a service."""
+"""How long whoever only looks, or begins, waits for a service; see `hold_on`."""
 LONG_POLL_S = 20.0
 BACK_OFF_S = (0.1, 5.0)
 
@@ -51,13 +51,14 @@ class RemoteStore:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._connection = Connection(url)
+        self.look_s = LOOK_S
+        self.connection = Connection(url)
         self._changes: list[RemoteChanges] = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(Store, name):
             raise AttributeError(name)
-        return partial(self._connection.call, Store, name, "/v1/calls/store", LOOK_S)
+        return partial(self.connection.call, Store, name, "/v1/calls/store", self.look_s)
 
     @contextmanager
     def reader(self, study: int) -> Iterator[Reader]:
@@ -72,11 +73,11 @@ class RemoteStore:
             study: id of the study.
             settings: digest of the settings of this process, which the service compares with those stored.
         """
-        return cast("Part", _Part(self._connection, kind, study, settings))
+        return cast("Part", _Part(self, kind, study, settings))
 
     def changes(self) -> "RemoteChanges":
         """Return what waits for commits."""
-        changes = RemoteChanges(self._connection)
+        changes = RemoteChanges(self.connection)
         self._changes.append(changes)
         return changes
 
@@ -84,13 +85,13 @@ class RemoteStore:
         """Release every connection."""
         for each in self._changes:
             each.close()
-        self._connection.close()
+        self.connection.close()
 
 
 @final
 class _Part:
-    def __init__(self, connection: "Connection", kind: type[Any], study: int, settings: str | None) -> None:
-        self._connection, self._kind, self._study, self._settings = connection, kind, study, settings
+    def __init__(self, store: RemoteStore, kind: type[Any], study: int, settings: str | None) -> None:
+        self._store, self._kind, self._study, self._settings = store, kind, study, settings
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -99,9 +100,15 @@ class _Part:
         if kind is not Reader:
             kind = next((each for each in kind.__mro__ if name in vars(each)), kind)
         path = f"/v1/calls/{self._study}/{kind.__name__.lower()}"
-        patience_s = 0.0 if name in PROMPT else LOOK_S if self._kind is Reader else PATIENCE_S
-        call = partial(self._connection.call, kind, name, path, patience_s, settings_digest=self._settings)
+        patience_s = 0.0 if name in PROMPT else self._store.look_s if self._kind is Reader else PATIENCE_S
+        call = partial(self._store.connection.call, kind, name, path, patience_s, settings_digest=self._settings)
         return call() if isinstance(getattr(kind, name, None), property) else call
+
+
+def hold_on(store: Store) -> None:
+    """Let a process that works wait for a service longer than one that only looks, whatever it asks."""
+    if isinstance(store, RemoteStore):
+        store.look_s = PATIENCE_S
 
 
 @final

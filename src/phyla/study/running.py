@@ -28,6 +28,7 @@ from phyla.launchers.launcher import PERSON, seen_gpus
 from phyla.launchers.process import population_worker
 from phyla.machine import Claimed, Ended, Failure, NoTime, NoWork, Outdated
 from phyla.records import MemberState, StudyState
+from phyla.store import hold_on
 from phyla.study.checked import checked_kinds, checked_seconds
 from phyla.study.findings import say_nothing_to_do
 from phyla.study.maintenance import others_at_work, remove_outputs, take_back, verify_best
@@ -146,6 +147,7 @@ def work(
     first signal asks it to end soon, and a second Ctrl-C raises KeyboardInterrupt at once. Only the main thread
     can handle signals; in another one they stay as they are.
     """
+    hold_on(client.store)
     term = crew.term
     spec = replace(spec, stop_signal=term.stop_signal)
     if term.limit_s is not None:
