@@ -249,7 +249,7 @@ PLANTED: dict[Callable[[Evidence], None], str] = {
     two_holders: r"leases: lease 3\.1 was given to 2 workers",
     overtaken: r"leases: a completion of \d+\.1 was accepted, and lease \d+\.2 was given out",
     older_lease: r"leases: lease \d+\.1 was given to .* after lease \d+\.2 was known",
-    still_reports: r"leases: save_progress of \d+\.1 was taken after lease 2 was known",
+    still_reports: r"leases: save_progress of \d+\.1 was taken after lease \d+\.2 was known",
     forgotten: r"completions: trial \d+ was acknowledged and is not there",
     taken_back: r"completions: trial \d+ was acknowledged and is pending",
     counted_twice: r"completions: the completion of trial 2 was counted 2 times",

@@ -202,9 +202,11 @@ class Connection:
                 if answer.status_code == 200:
                     return answer.content
                 told = self._told(answer)
-                if answer.status_code not in (502, 503, 504):
+                # A plain 500 is of a proxy, or of a service that was ended while it worked on the request.
+                broken = answer.status_code == 500 and not told
+                if answer.status_code not in (502, 503, 504) and not broken:
                     self._refused(answer, told)
-                error, sent = told.get("detail") or f"it answered with status {answer.status_code}", False
+                error, sent = told.get("detail") or f"it answered with status {answer.status_code}", broken
                 busy = told.get("title") == StoreBusy.__name__
             except httpx.TransportError as failed:
                 error, busy = str(failed) or type(failed).__name__, False
