@@ -31,7 +31,9 @@ ISOLATED = "PHYLA_CHAOS_ISOLATED"
 def main() -> None:
     """Run it once, in namespaces."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=1.0, help="how long faults happen")
+    parser.add_argument(
+        "--minutes", type=float, default=1.0, help="how long faults happen, or how much there is to do"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--every", type=float, default=0.9, help="seconds between two faults, on average")
     parser.add_argument("--lease", type=float, default=5.0, help="seconds that a lease lasts")
@@ -52,7 +54,8 @@ def main() -> None:
     words = [f"--{name} {getattr(arguments, name):g}" for name in given] + ["--elastic"] * arguments.elastic
     print(f"again: python bench/chaos.py {' '.join(words)}", flush=True)
     if arguments.elastic:
-        outcome = chaos_run.elastic(folder.absolute(), seed=arguments.seed, lease_s=arguments.lease)
+        trials = max(5, round(12 * arguments.minutes))
+        outcome = chaos_run.elastic(folder.absolute(), seed=arguments.seed, lease_s=arguments.lease, trials=trials)
     else:
         outcome = chaos_run.run(
             folder.absolute(),

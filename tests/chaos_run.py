@@ -1,5 +1,6 @@
 """A study on several machines to which faults happen at random, and what is left of it. See `bench/chaos.py`."""
 
+import json
 import random
 import re
 import signal
@@ -14,7 +15,7 @@ from typing import Any
 
 from chaos_checker import Evidence, check, collect, operations, tree
 from chaos_faults import KINDS, Chaos, Fault
-from chaos_study import NAME, OPTIONS, STEPS, study
+from chaos_study import HOLD, NAME, OPTIONS, STEPS, study
 from chaos_world import World
 from phyla.errors import StoreError
 from phyla.records import StudyState
@@ -86,8 +87,7 @@ class Watch:
                 pace_s = (
                     0.0 if left_s <= 0 else min(SLOWEST_S, max(0.02, pace_s * (1.15 if share > due else 0.85)))
                 )
-                (self.world.folder / ".pace").write_text(f"{pace_s:g}")
-                (self.world.folder / ".pace").replace(self.world.pace)
+                self.world.set_pace(f"{pace_s:g}")
 
     def stop(self) -> None:
         """End the thread."""
@@ -111,7 +111,7 @@ class StoreOf:
         self._store.close()
 
 
-def run(folder: Path, *, minutes: float, seed: int, every_s: float = 0.9, lease_s: float = 5.0) -> Outcome:
+def run(folder: Path, *, minutes: float, seed: int, every_s: float, lease_s: float) -> Outcome:
     """Let a study run, and faults happen; then heal everything, wait for its end, and judge it.
 
     Args:
@@ -161,7 +161,7 @@ def run(folder: Path, *, minutes: float, seed: int, every_s: float = 0.9, lease_
     return outcome
 
 
-def elastic(folder: Path, *, seed: int, lease_s: float = 5.0, trials: int = 12, pace_s: float = 0.5) -> Outcome:
+def elastic(folder: Path, *, seed: int, lease_s: float, trials: int) -> Outcome:
     """Run a study with 1 worker, then 16, of which 12 end without a word, then 4 more.
 
     Its trials must be those of the same study on one machine, where nothing happens, up to their order.
@@ -171,55 +171,55 @@ def elastic(folder: Path, *, seed: int, lease_s: float = 5.0, trials: int = 12, 
         seed: of the study, and of who is lost.
         lease_s: how long leases are.
         trials: of each member.
-        pace_s: how long each takes.
     """
-    options = {"members": 16, "trials": trials, "quorum": 1.0, "seed": seed, "lease_s": lease_s, "repeats": 0.05}
-    outcome = Outcome(seed, {**options, "pace_s": pace_s})
+    options = {"members": 20, "trials": trials, "quorum": 1.0, "seed": seed, "lease_s": lease_s, "repeats": 0.05}
+    outcome = Outcome(seed, options)
     began = time.monotonic()
     alone = _alone(folder / "alone", options)
     world = World(folder / "world", options, (0,) * 20)
-    world.pace.write_text(f"{pace_s}")
+    total = 20 * trials
     world.begin()
-    world.add(0)
-    total = 16 * trials
     with StoreOf(world) as store:
 
-        def workers() -> int:
-            """Return how many workers have trained so far."""
+        def completed() -> int:
             study = store.find_study(NAME)
             if study is None:
                 return 0
             with store.reader(study.id) as reader:
-                return len({attempt.worker for attempt in reader.trial_attempts()})
-
-        def completed() -> int:
-            study = store.find_study(NAME)
-            assert study is not None
-            with store.reader(study.id) as reader:
                 return reader.counts().get("completed", 0)
 
-        world.until(lambda: workers() == 1 and completed() >= 2, "the first worker")
-        for number in range(1, 16):
-            world.add(number)
-        world.until(lambda: workers() == 16 and completed() >= total // 4, "16 workers", 180.0)
-        lost = random.Random(seed).sample(range(16), 12)
-        for number in lost:
+        def add(numbers: range) -> None:
+            """Add workers, and wait until all have asked for work; meanwhile, nobody goes on."""
+            world.set_pace(HOLD)
+            for number in numbers:
+                world.add(number)
+            world.until(lambda: len(_workers(world)) == numbers.stop, f"{numbers.stop} workers", 180.0)
+            world.set_pace("0.1")
+
+        add(range(1))
+        world.until(lambda: completed() >= 2, "the first worker")
+        add(range(1, 16))
+        world.until(lambda: completed() >= total // 4, "16 workers", 180.0)
+        world.set_pace(HOLD)
+        for number in random.Random(seed).sample(range(16), 12):
             machine = world.machines[number]
             del world.units[machine.name]
             machine.cut_power()
             outcome.faults.append(Fault("lost", machine.name, at=round(time.monotonic() - began, 2)))
-        for number in range(16, 20):
-            world.add(number)
-        world.until(lambda: workers() == 20, "4 new workers", 180.0)
-        left = total - completed()
-    if left <= 0:
-        outcome.violations.append("the new workers came too late to matter: let trials take longer")
+        add(range(16, 20))
     _finish(world, Watch(world, total, time.monotonic()), outcome)
     evidence = judge(world, outcome, trials)
     if tree(evidence.trials) != alone:
         outcome.violations.append("the trials are not those of the study that ran alone")
     outcome.seconds["all"] = round(time.monotonic() - began, 1)
     return outcome
+
+
+def _workers(world: World) -> set[str]:
+    """Return the workers that have asked for work."""
+    lines = world.history.read_text().splitlines() if world.history.exists() else []
+    asked = (json.loads(line) for line in lines if '"do": "complete"' in line)
+    return {line["asked"]["worker"] for line in asked}
 
 
 def _alone(folder: Path, options: Mapping[str, Any]) -> list[Any]:

@@ -26,18 +26,21 @@ from phyla.store.remote import Connection
 
 STEPS = 4
 NAME = "chaos"
+HOLD = "hold"
+"""As the pace, lets training wait."""
 OPTIONS: dict[str, Any] = json.loads(os.environ.get("CHAOS_STUDY", "{}"))
 RECORDED = frozenset({"complete", "fail", "release", "renew", "report", "save_progress", "lose_worker"})
 
 
 def train(trial: phyla.Trial) -> None:
-    """Load and check the weights, take as long as the file `pace` says, add a link, save."""
+    """Load and check the weights, take as long as the file `pace` says (in seconds), add a link, save."""
     chain = load(trial.source.path) if trial.source is not None else []
     chain = [link for link in chain if link[0] != trial.id]
     link = [trial.id, trial.token, trial.seed, trial.params["lr"]]
-    pace_s = float(Path(OPTIONS["pace"]).read_text())
     for step in trial.steps():
-        time.sleep(pace_s / STEPS)
+        while (pace := Path(OPTIONS["pace"]).read_text()) == HOLD:
+            time.sleep(0.02)
+        time.sleep(float(pace) / STEPS)
         if step == trial.start_step + 2 and trial.seed % 3 == 0:
             save([*chain, link], trial.checkpoint_dir)
             trial.save_progress()

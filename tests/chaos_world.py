@@ -206,7 +206,7 @@ class World:
         self.checkpoints = folder / "checkpoints"
         self.history = folder / "history.jsonl"
         self.pace = folder / "pace"
-        self.pace.write_text("0")
+        self.set_pace("0")
         self.database = Machine("db", 1, folder)
         self.services = [Machine("service-a", 2, folder), Machine("service-b", 3, folder)]
         self.machines = [Machine(f"m{number}", 10 + number, folder) for number in range(len(crews))]
@@ -243,6 +243,12 @@ class World:
         draft = machine.folder / ".service"
         draft.write_text(json.dumps({"url": self.url(service), "token_file": str(self.secret)}))
         draft.replace(machine.folder / "service.json")
+
+    def set_pace(self, pace: str) -> None:
+        """Say how many seconds a trial takes."""
+        draft = self.folder / ".pace"
+        draft.write_text(pace)
+        draft.replace(self.pace)
 
     # Starting
 
