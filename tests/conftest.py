@@ -4,8 +4,10 @@ import itertools
 import os
 import sys
 import tempfile
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -13,6 +15,8 @@ from hypothesis import HealthCheck, settings
 
 from command_line import Phyla
 from phyla.plugins import STUDY_MODULE
+from ray_nodes import ray_nodes
+from slurm_cluster import Cluster, cluster
 
 # The same examples every time, however busy the machine is; `--hypothesis-profile default` draws others.
 settings.register_profile(
@@ -71,6 +75,61 @@ def make_postgres_url(postgres_server: str) -> Iterator[Callable[[], str]]:
 def postgres_url(make_postgres_url: Callable[[], str]) -> str:
     """URL of an empty schema on the test server."""
     return make_postgres_url()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    """A Ray cluster of two nodes; tests that use it are of the group `ray`, so that only one process starts it."""
+    with ray_nodes() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster() -> Iterator[Cluster]:
+    """A Slurm cluster that lives as long as this test process; its tests are in the xdist group `slurm`."""
+    with cluster() as found:
+        yield found
+
+
+@pytest.fixture
+def slurm(slurm_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """A Slurm cluster without jobs, which Slurm's commands speak to."""
+    for name, value in slurm_cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    yield slurm_cluster
+    slurm_cluster.empty()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """URL of an S3 server that lives as long as this test process."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def s3_bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty bucket on the test server, which this process and its children have access to."""
+    from object_store import client
+
+    for name, value in {
+        "AWS_ENDPOINT_URL": s3_server,
+        "AWS_ACCESS_KEY_ID": "key-of-tests",
+        "AWS_SECRET_ACCESS_KEY": "secret-of-tests",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    bucket = f"bucket-{uuid.uuid4().hex[:12]}"
+    client().create_bucket(Bucket=bucket)
+    return bucket
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 
 import phyla
 from forked import Forked
-from phyla.checkpoints import LocalCheckpoints
+from phyla.checkpoints import LocalCheckpoints, RemoteCheckpoints
 from phyla.records import AttemptState, CheckpointState, GroupState, JobKind, JobState
 from phyla.settings import child_environment
 from phyla.store import open_store
@@ -51,7 +51,8 @@ def check_whole(results: Results, *, members: int, trials: int, finished: bool =
     counted = Counter((row.member, row.generation) for row in completed)
     assert set(counted.values()) <= {1}, "a generation was counted twice"
 
-    repository = LocalCheckpoints(results.places.checkpoints(results.name))
+    where = results.places.checkpoints(results.name)
+    repository = LocalCheckpoints(where) if isinstance(where, Path) else RemoteCheckpoints(where)
     stored = {row.name: row for row in results.checkpoints()}
     live = {name for name, row in stored.items() if row.state is CheckpointState.LIVE}
     if finished:
@@ -159,9 +160,9 @@ def ancestry(trial: int, by_id: Mapping[int, Any]) -> list[int]:
     return path[::-1]
 
 
-def load(home: Path, storage: str | None = None) -> Results:
+def load(home: Path, storage: str | None = None, checkpoints: str | None = None) -> Results:
     """Open the toy study."""
-    return phyla.load_study("toy", home=home, storage=storage)
+    return phyla.load_study("toy", home=home, storage=storage, checkpoints=checkpoints)
 
 
 def keep_identity(database: Path) -> None:

@@ -20,7 +20,6 @@ from phyla.study import Evaluations, Places
 from phyla.worker import Evaluator
 
 START = 1_767_600_000.0
-EDGES = (0.0, 0.5, 1.0)
 
 
 class VirtualClock:
@@ -53,7 +52,7 @@ def clean(evaluation: phyla.Evaluation) -> None:
     better = 1 - math.exp(-evaluation.checkpoint.step / 2000)
     wrong = 0.3 if evaluation.checkpoint.name.endswith("bad") else 0.0
     samples = better - wrong + 0.05 * rng.normal(size=20)
-    evaluation.record(accuracy=samples, confidence=phyla.evaluation.Histogram.of(samples.clip(0, 1), edges=EDGES))
+    evaluation.record(accuracy=samples, surprise=phyla.evaluation.Perplexity.of(1 - samples.clip(0, 1)))
     evaluation.save(samples=samples, note="text is no array")
 
 
@@ -74,9 +73,7 @@ def shifted(evaluation: phyla.Evaluation) -> None:
 @phyla.eval_task(tags=["out"])
 def labels(evaluation: phyla.Evaluation) -> None:
     right = min(9, evaluation.checkpoint.step // 400)
-    truth = [0, 1] * 5
-    guessed = [label if i < right else 1 - label for i, label in enumerate(truth)]
-    evaluation.record(accuracy=phyla.evaluation.Confusion.of(truth, guessed, labels=[0, 1]))
+    evaluation.record(accuracy=[float(i < right) for i in range(10)])
 
 
 HELDOUT = Suite(

@@ -16,7 +16,6 @@ class Logged:
     step: int
     wall_time: float
     value: float | None
-    histogram: Any = None
 
 
 def events(file: Path) -> Iterator[Any]:
@@ -45,14 +44,5 @@ def logged(folder: Path) -> dict[str, list[Logged]]:
         mine = found.setdefault(str(file.parent.relative_to(folder)), [])
         for event in rest:
             for value in event.summary.value:
-                histogram = value.histo if value.HasField("histo") else None
-                mine.append(
-                    Logged(
-                        value.tag,
-                        event.step,
-                        event.wall_time,
-                        None if histogram else value.simple_value,
-                        histogram,
-                    )
-                )
+                mine.append(Logged(value.tag, event.step, event.wall_time, value.simple_value))
     return found

@@ -316,7 +316,8 @@ class Case:
         if not self.kind.says:
             outcome.violations.append(f"it stopped, with status {status}: {output[-3000:]}")
         elif len(outcome.stops) > outcome.injected:
-            outcome.violations.append(f"it stopped without a fault: {output[-3000:]}")
+            full = ", ".join(map(_used, self.mounted))
+            outcome.violations.append(f"it stopped without a fault{full and f' ({full})'}: {output[-3000:]}")
         elif status != 1 or not said:
             outcome.violations.append(f"it ended with status {status} and no sentence: {output[-3000:]}")
         elif "Traceback" in output:
@@ -468,6 +469,12 @@ class Case:
                 self.outcome.unseen += 1
             else:
                 yield f"trial {line['trial']} was given {line['source']}, whose bytes are wrong: {line['wrong']}"
+
+
+def _used(where: Path) -> str:
+    found = os.statvfs(where)
+    used, files = found.f_blocks - found.f_bfree, found.f_files - found.f_ffree
+    return f"{where.name}: {used} of {found.f_blocks} blocks and {files} of {found.f_files} inodes are used"
 
 
 ADVICE = re.compile(r"\b(run|mount|make|free|look|check|choose|give|ask|resume|say|put)\b", re.IGNORECASE)

@@ -202,12 +202,16 @@ def _replace_root(case: Case) -> None:
 
 
 def _small(case: Case) -> None:
-    """Put the checkpoints, or everything, on a small file system."""
+    """Put the checkpoints, or everything, on a small file system.
+
+    It holds all that the study ever writes: what is collected waits for up to a second, in which such short trials
+    leave more than 5 MB.
+    """
     if case.rng.random() < 0.5:
-        case.mount(case.weights, "size=6m,nr_inodes=1500")
+        case.mount(case.weights, "size=32m,nr_inodes=6000")
     else:
         # The database's log may grow to 16 MiB.
-        case.mount(case.home, "size=32m,nr_inodes=1500")
+        case.mount(case.home, "size=64m,nr_inodes=6000")
         case.options["checkpoints"] = str(case.home / "weights")
         case.weights = case.home / "weights"
         case.root = case.weights / faulty_study.NAME

@@ -1,7 +1,8 @@
 """Python programs in processes of their own, forked from one that has imported phyla.
 
-A new interpreter needs half a second until phyla is imported, and tests start hundreds. Apart from that they are
-as others: with their own environment, working directory, output, signals, children and exit status.
+A new interpreter needs half a second until phyla is imported, and some frameworks need ten; tests start hundreds.
+Apart from that the programs are as others: with their own environment, working directory, output, signals,
+children and exit status.
 """
 
 import gc
@@ -14,7 +15,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
+from multiprocessing.popen_forkserver import Popen
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from types import ModuleType
@@ -29,11 +32,43 @@ _context = multiprocessing.get_context("forkserver")
 
 def preload(*more: str) -> None:
     """Say what the process imports that others are forked from; it starts with the first of these."""
-    usual = ("phyla.cli.run", "phyla.study", "phyla.launchers.local", "phyla.worker.trainer")
+    usual = ("phyla.cli.run", "phyla.study", "phyla.launchers.supervisor", "phyla.worker.trainer")
     _context.set_forkserver_preload([*usual, "sqlalchemy.dialects.sqlite", "forked", *more])
 
 
 preload()
+
+_frameworks = forkserver.ForkServer()
+"""The same for programs that train with frameworks; tests that use it are in the xdist group `frameworks`."""
+_frameworks.set_forkserver_preload(
+    [
+        *("torch._dynamo", "torch.distributed.checkpoint", "lightning.pytorch", "transformers.trainer"),
+        *("transformers.models.gpt2.modeling_gpt2", "transformers.models.llama.modeling_llama"),
+        *("jax.numpy", "optax", "orbax.checkpoint", "sklearn.datasets", "sklearn.linear_model"),
+        *("stable_baselines3", "phyla.cli.run", "phyla.cli.check", "phyla.study.running", "phyla.worker.trainer"),
+        "sqlalchemy.dialects.sqlite",
+    ]
+)
+
+
+SMALL_MODELS = {
+    "HF_HUB_OFFLINE": "1",
+    "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+}
+"""An environment in which compiling takes JAX half as long, and nothing is downloaded."""
+
+
+class _Process(_context.Process):  # type: ignore[name-defined,misc]  # a class that a context makes
+    """A process that is forked from the server of the frameworks; multiprocessing knows one server only."""
+
+    @staticmethod
+    def _Popen(process: Any) -> Popen:  # noqa: N802  # its name in multiprocessing
+        usual = forkserver.connect_to_new_process
+        try:
+            forkserver.connect_to_new_process = _frameworks.connect_to_new_process
+            return Popen(process)
+        finally:
+            forkserver.connect_to_new_process = usual
 
 
 class Forked:
@@ -46,6 +81,7 @@ class Forked:
         stdout: a file for its output and errors instead of `communicate`.
         merged: whether `communicate` gives errors among the output.
         session: whether it begins a session of its own.
+        frameworks: whether it is forked from a process that has also imported the frameworks.
     """
 
     def __init__(
@@ -57,11 +93,12 @@ class Forked:
         stdout: TextIO | None = None,
         merged: bool = False,
         session: bool = False,
+        frameworks: bool = False,
     ) -> None:
         self.args = [str(word) for word in words]
         self._output = _new_file() if stdout is None else os.dup(stdout.fileno())
         self._errors = _new_file() if stdout is None and not merged else os.dup(self._output)
-        self._process = _context.Process(
+        self._process = (_Process if frameworks else _context.Process)(
             target=_become,
             args=(
                 self.args,
@@ -111,10 +148,14 @@ class Forked:
         self.wait(timeout)
         return _text(self._output), _text(self._errors)
 
+    def printed(self) -> str:
+        """Return all that it printed so far."""
+        return _text(self._output)
+
     def read_until(self, text: str, timeout: float = 60.0) -> str:
         """Wait until it has printed some text; return all that it printed so far."""
         end = time.monotonic() + timeout
-        while text not in (printed := _text(self._output)):
+        while text not in (printed := self.printed()):
             assert self.returncode is None, f"no {text!r} in {printed}"
             assert time.monotonic() < end, f"no {text!r} in {printed}"
             time.sleep(0.01)
@@ -150,6 +191,7 @@ def _become(
     words: list[str], cwd: str, env: dict[str, str], path: list[str], output: Any, errors: Any, session: bool
 ) -> None:
     """Be the program, in a process that was just forked."""
+    gc.freeze()  # what was imported stays
     if session:
         os.setsid()
     for number, file in ((1, output), (2, errors)):

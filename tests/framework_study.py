@@ -1,10 +1,9 @@
-"""Runs the study of an example twice, in processes that were forked after the imports.
+"""Runs the study of an example twice.
 
 `python framework_study.py EXAMPLE FOLDER`: once undisturbed; and once killed in the middle of a trial, resumed,
 interrupted by SIGTERM in the middle of another, and resumed again. Each has a home of that name in the folder.
 """
 
-import importlib
 import itertools
 import os
 import runpy
@@ -21,8 +20,6 @@ KILLED, STOPPED = (1, 1), (2, 1)
 SIGNALS = {KILLED: signal.SIGKILL, STOPPED: signal.SIGTERM}
 REPORT = 2
 """The report at which they are."""
-LAZY = ("phyla.study.running", "phyla.worker.trainer", "sqlalchemy.dialects.sqlite", "torch._dynamo")
-"""What every run would import for itself."""
 
 
 def run(example: phyla.Study, home: Path, *, disturbed: bool) -> None:
@@ -63,9 +60,6 @@ def main() -> None:
     """Run both."""
     study: phyla.Study = runpy.run_path(sys.argv[1], run_name="study")["study"]
     folder = Path(sys.argv[2])
-    for name in LAZY:
-        if name.split(".")[0] in sys.modules:
-            importlib.import_module(name)
     for name, status in (("undisturbed", 0), ("disturbed", -signal.SIGKILL)):
         child = os.fork()
         if not child:

@@ -1,7 +1,7 @@
 """A study file for tests of durability: weights are the chain of trials that made them.
 
 Run as a program; options come as JSON in the first argument:
-home, members, trials, workers, sleep_s, quorum, and anything that phyla.Study takes.
+home, members, trials, workers, lease_s, sleep_s, quorum, and anything that phyla.Study takes.
 """
 
 import json
@@ -68,7 +68,7 @@ def main() -> None:
     (home / "options.json").write_text(json.dumps(options))
     workers = options.pop("workers", 0)
     options.pop("sleep_s", None)
-    evaluators = options.pop("evaluators", 0)
+    evaluators, lease_s = options.pop("evaluators", 0), options.pop("lease_s", 60.0)
     members, trials = options.pop("members", 4), options.pop("trials", 6)
     more: dict[str, Any] = {"quorum": options.pop("quorum", 0.8)}
     if options.pop("evaluated", False):
@@ -91,7 +91,7 @@ def main() -> None:
         home=home,
         **options,
     )
-    study.run(workers=workers, evaluators=evaluators)
+    study.run(workers=workers, evaluators=evaluators, lease_s=lease_s)
 
 
 if __name__ == "__main__":

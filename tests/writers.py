@@ -2,8 +2,8 @@
 
 `python writers.py LIBRARY DIRECTORY STEPS [FIRST]` prints the number of each step once it is saved; before that,
 it saves 4 steps to another directory.
-`python writers.py load` reads lines of a library, a step and a path, and says of each whether it can be loaded and
-is what was saved.
+`python writers.py load FIFO` reads lines of a library, a step and a path, and says of each whether it can be
+loaded and is what was saved.
 """
 
 import os
@@ -235,23 +235,24 @@ def run(library: str, root: Path, steps: range) -> None:
     return None
 
 
-def load_as_asked() -> None:
+def load_as_asked(requests: str) -> None:
     """Answer each line `LIBRARY STEP PATH` with `ok`, or with what went wrong."""
-    for line in sys.stdin:
-        library, step, path = line.rstrip("\n").split(" ", 2)
-        try:
-            LOADERS[library](Path(path), int(step))
-        except Exception as error:  # noqa: BLE001 -- the test wants to hear of every one
-            print(f"{type(error).__name__}: {error}".replace("\n", " "), flush=True)
-        else:
-            print("ok", flush=True)
+    with open(requests) as lines:
+        for line in lines:
+            library, step, path = line.rstrip("\n").split(" ", 2)
+            try:
+                LOADERS[library](Path(path), int(step))
+            except Exception as error:  # noqa: BLE001 -- the test wants to hear of every one
+                print(f"{type(error).__name__}: {error}".replace("\n", " "), flush=True)
+            else:
+                print("ok", flush=True)
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     if sys.argv[1] == "load":
-        load_as_asked()
+        load_as_asked(sys.argv[2])
     else:
         for first in sys.argv[4:]:
             run(sys.argv[1], Path(first).absolute(), range(4))

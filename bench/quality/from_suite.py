@@ -167,7 +167,7 @@ def run(variant: Variant, seed: int, home: Path, *, members: int = MEMBERS, tria
     results = study.run()
     best = results.best
     assert best is not None
-    folder = results.places.checkpoints("selection")
+    folder = Path(str(results.places.checkpoints("selection")))
     heads = [member.head for member in results.members()]
     last = [excess(np.load(folder / head.checkpoint / "theta.npy")) for head in heads if head is not None]
     return Outcome(

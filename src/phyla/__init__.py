@@ -6,13 +6,12 @@ aggregates in `phyla.evaluation`, the errors in `phyla.errors`.
 
 from typing import TYPE_CHECKING, Any
 
-from phyla.errors import PhylaError
-from phyla.records import Constrained, Maximize, Minimize, Pareto, StartFrom, WeightedSum
-from phyla.space import Choice, Float, Int, Ordinal, Space
-
 if TYPE_CHECKING:
+    from phyla.errors import PhylaError
     from phyla.evaluation import EvalTask, Policy, Suite, eval_task
     from phyla.integrations.optuna_search import Optuna
+    from phyla.records import Constrained, Maximize, Minimize, Pareto, StartFrom, WeightedSum
+    from phyla.space import Choice, Float, Int, Ordinal, Space
     from phyla.strategies import (
         ASHA,
         PBT,
@@ -94,8 +93,11 @@ __all__ = [
 ]
 
 _LATER = {
+    "phyla.errors": "PhylaError",
     "phyla.evaluation": "EvalTask Policy Suite eval_task",
     "phyla.integrations.optuna_search": "Optuna",
+    "phyla.records": "Constrained Maximize Minimize Pareto StartFrom WeightedSum",
+    "phyla.space": "Choice Float Int Ordinal Space",
     "phyla.strategies": "ASHA PBT FromSuite GridSearch InitiatorPBT MedianStopping Perturb RandomSearch "
     "Truncation",
     "phyla.study": "Results Retention Retries Study compare continue_training load_evaluations "
@@ -104,14 +106,14 @@ _LATER = {
     "phyla.watcher": "Following",
     "phyla.worker": "Command Evaluation Trial WorkerContext",
 }
-"""Heavier modules, and the names of `__all__` that they have."""
+"""Modules, and the names of `__all__` that they have."""
 
 _PUBLIC = ("evaluation", "lineage", "report", "space", "strategies", "study", "watcher", "worker")
 """Modules that have further names for users."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import modules, and the heavier parts, when they are first used; say where further names are."""
+    """Import modules when they are first used; say where further names are."""
     from importlib import import_module, util
 
     for module, names in _LATER.items():

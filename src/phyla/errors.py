@@ -160,8 +160,16 @@ class SamplesDiffer(EvaluationError):
     """Another number of samples was counted than there are; the message has the counts of each shard."""
 
 
+class LauncherFailed(PhylaError):
+    """What runs the workers of a pool failed, or cannot be reached."""
+
+
 class StudyFailed(PhylaError):
     """The study stopped itself; the message says what to do."""
+
+
+class TimeTooShort(StudyFailed):
+    """No trial fits into the time limit of the run, and none saved its progress: running it again is in vain."""
 
 
 class Preempted(KeyboardInterrupt):

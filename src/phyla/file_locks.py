@@ -22,6 +22,16 @@ def lock(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def wait_for(descriptor: int, *, shared: bool) -> None:
+    """Wait until an open file can be locked, alone or shared; where there are no locks, do nothing.
+
+    Raises:
+        OSError: its file system has no locks.
+    """
+    if SUPPORTED:
+        fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+
+
 def is_held(path: Path) -> bool | None:
     """Return whether a process of this machine holds the lock of a file; None if that cannot be told."""
     try:

@@ -2,8 +2,7 @@
 
 import math
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, final
@@ -14,9 +13,6 @@ from phyla.records import WORST, JobKind, JobState, Json, JsonObject, TrialRecor
 __all__ = ["Lineage", "Schedule", "Segment"]
 
 SCHEMA = 1
-
-LARGEST_COUNT = 2**31 - 1
-"""What the counts of optax can hold."""
 
 NODE = (
     *("id", "member", "generation", "state", "parent", "jump_from", "params", "fitness"),
@@ -92,58 +88,6 @@ class Schedule:
             raise UsageError(f"step {step} is before the start of the schedule, step {first}")
         index = bisect_right(self.segments, step, key=lambda segment: segment.start_step) - 1
         return dict(self.segments[index].params)
-
-    def lr_lambda(self, name: str) -> Callable[[int], float]:
-        """Return a hyperparameter as `torch.optim.lr_scheduler.LambdaLR` takes it: a factor per step.
-
-        The factor is relative to the first value, which has to be the optimizer's own learning rate and not 0.
-        Steps count from the schedule's start, and `scheduler.step()` has to be called after each.
-        """
-        series = self.series(name)
-        starts, base = [start for start, _ in series], series[0][1]
-        if base == 0:
-            raise UsageError(f"{name} starts at 0, from where no factor leads to another value; use the schedule")
-        factors = [value / base for _, value in series]
-
-        # A plain function: LambdaLR saves any other callable with its state.
-        def factor(step: int) -> float:
-            return factors[max(0, bisect_right(starts, step) - 1)]
-
-        return factor
-
-    def optax(self, name: str) -> Callable[[Any], Any]:
-        """Return a hyperparameter as an optax schedule: a function of the count of updates that can be jitted.
-
-        Counts begin with 0 at the schedule's start. Needs JAX.
-        """
-        series = self.series(name)
-        if series[-1][0] > LARGEST_COUNT:
-            raise UsageError(f"{name} changes at step {series[-1][0]}, and counts of optax end at {LARGEST_COUNT}")
-        try:
-            import jax.numpy as jnp
-        except ImportError as error:
-            raise ImportError("schedule.optax() needs JAX: pip install jax optax") from error
-        boundaries = jnp.asarray([start for start, _ in series[1:]], dtype=jnp.int32)
-        values = jnp.asarray([value for _, value in series])
-
-        def schedule(count: Any) -> Any:
-            return values[jnp.searchsorted(boundaries, count, side="right")]
-
-        return schedule
-
-    def series(self, name: str) -> tuple[tuple[int, float], ...]:
-        """Return a numeric hyperparameter as pairs: steps since the schedule's start, value from there on."""
-        first = self.segments[0].start_step
-        found: list[tuple[int, float]] = []
-        for segment in self.changes():
-            value = segment.params.get(name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                missing = f"has no {name!r}" if name not in segment.params else f"has {name}={value!r}, no number"
-                where = f"at step {segment.start_step}; it has {', '.join(self.names())}"
-                raise UsageError(f"the schedule {missing} {where}")
-            if not found or found[-1][1] != value:
-                found.append((segment.start_step - first, float(value)))
-        return tuple(found)
 
     def changes(self) -> tuple[Segment, ...]:
         """Return the schedule with neighbours of equal hyperparameters merged, and no empty segment."""
@@ -227,20 +171,17 @@ class Lineage:
     Source: Li et al. 2019, arXiv 1902.01894 (trials, replay); jumps and elites after Orion.
     """
 
-    __slots__ = ("_children", "_trials")
+    __slots__ = ("_trials",)
 
     def __init__(self, trials: Iterable[TrialRecord]) -> None:
         chosen = sorted((t for t in trials if t.kind is not JobKind.MEASURE), key=lambda trial: trial.id)
         self._trials = {trial.id: trial for trial in chosen}
-        self._children: defaultdict[int, list[int]] = defaultdict(list)
         for trial in chosen:
             for name, other in (("parent", trial.parent), ("jump_from", trial.jump_from)):
                 # An origin was completed before its child was decided, so its id is smaller: no cycles.
                 if other is not None and (other not in self._trials or other >= trial.id):
                     why = f"{name} {other}, which is not given as an earlier training trial"
                     raise UsageError(f"trial {trial.id} has {why}; a lineage needs all trials of the study")
-            if trial.parent is not None:
-                self._children[trial.parent].append(trial.id)
 
     def __len__(self) -> int:
         return len(self._trials)
@@ -265,14 +206,6 @@ class Lineage:
         """Return the trial whose weights this one started from; None if it started fresh."""
         parent = self.trial(trial).parent
         return None if parent is None else self._trials[parent]
-
-    def children(self, trial: int) -> tuple[TrialRecord, ...]:
-        """Return the trials that started from this one's weights, by id."""
-        return tuple(self._trials[child] for child in self._children.get(self.trial(trial).id, ()))
-
-    def roots(self) -> tuple[TrialRecord, ...]:
-        """Return the trials that started fresh, by id."""
-        return tuple(trial for trial in self if trial.parent is None)
 
     @property
     def jumps(self) -> tuple[tuple[int, int], ...]:

@@ -46,6 +46,8 @@ OWN_SETTINGS = ("phyla.evaluation.", "phyla.records.")
 STUDY_MODULE = "__phyla_study__"
 """Name under which a worker runs the study file again; further files get it with a digest of their path."""
 _READING = "__phyla_reading__"
+HAS_LOOP = "__phyla_has_loop__"
+"""Set in a study file that asks for trials itself."""
 
 Find: TypeAlias = Callable[[str], Callable[..., Any]]
 NameOf: TypeAlias = Callable[[Callable[..., Any]], str]
@@ -258,6 +260,10 @@ class StudyFileRead(BaseException):
     """Raised by `Study.run` while the study file is only being read: what precedes it is defined."""
 
 
+class OwnLoop(StudyFileRead):
+    """Raised where a study file begins to ask for trials itself."""
+
+
 def study_module(path: Path) -> ModuleType:
     """Run a study file under a reserved module name, up to where it runs its study; what it raises is raised.
 
@@ -284,8 +290,8 @@ def study_module(path: Path) -> ModuleType:
     setattr(module, _READING, True)
     try:
         spec.loader.exec_module(module)
-    except StudyFileRead:
-        pass
+    except StudyFileRead as read:
+        setattr(module, HAS_LOOP, isinstance(read, OwnLoop))
     except BaseException:
         del sys.modules[name]
         raise

@@ -9,12 +9,15 @@ Attributes:
     PHYLA_TOKEN_FILE: file with that token.
     PHYLA_VERIFY_BYTES: size of the largest checkpoint whose digests are verified before it is used (default
         10**10); of larger ones only names and sizes are.
+    PHYLA_CACHE: directory of this machine's copies of checkpoints that are on an object store (default `cache` in
+        the home).
+    PHYLA_CACHE_BYTES: how many bytes of such copies are kept (default 10**10); those in use come on top.
     PHYLA_FAILPOINT: `name=action[:hit]`, where action is `kill`, `raise` or `exit`; for tests of
         durability only.
-    PHYLA_LAUNCHER: which installed launcher starts worker processes (default `local`).
-    PHYLA_SAVE_EVERY_S: set by the launcher in worker processes: seconds after which training is to save progress.
-    PHYLA_WORKER: set by the launcher in worker processes, which may not start workers themselves. What they start
-        inherits it, and is ended with them.
+    PHYLA_SAVE_EVERY_S: set by the supervisor in worker processes: seconds after which training is
+        to save progress.
+    PHYLA_WORKER: set by the supervisor in worker processes, which may not start workers themselves. What they
+        start inherits it, and is ended with them.
 """
 
 import io
@@ -35,6 +38,7 @@ DEFAULT_HOME = ".phyla"
 SAVE_EVERY = "PHYLA_SAVE_EVERY_S"
 
 DEFAULT_VERIFY_BYTES = 10**10
+DEFAULT_CACHE_BYTES = 10**10
 
 VARIABLES = [
     "PHYLA_HOME",
@@ -42,8 +46,9 @@ VARIABLES = [
     "PHYLA_TOKEN",
     "PHYLA_TOKEN_FILE",
     "PHYLA_VERIFY_BYTES",
+    "PHYLA_CACHE",
+    "PHYLA_CACHE_BYTES",
     "PHYLA_FAILPOINT",
-    "PHYLA_LAUNCHER",
     SAVE_EVERY,
     "PHYLA_WORKER",
 ]
@@ -88,22 +93,36 @@ def verify_bytes() -> int:
     Raises:
         ConfigurationError: the environment says something else than a number of bytes.
     """
-    value = os.environ.get("PHYLA_VERIFY_BYTES", "")
+    return _bytes("PHYLA_VERIFY_BYTES", DEFAULT_VERIFY_BYTES)
+
+
+def cache() -> Path | None:
+    """Return the directory of copies of remote checkpoints that the environment names, if it does."""
+    value = os.environ.get("PHYLA_CACHE")
+    return Path(value).expanduser().absolute() if value else None
+
+
+def cache_bytes() -> int:
+    """Return how many bytes of copies of remote checkpoints are kept.
+
+    Raises:
+        ConfigurationError: the environment says something else than a number of bytes.
+    """
+    return _bytes("PHYLA_CACHE_BYTES", DEFAULT_CACHE_BYTES)
+
+
+def _bytes(name: str, default: int) -> int:
+    value = os.environ.get(name, "")
     if not value:
-        return DEFAULT_VERIFY_BYTES
+        return default
     if not value.isdecimal():
-        raise ConfigurationError(f"PHYLA_VERIFY_BYTES={value!r}: must be a number of bytes, such as 10000000000")
+        raise ConfigurationError(f"{name}={value!r}: must be a number of bytes, such as 10000000000")
     return int(value)
 
 
 def failpoint() -> str | None:
     """Return the failpoint that the environment arms, if any."""
     return os.environ.get("PHYLA_FAILPOINT") or None
-
-
-def launcher() -> str:
-    """Return the name of the launcher that starts worker processes."""
-    return os.environ.get("PHYLA_LAUNCHER") or "local"
 
 
 def escape_output() -> None:

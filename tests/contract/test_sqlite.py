@@ -296,3 +296,22 @@ def test_processes_that_ask_at_once_get_one_identity(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert len(set(pool.map(identity, range(4)))) == 1
+
+
+def test_one_process_alone_keeps_a_file_on_a_network_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phyla.store.sql.file_systems.network_file_system", lambda path: "nfs4")
+    url = f"sqlite:///{tmp_path}/new/phyla.db"
+    store = open_store(url, alone=True)
+    made = store.create_study("study", {}, 1, 2)
+    identity = store.identity()
+    # Nothing is shared with other processes, and none may open it.
+    assert not (tmp_path / "new" / "phyla.db-shm").exists()
+    with pytest.raises(StoreUnavailable, match="does another service have it"):
+        open_store(url, alone=True)
+    store.close()
+    again = open_store(url, alone=True)
+    assert again.find_study("study") == made
+    assert again.identity() == identity
+    again.close()

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from phyla.settings import child_environment
+
+pytestmark = pytest.mark.xdist_group("frameworks")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CORRECT = [EXAMPLES / "gan/ring.py", EXAMPLES / "digits/digits.py", *sorted(EXAMPLES.glob("frameworks/*.py"))]
@@ -69,23 +72,22 @@ old, dead, memory = study("old", train), study("dead", dies), study("memory", re
 
 
 def check(
-    folder: Path, *words: str, command: str = "check", file: str = "file.py"
+    folder: Path, *words: str, command: str = "check", file: str = "file.py", frameworks: bool = False
 ) -> "subprocess.CompletedProcess[str]":
     (folder / "file.py").write_text(FILE)
     (folder / "tmp").mkdir(exist_ok=True)
-    return subprocess.run(
-        [sys.executable, "-m", "phyla.cli", command, file, *words],
+    more = {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(folder / "tmp"), **forked.SMALL_MODELS}
+    return forked.run(
+        ["-m", "phyla.cli", command, file, *words],
         cwd=folder,
-        env=child_environment({"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(folder / "tmp")}),
-        capture_output=True,
-        text=True,
+        env=child_environment(more),
+        frameworks=frameworks,
         timeout=250,
-        check=False,
     )
 
 
 def test_the_old_learning_rate_is_found_in_a_script_and_nothing_is_left(tmp_path: Path) -> None:
-    done = check(tmp_path, "--study", "old", "--workers", "0")
+    done = check(tmp_path, "--study", "old", "--workers", "0", frameworks=True)
     assert done.returncode == 1, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
     assert len(lines) == 1, done.stdout
@@ -111,7 +113,7 @@ def test_a_process_that_dies_is_told(tmp_path: Path) -> None:
 
 
 def test_a_new_study_that_runs_well_is_told_of_the_check_once(tmp_path: Path) -> None:
-    hint = "check your training function with: phyla check file.py"
+    hint = "check how it trains with: phyla check file.py"
     assert hint in check(tmp_path, "--study", "memory", "--workers", "1", command="run").stdout
     assert hint not in check(tmp_path, "--study", "memory", "--workers", "1", command="run").stdout
 
@@ -119,7 +121,7 @@ def test_a_new_study_that_runs_well_is_told_of_the_check_once(tmp_path: Path) ->
 @pytest.mark.parametrize("file", CORRECT, ids=lambda file: file.stem)
 def test_correct_examples_raise_no_alarm(file: Path, tmp_path: Path) -> None:
     several = ("--study", "digits") if file.stem == "digits" else ()
-    done = check(tmp_path, "--workers", "0", "--steps", "2", "--json", *several, file=str(file))
+    done = check(tmp_path, "--workers", "0", "--steps", "2", "--json", *several, file=str(file), frameworks=True)
     told = json.loads(done.stdout)
     assert [one for one in told if one["verdict"] in ("FAIL", "warn")] == []
     assert done.returncode == 0

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
@@ -51,6 +52,20 @@ study = phyla.Study(
     train,
     retries=phyla.Retries(attempts=1),
 )
+"""
+
+
+WAITING_IMPORT = """
+import sys, time
+from pathlib import Path
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{module}":
+            Path(__file__).with_name("waits").touch()
+            time.sleep(60)
+
+sys.meta_path.insert(0, Finder())
 """
 
 
@@ -137,6 +152,23 @@ def test_a_run_goes_on_when_nobody_reads_its_lines(tmp_path: Path, full: bool) -
     assert study.state == "completed"
 
 
+@pytest.mark.parametrize("module", ["phyla.errors", "typer.main", "sqlalchemy.event"])
+def test_ctrl_c_while_it_starts_leaves_no_traceback(tmp_path: Path, module: str) -> None:
+    (tmp_path / "small.py").write_text(STUDY_FILE)
+    (tmp_path / "sitecustomize.py").write_text(WAITING_IMPORT.format(module=module))
+    words = [sys.executable, "-c", "from phyla.cli import main; main()", "run", "small.py"]
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    process = subprocess.Popen(
+        words, cwd=tmp_path, env=environment() | {"PYTHONPATH": path}, stderr=subprocess.PIPE, text=True
+    )
+    wait_for((tmp_path / "waits").exists, "import")
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130
+    assert told.lower().startswith("interrupted")
+    assert "Traceback" not in told
+
+
 def test_running_a_completed_study_again_changes_nothing(small: "tuple[Path, str]") -> None:
     done = in_process(small[0], "run", "small.py", "--workers", 0)
     assert done.returncode == 0
@@ -182,6 +214,8 @@ WRONG_FILES = {
         + 'other = phyla.Study("other", study.rules.space, study.rules.objective, study.rules.strategy, train)\n',
         "choose one with --study NAME",
     ),
+    "attaches": (STUDY_FILE + "with phyla.attach(study) as job:\n    1 / 0\n", "start it with: python wrong.py"),
+    "asks": (STUDY_FILE + "while not study.finished:\n    1 / 0\n", "start it with: python wrong.py"),
     "lambda": (STUDY_FILE.replace("    train,\n", "    lambda trial: None,\n"), "is a lambda"),
 }
 
@@ -197,6 +231,7 @@ def test_a_wrong_file_gets_one_clear_message(
     message = cli("run", "wrong.py", code=2)
     assert message.startswith("error: ")
     assert expected in message
+    assert not (tmp_path / ".phyla").exists()
 
 
 def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) -> None:
@@ -210,9 +245,6 @@ def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) ->
         (("run", "small.py", "--home", "/proc/none"), "cannot make the folder", 1),
         (("trials", "small", "--state", "odd"), "--state", 2),
         (("trials", "small", "--member", "7"), "has members 0 to 3", 2),
-        (("trials", "small", "--tree", "99"), "there is no training trial 99", 2),
-        (("trials", "small", "--tree", "worst"), "give best, all, or the number of a trial", 2),
-        (("trials", "small", "--tree", "1", "--last", "3"), "--tree excludes", 2),
         (("replay", "small", "--continue", "3", "--from", "2"), "exclude each other", 2),
         (("change", "small.py", "--population", "3"), "write population_size=3 into small.py", 2),
         (("watch", ".", "--suite", "small.py", "--format", "auto=x"), "only marker and steps take names", 2),
@@ -281,17 +313,6 @@ def test_trials(phyla_at: Phyla) -> None:
     ]
     assert "broken [on purpose]" in phyla_at("trials", "small")
     assert "no such trials" in phyla_at("trials", "small", "--state", "running")
-
-
-def test_lineage(phyla_at: Phyla) -> None:
-    best = json.loads(phyla_at("best", "small", "--json"))["trial"]
-    for which in ("best", "all", best):
-        text = phyla_at("trials", "small", "--tree", which)
-        assert text.startswith("small: 17 trials, ")
-        assert sum(line.endswith("  *") or "  *  +" in line for line in text.splitlines()) == 1
-    assert "failed: ValueError: broken [on purpose]" in phyla_at("trials", "small", "--tree", "all")
-    nodes = json.loads(phyla_at("trials", "small", "--tree", "best", "--json"))["nodes"]
-    assert len(nodes) == 17
 
 
 def test_export(phyla_at: Phyla, tmp_path: Path) -> None:
@@ -376,6 +397,8 @@ def test_doctor_finds_a_store_that_is_none(tmp_path: Path, cli: Phyla, capsys: p
 def test_reading_where_there_is_nothing(tmp_path: Path, cli: Phyla) -> None:
     assert cli("status", "--home", tmp_path).startswith("no studies yet in sqlite:///")
     assert json.loads(cli("status", "--home", tmp_path, "--json")) == []
+    for place in (("--home", tmp_path / "hom"), ("--storage", f"sqlite:///{tmp_path}/none.db")):
+        assert "is the place misspelt?" in cli("status", *place, code=2)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -390,7 +413,6 @@ def test_reading_a_study_without_trials(tmp_path: Path, cli: Phyla) -> None:
     at = ("--home", tmp_path)
     assert "0/4" in cli("status", *at)
     assert "0/4 trials completed; 0/4 steps by 2 members" in cli("status", "empty", *at)
-    assert "no trials yet" in cli("trials", "empty", "--tree", "best", *at)
     assert "no trials yet" in cli("trials", "empty", *at)
     assert "no completed trial" in cli("best", "empty", *at, code=2)
     assert cli("best", "empty", "--json", *at) == "null\n"
@@ -399,7 +421,6 @@ def test_reading_a_study_without_trials(tmp_path: Path, cli: Phyla) -> None:
         ("status", "empty"),
         ("best", "empty"),
         ("trials", "empty"),
-        ("trials", "empty", "--tree", "all"),
         ("gc", "empty"),
     ):
         json.loads(cli(*words, "--json", *at))
@@ -455,7 +476,7 @@ def test_status_and_stop_while_a_study_runs(held: "tuple[Path, Path]", cli: Phyl
         assert attempt["member"] == 0
         assert attempt["lease_left_s"] > 0
         assert "renewed " in cli("status", "small", *at)
-        assert "running" in cli("trials", "small", "--tree", "all", *at)
+        assert "running" in cli("trials", "small", *at)
         assert "is running already" in cli("change", "small", *at)
         assert cli("stop", "small", *at).startswith("stopped small: its workers finish their trial and end")
         hold.unlink()
@@ -513,6 +534,11 @@ class Terminal:
     def press_ctrl_c(self) -> None:
         os.write(self._terminal, b"\x03")
 
+    def hang_up(self) -> int:
+        """Close the terminal; return the exit status."""
+        os.close(self._terminal)
+        return self._process.wait(TIMEOUT_S)
+
     def end(self) -> int:
         """Read to the end; return the exit status."""
         while self.read():
@@ -545,6 +571,16 @@ def test_a_terminal_shows_members_and_ctrl_c_stops_gracefully(held: "tuple[Path,
     assert terminal.end() == 0
     assert "16 trials completed, 1 failed" in terminal.output
     assert (before + terminal.output).count("trial 2, attempt 1 failed: ValueError: broken") == 1
+
+
+def test_a_terminal_that_closes_stops_the_study_as_sigterm_does(held: "tuple[Path, Path]") -> None:
+    folder, _ = held
+    terminal = Terminal(folder, "run", "small.py", "--workers", 1)
+    terminal.read_until("started fresh")
+    assert terminal.hang_up() == 75
+    (study,) = list_studies(home=folder / ".phyla")
+    assert (study.state, study.study().message) == ("stopped", "stopped by SIGHUP; run it again to resume")
+    assert {attempt.state for attempt in study.attempts()} <= {"failed", "released"}
 
 
 def test_a_second_ctrl_c_stops_at_once(held: "tuple[Path, Path]") -> None:

@@ -9,7 +9,6 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from pyarrow import parquet
 
 import forked
 from command_line import Phyla
@@ -165,8 +164,7 @@ def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) ->
         (("evaluations", "watched", "--home", tmp_path), "does not exist"),
         (("best", "watched", "--suite", "sparse"), "suite 'sparse' has no objective"),
         (("export", "watched", "--format", "tensorboard"), "needs --output DIR"),
-        (("export", "watched", "--format", "parquet"), "needs --output FILE"),
-        (("export", "suited", "--what", "trials", "--format", "parquet"), "goes with --what evaluations"),
+        (("export", "suited", "--what", "trials", "--format", "tensorboard"), "goes with --what evaluations"),
         (("export", "watched", "--what", "evaluations", "--suite", "odd"), "no suite 'odd'"),
         (("export", "watched", "--what", "evaluations", "--trial", 1), "--trial goes with"),
         (("report", "odd"), "there is no study 'odd'"),
@@ -204,7 +202,6 @@ def test_export_of_points(phyla_at: Phyla, found: Evaluations, tmp_path: Path) -
     lines = list(csv.DictReader(io.StringIO(text)))
     assert [line["checkpoint"] for line in lines] == [point.checkpoint for point in points]
     assert {line["partial"] for line in lines} == {"True", "False"}
-    assert json.loads(next(line["counts"] for line in lines if line["kind"] == "histogram"))
     only = json.loads(phyla_at("export", "watched", "--what", "evaluations", "--suite", "sparse"))
     assert {row["suite"] for row in only} == {"sparse"}
     target = tmp_path / "points.json"
@@ -215,10 +212,7 @@ def test_export_of_points(phyla_at: Phyla, found: Evaluations, tmp_path: Path) -
     )
 
 
-def test_export_of_parquet_and_tensorboard(phyla_at: Phyla, found: Evaluations, tmp_path: Path) -> None:
-    file = tmp_path / "points.parquet"
-    phyla_at("export", "watched", "--format", "parquet", "-o", file)
-    assert parquet.read_table(file).num_rows == len(list(found.points()))
+def test_export_of_tensorboard(phyla_at: Phyla, tmp_path: Path) -> None:
     for _ in range(2):
         phyla_at("export", "watched", "--format", "tensorboard", "-o", tmp_path / "logs")
     assert sorted(logged(tmp_path / "logs")) == ["watched", "watched@branch1"]
@@ -237,10 +231,9 @@ def test_export_of_parquet_and_tensorboard(phyla_at: Phyla, found: Evaluations, 
 def test_an_extra_that_is_missing_is_named(
     phyla_at: Phyla, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, extra in (("tensorboardX", "tensorboard"), ("pyarrow", "parquet")):
-        monkeypatch.setitem(sys.modules, name, None)
-        message = phyla_at("export", "watched", "--format", extra, "-o", tmp_path / "x", code=2)
-        assert f'pip install "phyla[{extra}]"' in message
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    message = phyla_at("export", "watched", "--format", "tensorboard", "-o", tmp_path / "x", code=2)
+    assert 'pip install "phyla[tensorboard]"' in message
     assert list(tmp_path.iterdir()) == []
 
 

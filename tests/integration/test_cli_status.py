@@ -1,7 +1,10 @@
 """What `phyla status` says of studies that nobody works on."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -51,7 +54,21 @@ def test_a_study_between_trials_is_said_to_have_no_trial_running(cli: Phyla) -> 
     trial = made.ask(lease_s=0.02)
     assert trial is not None
     made.tell(trial, error="ValueError: no")
-    assert "no trial is running, and nothing has happened for" in wait_for(lambda: cli("status", "new"), HINT)
+    shown = wait_for(lambda: cli("status", "new"), HINT)
+    assert "no trial is running, and nothing has happened for" in shown
+    assert any(line.endswith("queued") for line in shown.splitlines())
+
+
+def test_what_a_process_held_that_is_gone_is_not_said_to_run(cli: Phyla) -> None:
+    code = "import os, test_cli_status as made; made.study('killed').ask(); os._exit(9)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 9
+    shown = cli("status", "killed")
+    assert re.search(r"held by a worker that is gone, until \d\d:\d\d:\d\d\n", shown)
+    assert "its process is gone; ends in" in shown
+    assert HINT in shown
+    assert "(1 held by workers that are gone);" in shown
+    assert "running, no worker" in cli("status")
 
 
 def test_of_a_study_at_work_or_complete_nothing_is_said(cli: Phyla) -> None:
@@ -78,7 +95,6 @@ def test_one_of_a_kind_is_singular(cli: Phyla) -> None:
         made.tell(trial, metrics={"q": 1.0})
         assert made.ask() is None
     assert "by 1 member\n" in cli("status", "one")
-    assert cli("trials", "one", "--tree", "best").startswith("one: 1 trial, 0 jumps")
     assert "kept 1 checkpoint (1 B)" in cli("gc", "one")
     assert "Wilcoxon signed-rank   1 pair " in cli("compare", "one", "other")
     assert "completed, 1 checkpoint as" in cli("doctor")

@@ -17,6 +17,7 @@ import pytest
 
 import phyla
 from command_line import Phyla
+from phyla.cli.live import StudyDisplay
 from phyla.errors import StudyChanged, StudyFailed
 from phyla.records import AttemptState
 
@@ -158,14 +159,22 @@ def test_a_signal_a_time_out_and_what_cannot_start_are_told_apart(tmp_path: Path
         assert words.replace("{working_dir}", f"{tmp_path}/{number}/work/commands/trial-1") in error, error
 
 
-def test_exit_status_75_gives_the_trial_back_without_a_failure_and_without_a_hot_loop(tmp_path: Path) -> None:
+def test_exit_status_75_gives_the_trial_back_without_a_failure_and_without_a_hot_loop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phyla.cli.live.LINES_EVERY_S", 0.1)
     script = "if [ ! -e again ]; then echo busy >&2; echo >> again; exit 75; fi\n" + GOOD
     began = time.monotonic()
-    results = study(tmp_path, shell(tmp_path, script), trials=1).run()
+    made, display = study(tmp_path, shell(tmp_path, script), trials=1), StudyDisplay("commands")
+    results = made.run(1, on_progress=display.progressed)
     assert time.monotonic() - began >= 1
     (trial,) = results.trials()
     assert (trial.failures, trial.token) == (0, 2)
     assert attempts(results) == [AttemptState.RELEASED, AttemptState.COMPLETED]
+    (told,) = re.findall(
+        r"trial 1: asked 1 time to be run again later .*; next try within .*", capsys.readouterr().out
+    )
+    assert told.endswith("trial-1/stderr-1.txt")
 
 
 @pytest.mark.parametrize(
@@ -179,6 +188,8 @@ def test_exit_status_75_gives_the_trial_back_without_a_failure_and_without_a_hot
         ('echo "{\\"step\\": 3, \\"saved\\": true}" >> "$2"', "line 1: there is nothing in {save_to}"),
         ('echo 1 > "$1/x"; echo "{\\"step\\": 99, \\"saved\\": true}" >> "$2"', "line 1: save_progress.step=99"),
         ('printf "{\\"loss\\"" >> "$2"; echo crashed >&2; exit 3', "CommandFailed: exit status 3: crashed"),
+        ('rm -r "$1"', "CheckpointMissing: .*/.staging/1.* was removed or replaced: save files into"),
+        ('rmdir "$1"; echo 1 > "$1"; echo "{\\"loss\\": 1}" >> "$2"', "CheckpointMissing: .*removed or replaced"),
         ('rm "$2"', "the command deleted .*metrics-2.jsonl"),
     ],
 )  # fmt: skip
@@ -217,8 +228,11 @@ def test_a_source_without_a_file_that_matches(tmp_path: Path) -> None:
     assert made.results().counts() == {"completed": 1, "failed": 1}
 
 
-def test_100_mb_of_binary_output_fill_no_memory(tmp_path: Path) -> None:
-    script = "head -c 100000000 /dev/zero\nhead -c 100000000 /dev/urandom >&2\nexit 3\n"
+def test_100_mb_of_binary_output_fill_neither_memory_nor_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phyla.worker.commanded.KEPT_BYTES", (1 << 20, 4 << 20))
+    script = "echo first; head -c 100000000 /dev/zero; echo last\nhead -c 100000000 /dev/urandom >&2\nexit 3\n"
     made = study(tmp_path, shell(tmp_path, script, metrics={"loss": "loss=(\\d+)"}))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(StudyFailed, match="exit status 3") as caught:
@@ -227,7 +241,12 @@ def test_100_mb_of_binary_output_fill_no_memory(tmp_path: Path) -> None:
     error = made.results().trials()[0].error or ""
     assert len(error) < 5000
     assert all(char.isprintable() or char == "\n" for char in error + str(caught.value))
-    assert (tmp_path / "work/commands/trial-1/stdout-1.txt").stat().st_size == 100_000_000
+    output = (tmp_path / "work/commands/trial-1/stdout-1.txt").read_bytes()
+    assert (output[:7], output[-6:]) == (b"first\n\0", b"\0last\n")
+    for name in ("stdout-1.txt", "stderr-1.txt"):
+        found = (tmp_path / "work/commands/trial-1" / name).stat()
+        assert found.st_size >= 100_000_000
+        assert found.st_blocks * 512 <= 9 << 20
 
 
 def test_a_script_that_writes_tensorboard_files_and_reads_the_environment_needs_no_change(tmp_path: Path) -> None:
@@ -375,8 +394,8 @@ def test_an_edited_command_is_edited_training_code_and_nobody_joins_with_it(tmp_
     assert "changed since this study began" in finding.text
 
 
-def test_what_a_command_does_not_use_is_found(tmp_path: Path) -> None:
-    (tmp_path / "train.sh").write_text(GOOD)
+def test_what_a_command_does_not_use_and_steps_of_its_own_are_found(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(GOOD.replace("loss", 'step\\": 0, \\"loss'))
     command = phyla.Command(["sh", "train.sh", "{save_to}", "{metrics}", "{batch}"], cwd=tmp_path)
     made = phyla.Study(
         "unused",
@@ -390,3 +409,7 @@ def test_what_a_command_does_not_use_is_found(tmp_path: Path) -> None:
     assert any(text.startswith("the command has no {source}: every trial starts from scratch") for text in texts)
     assert any(text.startswith("the command has no {lr}: the values") for text in texts)
     assert not any("batch" in text for text in texts)
+    (steps,) = (text for text in texts if "reported" in text)
+    assert re.match(
+        r"trial \d trained from step 1 to step 2, and reported steps from 0 to 0\. .* {start_step}", steps
+    )

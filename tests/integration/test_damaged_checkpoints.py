@@ -108,7 +108,7 @@ def heads(results: Results) -> dict[int, str]:
 
 
 def directory(results: Results, name: str) -> Path:
-    return results.places.checkpoints(results.name) / name
+    return Path(str(results.places.checkpoints(results.name))) / name
 
 
 def check(results: Results, damaged: Sequence[str], *, completed: int) -> None:
@@ -230,7 +230,7 @@ def test_damaged_progress_sends_the_retry_back_to_the_parent(tmp_path: Path) -> 
     with pytest.raises(KeyboardInterrupt):
         study(tmp_path, 2, members=1, train=saving).run()
     (progress,) = [row for row in study(tmp_path, 2, members=1).results().checkpoints() if ".p" in row.name]
-    overwrite(study(tmp_path, 2).places.checkpoints("bytes") / progress.name / "chain.json", b"{}")
+    overwrite(Path(str(study(tmp_path, 2).places.checkpoints("bytes"))) / progress.name / "chain.json", b"{}")
     results = study(tmp_path, 2, members=1, train=saving).run()
     check(results, [progress.name], completed=2)
     assert begun == [(begun[0][0], STEPS), (begun[0][0], STEPS)], "the same trial, from its parent"

@@ -7,12 +7,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import psutil
 import pytest
 
 import phyla
-from durability import check_evaluated, check_whole, load, run, start
+from durability import check_evaluated, check_whole, load, run
 from phyla.failpoints import NAMES
 from phyla.records import Group, GroupState, Phase, StudyState
 from phyla.store import open_store
@@ -50,51 +48,6 @@ def test_killed_at_a_failpoint_and_resumed(tmp_path: Path, name: str) -> None:
     run(tmp_path, **options)
     results = load(tmp_path)
     check_whole(results, members=MEMBERS, trials=TRIALS)
-    check_evaluated(results)
-
-
-def test_random_kills_of_workers_and_of_everything(tmp_path: Path) -> None:
-    rng = np.random.default_rng(3)
-    options: dict[str, Any] = {
-        "evaluated": True,
-        "members": 4,
-        "trials": 20,
-        "workers": 2,
-        "evaluators": 1,
-        "sleep_s": 0.02,
-    }
-    process = start(tmp_path, **options)
-    completed = 0
-    for _ in range(12):
-        while True:
-            if process.poll() is not None:
-                break
-            try:
-                now = load(tmp_path).counts().get("completed", 0)
-            except phyla.PhylaError:
-                now = 0
-            if now > completed and psutil.Process(process.pid).children():
-                completed = now
-                break
-            time.sleep(0.01)
-        if process.poll() is not None:
-            break
-        if rng.random() < 0.3:
-            process.kill()
-            process.communicate()
-            process = start(tmp_path, **options)
-        else:
-            children = psutil.Process(process.pid).children()
-            if children:
-                victim = children[int(rng.integers(len(children)))]
-                try:
-                    os.kill(victim.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-    output, _ = process.communicate(timeout=200)
-    assert process.returncode == 0, output
-    results = load(tmp_path)
-    check_whole(results, members=4, trials=20)
     check_evaluated(results)
 
 

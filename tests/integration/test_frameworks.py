@@ -2,8 +2,6 @@
 
 import hashlib
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import forked
 import framework_study
 import phyla
 from framework_study import KILLED, STOPPED
@@ -25,9 +24,6 @@ pytestmark = pytest.mark.xdist_group("frameworks")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
 NAMES = ("digits_pytorch", "digits_lightning", "text_huggingface", "digits_jax")
 
-CACHED = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
-"""So that JAX compiles once for all processes."""
-
 
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> Any:
@@ -36,18 +32,11 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Any:
     @cache
     def run(example: str) -> tuple[Results, Results]:
         folder = tmp_path_factory.mktemp(example)
-        done = subprocess.run(
-            [sys.executable, framework_study.__file__, EXAMPLES / f"{example}.py", folder],
-            env={
-                **os.environ,
-                "HF_HUB_OFFLINE": "1",
-                "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
-                **CACHED,
-            },
-            capture_output=True,
-            text=True,
+        done = forked.run(
+            [framework_study.__file__, EXAMPLES / f"{example}.py", folder],
+            frameworks=True,
+            env={**os.environ, **forked.SMALL_MODELS},
             timeout=200,
-            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         name = example.replace("_", "-")
@@ -95,7 +84,7 @@ def states(checkpoint: Path) -> dict[str, Any]:
 
 def outcome(results: Results) -> dict[tuple[int, int], Any]:
     """Return what each trial came to, to the bit."""
-    path = results.places.checkpoints(results.name)
+    path = Path(str(results.places.checkpoints(results.name)))
     names = {row.id: (row.member, row.generation) for row in results.trials()}
     return {
         names[row.id]: (
@@ -142,7 +131,7 @@ def rate(example: str, checkpoint: Path) -> float:
 @pytest.mark.parametrize("example", NAMES)
 def test_each_trial_trains_with_its_own_rate_and_not_its_parents(homes: Any, example: str) -> None:
     results = homes(example)[0]
-    path = results.places.checkpoints(results.name)
+    path = Path(str(results.places.checkpoints(results.name)))
     rows = {row.id: row for row in results.trials()}
     for row in rows.values():
         assert rate(example, path / row.checkpoint) == pytest.approx(row.params["lr"], rel=1e-6)
@@ -192,6 +181,7 @@ def fit(trial: phyla.Trial, **options: Any) -> None:
 
 lightning_warnings = pytest.mark.filterwarnings(
     "ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning",
+    "ignore:The `srun` command is available:UserWarning",
     "ignore:The '(train|val)_dataloader' does not have many workers",
 )
 
@@ -294,7 +284,7 @@ def test_a_trainer_of_trl_trains_each_trial_with_its_own_hyperparameters(
     assert [row for row in rows.values() if row.parent and rows[row.parent].params != row.params]
     for row in rows.values():
         assert row.checkpoint is not None
-        state = states(results.places.checkpoints("trl") / row.checkpoint)["optimizer.pt"]
+        state = states(Path(str(results.places.checkpoints("trl"))) / row.checkpoint)["optimizer.pt"]
         lr: Any = row.params["lr"]
         groups = [(group["initial_lr"], group["weight_decay"]) for group in state["param_groups"]]
         assert groups == pytest.approx([(lr, lr / 2), (lr, 0.0)])

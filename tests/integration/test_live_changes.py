@@ -237,7 +237,7 @@ def test_strategies_of_a_fixed_size_are_not_resized(tmp_path: Path, strategy: An
 
 def test_what_a_completed_study_is_told(tmp_path: Path) -> None:
     study(tmp_path, pbt(2, 1)).run()
-    with pytest.raises(StateError, match=r"is completed.*phyla change FILE.py"):
+    with pytest.raises(StateError, match=r"is completed.*phyla change FILE"):
         maintain("live", home=tmp_path / "home").resize(3)
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import forked
 import phyla
 from durability import check_whole, keep_identity
 from file_trace import STRACE, Bytes, Call, Change, Disk, Keep, Names, Tree, parse, read, restore
@@ -37,6 +38,8 @@ pytestmark = [
 TESTS = Path(__file__).parents[1]
 SOURCE = Path(phyla.__file__).parents[1]
 MEMBERS, TRIALS = 3, 5
+LEASE_S = 5.0
+"""Where a cut takes the names of new files, nothing says that a worker is gone, and its lease has to end."""
 INTERRUPTIONS = ("checkpoint.after_rename=kill:5", "gc.after_mark=kill:2", "")
 """One run after the other: two are killed, so that there is something to recover while recording."""
 
@@ -48,15 +51,20 @@ def storage(home: Path, options: str = "") -> str:
 
 def run(home: Path, *before: str, failpoint: str = "", careless: Sequence[str] = (), url: str = "") -> None:
     """Run the toy study to its end, or until it is killed."""
-    options = {"home": str(home), "storage": url or storage(home), "members": MEMBERS, "trials": TRIALS}
-    done = subprocess.run(
-        [*before, sys.executable, str(TESTS / "traced_study.py"), json.dumps(options), *careless],
-        env=child_environment({"PHYLA_FAILPOINT": failpoint, "PYTHONPATH": f"{TESTS}:{SOURCE}"}),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    options: dict[str, object] = {
+        "home": str(home),
+        "storage": url or storage(home),
+        "members": MEMBERS,
+        "trials": TRIALS,
+        "lease_s": LEASE_S,
+    }
+    words = [str(TESTS / "traced_study.py"), json.dumps(options), *careless]
+    env = child_environment({"PHYLA_FAILPOINT": failpoint, "PYTHONPATH": f"{TESTS}:{SOURCE}"})
+    if before:
+        words = [*before, sys.executable, *words]
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
+    else:
+        done = forked.run(words, env=env)
     assert (done.returncode < 0) if failpoint else (done.returncode == 0), done.stderr[-5000:]
 
 

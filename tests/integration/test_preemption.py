@@ -14,9 +14,10 @@ import psutil
 import pytest
 
 import phyla
+from command_line import Phyla
 from durability import load
 from forked import Forked
-from phyla.errors import ConfigurationError, Preempted
+from phyla.errors import ConfigurationError, Preempted, TimeTooShort
 from phyla.records import AttemptState, JobState, StudyState
 from phyla.settings import child_environment
 
@@ -194,12 +195,17 @@ def deaf(trial: phyla.Trial) -> None:
     time.sleep(60)
 
 
-def test_what_does_not_stop_is_ended_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_stop_is_ended_at_the_end_and_no_other_run_would_do_better(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Phyla
+) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     study = slow_study(tmp_path)
     study.train = deaf
-    with pytest.raises(Preempted):
+    with pytest.raises(TimeTooShort, match=r"within the time limit of 10 s: a trial takes more than the \d"):
         study.run(1, time_limit_s=10)
+    assert "training calls trial.save_progress() when trial.should_save" in cli(
+        "--home", tmp_path, "status", "toy"
+    )
     (attempt,) = load(tmp_path).attempts()
     assert attempt.state is AttemptState.LOST
     (trial,) = load(tmp_path).trials()

@@ -4,21 +4,23 @@ A checkpoint that is ready is taken and loaded at once, as an evaluation would. 
 have been overwritten in place meanwhile, and `unchanged` must say so.
 """
 
+import os
 import random
-import signal
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from foreign import QUIET_S, START, scans
+from forked import Forked
 from phyla.errors import CheckpointChanged, CheckpointGone
 from phyla.settings import child_environment
 from phyla.watcher import Found, get_format
 from phyla.watcher.snapshots import take, unchanged
+
+pytestmark = pytest.mark.xdist_group("frameworks")
 
 WRITERS = Path(__file__).parents[1] / "writers.py"
 FORMATS_OF = {
@@ -38,63 +40,81 @@ STEPS, WHOLE = 400, 4
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
+class Program:
+    """Works with the real libraries, in a process of its own, and prints lines."""
+
+    def __init__(self, *arguments: object) -> None:
+        env = child_environment(ENVIRONMENT)
+        self._process = Forked([WRITERS, *arguments], env=env, frameworks=True)
+        self._read = 0
+
+    def line(self) -> str | None:
+        """Wait for the next line; None says that the process has ended without one."""
+        while True:
+            status = self._process.poll()
+            line, end, _ = self._process.printed()[self._read :].partition("\n")
+            if end:
+                self._read += len(line) + 1
+                return line
+            if status is not None:
+                return None
+            time.sleep(0.002)
+
+    def saved_steps(self, count: int) -> list[int]:
+        """Wait until so many steps are saved."""
+        steps: list[int] = []
+        while len(steps) < count:
+            line = self.line()
+            assert line is not None
+            if line.isdecimal():
+                steps.append(int(line))
+        return steps
+
+    def kill(self) -> int:
+        self._process.kill()
+        return self._process.wait()
+
+
 class Loader:
     """Loads with the real libraries, in a process of its own, which some loads do not survive."""
 
-    def __init__(self, processes: ExitStack) -> None:
-        self._processes = processes
+    def __init__(self, folder: Path) -> None:
+        self._requests = folder / "requests"
+        os.mkfifo(self._requests)
         self._start()
 
     def _start(self) -> None:
-        self._process = self._processes.enter_context(started("load"))
+        self.program = Program("load", self._requests)
+        self._asked = self._requests.open("w")
 
     def __call__(self, library: str, path: Path, found: Found) -> str:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{library} {found.step or 0} {path}\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline().strip()
-        if not answer:
+        print(library, found.step or 0, path, file=self._asked, flush=True)
+        answer = self.program.line()
+        if answer is None:
             # A file that is mapped into memory and truncated ends the process that reads it.
-            answer = f"the loading process died with status {self._process.wait()}"
+            answer = f"the loading process died with status {self.program.kill()}"
+            self._asked.close()
             self._start()
         return answer
 
+    def close(self) -> None:
+        self._asked.close()
+        self.program.kill()
+
 
 @contextmanager
-def started(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    process = subprocess.Popen(
-        [sys.executable, str(WRITERS), *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=child_environment(ENVIRONMENT),
-    )
+def started(*arguments: object) -> Iterator[Program]:
+    program = Program(*arguments)
     try:
-        yield process
+        yield program
     finally:
-        process.kill()
-        process.communicate()
+        program.kill()
 
 
 @pytest.fixture(scope="module")
-def load() -> Iterator[Loader]:
-    with ExitStack() as processes:
-        yield Loader(processes)
-
-
-def saved_steps(process: "subprocess.Popen[str]", count: int) -> list[int]:
-    """Wait until so many steps are saved."""
-    assert process.stdout is not None
-    steps: list[int] = []
-    for line in process.stdout:
-        if line.strip().isdecimal():
-            steps.append(int(line))
-            if len(steps) >= count:
-                break
-    assert len(steps) == count
-    return steps
+def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loader]:
+    with closing(Loader(tmp_path_factory.mktemp("load"))) as loader:
+        yield loader
 
 
 @pytest.mark.parametrize("library", FORMATS_OF)
@@ -126,20 +146,19 @@ def test_what_is_saved_is_found_and_what_is_ready_can_be_loaded(
     # On a slow machine a writer that overwrites may change each one while it is loaded.
     while kill < 1 or ({name for name, _ in loaded} != scan_as.keys() and kill < 9):
         kill += 1
-        with started(library, str(root), str(STEPS), *([] if kill else [str(whole)])) as writer:
+        with started(library, root, STEPS, *([] if kill else [whole])) as writer:
             if not kill:
                 # One more, since it may go on with a step after it said that it is saved.
-                check_whole(library, whole, saved_steps(writer, WHOLE + 1)[:-1])
+                check_whole(library, whole, writer.saved_steps(WHOLE + 1)[:-1])
             for _ in range(rng.randrange(2, 5)):
-                saved_steps(writer, 1)
+                writer.saved_steps(1)
                 for name, scan in scan_as.items():
                     for found in newest_ready(scan(), 2):
                         evaluate(name, found, at_rest=False)
             for _ in range(rng.randrange(100)):
                 for scan in scan_as.values():
                     scan()
-            writer.send_signal(signal.SIGKILL)
-            writer.wait()
+            writer.kill()
         now = START + kill * 1000
         for moment in (now, now + 1, now + 1 + QUIET_S):
             # What a deletion left that was cut short may look whole.

@@ -1,5 +1,9 @@
 """The service as a stranger meets it: over plain HTTP, with bad requests, and through its own command line."""
 
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -135,6 +139,7 @@ def test_figures(store: Store, http: httpx.Client) -> None:
 def test_only_health_is_open_where_there_are_tokens(store: Store) -> None:
     create(store, "someone", Role.WORKER)
     with served(store) as url, httpx.Client(base_url=url, trust_env=False) as client:
+        assert client.get("/v1/openapi.json").status_code == 401
         for path, methods in make_app(store).openapi()["paths"].items():
             for method in methods:
                 answer = client.request(method, path.format(study=1, name="a", trial=1), json={})
@@ -164,3 +169,45 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert away.returncode == 1
     assert "cannot be reached" in away.stderr
     assert "Traceback" not in away.stderr
+
+
+def test_the_program_of_the_page_in_another_language(store: Store, tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs/how-to/service.md"
+    (block,) = re.findall(r"```sh\n(# black_box.sh\n.*?)```", page.read_text(), re.DOTALL)
+    with served(store) as url:
+        done = subprocess.run(
+            ["sh", "-e", "-c", block],
+            env={**os.environ, "PHYLA_SERVER": url, "NO_PROXY": "127.0.0.1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    *_, unneeded, study = re.findall(r"\{.*?\}(?=\{|$)", done.stdout.replace("\n", ""))
+    assert '"state":"completed"' in study
+    assert "weights-" in unneeded
+
+
+def test_no_request_is_a_server_error(tmp_path: Path) -> None:
+    # What deletes the study would leave the others nothing to look at.
+    settings = tmp_path / "schemathesis.toml"
+    settings.write_text('[parameters]\nstudy = 1\nname = "quadratic"\ntrial = 1\n')
+    with Service("--home", str(tmp_path / "home")) as service:
+        httpx.post(f"{service.url}/v1/studies", json=TABLE, trust_env=False).raise_for_status()
+        httpx.post(f"{service.url}/v1/studies/quadratic/suggestions", json={"worker": "w"}, trust_env=False)
+        document = f"{service.url}/v1/openapi.json"
+        how = ("--checks", "not_a_server_error", "--phases", "coverage,fuzzing", "--exclude-path-regex", "delet")
+        more = (
+            "--max-examples",
+            "3",
+            "--seed",
+            "1",
+            "--generation-deterministic",
+            "--suppress-health-check",
+            "all",
+        )
+        words = ("--config-file", settings, "run", document, *how, *more)
+        command = [sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()"]
+        done = subprocess.run([*command, *map(str, words)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
+    assert "Tested: 104" in done.stdout, done.stdout[-2000:]

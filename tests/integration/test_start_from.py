@@ -92,7 +92,7 @@ def test_the_budget_counts_no_import(tmp_path: Path) -> None:
     assert all(segment.end_step > segment.start_step for segment in schedule.segments), "an import is no segment"
     assert origin(results, results.best.trial) == str(tmp_path / "a")
     assert results.write_report(tmp_path / "report.html").stat().st_size > 0
-    repository = LocalCheckpoints(results.places.checkpoints("started"))
+    repository = LocalCheckpoints(Path(str(results.places.checkpoints("started"))))
     live = {row.name for row in results.checkpoints() if row.state is CheckpointState.LIVE}
     assert set(repository.names()) == live
     assert not [name for name in live if name.startswith("start-")], "imports are collected like others"
@@ -256,7 +256,7 @@ def test_killed_while_importing_and_run_again(tmp_path: Path, name: str, hit: in
     results = phyla.load_study("started", home=tmp_path / "home")
     assert [row.member for row in imports(results)] == [0, 1, 2, 3]
     assert results.counts() == {"completed": 16}
-    repository = LocalCheckpoints(results.places.checkpoints("started"))
+    repository = LocalCheckpoints(Path(str(results.places.checkpoints("started"))))
     live = {row.name for row in results.checkpoints() if row.state is CheckpointState.LIVE}
     assert set(repository.names()) == live
     assert repository.staged() == ()

@@ -42,7 +42,9 @@ def test_diverging_trials_are_stopped_before_their_end(
         assert ancestor in (replacement.parent, replacement.jump_from)
         assert trial.checkpoint is None
     assert saved > 0
-    assert not any((study.places.checkpoints("diverging") / f"{trial.id}.1").exists() for trial in stopped)
+    assert not any(
+        (Path(str(study.places.checkpoints("diverging"))) / f"{trial.id}.1").exists() for trial in stopped
+    )
 
     _shown(tmp_path, monkeypatch, capsys, len(stopped))
 
@@ -63,8 +65,7 @@ def _shown(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     rows = json.loads(said("trials", "--json", "--state", "cancelled"))
     assert len(rows) == stopped
     assert all("above 1.5" in row["stop_reason"] or "was nan" in row["stop_reason"] for row in rows)
-    assert "stopped" in said("trials")
-    assert "stopped at step" in said("trials", "--tree", "all")
+    assert "stopped at step" in said("trials")
     file = home / "report.html"
     said("report", "--output", str(file))
     assert f"{stopped} cancelled" in file.read_text()
@@ -101,7 +102,7 @@ def test_trials_that_are_over_before_their_reports_are_sent_are_judged_too(tmp_p
     assert results.counts() == {"completed": 4, "cancelled": 4}
     reasons = [trial.stop_reason for trial in results.trials() if trial.stop_reason]
     assert {(reason["rule"], reason["why"]) for reason in reasons} == {("diverges", "hopeless")}
-    kept = {path.name for path in results.places.checkpoints("short").iterdir() if path.is_dir()}
+    kept = {path.name for path in Path(str(results.places.checkpoints("short"))).iterdir() if path.is_dir()}
     assert not kept & {f"{trial.id}.1" for trial in results.trials() if trial.stop_reason}
 
 

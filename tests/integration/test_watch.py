@@ -442,7 +442,6 @@ def test_any_name_is_evaluated_and_what_cannot_be_used_is_quarantined(tmp_path: 
         ("evaluations", "job", "--json"),
         ("report", "job"),
         ("export", "job", "--what", "evaluations", "--format", "csv", "-o", "points.csv"),
-        ("export", "job", "--format", "parquet", "-o", "points.parquet"),
         ("export", "job", "--format", "tensorboard", "-o", "logs"),
     ):
         phyla(tmp_path, *told)

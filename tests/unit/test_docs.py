@@ -8,6 +8,7 @@ import importlib
 import inspect
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import typer
 import typer.main
 
+import forked
 import phyla
 from phyla import plugins, settings
 from phyla.cli.app import app
@@ -35,19 +37,33 @@ README = (ROOT / "README.md").read_text()
 FENCED = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SCRIPT = re.compile(r"^```sh\n(# (\w+\.sh)\n.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-NOT_OURS = [
-    *("-W", "ignore:`isinstance(treespec, LeafSpec)` is deprecated:FutureWarning"),  # Lightning with PyTorch 2.13
-    *("-W", "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"),  # Keras 3.15
-]
-RUNNER = "import runpy, sys\nfor path in sys.argv[1:]:\n    runpy.run_path(path, run_name='__main__')\n"
+FRAMEWORK = re.compile(
+    r"^ *(?:import|from) (?:jax|keras|lightning|sklearn|stable_baselines3|torch|transformers)\b", re.MULTILINE
+)
+STRICT = """\
+import runpy, warnings
+warnings.simplefilter("error")
+for message in (
+    "`isinstance.treespec, LeafSpec.` is deprecated",  # Lightning with PyTorch 2.13
+    "The `srun` command is available",  # Lightning where Slurm is installed
+    "__array__ implementation doesn't accept a copy keyword",  # Keras 3.15
+):
+    warnings.filterwarnings("ignore", message)
+runpy.run_path("page.py", run_name="__main__")
+"""
+"""Runs a page that uses a framework."""
+
+
+def environment(folder: Path) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PHYLA_")}
+    return {**clean, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT / "src")])}
 
 
 def run_python(*arguments: str, cwd: Path) -> str:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PHYLA_")}
     done = subprocess.run(
-        [sys.executable, "-W", "error", *NOT_OURS, *arguments],
+        [sys.executable, "-W", "error", *arguments],
         cwd=cwd,
-        env={**clean, "PYTHONPATH": os.pathsep.join([str(cwd), str(ROOT / "src")])},
+        env=environment(cwd),
         capture_output=True,
         text=True,
         timeout=280,
@@ -68,18 +84,36 @@ def anchors(text: str) -> set[str]:
 NAMED = re.compile(r"# (\w+\.py)\n")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_program_of_each_page_runs(page: Path, tmp_path: Path) -> None:
+def programs(*, frameworks: bool) -> list[Path]:
+    """Return the pages whose programs use a framework, or none."""
+    return [page for page in PAGES if any(map(FRAMEWORK.search, FENCED.findall(page.read_text()))) == frameworks]
+
+
+def write_program(page: Path, folder: Path) -> None:
     for one in PAGES:
         for block in FENCED.findall(one.read_text()):
             if named := NAMED.match(block):
-                (tmp_path / named[1]).write_text(block)
+                (folder / named[1]).write_text(block)
     for block, name in SCRIPT.findall(page.read_text()):
-        (tmp_path / name).write_text(block)
+        (folder / name).write_text(block)
     blocks = [block for block in FENCED.findall(page.read_text()) if not NAMED.match(block)]
     assert blocks
-    (tmp_path / "page.py").write_text("".join(blocks))
+    (folder / "page.py").write_text("".join(blocks))
+
+
+@pytest.mark.parametrize("page", programs(frameworks=False), ids=lambda page: page.stem)
+def test_the_program_of_each_page_runs(page: Path, tmp_path: Path) -> None:
+    write_program(page, tmp_path)
     run_python("page.py", cwd=tmp_path)
+
+
+@pytest.mark.xdist_group("frameworks")
+@pytest.mark.parametrize("page", programs(frameworks=True), ids=lambda page: page.stem)
+def test_the_program_of_each_page_with_a_framework_runs(page: Path, tmp_path: Path) -> None:
+    write_program(page, tmp_path)
+    env = {**environment(tmp_path), **forked.SMALL_MODELS}
+    done = forked.run(["-c", STRICT], cwd=tmp_path, env=env, frameworks=True, timeout=280)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_strategy_and_rule_has_its_page() -> None:
@@ -192,6 +226,23 @@ def test_settings_module_names_every_variable() -> None:
     text = importlib.import_module("phyla.settings").__doc__ or ""
     for name in settings.VARIABLES:
         assert f"{name}:" in text
+
+
+def test_the_commands_of_the_page_on_clusters_are_understood() -> None:
+    text = (DOCS / "how-to/cluster.md").read_text().replace("\\\n", "")
+    lines = re.findall(r"^\$ (.+)$", text, re.MULTILINE)
+    assert len(lines) >= 8
+    group = typer.main.get_command(app)
+    for line in lines:
+        words = shlex.split(line)
+        if "phyla" in words:
+            context = group.make_context("phyla", words[words.index("phyla") + 1 :])
+            name, found, rest = group.resolve_command(  # type: ignore[attr-defined]
+                context, [*context._protected_args, *context.args]
+            )
+            found.make_context(name, rest, parent=context)
+        for script in [word for word in words if word.startswith("examples/")]:
+            assert (ROOT / script).is_file(), line
 
 
 def test_every_row_of_the_comparison_of_evaluation_is_a_test() -> None:

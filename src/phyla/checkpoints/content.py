@@ -115,9 +115,14 @@ def digests(entries: Sequence[Entry]) -> list[str]:
         return list(pool.map(_digest, entries))
 
 
+def link_digest(target: bytes) -> str:
+    """Return the digest of a symbolic link, by the name of its target."""
+    return blake3(b"symlink\0" + target).hexdigest()
+
+
 def _digest(entry: Entry) -> str:
     if entry.is_link:
-        return blake3(b"symlink\0" + os.fsencode(entry.path.readlink())).hexdigest()
+        return link_digest(os.fsencode(entry.path.readlink()))
     whole = blake3()
     buffer = memoryview(bytearray(min(BUFFER_BYTES, max(entry.size_bytes, 1))))
     # Not by mapping it: a file that somebody truncates meanwhile would kill the process.

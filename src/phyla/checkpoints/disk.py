@@ -72,7 +72,10 @@ class Disk:
         source.rename(target)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory and everything in it; one that is gone, or that somebody else removes, is fine."""
+        """Remove a directory and everything in it, or what took its place; if it is gone already, that is fine."""
+        if path.is_symlink() or path.is_file():
+            path.unlink(missing_ok=True)
+            return
         try:
             for _ in range(REMOVERS):
                 with suppress(FileNotFoundError):

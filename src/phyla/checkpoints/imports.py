@@ -7,7 +7,7 @@ from pathlib import Path
 
 from phyla.checkpoints.content import MANIFEST_NAME, Manifest, scan
 from phyla.checkpoints.disk import Disk, storage_errors
-from phyla.checkpoints.local import LocalCheckpoints
+from phyla.checkpoints.remote import Checkpoints
 from phyla.errors import CheckpointChanged, CheckpointCorrupt, CheckpointGone, CheckpointMissing
 from phyla.failpoints import failpoint
 
@@ -31,7 +31,7 @@ def look_at_source(source: Path) -> Manifest | None:
 
 
 def import_checkpoint(
-    repository: LocalCheckpoints,
+    repository: Checkpoints,
     source: Path,
     name: str,
     *,

@@ -12,7 +12,7 @@ from typing import final
 from phyla import settings
 from phyla.checkpoints.content import MANIFEST_NAME, Manifest, ManifestFile, Tree, digests, is_small, scan
 from phyla.checkpoints.disk import Disk, make_dirs, storage_errors
-from phyla.checkpoints.ownership import Owner, Ownership, listed
+from phyla.checkpoints.ownership import MarkedDirectory, Owner, Ownership, listed
 from phyla.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, NoCheckpoint, UsageError
 from phyla.failpoints import failpoint
 
@@ -62,7 +62,7 @@ class LocalCheckpoints:
         self._verified: dict[str, tuple[str, int]] = {}
         self._manifest_begun: set[str] = set()
         self.prefix = "000000" if owner is None else owner.prefix
-        self.ownership = None if owner is None else Ownership(self._root, owner, self._disk)
+        self.ownership = None if owner is None else Ownership(MarkedDirectory(self._root, self._disk), owner)
 
     def check_owner(self) -> None:
         """Make sure that the directory is there and its owner's."""
@@ -71,7 +71,7 @@ class LocalCheckpoints:
 
     def stage(self, name: str) -> Path:
         """Return a new empty directory to save into; what an earlier call of that name left is removed."""
-        path = self._staging / _checked(name)
+        path = self._staging / checked(name)
         self._manifest_begun.discard(name)
         # A root that is gone is not made again: its checkpoints are elsewhere.
         self.check_owner()
@@ -92,12 +92,12 @@ class LocalCheckpoints:
         When it returns, the checkpoint survives a power cut. When it raises, nothing is visible
         under the name and the staged files are still there, to be discarded.
         """
-        final_path = self._root / _checked(name)
+        final_path = self._root / checked(name)
         staging = self._staging / name
         self.check_owner()
         with self._storage_errors("commit", staging):
             if final_path.exists():
-                raise _taken(name, final_path)
+                raise taken(name, final_path)
             if not staging.is_dir():
                 raise CheckpointMissing(f"checkpoint {name}: no directory {staging}; call stage before commit")
             written = staging / MANIFEST_NAME
@@ -127,7 +127,7 @@ class LocalCheckpoints:
                 self._disk.rename(staging, final_path)
             except OSError as error:
                 if error.errno in {errno.EEXIST, errno.ENOTEMPTY}:
-                    raise _taken(name, final_path) from error
+                    raise taken(name, final_path) from error
                 raise
             failpoint("checkpoint.after_rename")
             try:
@@ -162,13 +162,16 @@ class LocalCheckpoints:
 
     def discard(self, name: str) -> None:
         """Remove what was staged under a name, if anything."""
-        path = self._staging / _checked(name)
+        path = self._staging / checked(name)
         with self._storage_errors("remove", path):
             self._disk.remove_tree(path)
 
+    def release(self, *names: str) -> None:
+        """Say that this process reads checkpoints no more; here nothing depends on it."""
+
     def path(self, name: str) -> Path:
         """Return the directory of a committed checkpoint, or raise `CheckpointMissing`."""
-        path = self._root / _checked(name)
+        path = self._root / checked(name)
         with self._storage_errors("find", path):
             if not path.is_dir():
                 why = "it was collected, moved or never committed"
@@ -261,7 +264,7 @@ class LocalCheckpoints:
         freed = 0
         doomed: list[Path] = []
         for name in names:
-            path = self._root / _checked(name)
+            path = self._root / checked(name)
             with self._storage_errors("delete", path):
                 failpoint("checkpoint.before_delete")
                 freed += self._remove(self._deleting / name)
@@ -340,8 +343,14 @@ def _refuse_other_manifest(path: Path) -> None:
         )
 
 
-def _checked(name: str) -> str:
-    if not _NAME.fullmatch(name):
+def is_name(name: str) -> bool:
+    """Return whether a checkpoint may be called so."""
+    return _NAME.fullmatch(name) is not None
+
+
+def checked(name: str) -> str:
+    """Return a name that a checkpoint may have, or raise UsageError."""
+    if not is_name(name):
         allowed = "1 to 100 of letters, digits, '.', '_' and '-', the first a letter or a digit"
         raise UsageError(f"{name!r} cannot name a checkpoint: use {allowed}")
     return name
@@ -356,7 +365,8 @@ def _gone(name: str, error: FileNotFoundError) -> CheckpointMissing:
     return CheckpointMissing(f"checkpoint {name}: {error.filename} is gone")
 
 
-def _taken(name: str, path: Path) -> CheckpointError:
+def taken(name: str, path: object) -> CheckpointError:
+    """Return the error of a name that is committed already."""
     advice = "stage under a new name, or recover this one"
     return CheckpointError(f"checkpoint {name} is committed already, in {path}, and never written again: {advice}")
 

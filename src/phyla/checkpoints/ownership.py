@@ -13,7 +13,8 @@ from blake3 import blake3
 
 from phyla.checkpoints.content import MANIFEST_NAME
 from phyla.checkpoints.disk import Disk, make_dirs
-from phyla.errors import CheckpointsAbsent, CheckpointsNotOurs, CheckpointStorageFailed
+from phyla.checkpoints.objects import Objects
+from phyla.errors import CheckpointError, CheckpointsAbsent, CheckpointsNotOurs, CheckpointStorageFailed
 
 OWNER_NAME = ".phyla-owner.json"
 FORMAT = 1
@@ -77,26 +78,25 @@ def made_by(name: str) -> Made | None:
 
 @final
 class Ownership:
-    """Claims a directory for a study, and makes sure that it still is the study's.
+    """Claims a place for a study, and makes sure that it still is the study's.
 
     Methods raise CheckpointsAbsent, CheckpointsNotOurs, or CheckpointStorageFailed where it cannot be marked.
     """
 
-    def __init__(self, root: Path, owner: Owner, disk: Disk) -> None:
-        self._root = root
+    def __init__(self, place: "MarkedDirectory | MarkedPrefix", owner: Owner) -> None:
+        self._place = place
         self._owner = owner
-        self._disk = disk
         self._is_study = True
 
     def check(self) -> None:
-        """Make sure that the directory is there and this study's."""
+        """Make sure that the place is there and this study's."""
         marker = self._marker() or self._marker_or_refuse_content()
         if marker is None:
-            raise self._absent("no such directory" if not self._root.exists() else "the directory is empty")
+            raise self._absent("the directory is empty" if self._place.is_there() else "no such directory")
         self._compare(marker)
 
     def claim(self, known: int | None) -> None:
-        """Make sure that the directory is this study's; make and mark it if the study never had a checkpoint.
+        """Make sure that the place is this study's; make and mark it if the study never had a checkpoint.
 
         `known` says how many checkpoints the store knows that should be there; None if it has no such study yet.
         """
@@ -106,9 +106,9 @@ class Ownership:
         self.check()
 
     def adopt(self) -> str:
-        """Mark the directory as this study's, and return what it was; deletes nothing."""
+        """Mark the place as this study's, and return what it was; deletes nothing."""
         entries = self._entries()
-        if not self._root.is_dir():
+        if not self._place.is_there():
             raise self._absent("no such directory")
         try:
             marker = self._marker()
@@ -117,7 +117,7 @@ class Ownership:
         if marker is not None and marker[1] != self._owner.study:
             self._compare(marker)
         if marker is None:
-            self._refuse_content([name for name in entries if not self._is_checkpoint(name)])
+            self._refuse_content([name for name in entries if not self._place.is_checkpoint(name)])
         self._write(replace=True)
         if marker is not None:
             return f"it belonged to store {marker[0]}"
@@ -132,16 +132,19 @@ class Ownership:
         )
 
     def _marker(self) -> tuple[str, str] | None:
-        path = self._root / OWNER_NAME
+        path = f"{self._place}/{OWNER_NAME}"
         try:
-            raw = json.loads(path.read_bytes())
+            content = self._place.read()
+            if content is None:
+                return None
+            raw = json.loads(content)
             if raw["format"] != FORMAT:
                 raise ValueError(f"format {raw['format']!r}")
             return str(raw["store"]), str(raw["study"])
-        except (FileNotFoundError, NotADirectoryError):
-            return None
         except OSError as error:
             raise self._absent(f"{path} cannot be read: {error.strerror or error}") from error
+        except CheckpointError as error:
+            raise self._absent(str(error)) from error
         except (ValueError, KeyError, TypeError) as error:
             raise self._not_ours(f"its marker {path} is damaged: {error}", adoptable=True) from error
 
@@ -158,15 +161,14 @@ class Ownership:
         raise self._not_ours(what, adoptable=True)
 
     def _entries(self) -> list[str]:
-        """Return the names in the directory, without what an interrupted claim left."""
         try:
-            return sorted(path.name for path in self._root.iterdir() if not path.name.startswith(OWNER_NAME))
-        except FileNotFoundError:
-            return []
+            return self._place.entries()
         except NotADirectoryError:
             raise self._not_ours("it is a file", adoptable=False) from None
         except OSError as error:
             raise self._absent(f"it cannot be read: {error.strerror or error}") from error
+        except CheckpointError as error:
+            raise self._absent(str(error)) from error
 
     def _marker_or_refuse_content(self) -> tuple[str, str] | None:
         # The marker comes before everything else: what was seen without it is somebody else's only if there still
@@ -179,54 +181,27 @@ class Ownership:
 
     def _refuse_content(self, entries: list[str]) -> None:
         if entries:
-            adoptable = all(map(self._is_checkpoint, entries))
+            adoptable = all(map(self._place.is_checkpoint, entries))
             raise self._not_ours(
                 f"it has no marker {OWNER_NAME}, and holds {listed([*map(repr, entries)])}", adoptable=adoptable
             )
 
-    def _is_checkpoint(self, name: str) -> bool:
-        return name in WORK_DIRS or (self._root / name / MANIFEST_NAME).is_file()
-
     def _write(self, *, replace: bool) -> None:
-        marker = self._root / OWNER_NAME
-        temporary = self._root / f"{OWNER_NAME}.{uuid.uuid4().hex}"
         text = json.dumps({"format": FORMAT, "store": self._owner.store, "study": self._owner.study}) + "\n"
         try:
-            make_dirs(self._disk, self._root)
-            try:
-                self._disk.write_file(temporary, text.encode())
-                self._disk.fsync_file(temporary)
-                if replace:
-                    temporary.replace(marker)
-                else:
-                    # Somebody else may be claiming it, too: who is second finds the marker of the first.
-                    self._place(temporary, marker, text)
-            finally:
-                temporary.unlink(missing_ok=True)
-            self._disk.fsync_dir(self._root)
+            self._place.write(text, replace=replace)
         except OSError as error:
             raise CheckpointStorageFailed(
-                f"cannot mark {self._root} as the checkpoint directory of study {self._owner.study!r}: "
+                f"cannot mark {self._place} as the checkpoint directory of study {self._owner.study!r}: "
                 f"{error.strerror or error} ({error.filename}); make it writable, make room, or choose another "
                 "place with checkpoints= (on the command line: --checkpoints)"
             ) from error
 
-    def _place(self, temporary: Path, marker: Path, text: str) -> None:
-        try:
-            marker.hardlink_to(temporary)
-        except FileExistsError:
-            return
-        except OSError:
-            # A file system without hard links.
-            with suppress(FileExistsError), marker.open("x") as file:
-                file.write(text)
-            self._disk.fsync_file(marker)
-
     def _absent(self, why: str) -> CheckpointsAbsent:
         study = self._owner.study
         return CheckpointsAbsent(
-            f"the checkpoints of study {study!r} are not in {self._root} on {socket.gethostname()}: {why}. "
-            "Nothing was decided, deleted or marked as lost. Mount the disk, run from where the study was begun, "
+            f"the checkpoints of study {study!r} are not in {self._place} on {socket.gethostname()}: {why}. "
+            f"Nothing was decided, deleted or marked as lost. {self._place.found}, "
             "or say where they are with checkpoints= (on the command line: --checkpoints). If they are gone for "
             f"good, make the directory and run: phyla doctor {study} --adopt"
         )
@@ -240,10 +215,111 @@ class Ownership:
             else ""
         )
         return CheckpointsNotOurs(
-            f"{self._root} on {socket.gethostname()} is not the checkpoint directory of study {study!r} of this "
+            f"{self._place} on {socket.gethostname()} is not the checkpoint directory of study {study!r} of this "
             f"store: {what}. Nothing in it was changed or deleted. Choose another place with checkpoints= (on the "
             f"command line: --checkpoints), or another name for the study{adopt}"
         )
+
+
+@final
+class MarkedDirectory:
+    """A directory with a marker; methods raise OSError where it is out of reach."""
+
+    found = "Mount the disk, run from where the study was begun"
+    """What to do where it is lost."""
+
+    def __init__(self, root: Path, disk: Disk) -> None:
+        self._root = root
+        self._disk = disk
+
+    def __str__(self) -> str:
+        return str(self._root)
+
+    def read(self) -> bytes | None:
+        """Return the marker's content, if there is one."""
+        try:
+            return (self._root / OWNER_NAME).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def entries(self) -> list[str]:
+        """Return the names that are there, without the marker and what an interrupted claim left."""
+        try:
+            return sorted(path.name for path in self._root.iterdir() if not path.name.startswith(OWNER_NAME))
+        except FileNotFoundError:
+            return []
+
+    def is_there(self) -> bool:
+        """Return whether the directory exists."""
+        return self._root.is_dir()
+
+    def is_checkpoint(self, name: str) -> bool:
+        """Return whether an entry is a checkpoint, or of our own making."""
+        return name in WORK_DIRS or (self._root / name / MANIFEST_NAME).is_file()
+
+    def write(self, text: str, *, replace: bool) -> None:
+        """Write the marker; without `replace` that of somebody who was quicker stays."""
+        marker = self._root / OWNER_NAME
+        temporary = self._root / f"{OWNER_NAME}.{uuid.uuid4().hex}"
+        make_dirs(self._disk, self._root)
+        try:
+            self._disk.write_file(temporary, text.encode())
+            self._disk.fsync_file(temporary)
+            if replace:
+                temporary.replace(marker)
+            else:
+                # Somebody else may be claiming it, too: who is second finds the marker of the first.
+                self._place(temporary, marker, text)
+        finally:
+            temporary.unlink(missing_ok=True)
+        self._disk.fsync_dir(self._root)
+
+    def _place(self, temporary: Path, marker: Path, text: str) -> None:
+        try:
+            marker.hardlink_to(temporary)
+        except FileExistsError:
+            return
+        except OSError:
+            # A file system without hard links.
+            with suppress(FileExistsError), marker.open("x") as file:
+                file.write(text)
+            self._disk.fsync_file(marker)
+
+
+@final
+class MarkedPrefix:
+    """A prefix of an object store with a marker, as `MarkedDirectory`; methods raise CheckpointError."""
+
+    found = "Give this machine access to it"
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    def __str__(self) -> str:
+        return self._objects.url
+
+    def read(self) -> bytes | None:
+        """Return the marker's content, if there is one."""
+        try:
+            return self._objects.read(OWNER_NAME)
+        except FileNotFoundError:
+            return None
+
+    def entries(self) -> list[str]:
+        """Return the names that are there, without the marker."""
+        return sorted({key.partition("/")[0] for key in self._objects.sizes() if not key.startswith(OWNER_NAME)})
+
+    def is_there(self) -> bool:
+        """Return True: a prefix is there as soon as its bucket is."""
+        return True
+
+    def is_checkpoint(self, name: str) -> bool:
+        """Return whether an entry is a checkpoint."""
+        return f"{name}/{MANIFEST_NAME}" in self._objects.sizes(name)
+
+    def write(self, text: str, *, replace: bool) -> None:
+        """Write the marker; without `replace` that of somebody who was quicker stays."""
+        (self._objects.write if replace else self._objects.create)(OWNER_NAME, text.encode())
 
 
 def listed(names: list[str]) -> str:

@@ -1,8 +1,15 @@
 """The command line: translates between a person and a study, and decides nothing."""
 
+import sys
+
 
 def main() -> None:
     """Run the command line; the entry point `phyla`."""
-    from phyla.cli.app import run_app
+    try:
+        from phyla.cli.app import run_app
 
-    run_app()
+        run_app()
+    except KeyboardInterrupt:
+        # While modules were imported, or a study file was read.
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)

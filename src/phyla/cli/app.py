@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer import Context, Exit, Option
+from typer import BadParameter, Context, Exit, Option
 from typer.core import TyperGroup
 
 from phyla import settings
@@ -23,11 +23,13 @@ from phyla.cli.init import init
 from phyla.cli.maintenance import change, delete, doctor, gc, stop
 from phyla.cli.output import show as print
 from phyla.cli.output import visible
-from phyla.cli.run import replay, run, watch, worker
+from phyla.cli.pools import down, up, workers
+from phyla.cli.run import replay, run, watch
 from phyla.cli.serve import serve, token
 from phyla.cli.simulate import simulate
 from phyla.cli.status import status
 from phyla.cli.trials import best, trials
+from phyla.cli.worker import worker
 from phyla.errors import PhylaError, UsageError
 
 
@@ -53,6 +55,14 @@ class Commands(TyperGroup):
                 rest.append(word)
         return super().parse_args(ctx, [*first, *rest])
 
+    def invoke(self, ctx: Context) -> Any:  # type: ignore[override]
+        """Run the command; what it says of a wrong value begins with that value."""
+        try:
+            return super().invoke(ctx)
+        except BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
 
 app = typer.Typer(
     name="phyla",
@@ -65,13 +75,13 @@ app = typer.Typer(
 
 PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run": (init, check, run, worker, watch, change, stop, replay, simulate),
+    "Run on many machines": (serve, token, up, down, workers),
     "Look": (status, best, trials, evaluations, compare, report, export),
     "Look after": (gc, delete, doctor),
-    "Many machines": (serve, token),
 }
 for panel, commands in PANELS.items():
     for function in commands:
-        epilog = "Also: --home, --storage and --checkpoints; see phyla --help."
+        epilog = "Also: --home, --storage, --server and --checkpoints; see phyla --help."
         app.command(rich_help_panel=panel, epilog=epilog)(function)
 
 
@@ -103,10 +113,10 @@ def _options(
         str | None, Option(metavar="URL", help="A service, instead of --storage; or its service.json.")
     ] = None,
     checkpoints: Annotated[
-        Path | None,
+        str | None,
         Option(
-            metavar="DIR",
-            help="All studies' checkpoints.",
+            metavar="DIR|URL",
+            help="All studies' checkpoints: a directory, or s3://bucket/prefix.",
             show_default="checkpoints in --home; else what the file says, or checkpoints in the home",
         ),
     ] = None,

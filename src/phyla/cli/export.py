@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from phyla.study import Evaluations, Results
 
 What: TypeAlias = Literal["trials", "lineage", "schedule", "reports", "evaluations"]
-Format: TypeAlias = Literal["json", "csv", "parquet", "tensorboard", "wandb", "mlflow"]
+Format: TypeAlias = Literal["json", "csv", "tensorboard", "wandb", "mlflow"]
 
 
 def export(
     ctx: Context,
     study: options.RunName,
     what: Annotated[
-        What | None, Option(help="What to export.", show_default="trials; evaluations with parquet or tensorboard")
+        What | None, Option(help="What to export.", show_default="trials; evaluations with tensorboard")
     ] = None,
     written: Annotated[Format, Option("--format", help="How to write it.")] = "json",
     output: Annotated[
@@ -59,7 +59,7 @@ def export(
             return
     if written in ("wandb", "mlflow"):
         raise UsageError(f"--format {written} exports all of a study with a population, and takes no other option")
-    binary = written in ("parquet", "tensorboard")
+    binary = written == "tensorboard"
     what = what or ("evaluations" if binary else "trials")
     if trial is not None and what not in ("schedule", "reports"):
         raise UsageError(f"--trial goes with --what schedule or --what reports, not with {what}")
@@ -136,17 +136,11 @@ def _export_points(found: "Evaluations", suite: str | None, written: Format, out
         _write(csv_lines(each) if written == "csv" else _json_lines(each), output)
         return
     if output is None:
-        place = "FILE" if written == "parquet" else "DIR"
-        raise UsageError(f"--format {written} needs --output {place}: a terminal cannot show it")
-    if written == "tensorboard" and suite is not None:
+        raise UsageError(f"--format {written} needs --output DIR: a terminal cannot show it")
+    if suite is not None:
         raise UsageError("--suite does not go with --format tensorboard: its files hold all suites of a run")
     try:
-        if written == "tensorboard":
-            found.write_tensorboard(output)
-        else:
-            from phyla.integrations.parquet import write_parquet
-
-            write_file(output, lambda path: write_parquet(points, path), replace=False)
+        found.write_tensorboard(output)
     except ImportError as error:
         raise UsageError(str(error)) from error
 
@@ -209,7 +203,7 @@ def compare(
     ] = None,
     written: Annotated[Literal["text", "json", "csv"], Option("--format", help="How to print it.")] = "text",
 ) -> None:
-    """Compare studies and their replicates: final values, significance, convergence, what mattered, time."""
+    """Compare studies and their replicates: final values, significance, convergence, time."""
     from phyla import study
 
     comparison = study.compare(studies, metric=metric, by=by, target=target, **options.where(ctx))
@@ -231,19 +225,6 @@ def _print_comparison(comparison: "StudyComparison") -> None:
     styles = ["bold" if test.is_significant else "" for test in comparison.tests]
     for rows, its in ((comparison.table_of_groups(), []), (comparison.table_of_tests(), styles)):
         print_table([*rows[0]] if rows else [], (row.values() for row in rows), its, gap=bool(its))
-    known: dict[str, dict[str, str]] = {}
-    for group in comparison.groups:
-        for one in group.sensitivity:
-            strengths = known.setdefault(one.name, {})
-            if one.strength is not None:
-                strengths[group.name] = f"{one.strength:+.2f}" if one.ordered else f"{one.strength:.2f}"
-    if any(known.values()):
-        groups = [group.name for group in comparison.groups]
-        print_table(
-            ("gain went with", *(f">{group}" for group in groups)),
-            ((name, *map(its.get, groups)) for name, its in known.items()),
-            gap=True,
-        )
     print()
     for group in comparison.groups:
         print(f"time of {group.name}: {group.time.words()}")

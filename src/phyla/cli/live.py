@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, final
 
 from rich.console import Group, RenderableType
@@ -53,7 +54,8 @@ class Display:
 
     def __exit__(self, *error: object) -> None:
         if self.live is not None:
-            self.live.stop()
+            with suppress(OSError):  # the terminal may be gone
+                self.live.stop()
 
     def draw(self) -> RenderableType:
         """Return what is drawn in place."""
@@ -100,9 +102,10 @@ class StudyDisplay(Display):
         self._since = settings.system_clock()
         self._throttle = Throttle(LINES_EVERY_S if self.live is None else LIVE_EVERY_S)
         self._completed: int | None = None
+        self._given_back = 0
         self._first: Progress | None = None
         self._failures: Callable[[], list[Attempt]] | None = None
-        self._results: Results | None = None
+        self.results: Results | None = None
 
     def draw(self) -> RenderableType:
         """Return how far the study was at the last look."""
@@ -110,14 +113,14 @@ class StudyDisplay(Display):
 
     def __exit__(self, *error: object) -> None:
         self.seconds = time.monotonic() - self._started
-        if self._results is not None:
+        if self.results is not None:
             with suppress(StoreError):
-                self._look(self._results)
+                self._look(self.results)
         super().__exit__(*error)
 
     def progressed(self, results: "Results") -> None:
         """Look at the study if it is time; the last look is at the end."""
-        self._results = results
+        self.results = results
         with self._throttle.turn() as due:
             try:
                 if due:
@@ -138,8 +141,13 @@ class StudyDisplay(Display):
             self.print(self._hint)
         self._hint = ""
         left_s = time_left_s(progress.now - first.now, progress.spent_steps - first.spent_steps, progress)
+        waiting = "" if self._message else waiting_line(progress, self._since, results.places.work(results.name))
         if self.live is not None:
-            self._drawing = drawn(progress, foremost(progress.members, room), left_s)
+            table = drawn(progress, foremost(progress.members, room), left_s)
+            self._drawing = Group(table, waiting) if waiting else table
+        elif waiting and len(progress.given_back) != self._given_back:
+            self._given_back = len(progress.given_back)
+            self.print(waiting)
         elif progress.completed != self._completed:
             self._completed = progress.completed
             self.print(progress_line(progress, left_s))
@@ -190,8 +198,7 @@ def members_table(progress: "Progress", members: Sequence[Member]) -> Table:
         decision = trial and "; ".join(filter(None, (infeasible(member.head), describe(trial.reason))))
         steps = f"{member.progress}/{progress.member_steps or '?'}"
         place = (member.index, steps, member.generation, fitness(member.head), "*" if member.index in best else "")
-        state = "retired" if member.retired else member.state
-        rows.append((*place, trial and params(trial.params), decision, state))
+        rows.append((*place, trial and params(trial.params), decision, progress.doing(member)))
     headings = (">member", ">steps", ">gen", ">fitness", "", "~hyperparameters", "~last decision", "state")
     return table(headings, rows, ["bold" if member.index in best else "" for member in members])
 
@@ -207,6 +214,23 @@ def progress_line(progress: "Progress", left_s: float | None = None) -> str:
         parts.append(f"best {fitness(best)} (member {best.member}, step {best.reached_step})")
     parts += [] if left_s is None else [f"{duration(left_s)} left"]
     return "  ".join(parts)
+
+
+def waiting_line(progress: "Progress", since: float, work: Path) -> str:
+    """Return what asked to be run again later and is queued, and until when at most; nothing if nothing does."""
+    from phyla.worker.loop import MOST_PAUSE_S
+
+    back = [one for one in progress.given_back if one.claimed_at >= since]
+    if not back:
+        return ""
+    counts, last = Counter(one.worker for one in back), {one.worker: one.ended_at or 0.0 for one in back}
+    next_s = min(at + min(MOST_PAUSE_S, 2.0 ** (counts[worker] - 1)) for worker, at in last.items()) - progress.now
+    trials = ", ".join(map(str, sorted({one.job for one in back})))
+    output = work / f"trial-{back[-1].job}" / f"stderr-{back[-1].token}.txt"
+    return (
+        f"trial {trials}: asked {counted(len(back), 'time')} to be run again later (exit status 75); next try "
+        f"within {duration(next_s)}; the last output is in {output}"
+    )
 
 
 def time_left_s(elapsed_s: float, done: int, progress: "Progress") -> float | None:

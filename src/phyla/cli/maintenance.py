@@ -72,7 +72,7 @@ def change(
             print(f"write population_size={population} into its study file, so that it can be run again")
     if maintenance.resume():
         named, _, _ = str(results.study().config.get("train") or "").rpartition(":")
-        again = options.command("run", named if named.endswith(".py") else "FILE.py", maintenance.places)
+        again = options.command("run", named if named.endswith(".py") else "FILE", maintenance.places)
         print(f"{study} may go on; start workers for it with: {again} --study {study}")
     elif population is None:
         print(f"{study} is running already; give --population N, or the changed study file, to change it")

@@ -17,6 +17,7 @@ from phyla.errors import Preempted, UsageError
 from phyla.words import masked
 
 if TYPE_CHECKING:
+    from phyla.checkpoints import RemotePlace
     from phyla.study import Evaluations, Places, Results, Study
 
 EXIT_FAILED = 1
@@ -31,7 +32,7 @@ BOTH = "train,evaluate"
 """What workers do by default."""
 
 StudyName: TypeAlias = Annotated[str, Argument(metavar="STUDY", help="Name of the study.")]
-RunName: TypeAlias = Annotated[str, Argument(metavar="RUN", help="Name of the study, or of the watched run.")]
+RunName: TypeAlias = Annotated[str, Argument(metavar="NAME", help="Name of the study, or of the watched run.")]
 StudyFile: TypeAlias = Annotated[
     Path, Argument(metavar="FILE", help="The file that defines the study: .py or .toml.")
 ]
@@ -61,7 +62,7 @@ Gpus: TypeAlias = Annotated[
 
 
 def seconds(text: str) -> float:
-    """Read a span of time: `90`, `90s`, `10m`, `3h50m`, `1d`."""
+    """Read a span of time, in seconds or with units: `90`, `90s`, `10m`, `3h50m`, `1d`."""
     number = r"(\d+\.?\d*|\.\d+)"
     parts = re.fullmatch("".join(f"(?:{number}{unit})?" for unit in "dhms"), text)
     with suppress(ValueError):
@@ -72,16 +73,25 @@ def seconds(text: str) -> float:
     raise BadParameter(f"{text!r}: give a time above 0, as 90s, 10m, 4h or 3h50m")
 
 
+def span(text: str, default: str | None = None) -> Any:
+    """Return an option that takes a span of time."""
+    return Option(parser=seconds, metavar="TIME", help=text, show_default=default or False)
+
+
 TimeLimit: TypeAlias = Annotated[
     Any,
-    Option(
-        parser=seconds,
-        metavar="TIME",
-        help="Stop after this time, as 4h, with exit status 75; begin nothing that would not end in time.",
+    span(
+        "Stop after this time, as 4h, with exit status 75; begin nothing that would not end in time. "
+        "With --launcher: the time of each worker."
     ),
 ]
-SaveEvery: TypeAlias = Annotated[
-    Any, Option(parser=seconds, metavar="TIME", help="Ask training to save its progress so often, as 10m.")
+SaveEvery: TypeAlias = Annotated[Any, span("Ask training to save its progress so often, as 10m.")]
+LauncherOptions: TypeAlias = Annotated[
+    list[str] | None,
+    Option(
+        metavar="NAME=VALUE",
+        help="For the launcher: cpus=4, memory=16G, or what it alone knows, as partition=gpu; several times.",
+    ),
 ]
 StopSignal: TypeAlias = Annotated[
     str | None, Option(metavar="SIGNAL", help="A signal that stops it as SIGTERM does, such as USR1.")
@@ -141,7 +151,8 @@ def interruptible(told: Callable[[], str]) -> Iterator[None]:
         yield
     except KeyboardInterrupt as interrupt:
         preempted = isinstance(interrupt, Preempted)
-        show(f"{interrupt}. {told()}" if preempted else told(), file=sys.stderr)
+        with suppress(OSError):  # the terminal may be gone
+            show(f"{interrupt}. {told()}" if preempted else told(), file=sys.stderr)
         raise Exit(EXIT_PREEMPTED if preempted else EXIT_INTERRUPTED) from None
 
 
@@ -154,7 +165,9 @@ def command(name: str, study: str, places: "Places") -> str:
     if places.home != usual.home:
         words += ["--home", _relative(places.home)]
     if places.storage != Places.of(places.home if places.home != usual.home else None).storage:
-        words += ["--storage", masked(places.storage)]
+        service = places.storage.startswith(("http://", "https://", "published:"))
+        url = masked(places.storage.removeprefix("published:"))
+        words += ["--server" if service else "--storage", url]
     if places.checkpoint_root != Places.of(places.home).checkpoint_root:
         words += ["--checkpoints", _relative(places.checkpoint_root)]
     return _pasted(words)
@@ -186,6 +199,6 @@ def _quoted(word: str) -> str:
     return shlex.quote(word)
 
 
-def _relative(path: Path) -> str:
+def _relative(path: "Path | RemotePlace") -> str:
     here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    return str(path.relative_to(here)) if isinstance(path, Path) and path.is_relative_to(here) else str(path)

@@ -1,4 +1,4 @@
-"""`phyla run`, `phyla worker`, `phyla watch` and `phyla replay`: what starts workers."""
+"""`phyla run`, `phyla watch` and `phyla replay`: what runs studies."""
 
 import shlex
 import sys
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
-from phyla.cli.live import ChangeDisplay, StudyDisplay, progress_line
+from phyla.cli.live import ChangeDisplay, StudyDisplay
 from phyla.cli.options import again, command
 from phyla.cli.output import picked, print_json, print_table
 from phyla.cli.output import show as print
 from phyla.cli.status import damage_lines
 from phyla.cli.trials import best_lines
-from phyla.errors import UsageError
+from phyla.errors import Preempted, TimeTooShort, UsageError
 from phyla.records import CheckpointState, JobState, StudyState, said_by, shown
 from phyla.words import counted, duration, number, step
 
@@ -43,7 +43,7 @@ def run(
     replicates: Annotated[
         int | None, Option(min=1, help="Run it so often, with other seeds: NAME-r0, ...")
     ] = None,
-    stall_timeout: Annotated[float | None, Option(help="Seconds after which to end a stalled worker.")] = None,
+    stall_timeout: Annotated[Any, options.span("End a worker that shows no progress for so long, as 1h.")] = None,
     yield_at_report: Annotated[bool, Option("--yield-at-report", help="Evaluate in trial.report().")] = False,
     time_limit: options.TimeLimit = None,
     save_every: options.SaveEvery = None,
@@ -58,12 +58,31 @@ def run(
     overwrite: Annotated[
         str | None, Option(metavar="NAME", help="Delete what study NAME stored; start anew.")
     ] = None,
+    launcher: Annotated[
+        str | None,
+        Option(
+            metavar="NAME",
+            help="Where the workers run: local, slurm, ray or kubernetes; by default they are children of this.",
+        ),
+    ] = None,
+    launcher_option: options.LauncherOptions = None,
 ) -> None:
     """Run a study, or resume it, until it ends. Ctrl-C stops it; running it again resumes it."""
+    if sys.stderr.isatty():
+        print(f"reading {file}", file=sys.stderr)
+    from phyla.cli.pools import pool_of
     from phyla.study import replicates as replicates_of
 
+    if launcher is None and launcher_option:
+        raise UsageError(f"--launcher-option {launcher_option[0]}: give --launcher, too")
+    if launcher is not None:
+        for given in ("evaluators", "eval_gpus", "stall_timeout", "yield_at_report"):
+            if ctx.params[given]:
+                option = given.replace("_", "-")
+                raise UsageError(f"--{option} is for workers of this process; leave it out with --launcher")
+
     with options.interruptible(lambda: f"Interrupted. Resume it with: {again()}"):
-        chosen = chosen_study(ctx, file, study)
+        chosen = chosen_study(ctx, file, study, to_run=True)
         if overwrite not in (None, chosen.name):
             raise UsageError(
                 f"--overwrite {overwrite}: the study is called {chosen.name!r}; nothing was deleted. To delete "
@@ -85,77 +104,22 @@ def run(
         for index, one in enumerate(replicates_of(chosen, replicates) if replicates else [chosen], start=1):
             if replicates:
                 print(f"replicate {index} of {replicates}: {one.name}", flush=True)
-            if time_limit is not None:
+            if launcher is not None:
+                how["pool"] = pool_of(ctx.params, [file], one.places, name=one.name, study=one.name)
+            elif time_limit is not None:
                 how["time_limit_s"] = max(1.0, time_limit - (time.monotonic() - began))
-            hint = "" if replicates else f"check your training function with: phyla check {shlex.quote(str(file))}"
-            scored = _run(one, workers, hint, **how) and scored
+            hint = "" if replicates else f"check how it trains with: phyla check {shlex.quote(str(file))}"
+            try:
+                scored = _run(one, workers, hint, **how) and scored
+            except TimeTooShort as error:
+                if how["time_limit_s"] > 0.9 * time_limit:
+                    raise
+                # Replicates before it took their part of the time; the next run has all of it.
+                raise Preempted(str(error)) from error
         if replicates:
             print(f"compare them with: {command('compare', chosen.name, chosen.places)}")
     if not scored:
         raise Exit(options.EXIT_FAILED)
-
-
-def worker(
-    ctx: Context,
-    files: Annotated[
-        list[str],
-        Argument(
-            metavar="FILE...",
-            help="The study file; or the suite files of a watched run (file.py, file.py:name, module:name, "
-            "file.toml); or the name of a watched run all of whose parts are registered plug-ins.",
-        ),
-    ],
-    workers: options.Workers = 2,
-    kinds: options.Kinds = options.BOTH,
-    study: Annotated[str | None, Option(help="Name of the study or watched run, if the file has several.")] = None,
-    gpus_per_worker: options.Gpus = "auto",
-    time_limit: options.TimeLimit = None,
-    save_every: options.SaveEvery = None,
-    stop_signal: options.StopSignal = None,
-    gin: options.Gin = None,
-) -> None:
-    """Add workers to a study or to watched runs until they end; never make or change one. Ctrl-C stops them.
-
-    Functions and commands come from the file, never from the store. A file that differs from what is stored is
-    refused, with what differs.
-    """
-    from phyla.study.files import load_studies
-    from phyla.study.watching import evaluate
-
-    file = Path(files[0])
-    with options.interruptible(lambda: "interrupted; the study goes on without these workers"):
-        if len(files) == 1 and file.suffix in (".py", ".toml") and load_studies(file):
-            chosen = chosen_study(ctx, file, study)
-            with StudyDisplay(chosen.name) as display:
-                results = chosen.work(
-                    workers,
-                    kinds=options.listed(kinds),
-                    gpus_per_worker=gpus_per_worker,
-                    stop_signal=stop_signal,
-                    time_limit_s=time_limit,
-                    save_every_s=save_every,
-                    on_progress=display.progressed,
-                    on_interrupt=display.interrupted,
-                )
-            progress = results.progress()
-            print(f"{chosen.name} is {progress.study.state}: {progress_line(progress)}")
-            return
-        # A word that names neither a file nor a module names a run.
-        named = len(files) == 1 and ":" not in files[0] and file.suffix not in (".py", ".toml")
-        with ChangeDisplay({}) as changes:
-            watched = evaluate(
-                files if named else [study] if study is not None else [],
-                () if named else files,
-                workers,
-                gpus_per_worker=gpus_per_worker,
-                gin_bindings=gin or (),
-                stop_signal=stop_signal,
-                time_limit_s=time_limit,
-                on_change=changes.show,
-                on_interrupt=changes.interrupted,
-                **options.where(ctx),
-            )
-    raise Exit(_finish(watched, as_json=False))
 
 
 def watch(
@@ -172,17 +136,15 @@ def watch(
             show_default="the number after step, iter, checkpoint or epoch in the name, else the last one",
         ),
     ] = None,
-    quiet: Annotated[
-        float | None, Option(min=0, help="Seconds without changes until it is finished.", show_default="30")
-    ] = None,
+    quiet: Annotated[Any, options.span("Time without changes until a checkpoint is finished.", "30s")] = None,
     snapshots: Annotated[
         str, Option(help="How checkpoints stay readable: link, copy or none; link=DIR.")
     ] = "link",
     content: Annotated[bool, Option("--content", help="Compare checkpoints by what is in them.")] = False,
     done: Annotated[str, Option(help="File in the directory that says that training has ended.")] = "DONE",
-    idle: Annotated[float | None, Option(min=0, help="Seconds without a new one after which to end.")] = None,
+    idle: Annotated[Any, options.span("Time without a new one after which to end.")] = None,
     once: Annotated[bool, Option("--once", help="Take what is there, evaluate it, and end.")] = False,
-    poll: Annotated[float, Option(min=0.05, help="Seconds between two looks, at most.")] = 10,
+    poll: Annotated[Any, options.span("Time between two looks, at most.", "10s")] = "10s",
     gpus_per_worker: options.Gpus = "auto",
     gpus: Annotated[
         str | None,
@@ -221,7 +183,7 @@ def watch(
             snapshots=how,  # type: ignore[arg-type]  # checked by Following itself
             content=content,
             done=done,
-            idle_s=idle or None,
+            idle_s=idle,
             once=once,
         ),
     }
@@ -252,7 +214,7 @@ def watch(
             on_change=display.show,
             on_interrupt=display.interrupted,
         )
-    raise Exit(_finish(watched, as_json=as_json))
+    raise Exit(finish(watched, as_json=as_json))
 
 
 def replay(
@@ -313,11 +275,11 @@ def _print_likeness(prepared: "Prepared") -> None:
         )
 
 
-def chosen_study(ctx: Context, file: Path, name: str | None) -> "Study":
+def chosen_study(ctx: Context, file: Path, name: str | None, *, to_run: bool = False) -> "Study":
     """Return the study of a file, by name if there are several, in the place that the options say."""
     from phyla.study.files import load_studies
 
-    chosen = _chosen(load_studies(file), file, name)
+    chosen = _chosen(load_studies(file, to_run=to_run), file, name)
     options.place(ctx, chosen)
     return chosen
 
@@ -345,8 +307,8 @@ def _chosen(studies: "Sequence[Study]", file: Path, name: str | None) -> "Study"
 
 def _run(study: "Study", workers: int, hint: str = "", **more: Any) -> bool:
     """Run a study with a live view; say at the end what it found, and return whether any score is finite."""
-    queued = options.interruptible(lambda: f"{_requeued(study.results())}. Resume it with: {again()}")
-    with queued, StudyDisplay(study.name, hint) as display:
+    display = StudyDisplay(study.name, hint)
+    with options.interruptible(lambda: f"{_requeued(display.results)}. Resume it with: {again()}"), display:
         results = study.run(workers, on_progress=display.progressed, on_interrupt=display.interrupted, **more)
         display.progressed(results)
     findings = results.findings()
@@ -359,8 +321,11 @@ def _run(study: "Study", workers: int, hint: str = "", **more: Any) -> bool:
     return all(finding.kind != "scores" for finding in findings)
 
 
-def _requeued(results: "Results") -> str:
+def _requeued(results: "Results | None") -> str:
     """Return what an interrupted run leaves: the trials that are queued again, and what they repeat."""
+    if results is None:
+        # Perhaps while modules were imported, which are of no use now.
+        return "Interrupted"
     queued = [trial for trial in results.trials() if trial.state is JobState.PENDING]
     if not queued:
         return "Interrupted; no trial has to train anything again"
@@ -405,7 +370,7 @@ def _print_plan(rows: "list[Planned]", workers: int, *, as_json: bool) -> None:
     print(f"{counted(sum(row.cells for row in rows), 'shard')} would be computed{total}{rest}")
 
 
-def _finish(watched: "Watched", *, as_json: bool) -> int:
+def finish(watched: "Watched", *, as_json: bool) -> int:
     """Print how it ended and return the exit status: 1 if an evaluation is missing."""
     missing = watched.missing
     if as_json:

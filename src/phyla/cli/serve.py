@@ -15,7 +15,13 @@ from phyla.errors import ConfigurationError, UsageError
 
 def serve(
     ctx: Context,
-    host: Annotated[str, Option(help="Address to listen on; beyond this machine it takes tokens.")] = "127.0.0.1",
+    host: Annotated[
+        str | None,
+        Option(
+            help="Address to listen on; beyond this machine it takes tokens.",
+            show_default="127.0.0.1; with --publish, every one",
+        ),
+    ] = None,
     port: Annotated[int, Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8470,
     name: Annotated[
         list[str] | None,
@@ -34,6 +40,7 @@ def serve(
     from phyla.service.serving import serve_store
 
     places = options.places(ctx)
+    host = host or ("0.0.0.0" if publish else "127.0.0.1")
     serve_store(places.storage, host, port, names=name or (), publish=places.home if publish else None, say=print)
 
 

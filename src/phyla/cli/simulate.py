@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Context, Option
+from typer import BadParameter, Context, Option
 
 from phyla.arguments import suggestion
 from phyla.cli import options
@@ -45,9 +45,9 @@ def simulate(
     seconds: Annotated[
         list[str] | None,
         Option(
-            metavar="WHAT=S",
-            help="Mean seconds of one step, or of one trial instead, and of one load, save, eval (an eval task) "
-            "and restart; several times, such as --seconds step=0.1 --seconds load=5.",
+            metavar="WHAT=TIME",
+            help="Mean time of one step, or of one trial instead, and of one load, save, eval (an eval task) "
+            "and restart; several times, such as --seconds step=0.1 --seconds trial=10m.",
             show_default="restart=60",
         ),
     ] = None,
@@ -107,8 +107,8 @@ def _named(option: str, given: list[str] | None, suffix: str, names: tuple[str, 
                 f"{option} {text}: {suggestion(name, names)}; write for example {option} {names[0]}=0.5"
             )
         try:
-            value = float(number)
-        except ValueError:
+            value = options.seconds(number) if suffix == "_s" and number.endswith(tuple("dhms")) else float(number)
+        except (ValueError, BadParameter):
             raise UsageError(f"{option} {text}: {number!r} is not a number") from None
         if not value >= 0:
             raise UsageError(f"{option} {text}: must be at least 0")

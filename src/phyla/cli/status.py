@@ -47,7 +47,7 @@ def status(
 
     if study is None and (disk or provenance or follow):
         option = "--disk" if disk else "--provenance" if provenance else "--follow"
-        raise UsageError(f"{option}: name the study, as in phyla status STUDY {option}")
+        raise UsageError(f"{option}: name the study, as in phyla status NAME {option}")
     if study is not None and disk:
         _disk(study, options.places(ctx), as_json=as_json)
     elif study is not None and provenance:
@@ -62,8 +62,11 @@ def status(
         show(found, as_json=as_json)  # type: ignore[arg-type]  # of its kind
     if study is not None:
         return
-    places = options.places(ctx)
-    known = list_all(places)
+    places, given = options.places(ctx), options.where(ctx)
+    known, file = list_all(places), places.sqlite_file
+    named = file if given["storage"] else file and given["home"] and file.parent
+    if named and not named.exists():
+        raise UsageError(f"there are no studies: {named} does not exist; is the place misspelt?")
     studies = [(one, one.progress(lambda members: ())) for one in known if isinstance(one, Results)]
     runs = [standing(one) for one in known if not isinstance(one, Results)]
     if as_json:
@@ -194,13 +197,15 @@ def _study(results: "Results", *, as_json: bool) -> None:
     rows = []
     for one in running:
         lease, left_s = f"renewed {duration(one['silent_s'])} ago", one["lease_left_s"]
-        if left_s < 0:
+        if one["worker_gone"] and left_s >= 0:
+            lease = f"its process is gone; ends in {duration(left_s)}"
+        elif left_s < 0:
             lease = f"no progress for {duration(one['silent_s'])}, ran out {duration(-left_s)} ago"
         rows.append((*map(one.get, ("trial", "token", "member", "worker")), duration(one["running_s"]), lease))
     print_table(
         ("running trial", ">attempt", ">member", "worker", "for", "lease"),
         rows,
-        ["red" if one["lease_left_s"] < 0 else "" for one in running],
+        ["red" if one["worker_gone"] else "" for one in running],
         gap=True,
     )
     last = failed[-FAILED_SHOWN:]
@@ -227,6 +232,7 @@ def _study_lines(results: "Results", progress: "Progress") -> Iterator[str]:
             what = "no trial is running, and nothing has happened"
         yield f"{what} for {duration(progress.silent_s)}; run it again to go on"
     others = "".join(f", {count} {state}" for state, count in progress.counts.items() if state != "completed")
+    others += f" ({len(progress.gone)} held by workers that are gone)" if progress.gone else ""
     yield (
         f"{progress.completed}/{progress.planned_trials or '?'} trials completed{others}; "
         f"{progress.spent_steps}/{progress.total_steps or '?'} steps by {counted(progress.active, 'member')}"
@@ -266,6 +272,7 @@ def _member_json(progress: "Progress", member: "Member") -> dict[str, Any]:
         **({"criteria": head.criteria} if head and head.criteria else {}),
         **(picked(trial, "params", trial="id") or {"params": None, "trial": None}),
         "decision": trial and describe(trial.reason),
+        "doing": progress.doing(member),
     }
 
 
@@ -277,6 +284,7 @@ def _attempt_json(results: "Results", progress: "Progress", attempt: "Attempt") 
         "running_s": progress.now - attempt.claimed_at,
         "silent_s": progress.now - max(attempt.claimed_at, attempt.expires_at - results.lease_s),
         "lease_left_s": attempt.expires_at - progress.now,
+        "worker_gone": attempt.job in progress.gone,
     }
 
 
@@ -304,7 +312,9 @@ def _run_json(one: "Standing") -> dict[str, Any]:
             {
                 **picked(suite, "name", "objective"),
                 "counts": one.evaluations[suite.name],
-                "best": picked(one.best.get(suite.name), "value", "stderr", "checkpoint", "path", "gone", "step")
+                "best": picked(
+                    one.best.get(suite.name), "value", "stderr", "checkpoint", "gone", "step", path="where"
+                )
                 or None,
             }
             for suite in one.suites
@@ -343,7 +353,7 @@ def _run(found: "Evaluations", *, as_json: bool) -> None:
         counts, best = (one.evaluations[suite.name][state] for state in STATES), one.best.get(suite.name)
         told_best: tuple[str | None, ...] = (None, None, None)
         if best is not None:
-            path = f"{shown(str(best.path))}{' (gone)' if best.gone else ''}"
+            path = f"{shown(best.where)}{' (gone)' if best.gone else ''}"
             told_best = (measured(best.value, best.stderr), step(best.step), path)
         suites.append((suite.name, *counts, suite.objective, *told_best))
     numbers = (f">{state}" for state in STATES)

@@ -1,27 +1,17 @@
-"""`phyla best` and `phyla trials`: the best trial of a study, and all of them as a table or as a tree.
+"""`phyla best` and `phyla trials`: the best trial of a study, and all of them."""
 
-The tree stays readable with thousands of trials. A trial that has one continuation only is joined with it,
-`trials 4..9`. Where several start from one trial, the one that leads furthest goes on at the same level, and the
-others branch off before it: the depth then grows with the logarithm of the number of trials only.
-"""
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, final
-
-from rich.text import Text
-from rich.tree import Tree
 from typer import Context, Option
 
 from phyla.cli import options
-from phyla.cli.output import console, picked, print_json, print_table
+from phyla.cli.output import picked, print_json, print_table
 from phyla.cli.output import show as print
 from phyla.errors import StudyNotFound, UsageError
 from phyla.records import JobState, TrialRecord, said_by
 from phyla.words import counted, fitness, infeasible, measured, number, params, size, step
 
 if TYPE_CHECKING:
-    from phyla.lineage import Lineage
     from phyla.study import Best, BestCheckpoint, BestEvaluation, Evaluations, Results
 
 
@@ -81,10 +71,10 @@ def best(
 
 def _best_json(found: "Best") -> dict[str, Any]:
     where = found.checkpoint
-    checkpoint = picked(where, "name", "path", "index", "step", "digest", "size_bytes")
+    checkpoint = picked(where, "name", "index", "step", "digest", "size_bytes", path="where")
     return {
         **picked(found, "trial", "member", "values", "metrics"),
-        "checkpoint": {**checkpoint, "found": where.path.exists()},
+        "checkpoint": {**checkpoint, "found": not where.gone},
         "params": found.params.flat(),
     }
 
@@ -110,7 +100,7 @@ def best_lines(results: "Results") -> list[str]:
 def _place(of: "BestCheckpoint | BestEvaluation") -> str:
     from phyla.study.places import shown
 
-    return f"{shown(of.path)}{f', index {of.index}' if of.index else ''}"
+    return f"{shown(of.location)}{f', index {of.index}' if of.index else ''}"
 
 
 def _of_suites(evaluations: "Evaluations", suite: str | None, *, as_json: bool) -> None:
@@ -123,7 +113,7 @@ def _of_suites(evaluations: "Evaluations", suite: str | None, *, as_json: bool) 
             {
                 "run": run,
                 **picked(one, "suite", "metric", "value", "stderr", "values", "trial"),
-                "checkpoint": picked(one, "path", "index", "step", "branch", "gone", name="checkpoint"),
+                "checkpoint": picked(one, "index", "step", "branch", "gone", name="checkpoint", path="where"),
             }
             for one in found.values()
             if one is not None
@@ -166,36 +156,14 @@ def trials(
     ] = None,
     last: Annotated[int | None, Option(min=1, help="Only the last N of them.")] = None,
     sort: Annotated[Literal["trial", "fitness"], Option(help="By id, or the best first.")] = "trial",
-    tree: Annotated[
-        str | None,
-        Option(
-            metavar="best|all|TRIAL",
-            help="Draw which trial came from which: the way to the best or to another one, or all of them.",
-        ),
-    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the trials of a study, or draw them as a tree."""
+    """List the trials of a study."""
     from phyla.study import load_study
     from phyla.study.results import trial_row
 
     results = load_study(study, **options.where(ctx))
     none = f"study {study!r} has no trials yet"
-    if tree is not None:
-        if (member, state, last, sort) != (None, None, None, "trial"):
-            raise UsageError("--tree excludes --member, --state, --last and --sort")
-        if tree not in ("best", "all") and not tree.isdecimal():
-            raise UsageError(f"--tree {tree}: give best, all, or the number of a trial")
-        lineage = results.lineage()
-        if tree.isdecimal():
-            lineage.trial(int(tree))
-        if as_json:
-            print_json(lineage.to_json())
-        elif len(lineage):
-            console().print(drawn(study, lineage, Shown.of(lineage, tree)), soft_wrap=True)
-        else:
-            print(none)
-        return
     size = results.study().population_size
     if member is not None and not 0 <= member < size:
         raise UsageError(f"--member {member}: study {study!r} has members 0 to {size - 1}")
@@ -244,99 +212,3 @@ def _row(trial: TrialRecord) -> tuple[object, ...]:
 
 def _end(trial: TrialRecord) -> int:
     return trial.end_step if trial.reached_step is None else trial.reached_step
-
-
-@final
-class Shown(NamedTuple):
-    """Trials of a lineage that are drawn; those that go on at the same level; and the one it is all about."""
-
-    trials: frozenset[int]
-    path: frozenset[int]
-    mark: int | None
-
-    @classmethod
-    def of(cls, lineage: "Lineage", which: str) -> "Shown":
-        """Return what to draw.
-
-        `best`: the way to the best trial, and the trials that took over the state of one on that way; `all`; or a
-        trial: the way to it, and everything that started from it.
-        """
-        best = lineage.best()
-        mark = int(which) if which.isdecimal() else best and best.id
-        if mark is None:
-            return cls(frozenset(trial.id for trial in lineage), frozenset(), None)
-        path = frozenset(trial.id for trial in lineage.ancestry(mark))
-        more: list[int] = []
-        if which == "all":
-            more = [trial.id for trial in lineage]
-        elif which == "best":
-            more = [one.id for trial in path for one in lineage.children(trial) if one.jump_from is not None]
-        else:
-            more = [mark]
-            for started in more:
-                more += (child.id for child in lineage.children(started))
-        return cls(path.union(more), path, mark)
-
-
-def drawn(study: str, lineage: "Lineage", shown: Shown) -> Tree:
-    """Return the tree of a study's lineage."""
-    weights = Counter[int]()  # how many trials come of each one, itself counted
-    for trial in sorted(lineage, key=lambda trial: -trial.id):  # a child has a higher id than its parent
-        weights[trial.id] += 1
-        if trial.parent is not None:
-            weights[trial.parent] += weights[trial.id]
-    head = f"{study}: {counted(len(lineage), 'trial')}, {counted(len(lineage.jumps), 'jump')}"
-    if len(shown.trials) < len(lineage):
-        head += f"; {len(shown.trials)} shown, all with --tree all"
-    tree = Tree(Text(head), highlight=False)
-    roots = [trial for trial in lineage.roots() if trial.id in shown.trials]
-    # Branches are drawn from a stack, not by recursion: a tree may be deep.
-    open_branches = [(tree, root, "") for root in reversed(roots)]
-    while open_branches:
-        branch, last, prefix = open_branches.pop()
-        chain: list[TrialRecord] = []
-        visible, hidden, plain = [last], 0, True
-        while plain:
-            (last,) = visible
-            chain.append(last)
-            children = lineage.children(last.id)
-            visible = [child for child in children if child.id in shown.trials]
-            hidden += sum(weights[child.id] for child in children if child.id not in shown.trials)
-            plain = len(visible) == 1 and _continues(last, visible[0])
-        main = max(visible, key=lambda child: (child.id in shown.path, weights[child.id]), default=None)
-        node = branch.add(_label(chain, shown, hidden, prefix))
-        if main is not None:
-            open_branches.append((branch, main, "then "))
-        open_branches += [(node, child, "") for child in reversed(visible) if child is not main]
-    return tree
-
-
-def _continues(last: TrialRecord, child: TrialRecord) -> bool:
-    same = (child.member, child.params, child.state) == (last.member, last.params, last.state)
-    return same and child.jump_from is None
-
-
-def _label(chain: Sequence[TrialRecord], shown: Shown, hidden: int, prefix: str) -> Text:
-    from phyla.strategies import describe
-
-    first, last = chain[0], chain[-1]
-    name = f"trial {first.id} (member {first.member})"
-    if len(chain) > 1:
-        name = f"trials {first.id}..{last.id} ({len(chain)} of member {first.member})"
-    score = f"  {fitness(last)}" if last.state is JobState.COMPLETED else ""
-    jump = "" if first.jump_from is None else f" <- jumped from trial {first.jump_from} (member {first.member})"
-    end = ("", "") if last.state is JobState.COMPLETED else (f"  {last.state}", "cyan")
-    if last.state is JobState.FAILED:
-        end = (f"  failed: {said_by(last.error)}", "red")
-    elif last.stop_reason is not None:
-        end = (f"  {describe(last.stop_reason)}", "yellow")
-    return Text.assemble(
-        (f"{prefix}{name}", "bold" if last.id in shown.path else ""),
-        f" steps {first.start_step} -> {_end(last)}{score}",
-        (f"  {params(first.params)}", "dim"),
-        "" if first.parent is None else f"  from trial {first.parent}",
-        (jump, "yellow"),
-        end,
-        ("  *" if any(trial.id == shown.mark for trial in chain) else "", "bold green"),
-        (f"  +{hidden} not shown" if hidden else "", "dim"),
-    )

@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
-from phyla.checkpoints import LocalCheckpoints, Owner, claim_digest, made_by
+from phyla.checkpoints import (
+    Checkpoints,
+    LocalCheckpoints,
+    Owner,
+    RemoteCheckpoints,
+    RemotePlace,
+    claim_digest,
+    made_by,
+)
 from phyla.client.protocol import CollectResult, GroupResults
 from phyla.controller import TRAIN_ONLY, Controller, controller_of, housekeeping_of
 from phyla.errors import CheckpointError, LeaseLost
@@ -76,7 +84,7 @@ class LocalClient:
         store: Store,
         record: StudyRecord,
         rules: Rules,
-        repository: LocalCheckpoints | None = None,
+        repository: Checkpoints | None = None,
         *,
         collects: bool = True,
         joins: bool = False,
@@ -100,7 +108,7 @@ class LocalClient:
         self._last_study = 0
 
     @property
-    def repository(self) -> LocalCheckpoints:
+    def repository(self) -> Checkpoints:
         """Where the checkpoints of a population are."""
         assert self._checkpoints is not None, "a watched study has no checkpoints of its own"
         return self._checkpoints
@@ -330,14 +338,12 @@ class LocalClient:
         housekeeping_of(self.store, self.record.id).set_checkpoints(back, CheckpointState.LIVE)
 
 
-def collect(
-    store: Store, study: int, repository: LocalCheckpoints, candidates: Sequence[Checkpoint]
-) -> CollectResult:
+def collect(store: Store, study: int, repository: Checkpoints, candidates: Sequence[Checkpoint]) -> CollectResult:
     """Delete those candidates that no trial took meanwhile; needs nothing of the study's rules."""
     return _delete(store, study, repository, housekeeping_of(store, study).mark_deleting(candidates))
 
 
-def _delete(store: Store, study: int, repository: LocalCheckpoints, names: Sequence[str]) -> CollectResult:
+def _delete(store: Store, study: int, repository: Checkpoints, names: Sequence[str]) -> CollectResult:
     freed = 0
     deleted: list[str] = []
     try:
@@ -395,8 +401,8 @@ def _may_complete(reader: Reader, attempt: Attempt) -> bool:
     return newest.state is JobState.PENDING and newest.token == attempt.token
 
 
-def open_checkpoints(store: Store, study: str, root: Path) -> LocalCheckpoints:
-    """Return the checkpoints of a study, which are in the directory `root`; touches no file."""
+def open_checkpoints(store: Store, study: str, root: Path | RemotePlace) -> Checkpoints:
+    """Return the checkpoints of a study, which are in the directory `root`, or below a URL; touches no file."""
     identity = store.identity()
     owner = Owner(
         store=identity.id if identity.lasting else MEMORY,
@@ -404,10 +410,10 @@ def open_checkpoints(store: Store, study: str, root: Path) -> LocalCheckpoints:
         prefix=identity.id[:6],
         copied_from=identity.copied_from,
     )
-    return LocalCheckpoints(root, owner=owner)
+    return LocalCheckpoints(root, owner=owner) if isinstance(root, Path) else RemoteCheckpoints(root, owner=owner)
 
 
-def claim_checkpoints(store: Store, study: StudyRecord | None, repository: LocalCheckpoints) -> Sequence[str]:
+def claim_checkpoints(store: Store, study: StudyRecord | None, repository: Checkpoints) -> Sequence[str]:
     """Make sure that a checkpoint directory is the study's, before anything is decided.
 
     It is made and marked if the study never had a checkpoint. The names of directories in it that this store did

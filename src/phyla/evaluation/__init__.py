@@ -5,15 +5,11 @@ from phyla.evaluation.aggregates import (
     Aggregator,
     Estimate,
     Mean,
-    Normalised,
-    Percentiles,
     TaskResult,
     WeightedMean,
     Worst,
 )
 from phyla.evaluation.cells import Cell, CellStatus, GroupValues, Lag
-from phyla.evaluation.confusion import Confusion
-from phyla.evaluation.histogram import Histogram
 from phyla.evaluation.metric import Metric
 from phyla.evaluation.points import Point, PointKind
 from phyla.evaluation.policy import Policy
@@ -24,20 +20,16 @@ __all__ = [
     "Aggregator",
     "Cell",
     "CellStatus",
-    "Confusion",
     "Estimate",
     "EvalTask",
     "GroupValues",
-    "Histogram",
     "Lag",
     "Maximum",
     "Mean",
     "Metric",
     "Minimum",
     "Moments",
-    "Normalised",
     "PerSeed",
-    "Percentiles",
     "Perplexity",
     "Point",
     "PointKind",
@@ -51,4 +43,4 @@ __all__ = [
     "eval_task",
 ]
 
-suggest_arguments(EvalTask, Mean, Normalised, Percentiles, Policy, Suite, WeightedMean, Worst)
+suggest_arguments(EvalTask, Mean, Policy, Suite, WeightedMean, Worst)

@@ -4,15 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from numbers import Integral, Real
-from typing import Any, Protocol, Self, TypeAlias, get_args, get_origin, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from phyla.errors import MetricInvalid, MetricMismatch
-from phyla.records import Json, JsonObject, json_number, read_list, read_number, read_object
-
-Label: TypeAlias = str | int
+from phyla.records import Json, JsonObject, json_number, read_number
 
 
 @runtime_checkable
@@ -61,7 +59,7 @@ class Metric(Protocol):
 
 
 class Stored:
-    """A metric whose fields are numbers, labels, lists of them, or such metrics: what built-in ones share.
+    """A metric whose fields are numbers: what built-in ones share.
 
     The field `n`, if there is one, counts the samples. The field `low` is the rounding error of another one; it is
     not stored if it is 0.
@@ -82,7 +80,7 @@ class Stored:
         return count
 
     def merge(self, other: Self) -> Self:
-        """Return the metric of the samples of both, which must be of one type, with the same edges or labels."""
+        """Return the metric of the samples of both, which must be of one type."""
         check_type(self, other)
         return self._merged(other)
 
@@ -92,7 +90,7 @@ class Stored:
     def to_json(self) -> JsonObject:
         """Return its state as strict JSON."""
         metric: Any = self
-        state = {one.name: _written(getattr(self, one.name)) for one in fields(metric)}
+        state = {one.name: json_number(getattr(self, one.name)) for one in fields(metric)}
         return {name: value for name, value in state.items() if name != "low" or value}
 
     @classmethod
@@ -104,23 +102,9 @@ class Stored:
         return made
 
 
-def _written(value: Any) -> Json:
-    if isinstance(value, Stored):
-        return value.to_json()
-    if isinstance(value, tuple):
-        return [_written(item) for item in value]
-    return value if isinstance(value, str) else json_number(value)
-
-
 def _read(raw: Json, name: str, kind: Any) -> object:
     if kind is int:
         return as_count(raw, name)
-    if kind == Label:
-        return raw
-    if get_origin(kind) is Sequence:
-        return [_read(item, name, get_args(kind)[0]) for item in read_list(raw)]
-    if isinstance(kind, type) and issubclass(kind, Stored):
-        return kind.from_json(read_object(raw))
     return None if raw is None and kind is not float else read_number(raw)
 
 

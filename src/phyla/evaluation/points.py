@@ -1,6 +1,5 @@
-"""The projection of the ledger that every exporter writes: one number, or one histogram, per step and name."""
+"""The projection of the ledger that every exporter writes: one number per step and name."""
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -9,7 +8,6 @@ from typing import Any, Final, final
 
 from phyla.evaluation.aggregates import Estimate, percentiles
 from phyla.evaluation.cells import Cell, GroupValues
-from phyla.evaluation.histogram import Histogram
 from phyla.records import shown
 
 PERCENTILES: Final = (10, 50, 90)
@@ -22,31 +20,12 @@ class PointKind(StrEnum):
 
     SCALAR = "scalar"
     PERCENTILE = "percentile"
-    HISTOGRAM = "histogram"
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bins:
-    """A histogram as trackers take it: `limits` are the upper ends of bins; the first one begins at `low`."""
-
-    limits: tuple[float, ...]
-    counts: tuple[float, ...]
-    low: float
-    high: float
-    total: float
-    squares: float
-
-    @property
-    def n(self) -> float:
-        """Number of samples."""
-        return sum(self.counts)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One number, or one histogram, that was measured of one checkpoint.
+    """One number that was measured of one checkpoint.
 
     Attributes:
         step: age of the weights; -1 if it is not known.
@@ -55,7 +34,7 @@ class Point:
         index: place within the checkpoint, if it holds several models.
         number: how many checkpoints were seen before it.
         task: name of the eval task; None for an aggregate of the suite.
-        value: the number, with its `stderr` if that is known; None of a histogram, which is in `bins`.
+        value: the number, with its `stderr` if that is known.
         n: samples behind it; None if it does not count them.
         replicate: 0; above for repeated evaluations of the same checkpoint with other seeds.
         partial: whether the group ended without all of its eval tasks.
@@ -72,31 +51,24 @@ class Point:
     task: str | None
     name: str
     kind: PointKind
-    value: float | None = None
+    value: float
     stderr: float | None = None
     n: int | None = None
     replicate: int = 0
     partial: bool = False
     written_at: float
     evaluated_at: float
-    bins: Bins | None = None
 
 
 def point_row(point: Point) -> dict[str, Any]:
-    """Return a point as one flat row; the histogram as low, high, limits and counts."""
-    row = {**asdict(point), "checkpoint": shown(point.checkpoint), "kind": point.kind.value}
-    bins = row.pop("bins") or {}
-    ends = {end: bins.get(end) for end in ("low", "high")}
-    return row | ends | {each: list(bins[each]) if bins else None for each in ("limits", "counts")}
+    """Return a point as one flat row."""
+    return {**asdict(point), "checkpoint": shown(point.checkpoint), "kind": point.kind.value}
 
 
 def cell_points(cell: Cell, member: int | None = None) -> Iterator[Point]:
-    """Return the numbers and histograms that an eval task measured; none without a result."""
+    """Return the numbers that an eval task measured; none without a result."""
     for name, estimate in cell.values.items():
         yield _point(cell, member, name, estimate, n=cell.metrics[name].count if name in cell.metrics else None)
-    for name, metric in cell.metrics.items():
-        if isinstance(metric, Histogram) and metric.count:
-            yield _point(cell, member, name, n=metric.count, bins=_bins(metric))
 
 
 def group_points(values: GroupValues, cells: Sequence[Cell], member: int | None = None) -> Iterator[Point]:
@@ -113,13 +85,7 @@ def group_points(values: GroupValues, cells: Sequence[Cell], member: int | None 
 
 
 def _point(
-    of: Cell | GroupValues,
-    member: int | None,
-    name: str,
-    estimate: Estimate | None = None,
-    *,
-    n: int | None = None,
-    bins: Bins | None = None,
+    of: Cell | GroupValues, member: int | None, name: str, estimate: Estimate, *, n: int | None = None
 ) -> Point:
     seen = of.seen
     if isinstance(of, Cell):
@@ -127,7 +93,6 @@ def _point(
     else:
         suite, task, replicate = of.group.suite, None, of.group.replicate
         at = of.group.ended_at or of.group.created_at
-    percentile = PointKind.PERCENTILE if _PERCENTILE.fullmatch(name) else PointKind.SCALAR
     return Point(
         step=seen.step,
         branch=seen.branch,
@@ -138,35 +103,12 @@ def _point(
         suite=suite,
         task=task,
         name=name,
-        kind=percentile if bins is None else PointKind.HISTOGRAM,
-        value=None if estimate is None else estimate.value,
-        stderr=None if estimate is None else estimate.stderr,
+        kind=PointKind.PERCENTILE if _PERCENTILE.fullmatch(name) else PointKind.SCALAR,
+        value=estimate.value,
+        stderr=estimate.stderr,
         n=n,
         replicate=replicate,
         partial=of.partial,
         written_at=seen.written_at,
         evaluated_at=at,
-        bins=bins,
     )
-
-
-def _bins(metric: Histogram) -> Bins:
-    """Return a histogram without empty bins at its ends; samples outside its edges get bins of their own."""
-    first, last = metric.edges[0], metric.edges[-1]
-    limits, counts = [*metric.edges, max(metric.highest, last)], metric.counts
-    filled = [index for index, count in enumerate(counts) if count] or [0]
-    chosen = slice(filled[0], filled[-1] + 1)
-    moments = metric.moments
-    mean = _finite(moments.mean, 0.0)
-    return Bins(
-        limits=tuple(_finite(limit, last) for limit in limits[chosen]),
-        counts=tuple(map(float, counts[chosen])),
-        low=_finite(metric.lowest, first),
-        high=_finite(metric.highest, last),
-        total=mean * moments.n,
-        squares=_finite(moments.m2, 0.0) + mean * mean * moments.n,
-    )
-
-
-def _finite(value: float | None, otherwise: float) -> float:
-    return value if value is not None and math.isfinite(value) else otherwise

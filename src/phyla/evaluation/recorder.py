@@ -7,8 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phyla.errors import MetricInvalid, MetricMismatch, SamplesDiffer
-from phyla.evaluation.confusion import Confusion
-from phyla.evaluation.histogram import Histogram
 from phyla.evaluation.metric import Metric, as_array, as_count, as_number, as_samples, check_type
 from phyla.evaluation.statistics import (
     SUFFIX,
@@ -24,8 +22,6 @@ from phyla.evaluation.statistics import (
 from phyla.records import Json, JsonObject, read_object
 
 BUILT_IN: Final[Mapping[str, type[Metric]]] = {
-    "confusion": Confusion,
-    "histogram": Histogram,
     "maximum": Maximum,
     "minimum": Minimum,
     "moments": Moments,

@@ -250,7 +250,7 @@ class Suite:
 def _compared(aggregate: str, tasks: "Iterable[EvalTask | TaskOutline]") -> str:
     for tag in {tag for task in tasks for tag in task.tags}:
         aggregate = aggregate.removeprefix(f"{tag}/")
-    for suffix in ("_mean", "_weighted", "_min", "_max", "_normalised"):
+    for suffix in ("_mean", "_weighted", "_min", "_max"):
         aggregate = aggregate.removesuffix(suffix)
     return aggregate
 

@@ -10,14 +10,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from phyla.errors import UsageError
-from phyla.evaluation import Point, PointKind
+from phyla.evaluation import Point
 from phyla.integrations.trackers.tensorboard import SUFFIX, EventFiles, check_installed, folder_name
-
-if TYPE_CHECKING:
-    from phyla.integrations.trackers import Value
 
 
 def write_tensorboard(points: Iterable[Point], run: str, directory: Path) -> int:
@@ -97,17 +93,9 @@ def _write(points: Iterable[Point], base: str, files: EventFiles) -> int:
     for name, its in groupby(first, key=lambda point: series(base, point)):
         for step, at in groupby(its, key=lambda point: point.step if point.step >= 0 else point.number):
             # Of points with the same tag the last one counts.
-            newest = {(tag(point), point.kind is PointKind.HISTOGRAM): point for point in at}
+            newest = {tag(point): point for point in at}
             written_at = max(point.written_at for point in newest.values())
-            files.write(name, step, written_at, map(named, newest.values()))
+            files.write(name, step, written_at, ((each, point.value) for each, point in newest.items()))
             count += len(newest)
         files.close()
     return count
-
-
-def named(point: Point) -> "tuple[str, Value]":
-    """Return the tag of a point, and its number or histogram."""
-    if point.bins is not None:
-        return f"{tag(point)}/histogram", point.bins
-    assert point.value is not None
-    return tag(point), point.value

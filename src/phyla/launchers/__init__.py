@@ -1,5 +1,6 @@
 """What places worker processes: each launcher is an entry point in the group `phyla.launchers`."""
 
-from phyla.launchers.launcher import Gpus, Launcher, Term, WorkerSpec, get_launcher, gpu_environments, visible_gpus
+from phyla.launchers.contract import Launcher, Pool, launcher_named
+from phyla.launchers.spec import Gpus, Term, WorkerSpec, gpu_environments, visible_gpus
 
-__all__ = ["Gpus", "Launcher", "Term", "WorkerSpec", "get_launcher", "gpu_environments", "visible_gpus"]
+__all__ = ["Gpus", "Launcher", "Pool", "Term", "WorkerSpec", "gpu_environments", "launcher_named", "visible_gpus"]

@@ -1,431 +1,146 @@
-"""Local worker processes, and the supervisor that watches over them."""
+"""Workers as plain processes of this machine, each in a session of its own."""
 
 import contextlib
-import logging
+import json
 import os
+import platform
 import signal
 import subprocess
 import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import final
 
-from phyla.checkpoints import advice_on
-from phyla.client import Client
-from phyla.errors import Preempted, StoreBusy, StoreError, StudyChanged, StudyFailed
-from phyla.launchers.launcher import (
-    BEATS,
-    EXIT_CANNOT_START,
-    EXIT_CHECKPOINTS_ABSENT,
-    EXIT_NO_TIME,
-    EXIT_OUTDATED,
-    EXIT_STORE_FAILED,
-    PERSON,
-    VISIBLE,
-    Term,
-    WorkerSpec,
-    seen_gpus,
-)
-from phyla.launchers.packing import Packing
-from phyla.records import WorkKind
-from phyla.settings import SAVE_EVERY, child_environment, system_clock, thread_environment
-from phyla.worker import Closing, Launch, keeper
+from phyla.errors import LauncherFailed
+from phyla.launchers.contract import Pool, refuse_options
+from phyla.launchers.spec import gpu_environments
+from phyla.settings import child_environment, thread_environment
 
-POLL_S = 0.02
-LOOK_S = 1.0
-"""Seconds between two looks at the eval tasks that wait for more GPUs than a usual worker has."""
-COLLECT_S = 1.0
-"""Seconds between two collections of checkpoints, while trials complete."""
-
-CRASHES_IN_A_ROW = 10
-"""Workers that die without a completed trial in between before the run gives up."""
-
-OUTDATED_S = (1.0, 60.0)
-"""Seconds until a worker with old settings is started again: at first, and at most; they double each time."""
-
-LOG = logging.getLogger("phyla")
-LOG_TAIL = 2000
+POLL_S = 0.05
+WAITS = 'cd -- "$1" && shift && read -r go && exec "$@" </dev/null'
+"""A shell that becomes the worker once its process is on record; it ends if we are killed before that."""
 
 
 @final
-@dataclass
-class _Process:
-    spec: WorkerSpec
-    popen: "subprocess.Popen[str]"
-    mark: str
-    beats: int = -1
-    trials: int = 0
-    closing: Closing = Closing.OPEN
-    progressed_at: float = field(default_factory=time.monotonic)
+class Local:
+    """Processes of this machine, which outlive the shell that started them.
 
-
-@final
-@dataclass(eq=False)
-class LocalLauncher:
-    """Starts worker processes on this machine and keeps them going until the study ends.
-
-    The supervisor renews the leases of processes that are alive, so that training code which holds the
-    interpreter for long does not lose its trial. It takes back at once what a dead process held and starts
-    another, ends a process that makes no progress for `stall_timeout_s`, and collects checkpoints.
-
-    Its arguments are those of `phyla.launchers.Launcher`.
+    A process is known by its number and the time at which it began, so a number that was given to another process
+    since is never signalled. Both are in a file of the pool's folder: `worker-N.json`.
     """
 
-    client: Client
-    specs: Sequence[WorkerSpec]
-    _: KW_ONLY
-    launch: Launch
-    environments: Sequence[Mapping[str, str]]
-    logs: Path
-    renew_s: float
-    stall_timeout_s: float | None
-    gpus: Sequence[str] = ()
-    term: Term = field(default_factory=Term)
-    on_tick: Callable[[], None] = lambda: None
-    on_interrupt: Callable[[], None] = lambda: None
+    def start(self, pool: Pool) -> None:
+        """Start as many workers as are missing."""
+        refuse_options(pool, ())
+        gpus = gpu_environments(pool.workers, pool.gpus or "auto")
+        threads = thread_environment(max(1, pool.workers))
+        for slot in range(pool.workers):
+            if _process(pool, slot) is None:
+                environment = child_environment({**threads, **gpus[slot], **pool.environment})
+                _start(pool, slot, {"PYTHONUNBUFFERED": "1", **environment})
 
-    def __post_init__(self) -> None:
-        self._inherited = () if self.launch.descriptor is None else (self.launch.descriptor,)
-        self._started = 0
-        self._processes: dict[int, _Process] = {}
-        self._later: list[tuple[float, WorkerSpec]] = []
-        # How often each worker in turn lacked the study's settings, since it last handed in work.
-        self._outdated: dict[int, int] = {}
-        # Usual workers that wait until a wide one gives them their GPUs back.
-        self._parked: dict[int, WorkerSpec] = {}
-        self._looked_at = float("-inf")
-        self._packing = Packing(self.gpus, [seen_gpus(each, self.gpus) for each in self.environments])
-        self._cannot_go_on: StudyFailed | StudyChanged | None = None
-        self._crashes = 0
-        self._uncollected = 0
-        self._stopped_by = ""
-        self._out_of_time = False
+    def alive(self, pool: Pool) -> int:
+        """Return how many workers run."""
+        return len(_processes(pool))
 
-    def run(self) -> bool:
-        """Work until the study ends; return False when a person interrupted it; see `Launcher.run`.
+    def stop(self, pool: Pool, grace_s: float) -> None:
+        """Send SIGTERM, after some seconds SIGKILL, and wait."""
+        ends_at = time.monotonic() + grace_s
+        _signal(pool, signal.SIGTERM)
+        while self.alive(pool):
+            if time.monotonic() >= ends_at:
+                _signal(pool, signal.SIGKILL)
+            time.sleep(POLL_S)
 
-        The first signal lets every worker save and return its trial to the queue, a second Ctrl-C ends them at
-        once.
-        """
-        try:
-            self._run()
-        except OSError as error:
-            message = f"cannot run workers: {error}; {advice_on(error)}. Then run the study again"
-            self.client.give_up(message)
-            raise StudyFailed(message) from error
-        why = self._stopped_by or (self.term.over(wholly=False) if self._out_of_time else PERSON)
-        if why != PERSON and self.client.is_active():
-            raise Preempted(why)
-        return self._stopped_by != PERSON
-
-    def _run(self) -> None:
-        self.logs.mkdir(parents=True, exist_ok=True)
-        ended = threading.Event()
-        with contextlib.ExitStack() as stack:
-            for number in self.term.signals:
-                with contextlib.suppress(ValueError):  # not the main thread: its owner decides
-                    before = signal.signal(number, lambda number, frame: self.interrupt(number))
-                    stack.callback(signal.signal, number, before)
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="phyla-")))
-            if sys.platform == "linux":
-                helper = subprocess.Popen(
-                    [sys.executable, "-I", "-S", keeper.__file__, f"{self.launch.id}:"],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                    pass_fds=self._inherited,
-                )
-                # It goes on in the background until its standard input is closed, however this process ends.
-                stack.enter_context(helper).wait()
-            stack.callback(self._end_all)
-            stack.callback(ended.set)
-            threading.Thread(target=self._renew, args=(ended,), name="phyla-leases", daemon=True).start()
-            for spec in self.specs:
-                log, beats = self.logs / f"worker-{spec.index}.log", folder / f"{spec.index}.beat"
-                self._start(replace(spec, log=str(log), beat_file=str(beats)))
-            collected_at = time.monotonic()
-            while self._processes or self._later or self._parked:
-                self._start_due()
-                self._watch_time()
-                self._make_room(folder)
-                for process in list(self._processes.values()):
-                    self._look_at(process)
-                if self._uncollected and time.monotonic() - collected_at >= COLLECT_S:
-                    self._uncollected, collected_at = 0, time.monotonic()
-                    with contextlib.suppress(StoreBusy):
-                        # What stays is collected the next time.
-                        self.client.collect()
-                self.on_tick()
-                time.sleep(POLL_S)
-        if self._cannot_go_on is not None:
-            raise self._cannot_go_on
-
-    def interrupt(self, number: int) -> None:
-        """Stop: gracefully the first time, at once when a person asks for it again.
-
-        Other signals may come twice at once: to the process, and to its group.
-        """
-        by_person = number == signal.SIGINT
-        again = self._interrupted()
-        if by_person or not again:
-            self.on_interrupt()
-            self._stop(PERSON if by_person else f"stopped by {signal.Signals(number).name}", at_once=again)
-
-    def _stop(self, why: str, *, at_once: bool) -> None:
-        self._stopped_by = self._stopped_by or why
-        for process in self._processes.values():
-            if process.popen.poll() is None:
-                process.popen.send_signal(signal.SIGKILL if at_once else signal.SIGTERM)
-
-    def _interrupted(self) -> bool:
-        """Return whether the run was asked to stop, which may happen between any two statements."""
-        return bool(self._stopped_by)
-
-    def _watch_time(self) -> None:
-        now = system_clock()
-        if now >= self.term.stops_at and not self._interrupted():
-            self._stop(self.term.over(wholly=True), at_once=False)
-        elif now >= self.term.ends_at:
-            self._stop(self.term.over(wholly=True), at_once=True)
-        if self._out_of_time and not any(WorkKind.TRAIN in one.spec.kinds for one in self._processes.values()):
-            # What is evaluated meanwhile is all that there will be to evaluate.
-            for process in self._processes.values():
-                self._close_soon(process, Closing.WHEN_IDLE)
-
-    def _make_room(self, folder: Path) -> None:
-        """Let wide workers take turns with the usual ones; see `Packing`."""
-        packing, processes = self._packing, self._processes
-        if self._ending():
-            return
-        for key, room in list(packing.reserved.items()):
-            if key in processes:
-                if processes[key].trials >= room.jobs:
-                    self._close_soon(processes[key], Closing.NOW)
-            elif not any(worker in processes for worker in packing.in_the_way(key)):
-                usual = next(spec for spec in self.specs if WorkKind.EVALUATE in spec.kinds)
-                log, beats = self.logs / f"worker-{key}.log", folder / f"{key}.beat"
-                wide = replace(usual, index=key, kinds=("evaluate",), gpus=(len(room.gpus),) * 2)
-                self._launch(replace(wide, log=str(log), beat_file=str(beats)))
-                if key in processes:
-                    self._close_soon(processes[key], Closing.WHEN_IDLE)
-        for spec in [spec for worker, spec in self._parked.items() if packing.may_run(worker)]:
-            self._start(self._parked.pop(spec.index))
-        evaluating = [spec.gpus[1] for spec in self.specs if WorkKind.EVALUATE in spec.kinds]
-        now = time.monotonic()
-        if not evaluating or max(evaluating) >= len(self.gpus) or now - self._looked_at < LOOK_S:
-            return
-        self._looked_at = now
-        if self._parked and not self.client.is_active():
-            self._parked.clear()
-        with contextlib.suppress(StoreBusy):
-            asked = {gpus: count for gpus, count in self.client.waiting_gpus().items() if gpus > max(evaluating)}
-            kept = [worker for worker, one in processes.items() if worker < len(self.specs) and one.beats < 1]
-            while (reserved := packing.reserve(asked, kept)) is not None:
-                for worker in packing.in_the_way(reserved):
-                    if worker in processes:
-                        self._close_soon(processes[worker], Closing.NOW)
-
-    def _ending(self) -> bool:
-        """Return whether no more workers start."""
-        return self._interrupted() or self._out_of_time
-
-    def _close_soon(self, process: _Process, closing: Closing) -> None:
-        """Tell a worker to end once it has handed in what it is at."""
-        if closing > process.closing:
-            process.closing = closing
-            with open(process.spec.beat_file, "r+b") as file:
-                file.seek(BEATS.size)
-                file.write(bytes([closing]))
-
-    def _start(self, spec: WorkerSpec) -> None:
-        """Start a usual worker, or let it wait for its GPUs; a wide one gets another room when it is needed."""
-        if self._ending() or spec.index >= len(self.specs):
-            return
-        if self._packing.may_run(spec.index):
-            self._launch(spec)
-        else:
-            self._parked[spec.index] = spec
-
-    def _launch(self, spec: WorkerSpec) -> None:
-        if self._interrupted():
-            return
-        room = self._packing.reserved.get(spec.index)
-        gpus = self.environments[spec.index] if room is None else {VISIBLE: ",".join(sorted(room.gpus))}
-        Path(spec.beat_file).write_bytes(bytes(BEATS.size + 1))
-        self._started += 1
-        mark = f"{self.launch.id}:{self._started}:"
-        saving = {} if spec.save_every_s is None else {SAVE_EVERY: f"{spec.save_every_s:g}"}
-        environment = {
-            "PYTHONUNBUFFERED": "1",
-            **saving,
-            keeper.VARIABLE: mark,
-            **thread_environment(len(self.specs)),
-            **gpus,
-        }
-        with open(spec.log, "a") as output:
-            popen = subprocess.Popen(
-                [sys.executable, "-m", "phyla.launchers.process"],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=child_environment(environment),
-                start_new_session=True,
-                pass_fds=self._inherited,
-                text=True,
-            )
-        assert popen.stdin is not None
-        spec = replace(spec, name=self.launch.worker_name(spec.index, popen.pid))
-        with contextlib.suppress(BrokenPipeError):
-            # It died at once: its exit status and its log will tell.
-            popen.stdin.write(spec.to_json() + "\n")
-            popen.stdin.flush()
-        self._processes[spec.index] = _Process(spec, popen, mark)
-        if self._interrupted():
-            # The interrupt came before this process was known.
-            popen.terminate()
-
-    def _renew(self, ended: threading.Event) -> None:
-        """Renew leases in a thread of its own: deleting large checkpoints may take longer than a lease."""
-        while not ended.wait(self.renew_s):
-            for process in list(self._processes.values()):
-                with contextlib.suppress(StoreError):
-                    # A lease lasts for three of these; the next one may succeed.
-                    self.client.renew(process.spec.name)
-
-    def _look_at(self, process: _Process) -> None:
-        status = process.popen.poll()
-        if status is None:
-            self._check_progress(process)
-            return
-        self._close(process)
-        self._packing.release(process.spec.index)
-        spec, how = process.spec, f"worker process {process.popen.pid} {_how(status)}"
-        try:
-            tail = Path(spec.log).read_text(errors="replace")[-LOG_TAIL:].strip()
-        except OSError as error:
-            tail = f"({spec.log} cannot be read: {error.strerror})"
-        if status == 0 and not self.client.lose_worker(spec.name, f"{how} within the trial", counts=True):
-            if process.closing:
-                self._start(spec)
-            elif not self._interrupted() and self.client.is_active():
-                # Somebody asked this worker alone to stop.
-                self._start_again(spec, f"{how} while the study was running")
-        elif status == EXIT_OUTDATED:
-            self.client.lose_worker(spec.name, f"{how} within the trial", counts=False)
-            why = tail.splitlines()[-1]
-            if spec.watched:
-                self._cannot_go_on = StudyChanged(f"worker {spec.index} ended: {why}")
-            else:
-                self._start_later(spec, why)
-        elif status == EXIT_NO_TIME:
-            self._out_of_time = True
-        elif status == EXIT_CANNOT_START:
-            failed = StudyFailed(f"worker {spec.index} cannot start (its log is {spec.log}):\n{tail}")
-            if spec.index not in self._outdated:
-                raise failed
-            # The others that run may finish what they are at.
-            self._cannot_go_on = failed
-        elif self._interrupted():
-            self.client.lose_worker(spec.name, "its worker was ended by a person", counts=False)
-        else:
-            blameless = status in (EXIT_STORE_FAILED, EXIT_CHECKPOINTS_ABSENT)
-            self._crashed(spec, how + (f"; the end of its log:\n{tail}" if tail else ""), counts=not blameless)
-
-    def _check_progress(self, process: _Process) -> None:
-        beats, trials, deadline = BEATS.unpack_from(Path(process.spec.beat_file).read_bytes())
-        now = time.monotonic()
-        if trials != process.trials:
-            self._crashes = 0
-            if process.spec.index in self._outdated:
-                self._outdated[process.spec.index] = 0
-            self._uncollected += trials - process.trials
-            process.trials = trials
-        if beats != process.beats:
-            process.beats, process.progressed_at = beats, now
-        limit_s, ended = self.stall_timeout_s, f"so worker process {process.popen.pid} was ended"
-        if deadline and system_clock() > deadline:
-            why = f"its eval task took longer than its timeout_s, {ended}; raise timeout_s if that is not enough"
-        elif beats and limit_s is not None and now - process.progressed_at > limit_s:
-            why = (
-                f"StallTimeout: no step, no report and no finished trial for {limit_s:g} s, {ended}; raise "
-                "stall_timeout_s if training may be silent for longer"
-            )
-        else:
-            return
-        process.popen.kill()
-        self._close(process)
-        self._packing.release(process.spec.index)
-        self._crashed(process.spec, why)
-
-    def _crashed(self, spec: WorkerSpec, why: str, *, counts: bool = True) -> None:
-        held = self.client.lose_worker(spec.name, why, counts=counts)
-        self.client.recover()
-        if held and WorkKind.TRAIN not in spec.kinds:
-            # An eval task that ends its worker is given up after some attempts; the others go on.
-            self._crashes = 0
-        self._start_again(spec, why)
-
-    def _start_again(self, spec: WorkerSpec, why: str) -> None:
-        self._crashes += 1
-        if self._crashes >= CRASHES_IN_A_ROW:
-            message = f"{self._crashes} workers in a row ended without any progress, the last one: {why}"
-            self.client.give_up(message)
-            raise StudyFailed(message)
-        self._start(spec)
-
-    def _start_later(self, spec: WorkerSpec, why: str) -> None:
-        """Start a worker that lacks the study's settings again after a while; this does not count as a crash."""
-        if not any(self._outdated.values()):
-            LOG.warning(
-                "worker %d ended: %s. Until then, workers are tried again from time to time", spec.index, why
-            )
-        first_s, most_s = OUTDATED_S
-        times = self._outdated.get(spec.index, 0)
-        self._outdated[spec.index] = times + 1
-        self._later.append((time.monotonic() + min(most_s, first_s * 2**times), spec))
-
-    def _start_due(self) -> None:
-        now = time.monotonic()
-        due = [spec for at, spec in self._later if at <= now]
-        if self._ending() or (due and not self.client.is_active()):
-            self._later.clear()
-            self._parked.clear()
-            return
-        self._later = [(at, spec) for at, spec in self._later if at > now]
-        for spec in due:
-            self._start(spec)
-
-    def _end_all(self) -> None:
-        for process in self._processes.values():
-            if process.popen.poll() is None:
-                process.popen.kill()
-        for process in list(self._processes.values()):
-            self._close(process)
-            self.client.lose_worker(process.spec.name, "its run ended", counts=False)
-
-    def _close(self, process: _Process) -> None:
-        """Wait for a worker that ends, close its pipe, and end whatever it left running."""
-        process.popen.wait()
-        del self._processes[process.spec.index]
-        if process.popen.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                # It died before it read everything.
-                process.popen.stdin.close()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.popen.pid, signal.SIGKILL)
-        keeper.end_marked(process.mark)
+    def logs(self, pool: Pool) -> str:
+        """Return the pattern of their logs."""
+        return str(pool.folder / "worker-*.log")
 
 
-def _how(status: int) -> str:
-    if status >= 0:
-        return f"ended with exit status {status}"
+def _start(pool: Pool, slot: int, environment: dict[str, str]) -> None:
+    reader, writer = os.pipe()
+    words = ["/bin/sh", "-c", WAITS, "sh", str(pool.directory), *pool.worker()]
+    log = str(pool.folder / f"worker-{slot}.log")
+    pid = os.posix_spawn(
+        words[0],
+        words,
+        environment,
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, reader, 0),
+            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
     try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    return f"was ended by {name}{' (out of memory?)' if -status == signal.SIGKILL else ''}"
+        told = {"pid": pid, "began": _began(pid), "host": platform.node(), "boot": _boot()}
+        draft = pool.folder / f".worker-{slot}.json"
+        draft.write_text(json.dumps(told))
+        draft.replace(pool.folder / f"worker-{slot}.json")
+        os.write(writer, b"\n")
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def _processes(pool: Pool) -> list[int]:
+    """Return the processes that are alive, also those of a pool that was larger."""
+    slots = [int(file.stem.partition("-")[2]) for file in pool.folder.glob("worker-*.json")]
+    return [pid for slot in slots if (pid := _process(pool, slot)) is not None]
+
+
+def _process(pool: Pool, slot: int) -> int | None:
+    """Return the process of a worker, if it is alive."""
+    try:
+        told = json.loads((pool.folder / f"worker-{slot}.json").read_text())
+    except FileNotFoundError:
+        return None
+    if told["host"] != platform.node():
+        raise LauncherFailed(
+            f"pool {pool.name!r} was started on machine {told['host']!r}, whose processes cannot be seen from "
+            f"{platform.node()!r}: go there, or, if it is gone, remove {pool.folder}"
+        )
+    pid = int(told["pid"])
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)  # one of ours that has ended would stay in the table
+    return pid if told["boot"] == _boot() and told["began"] == _began(pid) else None
+
+
+def _signal(pool: Pool, number: signal.Signals) -> None:
+    for pid in _processes(pool):
+        with contextlib.suppress(ProcessLookupError):
+            if sys.platform != "linux":
+                os.kill(pid, number)
+                continue
+            # A descriptor names the process itself: should it end now, its number may become another's.
+            process = os.pidfd_open(pid)
+            try:
+                if pid in _processes(pool):
+                    signal.pidfd_send_signal(process, number)
+            finally:
+                os.close(process)
+
+
+def _began(pid: int) -> str | None:
+    """Return when a process began, in the words of the system; None once it has ended."""
+    if sys.platform != "linux":
+        told = subprocess.run(
+            ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+        )
+        state, _, began = told.stdout.strip().partition(" ")
+        return began.strip() if began and not state.startswith("Z") else None
+    try:
+        # What follows the name in parentheses: state, parent, ...
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _boot() -> str:
+    """Return what differs after each start of the machine, and in each container."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + str(
+            Path("/proc/self/ns/pid").readlink()
+        )
+    return ""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from phyla import plugins
-from phyla.checkpoints import advice_on, is_storage_error
+from phyla.checkpoints import RemotePlace, advice_on, is_storage_error, place_of
 from phyla.client import LocalClient, known_checkpoints, open_checkpoints
 from phyla.controller import from_config, suite_differences, suites_from
 from phyla.errors import (
@@ -32,7 +32,7 @@ from phyla.errors import (
     StudyNotFound,
 )
 from phyla.evaluation import Suite
-from phyla.launchers.launcher import (
+from phyla.launchers.spec import (
     BEATS,
     EXIT_CANNOT_START,
     EXIT_CHECKPOINTS_ABSENT,
@@ -140,7 +140,7 @@ def _watched(
     sources: Sources = DirectorySources(Path(record.location))
     if record.kind is StudyKind.STUDY:
         source = next(study for study in store.studies() if study.id == record.source)
-        repository = open_checkpoints(store, source.name, Path(config["checkpoints"]))
+        repository = open_checkpoints(store, source.name, _place(config["checkpoints"], config["outputs"]))
         if known_checkpoints(store, source):
             repository.check_owner()
         sources = StudySources(repository)
@@ -182,6 +182,11 @@ def watched_worker(client: LocalClient, runs: Runs, spec: WorkerSpec, **how: Any
     evaluator = Evaluator(client, evaluated, work_root=Path(spec.work_root), name=spec.name)
     least, most = spec.gpus
     return Worker(client, name=spec.name, evaluator=evaluator, gpus=(least, most), **how)
+
+
+def _place(checkpoints: str, outputs: str) -> Path | RemotePlace:
+    # Outputs are in a directory of the home's.
+    return place_of(checkpoints, Path(outputs).parent.parent)
 
 
 # The process
@@ -256,7 +261,7 @@ def _make(spec: WorkerSpec) -> tuple[Worker, Store]:
         if study is None:
             raise PhylaError(f"study {spec.study!r} is gone from {store.url}")
         rules = from_config(config, plugins.resolve)
-        repository = open_checkpoints(store, study.name, Path(spec.checkpoints))
+        repository = open_checkpoints(store, study.name, _place(spec.checkpoints, spec.outputs))
         repository.check_owner()
         # Where the stored configuration is another one, the controller takes it over as far as it can.
         client = LocalClient(store, replace(study, config=config), rules, repository, collects=False)

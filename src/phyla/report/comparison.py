@@ -4,7 +4,7 @@ import math
 import os
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 from phyla.errors import UsageError
 from phyla.records import Phase, StudyState
 from phyla.report.data import StudyData, TimeSpent, time_spent
-from phyla.report.measures import Band, By, Curve, Measure, Sensitivity, band, curve, sensitivities
+from phyla.report.measures import Band, By, Curve, Measure, band, curve
 from phyla.report.words import p_words
 from phyla.significance import holm, rank_sum, replicates_needed, signed_rank, smallest_p
 from phyla.words import counted, duration, number, score
@@ -153,11 +153,6 @@ class StudyGroup:
         return statistics.median(one.data.best_age or 0 for one in self.studies)
 
     @cached_property
-    def sensitivity(self) -> list[Sensitivity]:
-        """How much progress went with each hyperparameter."""
-        return sensitivities([one.data for one in self.studies])
-
-    @cached_property
     def time(self) -> TimeSpent:
         """Where the time of its workers went, over all replicates."""
         attempts = [attempt for one in self.studies for attempt in one.data.attempts]
@@ -251,7 +246,6 @@ class StudyComparison:
                     "steps": group.steps,
                     "age": group.age,
                     "curve": {"x": band.xs, "low": band.low, "median": band.middle, "high": band.high},
-                    "sensitivity": [asdict(one) for one in group.sensitivity],
                     "time_s": {phase.value: seconds for phase, seconds in time.seconds.items()},
                     "attempts": {"timed": time.timed, "ended": time.ended},
                     "studies": [row for row in rows if row["group"] == group.name],

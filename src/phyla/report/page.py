@@ -13,19 +13,18 @@ from phyla.records import JobState, TrialRecord, shown, with_differences
 from phyla.report import style, words
 from phyla.report.comparison import ALPHA, StudyComparison
 from phyla.report.data import EvaluationData, StudyData, finite_fitness
-from phyla.report.figures.comparison import curves_figure, finals_figure, sensitivity_figure, time_figure
+from phyla.report.figures.comparison import curves_figure, finals_figure, time_figure
 from phyla.report.figures.fitness import fitness_figure
 from phyla.report.figures.front import front_figure
 from phyla.report.figures.lineage import lineage_figure
 from phyla.report.figures.schedules import schedules_figure
-from phyla.report.figures.suites import aggregates_figure, lag_figure, matrix_figure
-from phyla.report.figures.timeline import timeline_figure
+from phyla.report.figures.suites import aggregates_figure, matrix_figure
 from phyla.strategies import describe
 from phyla.words import counted, duration, lag_words, measured, number, score
 
 FIGURES = (
-    *(aggregates_figure, curves_figure, finals_figure, fitness_figure, front_figure, lag_figure, lineage_figure),
-    *(matrix_figure, schedules_figure, sensitivity_figure, time_figure, timeline_figure),
+    *(aggregates_figure, curves_figure, finals_figure, fitness_figure, front_figure, lineage_figure),
+    *(matrix_figure, schedules_figure, time_figure),
 )
 """What templates draw."""
 ROWS = 1_000

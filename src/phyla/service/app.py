@@ -36,6 +36,7 @@ from phyla.service.blackbox import black_box
 from phyla.service.doors import MOST_WAIT_S, Doors, News, may
 from phyla.service.figures import Figures, Timed
 from phyla.service.studies import Studies
+from phyla.settings import system_clock
 from phyla.store import Reader, Store
 from phyla.wire import Call, call_of, problem
 
@@ -98,6 +99,13 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str
+
+
+class Described(BaseModel):
+    """The version of a service, and its time in seconds since the epoch."""
+
+    version: str
+    time: float
 
 
 class Change(BaseModel):
@@ -173,7 +181,7 @@ def make_app(store: Store, *, hosts: Sequence[str] | None = None, loopback: bool
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        openapi_url="/v1/openapi.json",
+        openapi_url=None,
         redirect_slashes=False,
         responses={"4XX": {"model": Problem}, "5XX": {"model": Problem}},
     )
@@ -189,17 +197,27 @@ def make_app(store: Store, *, hosts: Sequence[str] | None = None, loopback: bool
     @app.get("/health", tags=["operation"])
     async def health() -> dict[str, str]:
         """Say that the process is alive."""
-        return {"status": "alive", "version": VERSION}
+        return {"status": "alive"}
 
     @app.get("/ready", tags=["operation"])
     def ready() -> dict[str, str]:
         """Say that the store can be reached."""
-        return {"status": "ready", "store": store.identity().id[:6]}
+        store.identity()
+        return {"status": "ready"}
+
+    @app.get("/v1/openapi.json", include_in_schema=False, dependencies=[may(doors, Role.VIEWER)])
+    def interface() -> dict[str, Any]:
+        return app.openapi()
 
     @app.get("/metrics", tags=["operation"], dependencies=[may(doors, Role.VIEWER)])
     def metrics() -> Response:
         """Give figures about the studies and about this replica, for Prometheus."""
         return Response(figures.text(), media_type="text/plain; version=0.0.4")
+
+    @app.post("/v1/service", tags=["operation"], dependencies=[may(doors, Role.VIEWER)])
+    def service() -> Described:
+        """Say which version this is, and what time it is here."""
+        return Described(version=VERSION, time=system_clock())
 
     @app.post("/v1/changes", tags=["work"], dependencies=[may(doors, Role.VIEWER)])
     async def changes(wait: Wait) -> Change:
@@ -296,8 +314,9 @@ def _answer_errors(app: FastAPI) -> None:
         status = next((status for kind, status in STATUS if isinstance(error, kind)), 500)
         if isinstance(error, AccessDenied) and "authorization" not in request.headers:
             status = 401
-        if status == 500:
-            LOG.error("%s %s: %s", request.method, request.url.path, error)
+        if status >= 500 or isinstance(error, AccessDenied):
+            client = request.client.host if request.client else "?"
+            LOG.warning("%s %s from %s: %s: %s", request.method, request.url.path, client, status, error)
         told = problem(error, status)
         return _problem(told["title"], status, told["detail"])
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Annotated, Any, final
 
 from fastapi import Depends, Header
+from starlette.concurrency import run_in_threadpool
 
 from phyla.errors import AccessDenied, StoreError
 from phyla.records import Role, Token, token_of
@@ -38,11 +39,12 @@ class Doors:
         self._tokens: Sequence[Token] = ()
         self._looked_at = float("-inf")
 
-    def check(self, authorization: str | None, needed: Role) -> None:
+    async def check(self, authorization: str | None, needed: Role) -> None:
         """Raise `AccessDenied` unless a request may do what takes a role."""
         now = time.monotonic()
         if now - self._looked_at > TOKENS_S:
-            self._tokens, self._looked_at = self._store.tokens(), now
+            self._tokens = await run_in_threadpool(self._store.tokens)
+            self._looked_at = now
         if not self._tokens and self._open_without:
             return
         scheme, _, secret = (authorization or "").partition(" ")
@@ -110,7 +112,7 @@ class News:
 def may(doors: Doors, role: Role) -> Any:
     """Return the dependency of a route that takes a role."""
 
-    def check(authorization: Annotated[str | None, Header()] = None) -> None:
-        doors.check(authorization, role)
+    async def check(authorization: Annotated[str | None, Header()] = None) -> None:
+        await doors.check(authorization, role)
 
     return Depends(check)

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, final
 
 import uvicorn
 
@@ -48,7 +49,7 @@ def serve_store(
     """
     if publish is not None:
         publish.mkdir(parents=True, exist_ok=True)
-    store = open_store(storage)
+    store = open_store(storage, alone=True)
     try:
         if isinstance(store, RemoteStore):
             raise ConfigurationError(f"--storage {storage}: this is a service already; name its database")
@@ -61,10 +62,13 @@ def serve_store(
             )
         app = make_app(store, hosts=[*LOOPBACK, host, *names] if loopback or names else None, loopback=loopback)
         listening = _listening(host, port)
-        shown = platform.node() if host in ("0.0.0.0", "::") else host
+        shown = _name_here() if host in ("0.0.0.0", "::") else host
         url = f"http://{f'[{shown}]' if ':' in shown else shown}:{listening.getsockname()[1]}"
         if publish is not None:
             _publish(publish / "service.json", {"url": url, "token_file": str(token_file), "pid": os.getpid()})
+        logs = logging.StreamHandler()
+        logs.setFormatter(Lines())
+        logging.getLogger("phyla").addHandler(logs)
         say(f"serving {store.url} at {url}")
         config = uvicorn.Config(
             app,
@@ -80,11 +84,32 @@ def serve_store(
         store.close()
 
 
+@final
+class Lines(logging.Formatter):
+    """One JSON object per line of the log."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record."""
+        told: dict[str, Any] = {"time": record.created, "level": record.levelname, "from": record.name}
+        if record.exc_info:
+            told["traceback"] = self.formatException(record.exc_info)
+        return json.dumps({**told, "message": record.getMessage()})
+
+
 def is_loopback(host: str) -> bool:
     """Return whether only this machine reaches an address."""
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
+
+
+def _name_here() -> str:
+    """Return the name under which others find this machine, if it finds itself under it."""
+    for name in (platform.node(), socket.getfqdn()):
+        with suppress(OSError):
+            socket.getaddrinfo(name, None)
+            return name
+    return "127.0.0.1"
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -14,7 +14,7 @@ from phyla.controller import (
     settings_digest,
     suites_from,
 )
-from phyla.errors import ConfigurationError, NotImportable, PhylaError, StudyChanged
+from phyla.errors import ConfigurationError, NotImportable, PhylaError, StudyChanged, UsageError
 from phyla.machine import Outdated, Rules, WatchRules
 from phyla.records import JsonObject, StudyKind, StudyRecord
 from phyla.store import Reader, Store
@@ -59,7 +59,10 @@ class Studies:
         if kind is Reader:
             with self.store.reader(study) as reader:
                 found = getattr(reader, name)
-                return found(**arguments) if callable(found) else found
+                try:
+                    return found(**arguments) if callable(found) else found
+                except KeyError as error:
+                    raise UsageError(*error.args) from error
         if kind is Housekeeping:
             if name == "store_config":
                 check_config(arguments["config"], StudyKind.POPULATION)

@@ -6,7 +6,7 @@ from phyla.errors import ConfigurationError
 from phyla.settings import Clock, system_clock
 from phyla.store.contract import Store
 from phyla.store.remote import PUBLISHED, RemoteStore
-from phyla.store.sqlite_url import MEMORY
+from phyla.store.sqlite_url import MEMORY, PREFIX, read_sqlite_url
 
 if TYPE_CHECKING:
     from phyla.store.sql.backend import Backend
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SERVICES = ("http://", "https://", PUBLISHED)
 
 
-def open_store(url: str, *, clock: Clock = system_clock) -> Store:
+def open_store(url: str, *, clock: Clock = system_clock, alone: bool = False) -> Store:
     """Open a store, creating its schema as needed.
 
     Args:
@@ -23,6 +23,7 @@ def open_store(url: str, *, clock: Clock = system_clock) -> Store:
             option `?synchronous=normal`: faster, and a power cut may undo the last commits. In its path
             write `?` as `%3F` and `%` as `%25`.
         clock: tells the time, except on PostgreSQL, whose own clock counts.
+        alone: whether no other process opens the database meanwhile. Then SQLite may be on a network file system.
 
     Raises:
         ConfigurationError: the URL is not understood, or SQLite is asked for on a network file system.
@@ -34,6 +35,13 @@ def open_store(url: str, *, clock: Clock = system_clock) -> Store:
         return cast("Store", RemoteStore(url))
     from phyla.store.sql.store import SqlStore
 
+    if alone and url.startswith(PREFIX):
+        from phyla.store.sql.file_systems import network_file_system
+        from phyla.store.sql.memory import MemoryBackend
+
+        file = read_sqlite_url(url)[0].absolute()
+        if network_file_system(file) is not None:
+            return SqlStore(MemoryBackend(clock, file))
     return SqlStore(_backend(url, clock))
 
 

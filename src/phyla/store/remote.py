@@ -75,6 +75,10 @@ class RemoteStore:
         """
         return cast("Part", _Part(self, kind, study, settings))
 
+    def service(self) -> dict[str, Any]:
+        """Return the version of the service and its time, in seconds since the epoch."""
+        return self.connection.service()
+
     def changes(self) -> "RemoteChanges":
         """Return what waits for commits."""
         changes = RemoteChanges(self.connection)
@@ -189,6 +193,11 @@ class Connection:
         body = json.dumps({"after": after, "wait_s": wait_s}).encode()
         return int(json.loads(self._sent("/v1/changes", body, {}, 0.0, ANSWER_S, once=False))["change"])
 
+    def service(self) -> dict[str, Any]:
+        """Return what the service says of itself."""
+        told: dict[str, Any] = json.loads(self._sent("/v1/service", b"{}", {}, LOOK_S, ANSWER_S, once=False))
+        return told
+
     def _sent(
         self, path: str, body: bytes, headers: dict[str, str], patience_s: float, answer_s: float, *, once: bool
     ) -> bytes:
@@ -244,7 +253,9 @@ class Connection:
                 if token:
                     headers["Authorization"] = f"Bearer {token}"
                 try:
-                    self._client = self._httpx.Client(base_url=address, headers=headers)
+                    # To read the certificates takes a while, and is for https alone.
+                    verify = address.startswith("https:")
+                    self._client = self._httpx.Client(base_url=address, headers=headers, verify=verify)
                 except (self._httpx.InvalidURL, ValueError) as error:
                     raise ConfigurationError(f"storage {self._url!r}: {error}") from error
                 self._process = os.getpid()

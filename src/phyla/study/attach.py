@@ -82,7 +82,7 @@ def attach(
         StoreError: the database failed.
     """
     if plugins.reading_study_file():
-        raise plugins.StudyFileRead
+        raise plugins.OwnLoop
     if "train" not in checked_kinds(kinds):
         raise ConfigurationError(f"attach(kinds={kinds!r}): what only evaluates is started with: phyla work")
     if isinstance(study, Study):

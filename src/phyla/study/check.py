@@ -22,7 +22,9 @@ from phyla.records import StartFrom, TrialRecord
 from phyla.study import facts
 from phyla.study.study import Study
 from phyla.words import counted, duration, number, params, size
+from phyla.worker import Command
 from phyla.worker.pinned import UNEVEN
+from phyla.worker.placeholders import spoken
 
 if TYPE_CHECKING:
     from phyla.study.experiments import Experiments, Outcome
@@ -47,8 +49,8 @@ class Checked:
     """What one check found.
 
     Attributes:
-        kind: `runs`, `objective`, `end`, `equal`, `steps`, `resume`, `complete`, `random`, `parent`, `parameter`,
-            `weights` or `cost`.
+        kind: `runs`, `objective`, `end`, `equal`, `steps`, `resume`, `complete`, `random`, `parameter`, `weights`
+            or `cost`.
         verdict: `ok`, `warn`, `FAIL` or `not known`.
         text: what was found; of `not known`, why.
         change: what to do about it; empty if nothing.
@@ -92,10 +94,12 @@ def checks(study: Study, *, steps: int | None = None, workers: int = 1) -> Itera
     length = steps_of(study) if steps is None else steps
     check_integer("steps", length)
     with tempfile.TemporaryDirectory(prefix="phyla-check-") as folder:
+        by_command = isinstance(study.train, Command)
         experiments = Experiments(study=study, root=Path(folder), workers=workers)
         for found in _Check(study, length, experiments)():
             where = f"in {called(study)}: " if found.verdict == "FAIL" else ""
-            yield replace(found, change=f"{where}{found.change}") if found.change else found
+            told = replace(found, change=f"{where}{found.change}") if found.change else found
+            yield replace(told, text=spoken(told.text), change=spoken(told.change)) if by_command else told
 
 
 def steps_of(study: Study) -> int:
@@ -186,11 +190,6 @@ class _Check:
             why = "two equal trials differ" if end.verdict == "ok" else "end_step changes nothing"
             for kind in ("resume", "random"):
                 yield Checked(kind, "not known", f"cannot be told, because {why}")
-        if self.resumed.damage is None:
-            yield Checked("parent", "ok", "the parent's checkpoint is left as it was")
-        else:
-            text = f"{self.name} wrote into the parent's checkpoint: {self.resumed.damage}"
-            yield Checked("parent", "FAIL", text, "write into trial.checkpoint_dir, or into trial.working_dir")
         for name in self.study.rules.space.parameters:
             yield replace(self.parameter(name, known=known, same=same), about=name)
         weights = self.weights()
@@ -237,8 +236,8 @@ class _Check:
         k, whole, half = self.steps, self.whole, self.half
         names = [name for name in facts.compared(whole.facts, half.facts) if _finite(whole.facts[name])]
         if names and all(facts.gap(whole.facts[name], half.facts[name]) == 0 for name in names):
-            text = f"training {2 * k} steps leaves the same as training {k}: end_step changes nothing"
-            change = "train in each step of trial.steps(), or from trial.start_step to trial.end_step"
+            text = f"training {2 * k} steps leaves the same as training {k}: trial.end_step changes nothing"
+            change = "train from trial.start_step to trial.end_step, and no further"
             return Checked("end", "FAIL", text, change)
         return Checked("end", "ok", "training stops at trial.end_step")
 
@@ -380,7 +379,7 @@ class _Check:
                 return Checked("weights", "ok", "the last step counts in the objective")
             text = f"{name} changes the weights in one step, and {self.name} still reports {_said(first)}"
             return Checked("weights", "FAIL", f"{text}: it is measured before the last step", _MEASURE)
-        text = f"{self.name} does not measure a checkpoint without training (trial.measuring)"
+        text = f"{self.name} does not measure a checkpoint without training (trial.start_step is trial.end_step)"
         why = self.resumed.failed or "what it reports is not finite"
         return Checked("weights", "not known", f"{text}: {why}")
 
@@ -398,7 +397,9 @@ class _Check:
             f"a checkpoint has {size(last.size_bytes)}; loading took {loading}, evaluating and saving {saving}. "
             f"The study keeps at most {counted(kept, 'checkpoint')}, {size(kept * last.size_bytes)}"
         )
-        place = self.study.places.checkpoint_root.absolute()
+        place = self.study.places.checkpoint_root
+        if not isinstance(place, Path):
+            return Checked("cost", "ok", text)
         free = shutil.disk_usage(next(one for one in (place, *place.parents) if one.exists())).free
         if kept * last.size_bytes > free:
             change = f"{size(free)} are free at {place}: save less, keep fewer (phyla.Retention), or move them"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from phyla.checkpoints import RemoteCheckpoints
 from phyla.checkpoints.ownership import OWNER_NAME
 from phyla.client import open_checkpoints, sort_out
 from phyla.controller import housekeeping_of
@@ -105,7 +106,11 @@ def delete(name: str, places: Places) -> tuple[Belongings, list[str]]:
         for each in launch.predecessors():
             launch.forget(each)
         if record.kind is StudyKind.POPULATION:
-            _remove_empty(places.checkpoints(name))
+            root = places.checkpoints(name)
+            if isinstance(root, Path):
+                _remove_empty(root)
+            else:
+                RemoteCheckpoints(root).remove_empty()
         return deleted
 
 
@@ -120,7 +125,8 @@ def overwrite(study: "Study") -> None:
             return
         root = study.places.checkpoints(study.name)
         for entry in study.start_from:
-            if Path(entry.path).expanduser().resolve().is_relative_to(root.resolve()):
+            own = isinstance(root, Path) and root.resolve()
+            if own and Path(entry.path).expanduser().resolve().is_relative_to(own):
                 raise ConfigurationError(
                     f"start_from={str(entry.path)!r} is a checkpoint of study {study.name!r} itself, which "
                     "overwriting would delete; copy it to another place, or give the study another name. Nothing "
@@ -153,7 +159,8 @@ def _delete(store: "Store", record: StudyRecord, places: Places) -> tuple[Belong
     for path in found.paths:
         _remove(path, left)
     folders = _folders(record, places)
-    for folder in (*([root] if record.kind is StudyKind.POPULATION else []), *folders):
+    own = [root] if record.kind is StudyKind.POPULATION and isinstance(root, Path) else []
+    for folder in (*own, *folders):
         others = sorted(path.name for path in entries(folder) if not path.name.startswith("."))
         if others:
             more = f" and {len(others) - 3} more" if len(others) > 3 else ""
@@ -262,7 +269,8 @@ def taken(path: Path) -> tuple[int, int]:
             if one.is_dir() and not one.is_symlink():
                 pending += one.iterdir()
             else:
-                total += one.lstat().st_size
+                found = one.lstat()
+                total += min(found.st_size, found.st_blocks * 512) or found.st_size  # less where there are holes
                 count += 1
         except FileNotFoundError:
             continue

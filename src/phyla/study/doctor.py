@@ -12,9 +12,10 @@ from enum import StrEnum
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, cast, final
 
-from phyla.errors import CheckpointError, CheckpointsAbsent, PhylaError
+from phyla import settings
+from phyla.errors import CheckpointError, PhylaError
 from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState, shown
 from phyla.study.evaluations import Evaluations
 from phyla.study.places import Places, find_study
@@ -22,17 +23,18 @@ from phyla.study.standing import standing
 from phyla.words import counted, size
 
 if TYPE_CHECKING:
-    from phyla.store import Store
+    from phyla.store import RemoteStore, Store
 
 LITTLE_DISK_BYTES = 1 << 30
 FSYNC_ROUNDS = 5
 SLOW_FSYNC_S = 0.05
+SKEW_S = 1.0
 REQUIRED = ("numpy", "scipy", "sqlalchemy", "blake3", "jinja2", "plotly", "rich", "typer")
 EXTRAS = {
     "pandas": "pandas",
     "psycopg": "postgres",
     "tensorboardX": "tensorboard",
-    "pyarrow": "parquet",
+    "s3fs": "s3",
     "scikit-learn": "digits",
 }
 PROBLEMS_SHOWN = 3
@@ -82,8 +84,9 @@ def examine(places: Places, name: str | None = None, *, digests: bool = False) -
             advice = "" if found else f'if you want it: pip install "phyla[{extra}]"'
             yield _ok(f"optional {one}", found or "not installed", advice)
         yield from _directory("home", places.home)
-        if not places.checkpoint_root.is_relative_to(places.home):
-            yield from _directory("checkpoints", places.checkpoint_root)
+        kept = places.checkpoint_root
+        if isinstance(kept, Path) and not kept.is_relative_to(places.home):
+            yield from _directory("checkpoints", kept)
         yield _ok("GPUs", ", ".join(visible_gpus()) or "none visible")
     else:
         find_study(name, places, watched=True)[0].close()
@@ -143,8 +146,27 @@ def _directory(about: str, path: Path) -> Iterator[Finding]:
     )
 
 
+def _service(store: "RemoteStore") -> Iterator[Finding]:
+    began = settings.system_clock()
+    told = store.service()
+    took_s = settings.system_clock() - began
+    yield _warn_if(
+        told["version"] != version("phyla"),
+        "versions",
+        f"the service has phyla {told['version']}, this machine {version('phyla')}",
+        "install the same version on both",
+    )
+    skew_s = abs(told["time"] - began - took_s / 2)
+    yield _warn_if(
+        skew_s > took_s + SKEW_S,
+        "clocks",
+        f"{skew_s:.1f} s between the service and this machine",
+        "leases go by the store's clock, so nothing breaks; times in logs do not agree. Set the clocks",
+    )
+
+
 def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Finding]:
-    from phyla.store import open_store, schema_revisions
+    from phyla.store import SERVICES, open_store, schema_revisions
 
     if places.storage == "memory://":
         yield _ok("store", "memory://, which ends with its process")
@@ -156,18 +178,22 @@ def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Findi
             if not file.exists():
                 yield _ok("store", f"{file} does not exist yet; the first run makes it")
                 return
-        found, head = schema_revisions(places.storage)
-        if found is None:
-            yield _ok("store", "empty; the first run makes its tables")
-            return
-        if found != head:
-            yield _fail(
-                "store",
-                f"schema {found}, made by another version of phyla; this one uses {head}",
-                "open it with the version that made it, or name another store",
-            )
-            return
-        store = open_store(places.storage)
+        if places.storage.startswith(SERVICES):
+            store, schema = open_store(places.storage), ""
+            yield from _service(cast("RemoteStore", store))
+        else:
+            found, head = schema_revisions(places.storage)
+            if found is None:
+                yield _ok("store", "empty; the first run makes its tables")
+                return
+            if found != head:
+                yield _fail(
+                    "store",
+                    f"schema {found}, made by another version of phyla; this one uses {head}",
+                    "open it with the version that made it, or name another store",
+                )
+                return
+            store, schema = open_store(places.storage), f", schema {found}"
         known = store.studies()
     except PhylaError as error:
         yield _fail("store", str(error))
@@ -175,7 +201,7 @@ def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Findi
     runs = sum(study.watched for study in known)
     told = counted(len(known) - runs, "study", "studies")
     told += f", {counted(runs, 'watched run')}" if runs else ""
-    yield _ok("store", f"{store.url}, schema {found}, {told}")
+    yield _ok("store", f"{store.url}{schema}, {told}")
     try:
         for study in sorted(known, key=lambda study: study.watched):
             if name not in (None, study.name):
@@ -244,13 +270,14 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
     about = f"study {study.name}"
     root = places.checkpoints(study.name)
     repository = open_checkpoints(store, study.name, root)
-    if known_checkpoints(store, study):
-        try:
+    try:
+        if known_checkpoints(store, study):
             repository.check_owner()
-        except CheckpointsAbsent as error:
-            yield _fail(about, str(error))
-            return
-    names = {*repository.names(), *repository.staged(), *repository.deleting()}
+        committed = {*repository.names()}
+        names = {*committed, *repository.staged(), *repository.deleting()}
+    except CheckpointError as error:
+        yield _fail(about, str(error))
+        return
     with store.reader(study.id) as reader:
         found = sort_out(reader, names, repository.prefix)
         rows = reader.live_checkpoints()
@@ -265,7 +292,7 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
             "phyla leaves them alone",
         ),
         (
-            sorted(name for name in deleted if (root / name).exists()),
+            sorted({*deleted} & committed),
             f"checkpoints that were deleted are in {root} again",
             "the study does not use them and leaves them alone",
         ),

@@ -165,22 +165,14 @@ def _options(tree: ast.Module, source: str) -> Iterator[Option]:
                 if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
                     name = field.target.id
                     yield Option(name, f"++{name}=" if "hydra" in source else f"--{name}", _literal(field.value))
-        elif isinstance(node, ast.FunctionDef) and "typer" in source:
-            for argument, default in zip(reversed(node.args.args), reversed(node.args.defaults), strict=False):
-                value = default.args[0] if isinstance(default, ast.Call) and default.args else default
-                yield Option(argument.arg, f"--{argument.arg.replace('_', '-')}", _literal(value))
 
 
 def _declared(call: ast.Call) -> Iterator[Option]:
-    """Yield the option that a call of argparse, click or absl declares."""
+    """Yield the option that a call of argparse or click declares."""
     called = getattr(call.func, "attr", getattr(call.func, "id", ""))
     texts = [word for word in map(_literal, call.args) if isinstance(word, str)]
     keywords = {keyword.arg: _literal(keyword.value) for keyword in call.keywords}
-    if called.startswith("DEFINE_") and texts:
-        yield Option(
-            texts[0], f"--{texts[0]}=", _literal(call.args[1]) if len(call.args) > 1 else keywords.get("default")
-        )
-    elif called in ("add_argument", "option") and texts:
+    if called in ("add_argument", "option") and texts:
         flag = max(texts, key=lambda text: (text.startswith("--"), len(text))).partition("/")[0]
         switch = keywords.get("is_flag") or str(keywords.get("action")).startswith("store_")
         if flag.startswith("-"):

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 
 from phyla import plugins
+from phyla.checkpoints import RemotePlace, is_there, local_copy, place_of
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Cell, CellStatus, Estimate, GroupValues, Lag, Point, SuiteOutline
 from phyla.evaluation.cells import cell, current_tasks, group_values, lag
 from phyla.evaluation.points import cell_points, group_points
 from phyla.evaluation.suite import outlines
-from phyla.records import Checkpoint, EvalEvent, EvalJob, Group, GroupState, StudyKind, StudyRecord, TrialRecord
+from phyla.records import Checkpoint, EvalEvent, Group, GroupState, StudyKind, StudyRecord, TrialRecord
 from phyla.study.places import Places
 
 if TYPE_CHECKING:
@@ -38,12 +39,22 @@ class BestEvaluation:
     stderr: float | None  # its standard error; None if it is not known
     values: dict[str, Estimate]
     checkpoint: str
-    path: Path  # where it is read; a directory or a file
+    location: Path | RemotePlace  # where it is
     step: int  # age of the weights; -1 when it is not known
     branch: int  # 0, and one more each time training was rewound
     index: int  # place within the checkpoint, when it holds several models
     trial: int | None  # the trial that wrote it, in a study
     gone: bool  # whether the checkpoint has vanished, or was collected, since
+
+    @property
+    def path(self) -> Path:
+        """Where it is read, a directory or a file; of one on an object store a copy, downloaded if need be."""
+        return local_copy(self.location, None)
+
+    @property
+    def where(self) -> str:
+        """Its path, or its URL, as text."""
+        return str(self.location)
 
 
 class MatrixRow(NamedTuple):
@@ -121,11 +132,6 @@ class Evaluations:
             yield from page
             after = page[-1].id
 
-    def eval_tasks(self) -> list[EvalJob]:
-        """Return all eval tasks, and the aggregations of their groups, by id."""
-        with self._store.reader(self._run.id) as reader:
-            return list(reader.eval_jobs())
-
     def events(self) -> list[EvalEvent]:
         """Return what a person should know: regressions, quarantined checkpoints and the like, oldest first."""
         with self._store.reader(self._run.id) as reader:
@@ -168,10 +174,13 @@ class Evaluations:
             )
         # A study's is in its directory, another is its snapshot or the original.
         known = self._run.config.get("checkpoints")
-        path = (Path(str(known)) if known else self.places.checkpoints(self.name)) / seen.name
+        path: Path | RemotePlace
+        path = (
+            place_of(str(known), self.places.home) if known else self.places.checkpoints(self.name)
+        ) / seen.name
         if seen.path:
             path = Path(seen.path)
-            if not path.exists() and len(seen.paths) == 1 and self._run.location:
+            if not is_there(path) and len(seen.paths) == 1 and self._run.location:
                 path = Path(self._run.location) / seen.paths[0]
         measured = found[outline.objective]
         return BestEvaluation(
@@ -181,12 +190,12 @@ class Evaluations:
             stderr=measured.stderr,
             values=dict(found),
             checkpoint=seen.name,
-            path=path,
+            location=path,
             step=seen.step,
             branch=seen.branch,
             index=seen.index,
             trial=seen.trial,
-            gone=not path.exists(),
+            gone=not is_there(path),
         )
 
     def lag(self) -> list[Lag]:
@@ -204,7 +213,7 @@ class Evaluations:
     # Projections
 
     def points(self, suite: str | None = None) -> Iterator[Point]:
-        """Yield every number and histogram that was measured, of all suites or one, as all exporters write them.
+        """Yield every number that was measured, of all suites or one, as all exporters write them.
 
         They come by branch, member, index and step, and eval tasks before the aggregates of their suite.
         """

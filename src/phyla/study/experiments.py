@@ -15,7 +15,7 @@ import numpy as np
 
 from phyla.checkpoints import LocalCheckpoints
 from phyla.checkpoints.content import MANIFEST_NAME
-from phyla.errors import CheckpointError, SpaceError, StudyFailed
+from phyla.errors import SpaceError, StudyFailed
 from phyla.records import JobKind, JobState, Member, StartFrom, TrialRecord
 from phyla.space import Choice
 from phyla.strategies import Context, Decision, Measure, Population, Start, Stop, Strategy
@@ -70,7 +70,6 @@ class Outcome:
     size_bytes: int  # of the last checkpoint
     facts: facts.Facts  # of the last checkpoint
     failed: str | None  # what was raised, and where
-    damage: str | None  # how a committed checkpoint was changed
     kept: Path | None  # a copy of the last checkpoint, if it was asked for
 
 
@@ -164,7 +163,7 @@ class Experiments:
             except StudyFailed as error:
                 failed = str(error)
             results = made.results()
-            outcome = self._outcome(results, LocalCheckpoints(made.places.checkpoints(made.name)), failed, keep)
+            outcome = self._outcome(results, LocalCheckpoints(home / "checkpoints" / made.name), failed, keep)
         results._store.close()
         shutil.rmtree(home, ignore_errors=True)
         return outcome
@@ -179,12 +178,6 @@ class Experiments:
             if trial.state is not JobState.COMPLETED:
                 cause = attempts[trial.id].cause if trial.id in attempts else None
                 failed = _ended(trial.error) if cause is None else replace(cause, log=None).words()
-        damage = None
-        for name in rows:
-            try:
-                repository.verify(name)
-            except CheckpointError as error:
-                damage = str(error)
         known: facts.Facts = {}
         kept = None
         if trained:
@@ -205,7 +198,6 @@ class Experiments:
             size_bytes=rows[trained[-1].checkpoint or ""].size_bytes if trained else 0,
             facts=known,
             failed=failed,
-            damage=damage,
             kept=kept,
         )
 

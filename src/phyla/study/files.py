@@ -52,11 +52,12 @@ def read_file(file: Path, what: str) -> ModuleType:
         ) from error
 
 
-def load_studies(path: str | Path) -> "list[Study]":
+def load_studies(path: str | Path, *, to_run: bool = False) -> "list[Study]":
     """Return the studies that a study file defines.
 
     Args:
         path: a Python file, whose studies are in variables at its top level; or a TOML file, which has one study.
+        to_run: whether to refuse a file that trains in a loop of its own.
 
     Returns:
         The studies, in order; none where the file defines only suites.
@@ -71,7 +72,12 @@ def load_studies(path: str | Path) -> "list[Study]":
         return read_studies(file)
     from phyla.study.study import Study
 
-    values = vars(read_file(file, "study")).values()
+    module = read_file(file, "study")
+    if to_run and getattr(module, plugins.HAS_LOOP, False):
+        raise UsageError(
+            f"{file} trains in a loop of its own (phyla.attach, or study.ask); start it with: python {file}"
+        )
+    values = vars(module).values()
     return list({id(value): value for value in values if isinstance(value, Study)}.values())
 
 
@@ -221,7 +227,7 @@ def suites_of(store: "Store", name: str, given: "Suite | str | Sequence[Suite | 
     if not run.watched:
         raise ConfigurationError(
             f"run {name!r} is that of a study; add workers that evaluate it with: "
-            f"phyla worker FILE.py --study {shlex.quote(name)} --kinds evaluate (in Python: study.work())"
+            f"phyla worker FILE --study {shlex.quote(name)} --kinds evaluate (in Python: study.work())"
         )
     if not given:
         return _without_code(run)
@@ -241,15 +247,13 @@ def _without_code(run: StudyRecord) -> tuple[Suite, ...]:
     try:
         suites = suites_from(run.config)
     except NotImportable as error:
-        raise ConfigurationError(
-            f"run {run.name!r}: {error}: phyla worker FILE.py (in Python: suites=)"
-        ) from error
+        raise ConfigurationError(f"run {run.name!r}: {error}: phyla worker FILE (in Python: suites=)") from error
     commands = [(suite, task) for suite in suites for task in suite.tasks if task.command is not None]
     if commands:
         suite, task = commands[0]
         raise ConfigurationError(
             f"run {run.name!r}: eval task {task.name!r} of suite {suite.name!r} is the command {task.command!r}; "
             "phyla runs no command that only the database names, so give the file that defines it: "
-            "phyla worker FILE.py (in Python: suites=)"
+            "phyla worker FILE (in Python: suites=)"
         )
     return suites

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any, final
 
 from phyla.arguments import suggestion
 from phyla.errors import StoreError
-from phyla.machine import TrainRules
-from phyla.records import GroupState, JobKind, JobState, StudyState, TrialRecord
+from phyla.machine import RECENT, TrainRules, expected_s
+from phyla.records import AttemptState, GroupState, JobKind, JobState, StudyState, TrialRecord
+from phyla.settings import system_clock
 from phyla.study.progress import NEWEST, Failures, Throttle
+from phyla.words import duration
 
 if TYPE_CHECKING:
+    from phyla.launchers import Term
     from phyla.store import Reader, Store
 
 LOG = logging.getLogger("phyla")
@@ -32,7 +35,7 @@ EVERY_S = 1.0
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that is probably wrong: `source`, `parameter`, `checkpoint`, `code` or `scores`."""
+    """Something that is probably wrong: `source`, `parameter`, `steps`, `checkpoint`, `code` or `scores`."""
 
     kind: str
     text: str
@@ -50,8 +53,8 @@ def findings(reader: "Reader") -> Iterator[Finding]:
             kind="code",
             text=f"{code['name']}{where} changed since this study began on {date(study.created_at)}; "
             "earlier trials were trained by the old code. To train all of it by the new code, run it with "
-            f"overwrite=True (on the command line: --overwrite {study.name}), which deletes what is stored, or "
-            "under another name",
+            f"--overwrite {study.name} (in Python: overwrite=True), which deletes what is stored, or under "
+            "another name",
         )
     first = [trial for trial in reader.trials(after=0, limit=LOOKED_AT) if trial.state is JobState.COMPLETED]
     seen = {trial.id: trial for trial in (*first, *reader.last_completed(LOOKED_AT))}
@@ -85,6 +88,15 @@ def findings(reader: "Reader") -> Iterator[Finding]:
             f"trial.params[{name!r}], or leave it out of the space",
             about=name,
         )
+    for trial, its in [(trial, its) for trial, its in noticed if "steps" in its][:1]:
+        first, last = its["steps"]
+        names = "{start_step} to {end_step}" if command else "trial.start_step to trial.end_step"
+        yield Finding(
+            kind="steps",
+            text=f"trial {trial.id} trained from step {trial.start_step} to step {trial.end_step}, and reported "
+            f"steps from {first} to {last}. A step is the age of the weights, by which trials are compared: count "
+            f"from {names}, not from 0 in each trial",
+        )
     trained = [trial for trial in trials if trial.parent_checkpoint not in (None, trial.checkpoint)]
     # Single ones may be equal to their parents, as where training has converged.
     if trained and all(_same_bytes(reader, trial) for trial in trained):
@@ -102,7 +114,7 @@ def findings(reader: "Reader") -> Iterator[Finding]:
         yield Finding(
             kind="scores",
             text=f"no trial has a finite score: the scores of all {reader.counts().get('completed', 0)} completed "
-            f"trials are {kinds}. Nothing could be selected. Look at what train() reports",
+            f"trials are {kinds}. Nothing could be selected. Look at what training reports",
         )
 
 
@@ -202,15 +214,45 @@ def date(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
+def in_vain(reader: "Reader", term: "Term") -> str | None:
+    """Return why repeating a run that its time limit ended achieves nothing; None where it may."""
+    study, trials, completed = reader.study(), reader.unfinished(), reader.last_completed(RECENT)
+    ahead_s = reader.now() - system_clock()  # of our clock
+    saved = filter(None, (reader.checkpoint(trial.progress or "") for trial in trials))
+    evaluated = reader.eval_jobs() if study.config.get("suites") else ()
+    attempts = [one for trial in trials for one in reader.attempts(trial.id)]
+    here = [one for one in attempts if one.claimed_at >= term.began_at + ahead_s]
+    cut = [at - one.claimed_at for one in here if (at := one.ended_at or 0.0) >= term.stops_at + ahead_s]
+    ended = [*(one.ended_at for one in completed), *(one.ended_at for one in evaluated)]
+    times = [one.created_at for one in saved] + [at or 0.0 for at in ended]
+    useful = any(at >= term.began_at + ahead_s for at in times)
+    # What failed is given up some day, and what was given back before the end has had time.
+    if useful or not trials or (here and not cut) or any(one.state is AttemptState.FAILED for one in here):
+        return None
+    longest_s, expected = max(cut, default=0.0), expected_s(trials[0], completed)
+    takes = (
+        f"more than the {duration(longest_s)} that it had" if expected is None else f"about {duration(expected)}"
+    )
+    save = "training calls trial.save_progress() when trial.should_save"
+    if isinstance(study.config.get("train"), Mapping):
+        save = 'the command completes {save_to}, then appends {"step": 25, "saved": true} to {metrics}'
+    return (
+        f"nothing can be completed within the time limit of {duration(term.limit_s)}: a trial takes {takes}, this "
+        "run completed none and saved no progress, and so would the next one. Raise the limit (time_limit_s, "
+        "--time-limit), make trials shorter (steps_per_trial), or save progress, as often as --save-every says: "
+        f"{save}"
+    )
+
+
 def say_nothing_to_do(reader: "Reader") -> None:
     """Say that a study is complete already, since when, and how to go on."""
     name, completed = reader.study().name, reader.counts().get("completed", 0)
     ended = max((trial.ended_at or 0.0 for trial in reader.last_completed(1)), default=0.0)
     since = f": its {completed} trials were completed on {date(ended)}" if completed else ""
     LOG.warning(
-        "nothing to do: study %r is complete%s. To train longer, raise total_steps, call study.change() (on the "
-        "command line: phyla change FILE.py), and run it again. To start anew, which deletes what is stored, run "
-        "it with overwrite=True (on the command line: --overwrite %s); to keep it, give the study another name",
+        "nothing to do: study %r is complete%s. To train longer, raise total_steps in the file, then: phyla "
+        "change FILE (in Python: study.change()), and run it again. To start anew, which deletes what is stored, "
+        "run it with --overwrite %s (in Python: overwrite=True); to keep it, give the study another name",
         name,
         since,
         name,

@@ -118,7 +118,7 @@ class Maintenance:
         if state is StudyState.COMPLETED:
             raise StateError(
                 f"study {self._study.name!r} is completed: every member has spent its steps. Raise total_steps "
-                "in the study file, then: phyla change FILE.py"
+                "in the study file, then: phyla change FILE"
             )
         if state is StudyState.RUNNING:
             return False
@@ -142,7 +142,7 @@ class Maintenance:
         if study.state is StudyState.COMPLETED:
             raise StateError(
                 f"study {study.name!r} is completed: no member has anything left to train. Raise total_steps and "
-                "population_size in the study file, then: phyla change FILE.py"
+                "population_size in the study file, then: phyla change FILE"
             )
         check_integer("population_size", population_size)
         before = int(strategy["population_size"])
@@ -152,7 +152,7 @@ class Maintenance:
             config, rules = resized(study.config, population_size)
         except NotImportable as error:
             raise NotImportable(
-                f"{error}: write population_size={population_size} into it, then run: phyla change FILE.py"
+                f"{error}: write population_size={population_size} into it, then run: phyla change FILE"
             ) from error
         controller = controller_of(self._store, study.id, rules)
         changes = {"strategy.population_size": (before, population_size)}

@@ -135,12 +135,12 @@ def join_study(study: "Study", *, portable: bool) -> LocalClient:
                 f"study {study.name!r} in {store.url} is not the one that the study file defines:\n"
                 f"{_listed(changed)}\n"
                 "A worker changes nothing: use the file that the study is run with, or give the study these "
-                "settings with: phyla change FILE.py"
+                "settings with: phyla change FILE"
             )
         if record.state in (StudyState.STOPPED, StudyState.FAILED):
             raise StateError(
                 f"study {study.name!r} is {record.state}: {record.message}. Let it go on first with: "
-                f"phyla run FILE.py, or phyla change {study.name}"
+                f"phyla run FILE, or phyla change {study.name}"
             )
     except (StudyChanged, StateError):
         store.close()
@@ -219,7 +219,7 @@ def reconcile(
     if changed and newcomers is None:
         raise StudyChanged(
             f"study {study.name!r} exists in {store.url} with other settings:\n{_listed(changed)}\n"
-            "To give it these settings, run first: phyla change FILE.py (in Python: study.change()). To keep it "
+            "To give it these settings, run first: phyla change FILE (in Python: study.change()). To keep it "
             "as it is, restore its settings, or give this study another name."
         )
     stored: Any = record.config

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from phyla import settings
+from phyla.checkpoints import RemotePlace, place_of
 from phyla.errors import ConfigurationError, StateError, StudyNotFound
 from phyla.records import StudyRecord, StudyState
 from phyla.store.sqlite_url import PREFIX, read_sqlite_url, sqlite_url
@@ -17,9 +18,9 @@ NAME = re.compile(r"\w[\w.-]{0,99}")
 """What studies of every kind may be called."""
 
 
-def shown(path: Path) -> str:
-    """Return a path as text that says so if there is nothing."""
-    return str(path) if path.exists() else f"{path} (not found on this machine)"
+def shown(path: Path | RemotePlace) -> str:
+    """Return a path as text that says so if there is nothing; nobody looks at an object store for it."""
+    return str(path) if isinstance(path, RemotePlace) or path.exists() else f"{path} (not found on this machine)"
 
 
 def entries(folder: Path) -> list[Path]:
@@ -34,7 +35,7 @@ class Places:
 
     home: Path
     storage: str
-    checkpoint_root: Path  # Of all studies' checkpoints.
+    checkpoint_root: Path | RemotePlace  # Of all studies' checkpoints.
 
     @staticmethod
     def of(
@@ -43,11 +44,13 @@ class Places:
         """Fill in what was not given: the environment's, else everything under `.phyla`."""
         root = (Path(home) if home is not None else settings.home()).expanduser().absolute()
         url = storage or (None if home is not None else settings.storage()) or sqlite_url(root / "phyla.db")
-        kept = Path(checkpoints).expanduser().absolute() if checkpoints else root / "checkpoints"
+        kept = place_of(checkpoints or root / "checkpoints", root)
+        if isinstance(kept, Path):
+            kept = kept.expanduser().absolute()
         return Places(home=root, storage=url, checkpoint_root=kept)
 
-    def checkpoints(self, study: str) -> Path:
-        """Return the directory of one study's checkpoints."""
+    def checkpoints(self, study: str) -> Path | RemotePlace:
+        """Return where one study's checkpoints are."""
         return self.checkpoint_root / study
 
     def work(self, study: str) -> Path:
@@ -79,6 +82,11 @@ class Places:
         return self.home / "watch" / f"{study}.lock"
 
     @property
+    def pools(self) -> Path:
+        """Directory of the pools of workers."""
+        return self.home / "pools"
+
+    @property
     def locks(self) -> Path | None:
         """Directory of the locks of launches; None where no other process can see the store."""
         return None if self.storage == "memory://" else self.home / "locks"
@@ -103,7 +111,7 @@ def open_existing(what: str, places: Places) -> "Store":
     if store is None:
         raise StudyNotFound(
             f"there is no {what}: {places.sqlite_file} does not exist; run the study first, or say where it is "
-            "with home= or storage= (on the command line: --home, --storage)"
+            "with --home or --storage (in Python: home=, storage=)"
         )
     return store
 

@@ -3,8 +3,9 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import cycle, islice, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from phyla.machine import ALL
@@ -13,6 +14,7 @@ from phyla.records import (
     Attempt,
     AttemptState,
     Checkpoint,
+    JobState,
     JsonObject,
     Member,
     MemberState,
@@ -55,6 +57,23 @@ class Progress:
     # Seconds for which nobody has renewed a lease, or begun or ended a trial, where a study is running and no
     # lease is left; None otherwise.
     silent_s: float | None = None
+    given_back: tuple[Attempt, ...] = ()  # attempts at queued trials that went back to the queue, oldest first
+    gone: Mapping[int, float] = field(default_factory=dict)  # trials of lost workers, and when leases end
+
+    def doing(self, member: Member) -> str:
+        """Return what a member is doing, one of those whose trials are known."""
+        trial = self.trials.get(member.index)
+        if member.retired:
+            return "retired"
+        if member.state is not MemberState.RUNNING or trial is None:
+            return member.state
+        if trial.state is not JobState.RUNNING:
+            return "queued"
+        if trial.id not in self.gone:
+            return "running"
+        ends_at = self.gone[trial.id]
+        until = f", until {time.strftime('%H:%M:%S', time.localtime(ends_at))}" if ends_at > self.now else ""
+        return f"held by a worker that is gone{until}"
 
     @property
     def best(self) -> TrialRecord | None:
@@ -90,8 +109,12 @@ class Progress:
         return sum(not member.retired for member in self.members)
 
 
-def look(reader: "Reader", choose: Callable[[Sequence[Member]], Iterable[Member]]) -> Progress:
-    """Read how far a study is; see `Results.progress`."""
+def look(
+    reader: "Reader", choose: Callable[[Sequence[Member]], Iterable[Member]], locks: Path | None = None
+) -> Progress:
+    """Read how far a study is; see `Results.progress`. The folder of locks tells which workers are gone."""
+    from phyla.worker import dead_launches, launch_of
+
     study = reader.study()
     aim = Aim.from_config(study.config)
     members = tuple(reader.members())
@@ -110,10 +133,17 @@ def look(reader: "Reader", choose: Callable[[Sequence[Member]], Iterable[Member]
         # Those before a change of their length were as long as they were.
         done = sum(member.generation - member.joined_generation for member in members)
         planned = None if None in left else done + sum(filter(None, left))
+    queued = [one for one in reader.unfinished() if one.state is JobState.PENDING and one.token > one.failures]
+    back = [one for trial in queued for one in reader.attempts(trial.id) if one.state is AttemptState.RELEASED]
+    dead = dead_launches(locks, {launch_of(attempt.worker) for attempt in held})
+    lost = [attempt for attempt in held if launch_of(attempt.worker) in dead or attempt.expires_at < now]
     silent = None
     if study.state is StudyState.RUNNING:
-        leases = [attempt.expires_at for attempt in held]
-        silent = silent_s(leases, now, lease_s(study.config), last_activity)
+        leases, length_s = [attempt.expires_at for attempt in held], lease_s(study.config)
+        silent = silent_s(leases, now, length_s, last_activity)
+        if dead and len(lost) == len(held):
+            # Their processes are known to be gone.
+            silent = now - max(leases) + length_s
     return Progress(
         study=study,
         now=now,
@@ -128,6 +158,8 @@ def look(reader: "Reader", choose: Callable[[Sequence[Member]], Iterable[Member]
         last_activity=last_activity,
         damaged=tuple(reader.damaged_checkpoints()),
         silent_s=silent,
+        given_back=tuple(sorted(back, key=lambda one: one.ended_at or 0.0)),
+        gone={attempt.job: attempt.expires_at for attempt in lost},
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from phyla import plugins
 from phyla.arguments import check_integer
+from phyla.checkpoints import local_copy
 from phyla.controller import from_config, known_to
 from phyla.errors import ConfigurationError, NotImportable, StudyChanged, StudyNotFound
 from phyla.lineage import Lineage
@@ -212,7 +213,7 @@ def prepare(
     """
     store, record = find_study(study, places)
     how_to_give = (
-        f"name the study file with --file FILE.py, as in: phyla replay {shlex.quote(study)} --file FILE.py "
+        f"name the study file with --file FILE, as in: phyla replay {shlex.quote(study)} --file FILE "
         "(in Python: phyla.replay(study), with the Study, or train=function)"
     )
     try:
@@ -233,7 +234,7 @@ def prepare(
         if start is None:
             raise ConfigurationError(
                 f"study {study!r} does not keep the checkpoint of trial {last.id} any more; go on from the best "
-                f"one, or train it again first: phyla replay {study} --file FILE.py --trial {last.id}"
+                f"one, or train it again first: phyla replay {study} --file FILE --trial {last.id}"
             )
         usual = getattr(rules.strategy, "steps_per_trial", None) or last.end_step - last.start_step
         schedule, per_trial, fitness = [(0, dict(last.params))], min(usual, steps), rules.strategy.fitness
@@ -313,7 +314,7 @@ class _Found:
         row = self.rows.get(trial.checkpoint or "")
         if row is None or row.state is not CheckpointState.LIVE:
             return None
-        path = self.places.checkpoints(self.name) / row.name
+        path = local_copy(self.places.checkpoints(self.name) / row.name, row.digest)
         return StartFrom(path, step=row.step, index=trial.checkpoint_index, digest=row.digest)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
+from phyla.checkpoints import RemotePlace, is_there, local_copy
 from phyla.errors import StudyNotFound
 from phyla.records import (
     Aim,
@@ -51,11 +52,26 @@ class BestCheckpoint:
     """The checkpoint of the best trial."""
 
     name: str
-    path: Path  # its directory; read-only
+    location: Path | RemotePlace  # where it is
     step: int  # age of the weights
     digest: str  # identity of its content
     size_bytes: int  # bytes of its files together
     index: int  # place within it, when it holds several models
+
+    @property
+    def path(self) -> Path:
+        """Its directory, which is read-only; of one on an object store a verified copy, downloaded if need be."""
+        return local_copy(self.location, self.digest)
+
+    @property
+    def where(self) -> str:
+        """Its directory, or its URL, as text."""
+        return str(self.location)
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing is there; of an object store that is out of reach it is not known."""
+        return not is_there(self.location)
 
 
 @final
@@ -164,7 +180,7 @@ class Results:
                     continue
                 checkpoint = BestCheckpoint(
                     name=row.name,
-                    path=self.places.checkpoints(self.name) / row.name,
+                    location=self.places.checkpoints(self.name) / row.name,
                     step=row.step,
                     digest=row.digest,
                     size_bytes=row.size_bytes,
@@ -234,7 +250,7 @@ class Results:
         self, choose: Callable[[Sequence[Member]], Iterable[Member]] = lambda members: members
     ) -> Progress:
         """Return how far the study is, with the trials of all members, or of those that `choose` returns."""
-        return self._read(lambda reader: look(reader, choose))
+        return self._read(lambda reader: look(reader, choose, self.places.locks))
 
     def failures(self, since: float) -> Callable[[], list[Attempt]]:
         """Return a function that tells, at each call, the attempts that failed since `since` and the last call."""

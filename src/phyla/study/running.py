@@ -1,4 +1,4 @@
-"""Running studies until they end, in this process or in worker processes; asking for trials, and telling."""
+"""Running studies until they end, in this process or in worker processes."""
 
 import contextlib
 import signal
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 from phyla import plugins, settings
 from phyla.arguments import check_integer
@@ -16,21 +16,23 @@ from phyla.errors import (
     CheckpointsAbsent,
     CheckpointStorageFailed,
     ConfigurationError,
-    LeaseLost,
-    NoFitness,
+    LauncherFailed,
     Preempted,
-    StoreError,
+    StateError,
     StudyChanged,
     StudyFailed,
+    TimeTooShort,
 )
-from phyla.launchers import Gpus, Term, WorkerSpec, get_launcher, gpu_environments, visible_gpus
-from phyla.launchers.launcher import PERSON, seen_gpus
+from phyla.launchers import Gpus, Pool, Term, WorkerSpec, gpu_environments, visible_gpus
+from phyla.launchers.pools import PoolRun
 from phyla.launchers.process import population_worker
-from phyla.machine import Claimed, Ended, Failure, NoTime, NoWork, Outdated
-from phyla.records import MemberState, StudyState
+from phyla.launchers.spec import PERSON, seen_gpus
+from phyla.launchers.supervisor import Supervisor
+from phyla.machine import NoTime, Outdated
+from phyla.records import StudyState
 from phyla.store import hold_on
 from phyla.study.checked import checked_kinds, checked_seconds
-from phyla.study.findings import say_nothing_to_do
+from phyla.study.findings import in_vain, say_nothing_to_do
 from phyla.study.maintenance import others_at_work, remove_outputs, take_back, verify_best
 from phyla.study.opening import claim
 from phyla.study.places import Places
@@ -38,7 +40,7 @@ from phyla.study.progress import Failures
 from phyla.study.provenance import noted
 from phyla.study.results import Results
 from phyla.study.tracking import environment, follow
-from phyla.worker import Command, Launch, Session, Stopwatch, Trial, Worker, session_of, unusable_start
+from phyla.worker import Command, Launch, Worker
 
 if TYPE_CHECKING:
     from phyla.integrations.trackers import Tracker
@@ -57,6 +59,7 @@ class Crew:
     evaluators: int = 0
     kinds: Sequence[str] = ("evaluate",)
     gpus_per_worker: Gpus
+    placed: Pool | None = None  # Workers that a launcher places, instead of processes of this one.
     gpus: Sequence[str] | None = None
     eval_gpus: Sequence[str] | None = None
     stall_timeout_s: float | None = None
@@ -70,6 +73,8 @@ class Crew:
     @cached_property
     def environments(self) -> Sequence[Mapping[str, str]]:
         """Environment variables of each worker process; those of the evaluators come last."""
+        if self.placed is not None:
+            return ()
         each, evaluating = self.gpus_per_worker, self.eval_gpus
         if evaluating is None:
             return gpu_environments(self.workers + self.evaluators, each, self.gpus)
@@ -104,7 +109,7 @@ class Crew:
         if places.storage == "memory://":
             raise ConfigurationError(
                 "storage='memory://' exists in this process only, where worker processes cannot see it; "
-                "run with workers=0, or leave storage= out"
+                "run with --workers 0 (in Python: workers=0), or in another storage"
             )
 
     def check_study(self, study: "Study") -> None:
@@ -112,7 +117,10 @@ class Crew:
         if plugins.reading_study_file():
             raise plugins.StudyFileRead
         if study.train is None:
-            raise ConfigurationError("Study(train=...) is needed to run; without it use ask() and tell()")
+            raise ConfigurationError(
+                "Study(train=...) is needed to run; a script with a loop of its own (phyla.attach, study.ask) is "
+                "started with: python FILE"
+            )
         if isinstance(study.train, Command) and "train" in self.kinds:
             study.train.check_program()
         self.check(study.places)
@@ -139,6 +147,7 @@ def work(
     launch: Launch,
     logs: Path,
     lease_s: float,
+    progress: Callable[[], int] = lambda: 0,
     on_tick: Callable[[], None],
 ) -> bool:
     """Work on studies of any kind until they end; return False when a person interrupted it.
@@ -149,6 +158,16 @@ def work(
     """
     hold_on(client.store)
     term = crew.term
+    if crew.placed is not None:
+        return PoolRun(
+            client=client,
+            pool=crew.placed,
+            term=term,
+            progress=progress,
+            on_loss=partial(take_back, client, launch),
+            on_tick=on_tick,
+            on_interrupt=crew.on_interrupt,
+        ).run()
     spec = replace(spec, stop_signal=term.stop_signal)
     if term.limit_s is not None:
         spec = replace(spec, stops_at=term.stops_at, run_s=term.limit_s)
@@ -162,7 +181,7 @@ def work(
             )
             for index, each in enumerate(crew.environments)
         ]
-        launcher = get_launcher()(
+        supervisor = Supervisor(
             client,
             specs,
             launch=launch,
@@ -175,19 +194,21 @@ def work(
             on_tick=on_tick,
             on_interrupt=crew.on_interrupt,
         )
-        return launcher.run()
+        return supervisor.run()
     here = make(replace(spec, gpus=(0, len(crew.pool)), name=launch.worker_name(), log=str(logs / "worker-0.log")))
     stopped_by: list[str] = []
 
     def stop(why: str) -> None:
+        crew.on_interrupt()
         stopped_by.append(why)
         here.stop()
 
     def interrupt(number: int, frame: object) -> None:
-        if not stopped_by or number == signal.SIGINT:
-            crew.on_interrupt()
-            if stopped_by:
+        if stopped_by:
+            if number == signal.SIGINT:
+                crew.on_interrupt()
                 raise KeyboardInterrupt
+            return
         stop(PERSON if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}")
 
     main = threading.current_thread() is threading.main_thread()
@@ -240,7 +261,14 @@ def run_study(study: "Study", client: LocalClient, crew: Crew) -> Results:
             client.recover()
             if results.state is StudyState.COMPLETED:
                 verify_best(client)
-        except (CheckpointsAbsent, CheckpointStorageFailed) as error:
+        except (
+            CheckpointsAbsent,
+            CheckpointStorageFailed,
+            ConfigurationError,
+            LauncherFailed,
+            StateError,
+            TimeTooShort,
+        ) as error:
             _stop(client, launch, str(error))
             raise
         except Preempted as error:
@@ -296,7 +324,22 @@ def _train(
         environment=tracking or {},
     )
     here = partial(population_worker, client, study.rules, study.train, study.setup, renew_s=lease_s / 3)
-    return work(client, crew, spec, here, launch=launch, logs=places.logs(name), lease_s=lease_s, on_tick=tick)
+
+    def done() -> int:
+        return results.counts().get("completed", 0) + len(results.evaluating())
+
+    where = places.logs(name)
+    try:
+        return work(
+            client, crew, spec, here, launch=launch, logs=where, lease_s=lease_s, progress=done, on_tick=tick
+        )
+    except Preempted as error:
+        if "train" in crew.kinds and str(error) in (crew.term.over(wholly=True), crew.term.over(wholly=False)):
+            with client.store.reader(client.record.id) as reader:
+                why = in_vain(reader, crew.term)
+            if why is not None:
+                raise TimeTooShort(why) from None
+        raise
 
 
 def _stop(client: LocalClient, launch: Launch, why: str) -> None:
@@ -310,122 +353,3 @@ def _clean_outputs(study: "Study", client: LocalClient) -> None:
         # What cannot be removed now is removed after the next run.
         with client.store.reader(client.record.id) as reader, contextlib.suppress(OSError):
             remove_outputs(reader, study.places.outputs(study.name))
-
-
-# Ask and tell
-
-
-def asker(study: "Study", client: LocalClient) -> str:
-    """Return the name under which this process asks."""
-    if study.launch is None:
-        study.launch = Launch(study.places.locks, client.store.url, [study.name])
-        take_back(client, study.launch)
-    return study.launch.worker_name()
-
-
-def ask(study: "Study", client: LocalClient, count: int, whole: bool) -> list[Trial]:
-    """Claim up to `count` trials whose checkpoints can be used, or with `whole` as many; see `Study.ask`."""
-    worker = asker(study, client)
-    client.repository.check_owner()
-    trials: list[Trial] = []
-    rest: NoWork | None = None
-    # The seconds of trials that are trained together are counted once.
-    watch = Stopwatch()
-    while rest is None and len(trials) < count:
-        _, claimed, rest = client.exchange((), worker, count - len(trials), whole=whole)
-        records = [each.trial for each in claimed if isinstance(each, Claimed)]
-        for place, record in enumerate(records):
-            try:
-                unusable = unusable_start(record, client, client.repository)
-            except (CheckpointStorageFailed, CheckpointsAbsent):
-                for other in records[place:]:
-                    client.release(other.id, other.token)
-                raise
-            if unusable is not None:
-                with contextlib.suppress(LeaseLost):
-                    client.fail(unusable)
-                continue
-            session = Session(
-                record,
-                client,
-                client.repository,
-                metrics=study.rules.reported_metrics,
-                work_root=study.places.work(study.name),
-                clock=settings.system_clock,
-                watch=watch,
-            )
-            trials.append(session.trial)
-    if whole and len(trials) < count:
-        for trial in trials:
-            client.release(trial.id, trial.token)
-        trials = []
-    if not trials and isinstance(rest, Outdated):
-        raise StudyChanged(rest.why)
-    if not trials and isinstance(rest, Ended) and rest.state is StudyState.FAILED:
-        raise StudyFailed(rest.message or f"study {study.name!r} has failed")
-    return trials
-
-
-def tell(
-    study: "Study",
-    client: LocalClient,
-    trials: Sequence[Trial],
-    metrics: Sequence[Mapping[str, Any]],
-    checkpoint: Trial | None,
-) -> None:
-    """Complete trials, in one transaction; see `Study.tell`."""
-    worker = asker(study, client)
-    for trial, values in zip(trials, metrics, strict=False):
-        trial.report(values)
-    sessions = [session_of(trial) for trial in trials]
-    for session in sessions:
-        if session.unreported:
-            raise NoFitness(session.missing(f"tell(): trial {session.id} never reported", "or pass metrics="))
-    if checkpoint is not None and (not trials or checkpoint is not trials[0]):
-        raise ConfigurationError("tell(checkpoint=...): pass the first of the trials, which holds it")
-    shared = session_of(checkpoint).commit() if checkpoint is not None else None
-    completions = [
-        session.completion(shared, index) if shared is not None else session.completion(session.commit())
-        for index, session in enumerate(sessions)
-    ]
-    # Trained together, they took equal parts of the time.
-    phases = {phase for each in completions for phase in each.timings or ()}
-    spent = {phase: sum((each.timings or {}).get(phase, 0.0) for each in completions) for phase in phases}
-    shares = {phase: seconds / len(completions) for phase, seconds in spent.items()}
-    completions = [replace(each, timings=shares) for each in completions]
-    try:
-        answers, _, _ = client.exchange(completions, worker, 0)
-    except StoreError:
-        for session, completion in zip(sessions, completions, strict=True):
-            session.give_back(completion.reports)
-        raise
-    # The trials count already; if this fails, the next ask ends the study.
-    with contextlib.suppress(StoreError):
-        if finished(client):
-            # Asking, and getting nothing, ends a study whose members are all done.
-            client.exchange((), worker, 1)
-    study.lookout.look_at_metrics(client.store, client.record.id, at_once=True)
-    for answer in answers:
-        if isinstance(answer, LeaseLost):
-            raise answer
-
-
-def tell_failed(client: LocalClient, trials: Sequence[Trial], error: str) -> None:
-    """Fail trials; they are tried again or given up."""
-    lost: LeaseLost | None = None
-    for session in map(session_of, trials):
-        session.discard()
-        try:
-            client.fail(Failure(job=session.id, token=session.trial.token, error=error, timings=session.timings()))
-        except LeaseLost as gone:
-            lost = gone
-    if lost is not None:
-        raise lost
-
-
-def finished(client: LocalClient) -> bool:
-    """Return whether a study takes no more work: it ended, or every member is done."""
-    with client.store.reader(client.record.id) as reader:
-        return reader.study().state is not StudyState.RUNNING or all(
-            member.state is MemberState.DONE for member in reader.members()
-        )

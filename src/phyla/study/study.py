@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
 
+from phyla import plugins
 from phyla.arguments import suggest_arguments
 from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from phyla.client import LocalClient
     from phyla.evaluation import Suite
     from phyla.integrations.trackers import Tracker
-    from phyla.launchers import Gpus
+    from phyla.launchers import Gpus, Pool
     from phyla.worker import Launch, Trial, WorkerContext
 
 LEASE_S = 60.0
@@ -45,7 +46,7 @@ class Study:
         seed: root of all randomness.
         home: directory for everything; by default `.phyla`, or what `PHYLA_HOME` says.
         storage: URL of the store, such as `postgresql://user@host/db`; by default SQLite in the home.
-        checkpoints: directory for checkpoints; by default in the home.
+        checkpoints: directory for checkpoints, or a URL such as `s3://bucket/prefix`; by default in the home.
         suites: what is evaluated on every checkpoint; with `FromSuite` one of them gives the fitness.
         stopping: a rule, or several, that may stop a running trial early, such as `MedianStopping(min_steps=100)`.
         start_from: checkpoints that exist, as paths or `StartFrom(path, ...)`, at most one per member: member i
@@ -151,6 +152,7 @@ class Study:
         save_every_s: float | None = None,
         overwrite: bool = False,
         trackers: "Sequence[str | Tracker]" = (),
+        pool: "Pool | None" = None,
         on_progress: Callable[[Results], None] | None = None,
         on_interrupt: Callable[[], None] = lambda: None,
     ) -> Results:
@@ -174,6 +176,7 @@ class Study:
             overwrite: delete what is stored of this study, its trials and its checkpoints, and start anew.
             trackers: where to log metrics, hyperparameters, lineage and evaluations: `tensorboard`, `wandb` or
                 `mlflow`, perhaps with a place as in `tensorboard=DIR`, `wandb=PROJECT`, `mlflow=URI`.
+            pool: workers that a launcher places, instead of processes of this one; see `phyla.launchers.Pool`.
             on_progress: called many times a second in this process; with `workers=0` between trials.
             on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
 
@@ -182,7 +185,9 @@ class Study:
             StudyChanged: the study has other settings, or was given others meanwhile; see `change`.
             NotImportable: worker processes could not find `train`; the message shows the way out.
             StateError: it is to be overwritten while others are at work on it; nothing was deleted.
-            StudyFailed: the study stopped itself; the message says what to do.
+            LauncherFailed: what runs the workers of the pool failed, or cannot be reached.
+            StudyFailed: the study stopped itself; the message says what to do. `phyla.errors.TimeTooShort`, which
+                is one: no trial fits into `time_limit_s`, and none saved its progress.
             CheckpointsAbsent: the directory of its checkpoints is not there, or is not its own.
             KeyboardInterrupt: a person stopped it; run it again to resume. `phyla.errors.Preempted`, which is one,
                 where SIGTERM, `stop_signal` or the end of its time did.
@@ -194,6 +199,7 @@ class Study:
 
         crew = Crew(
             workers=workers,
+            placed=pool,
             evaluators=evaluators or len(eval_gpus or ()),
             kinds=tuple(kinds) if eval_gpus is None else ("train",),
             gpus_per_worker=gpus_per_worker,
@@ -207,7 +213,8 @@ class Study:
             on_interrupt=on_interrupt,
         )
         crew.check_study(self)
-        check_tasks(self.rules.suites if "evaluate" in kinds or evaluators else (), crew.pool)
+        if pool is None:
+            check_tasks(self.rules.suites if "evaluate" in kinds or evaluators else (), crew.pool)
         self._set_lease(lease_s)
         if overwrite:
             self.config(portable=bool(workers))  # Raises before anything is deleted.
@@ -318,10 +325,10 @@ class Study:
             CheckpointStorageFailed: a checkpoint that a trial starts from cannot be read now.
             StoreError: the database failed.
         """
-        from phyla.study import running
+        from phyla.study import asking
 
         self._set_lease(lease_s)
-        trials = running.ask(self, self._open(), count or 1, whole)
+        trials = asking.ask(self, self._open(), count or 1, whole)
         if count is not None:
             return trials
         return trials[0] if trials else None
@@ -355,30 +362,30 @@ class Study:
             NoFitness: the objective was never reported.
             StoreError: the database failed; nothing counts yet, tell it again.
         """
-        from phyla.study import running
+        from phyla.study import asking
 
         many = list(trials) if isinstance(trials, Sequence) else [trials]
         each = [metrics] if isinstance(metrics, Mapping) else metrics
         if each is not None and len(each) != len(many):
             raise ConfigurationError(f"tell(): {len(many)} trials, but {len(each)} mappings of metrics")
         if error is not None:
-            running.tell_failed(self._open(), many, error)
+            asking.tell_failed(self._open(), many, error)
         else:
-            running.tell(self, self._open(), many, each or (), checkpoint)
+            asking.tell(self, self._open(), many, each or (), checkpoint)
 
     def renew(self) -> None:
         """Renew the leases of the trials that this process asked for."""
-        from phyla.study import running
+        from phyla.study import asking
 
         client = self._open()
-        client.renew(running.asker(self, client))
+        client.renew(asking.asker(self, client))
 
     @property
     def finished(self) -> bool:
         """Whether the study takes no more work: it ended, or every member is done."""
-        from phyla.study import running
+        from phyla.study import asking
 
-        return running.finished(self._open())
+        return asking.finished(self._open())
 
     def results(self) -> Results:
         """Return what the study has found so far."""
@@ -396,6 +403,8 @@ class Study:
         """Open it to look, to ask, to run here, or (`portable`) for worker processes that import its functions."""
         from phyla.study.opening import open_study
 
+        if works and plugins.reading_study_file():
+            raise plugins.OwnLoop
         wanted = works + portable
         if self._client is None or wanted > self._opened_for:
             store = None if self._client is None else self._client.store

@@ -16,6 +16,7 @@ from phyla.evaluation.policy import Skip, decide
 from phyla.records import Checkpoint, CheckpointState, GroupState, StudyRecord, shown
 from phyla.study.files import chosen_suites
 from phyla.study.places import NAME, Places, names_in, open_if_there
+from phyla.words import masked
 
 if TYPE_CHECKING:
     from phyla.store import Reader, Store
@@ -74,6 +75,11 @@ def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: s
 
 
 def _target(store: "Store", path: str | Path, name: str | None) -> Target:
+    if "://" in str(path):
+        raise ConfigurationError(
+            f"{shown(masked(str(path)))} cannot be watched: phyla watch follows directories. Copy it into one "
+            "from time to time (aws s3 sync), or mount it, and watch that"
+        )
     study = None if isinstance(path, Path) or Path(path).is_dir() else store.find_study(path)
     if study is not None and not study.watched:
         if name == study.name:

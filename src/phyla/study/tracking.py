@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from phyla import file_locks
 from phyla.errors import ConfigurationError
-from phyla.integrations.tensorboard import named
+from phyla.integrations.tensorboard import tag
 from phyla.integrations.trackers import Row, TrackedStudy, Tracker, Value, made
 from phyla.records import GroupState, JobKind, JobState, JsonObject, Report, StudyRecord, TrialRecord
 from phyla.strategies import describe
@@ -159,7 +159,7 @@ class Feed:
                     points = [] if group.replicate else list(self._evaluations.points_of(group, member))
                     if points:
                         at = max(point.evaluated_at for point in points)
-                        values = dict(map(named, points))
+                        values = {tag(point): point.value for point in points}
                         rows.append(Row(member=member, progress=progress, at=at, values=values))
                 if all_ended:
                     self._groups_after = group.id

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phyla import plugins, settings
+from phyla.checkpoints import place_of
 from phyla.errors import ConfigurationError, NotImportable, RunChanged, StoreBusy
 from phyla.evaluation import Suite
 from phyla.records import EvalEvent, JsonObject, StudyKind, StudyState
@@ -166,7 +167,7 @@ def watch(
                     sightings, root, scanner(), run=record, snapshots=held, best=best, following=how
                 )
             else:
-                kept = Path(stored["checkpoints"])
+                kept = place_of(stored["checkpoints"], places.home)
                 watcher = StudyWatcher(sightings, store, record.source, checkpoints=kept, best=best, once=how.once)
             watchers.append(watcher)
         follow = WatchThread(watchers, poll_s=poll_s)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import final
 
+from phyla.checkpoints import RemotePlace
 from phyla.controller import Sightings
 from phyla.records import Checkpoint, CheckpointKind, JobKind, JobState, StudyState
 from phyla.store import Reader, Store
@@ -31,7 +32,7 @@ class StudyWatcher:
         store: Store,
         study: int,
         *,
-        checkpoints: Path,
+        checkpoints: Path | RemotePlace,
         best: Path,
         once: bool = False,
     ) -> None:
@@ -100,6 +101,9 @@ class StudyWatcher:
         return sorted(new, key=lambda one: one.written_at), after
 
     def tend(self) -> None:
-        """Let `best` links lead to the best checkpoints."""
+        """Let `best` links lead to the best checkpoints; to what is on an object store there are none."""
+        if not isinstance(self._checkpoints, Path):
+            return
+        root = self._checkpoints
         _, best = self._sink.held()
-        self._best.lead_to({name: self._checkpoints / seen.name for name, seen in best.items()})
+        self._best.lead_to({name: root / seen.name for name, seen in best.items()})

@@ -1,14 +1,17 @@
 """Runs the command of a study for one trial, reads what it reports, and says how it ended."""
 
+import ctypes
 import errno
 import json
+import os
 import re
 import shlex
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import IO, TYPE_CHECKING, Any, final
 
 from phyla import settings
 from phyla.errors import (
@@ -37,6 +40,8 @@ GIVE_BACK = 75
 POLL_S = 0.1
 """How often metrics are read, and requests to stop are looked for; the end of a command is noticed at once."""
 TAIL_BYTES = 1500
+KEPT_BYTES = (8 << 20, 64 << 20)
+"""The beginning and the end of an output that stay on disk, once it is longer than both and as much again."""
 LAST_CHARACTERS = 200
 
 
@@ -129,7 +134,7 @@ class Run:
                 with processes.Process(
                     arguments, output=output, errors=errors, environment=environment, cwd=cwd
                 ) as process:
-                    status = self._follow(process)
+                    status = self._follow(process, (output, errors))
             except processes.CannotStart as error:
                 hint = "; its first line should name an interpreter, such as #!/bin/sh"
                 text = f"{error}{hint if error.errno == errno.ENOEXEC else ''}"
@@ -137,12 +142,13 @@ class Run:
         self.session.watch.enter(Phase.SAVING)
         self._conclude(arguments, status)
 
-    def _follow(self, process: processes.Process) -> int:
+    def _follow(self, process: processes.Process, files: Sequence[IO[bytes]]) -> int:
         """Read what a command reports until it has ended, and ask it to stop if it should; return its status."""
         command, began = self.command, time.monotonic()
         ends_at: float | None = None
         while (status := process.wait(POLL_S)) is None:
             self._read()
+            _drop_middles(files)
             now = time.monotonic()
             self.late = self.late or (command.timeout_s is not None and now - began >= command.timeout_s)
             if ends_at is None and (self.late or self.bad is not None or self.trial.should_stop):
@@ -152,6 +158,7 @@ class Run:
                 process.kill()
         # What died may have left half a line.
         self._read(last=status == 0)
+        _drop_middles(files)
         return status
 
     def _read(self, *, last: bool = False) -> None:
@@ -181,7 +188,7 @@ class Run:
         if step == self.trial.end_step or session.measuring or session.stop_reason is not None:
             # What is complete at the end is the result.
             return
-        if not any(session.checkpoint_dir.iterdir()):
+        if not session.has_saved():
             raise NoCheckpoint("there is nothing in {save_to}; save into that directory first")
         try:
             self.trial.save_progress(step)
@@ -198,16 +205,15 @@ class Run:
             raise self.bad
         if self.late:
             raise self._failed(f"time-out after {self.command.timeout_s:g} s", arguments)
-        saved = session.measuring or any(session.checkpoint_dir.iterdir())
         if self.asked:
-            if status == 0 and saved and self.reached >= trial.end_step:
+            if status == 0 and self.reached >= trial.end_step and session.has_saved():
                 session.reach(trial.end_step)
             return
         if status == GIVE_BACK:
             raise GivenBack(f"exit status {GIVE_BACK}: {self._last_line()}; all output is in {self.errors}")
         if status != 0:
             raise self._failed(processes.how(status), arguments)
-        if not saved:
+        if not session.has_saved():
             raise NoCheckpoint(
                 "the command ended with exit status 0, and left nothing in {save_to}; it has to save into that "
                 f"directory. All output is in {self.errors}"
@@ -228,6 +234,16 @@ class Run:
             if lines:
                 return lines[-1][:LAST_CHARACTERS]
         return "it wrote no output"
+
+
+def _drop_middles(files: Sequence[IO[bytes]]) -> None:
+    """Take the middle of long files off the disk: it reads as zeros then, and nothing moves."""
+    begin, end = KEPT_BYTES
+    for file in files if sys.platform == "linux" else ():
+        found = os.fstat(file.fileno())
+        if found.st_blocks * 512 > begin + 2 * end:
+            at, length = ctypes.c_int64(begin), ctypes.c_int64(found.st_size - end - begin)
+            ctypes.CDLL(None).fallocate(file.fileno(), 3, at, length)  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 
 
 def _tail(path: Path) -> str:

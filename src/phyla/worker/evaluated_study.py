@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, final
 
-from phyla.checkpoints import LocalCheckpoints
+from phyla.checkpoints import Checkpoints
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Suite
 from phyla.records import Checkpoint
@@ -33,11 +33,15 @@ class Sources(Protocol):
 class StudySources:
     """A study's own checkpoints, which are immutable and kept while they are evaluated; see `Sources`."""
 
-    def __init__(self, repository: LocalCheckpoints) -> None:
+    def __init__(self, repository: Checkpoints) -> None:
         self._repository = repository
+        self._read = ""
 
     def path(self, seen: Checkpoint, *, again: bool = False) -> Path:
         """Return a checkpoint's directory, if it still is what was committed."""
+        if seen.name != self._read:
+            self._repository.release(self._read)
+            self._read = seen.name
         # The identity of one of several models in a checkpoint ends with its place.
         return self._repository.use(seen.name, seen.identity.partition("#")[0], again=again)
 

@@ -133,7 +133,7 @@ class Evaluation:
 
         Args:
             metrics: name to what was measured; nested mappings become slashed names. A number is one sample,
-                an array holds one sample per element, a metric such as `Confusion` is merged as it is.
+                an array holds one sample per element, a metric such as `Perplexity` is merged as it is.
             n: a number is the mean of n samples, of which the variance is then not known.
             mask: for arrays: where an element counts and is no padding.
             seed: what the samples were drawn with, for comparisons seed by seed.

@@ -119,6 +119,13 @@ def text_of(value: Scalar) -> str | None:
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
+def spoken(text: str) -> str:
+    """Return a text about the `trial` of a training function in the words of a command: its placeholders."""
+    names = {"checkpoint_dir": "save_to"}
+    pattern = r"trial\.(?:params\['(.+?)'\]|(\w+)(?:\.path)?)"
+    return re.sub(pattern, lambda found: f"{{{found[1] or names.get(found[2], found[2])}}}", text)
+
+
 def filled(text: str, values: Mapping[str, str | None]) -> str:
     """Return a text with its placeholders filled in.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.arguments import nearest
-from phyla.checkpoints import LocalCheckpoints, attempt_name
+from phyla.checkpoints import Checkpoints, attempt_name
 from phyla.client import Client
 from phyla.errors import CheckpointCorrupt, CheckpointMissing, ConfigurationError, LeaseLost, StateError
 from phyla.machine import Completion, Failure
@@ -69,7 +69,7 @@ class Session:
 
     record: TrialRecord
     client: Client
-    repository: LocalCheckpoints
+    repository: Checkpoints
     _: KW_ONLY
     metrics: Sequence[str]
     work_root: Path
@@ -109,6 +109,7 @@ class Session:
         self._unsent: list[Report] = []
         self._values: dict[str, list[float]] = {metric: [] for metric in self.metrics}
         self._last: dict[str, float] = {}
+        self._steps: tuple[int, int] | None = None  # lowest and highest that were reported
         self.beats = 0
         self.trial = Trial(self)
 
@@ -126,6 +127,18 @@ class Session:
         if self._staged is None:
             self._staged = self.repository.stage(self._name)
         return self._staged
+
+    def has_saved(self) -> bool:
+        """Return whether there is anything in the staged directory, or need not be."""
+        if self.measuring:
+            return True
+        folder = self.checkpoint_dir
+        if folder.is_symlink() or not folder.is_dir():
+            raise CheckpointMissing(
+                f"{folder} was removed or replaced: save files into this directory (trial.checkpoint_dir, or "
+                "{save_to} of a command), and leave the directory itself where it is"
+            )
+        return any(folder.iterdir())
 
     @property
     def places(self) -> str:
@@ -164,6 +177,8 @@ class Session:
         with self._lock:
             self.beats += 1
             self._unsent.append(Report(int(step), flat))
+            first, last = self._steps or (step, step)
+            self._steps = min(first, int(step)), max(last, int(step))
             self._last.update(flat)
             for metric, values in self._values.items():
                 if metric in flat:
@@ -200,6 +215,7 @@ class Session:
             step = self._at if self._left else self._at + 1
         with self.watch.within(Phase.SAVING):
             self._saves += 1
+            self.has_saved()
             name = f"{self._name}.p{self._saves}"
             target = self.repository.stage(name)
             for entry in list(self.checkpoint_dir.iterdir()):
@@ -276,7 +292,7 @@ class Session:
             return None
         if self._committed is None:
             self.watch.enter(Phase.SAVING)
-            _ = self.checkpoint_dir  # staged, so that an empty one is refused
+            self.has_saved()
             self._committed = self._commit(self._name, self.reached_step, CheckpointKind.RESULT)
         return self._committed
 
@@ -319,6 +335,10 @@ class Session:
         unread = [name for name in self.record.params if name not in self._read]
         if unread:
             found["unread"] = unread
+        begin, end = self.record.start_step, max(self.record.end_step, self.reached_step)
+        first, last = self._steps or (begin, end)
+        if not begin <= first <= last <= end:
+            found["steps"] = [first, last]
         return found or None
 
     def timings(self) -> dict[str, float]:
@@ -326,6 +346,10 @@ class Session:
         if self._timings is None:
             self._timings = self.watch.take()
         return self._timings
+
+    def release(self) -> None:
+        """Say that nobody reads what training started from any more."""
+        self.repository.release(*(one.name for one in (self.parent, self.progress) if one is not None))
 
     def discard(self) -> None:
         """Remove what was staged and not committed."""
@@ -335,7 +359,7 @@ class Session:
 
 
 def unusable_start(
-    record: TrialRecord, client: Client, repository: LocalCheckpoints, *, again: bool = False
+    record: TrialRecord, client: Client, repository: Checkpoints, *, again: bool = False
 ) -> Failure | None:
     """Return the failure to hand in if a checkpoint that a trial starts from cannot be used; None if all can.
 

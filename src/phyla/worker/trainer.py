@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla import errors
-from phyla.checkpoints import LocalCheckpoints, advice_on, is_storage_error
+from phyla.checkpoints import Checkpoints, advice_on, is_storage_error
 from phyla.client import Client
 from phyla.errors import (
     CheckpointMissing,
+    CheckpointsAbsent,
     CheckpointStorageFailed,
     CommandFailed,
     GivenBack,
@@ -63,7 +64,7 @@ class Trainer:
     """
 
     client: Client
-    repository: LocalCheckpoints
+    repository: Checkpoints
     train: Callable[[Trial], object]
     _: KW_ONLY
     metrics: Sequence[str]
@@ -179,6 +180,7 @@ class Trainer:
             self._current = None
             # What was neither completed nor failed, and so was not asked for yet, is nobody's.
             session.timings()
+            session.release()
 
     def _take_cached(self, record: TrialRecord) -> Any:
         name, value = self._cached
@@ -211,6 +213,8 @@ class Trainer:
     def _raised(self, session: Session, error: Exception | SystemExit) -> Failure | None:
         # Where all checkpoints are out of sight, none of them is lost.
         self.repository.check_owner()
+        if isinstance(error, CheckpointsAbsent):
+            raise error
         record = session.record
         if isinstance(error, CheckpointStorageFailed):
             self._stop_study(record, str(error), session)

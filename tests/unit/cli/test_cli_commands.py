@@ -42,4 +42,7 @@ def test_what_is_no_span_of_time_is_refused(text: str) -> None:
 
 def test_options_about_gpus_and_time_say_what_they_take(cli: Phyla) -> None:
     assert "give auto" in cli("run", "s.py", "--gpus-per-worker", "all", code=2)
-    assert "give a time" in cli("run", "s.py", "--time-limit", "soon", code=2)
+    for words in (("run", "s.py", "--time-limit"), ("run", "s.py", "--stall-timeout"), ("watch", "d", "--quiet")):
+        assert "give a time" in cli(*words, "soon", code=2)
+    told = " ".join(cli("trials", "s", "--state", "odd", code=2).split())
+    assert "'--state': 'odd' is not one of 'pending'" in told

@@ -35,24 +35,6 @@ import click
 def main(**options): ...
 raise SystemExit("it ran")
 """
-TYPER = """
-import typer
-from typing import Annotated
-
-Lr = Annotated[float, typer.Option()]
-
-def main(data: str, lr: Lr = 3e-4, gamma: float = typer.Option(0.99), save_path: str = ""): ...
-typer.run(main)
-raise SystemExit("it ran")
-"""
-ABSL = """
-from absl import flags
-
-flags.DEFINE_float("learning_rate", 1e-4, "how fast")
-flags.DEFINE_integer(name="num_train_steps", default=5000, help="")
-flags.DEFINE_string("output_dir", None, "where")
-raise SystemExit("it ran")
-"""
 TYRO = """
 import tyro
 from dataclasses import dataclass
@@ -77,8 +59,6 @@ raise SystemExit("it ran")
 SCRIPTS = {
     "argparse_one.py": (ARGPARSE, ["batch_size", "lr", "weight_decay"]),
     "click_one.py": (CLICK, ["learning_rate"]),
-    "typer_one.py": (TYPER, ["gamma", "lr"]),
-    "absl_one.py": (ABSL, ["learning_rate"]),
     "tyro_one.py": (TYRO, ["clip_coef", "dropout"]),
     "hydra_one.py": (HYDRA, ["lr"]),
     "syntax_error.py": ("print 'of python 2'", ["lr"]),

@@ -6,8 +6,8 @@ import typer.main
 from command_line import Phyla
 from phyla.cli.app import PANELS, app
 
-COMMANDS = 21
-OPTIONS = 128
+COMMANDS = 24
+OPTIONS = 142
 
 
 def test_there_are_few_commands_and_options() -> None:

@@ -4,20 +4,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 
 from phyla.errors import ConfigurationError, MetricInvalid, MetricMissing
 from phyla.evaluation import (
     Aggregator,
-    Confusion,
     Estimate,
     EvalTask,
     Mean,
     Metric,
     Moments,
-    Normalised,
-    Percentiles,
     Perplexity,
     Suite,
     TaskResult,
@@ -71,43 +67,6 @@ def test_worst() -> None:
         Worst("score", "low")  # type: ignore[arg-type]
 
 
-def test_percentiles() -> None:
-    values = [2.0, 5.0, 12.0]
-    found = aggregate([Percentiles("score", (10, 50, 97.5))], TASKS)
-    assert list(found) == ["score_p10", "score_p50", "score_p97.5"]
-    assert [estimate.value for estimate in found.values()] == pytest.approx(np.percentile(values, [10, 50, 97.5]))
-    assert found["score_p50"].stderr is None
-    assert list(aggregate([Percentiles("score", tag="new")], TASKS)) == [
-        "new/score_p10",
-        "new/score_p50",
-        "new/score_p90",
-    ]
-
-
-@pytest.mark.parametrize("percentiles", [[], [101], [-1], [50, 50]])
-def test_percentiles_are_in_range(percentiles: list[float]) -> None:
-    with pytest.raises(ConfigurationError, match="from 0 to 100"):
-        Percentiles("score", percentiles)
-
-
-def test_normalised() -> None:
-    baseline = {"a": (0, 4), "b": (10, 5), "c": (2, 22)}
-    name, estimate = only(Normalised("score", baseline))
-    assert name == "score_normalised"
-    assert estimate.value == pytest.approx((0.5 + 1 + 0.5) / 3)
-    assert estimate.stderr == pytest.approx(math.sqrt(0.25**2 + 0.2**2 + 0.1**2) / 3)
-    assert Normalised("score", {"a": [0, 4]}) == Normalised("score", {"a": (0, 4)})  # type: ignore[dict-item]
-    with pytest.raises(ConfigurationError, match="no baseline for 'b', 'c'"):
-        only(Normalised("score", {"a": (0, 1)}))
-    assert only(Normalised("score", {"a": (0, 4), "b": (0, 10)}, tag="easy"))[1].value == 0.5
-
-
-@pytest.mark.parametrize("pair", [(1, 1), (0, math.nan), (1,), (0, 1, 2)])
-def test_a_baseline_is_two_different_numbers(pair: Any) -> None:
-    with pytest.raises(ConfigurationError, match="two different finite"):
-        Normalised("score", {"a": pair})
-
-
 @pytest.mark.parametrize(
     "aggregator",
     [
@@ -115,8 +74,6 @@ def test_a_baseline_is_two_different_numbers(pair: Any) -> None:
         WeightedMean("score"),
         Worst("score"),
         Worst("score", "max"),
-        Percentiles("score", (0,)),
-        Normalised("score", {"a": (0, 1), "b": (0, 1), "c": (0, 1), "d": (0, 1)}),
     ],
 )
 @pytest.mark.parametrize("place", range(4))
@@ -151,8 +108,6 @@ def test_without_aggregators_everything_has_its_mean() -> None:
 def test_one_name_from_two_aggregators_names_both() -> None:
     with pytest.raises(ConfigurationError, match=r"'score_mean' is given by both Mean\(.*'score'.* and <function"):
         aggregate([Mean("score"), best], TASKS)
-    with pytest.raises(ConfigurationError, match="given by both"):
-        aggregate([Percentiles("score", (1,)), Percentiles("score", (1 + 1e-13,))], TASKS)
 
 
 def best(results: Sequence[TaskResult]) -> dict[str, float]:
@@ -169,8 +124,6 @@ def test_a_function_is_an_aggregator() -> None:
         Mean("score"),
         WeightedMean("score", "easy"),
         Worst("score", "max"),
-        Percentiles("score", (5, 97.5)),
-        Normalised("score", dict.fromkeys("abc", (0.0, 1.0))),
     ],
 )
 def test_built_in_aggregates_announce_the_names_that_they_give(rule: Any) -> None:
@@ -209,10 +162,10 @@ def test_a_tag_that_no_task_has_is_named() -> None:
 
 
 def test_the_values_of_a_task_are_flat() -> None:
-    values = task("a", 1, 3, top=Confusion.of(["x"], ["x"], labels=["x", "y"])).values
+    values = task("a", 1, 3, top=Perplexity.of([0.0, 0.0])).values
     assert values["score"] == 2
     assert values["score_stderr"] == 1
-    assert (values["top"], values["top_f1"], values["top_recall_x"]) == (1, 1, 1)
+    assert (values["top"], values["top_nll"], values["top_tokens"]) == (1, 0, 2)
     with pytest.raises(MetricInvalid, match="'score_n' is a value of both the metrics 'score' and 'score_n'"):
         assert task("a", 1, score_n=Moments()).values
     with pytest.raises(ConfigurationError, match="task 'a': the weight"):

@@ -10,18 +10,16 @@ import pytest
 
 from event_files import logged
 from phyla.errors import ConfigurationError
-from phyla.evaluation.points import Bins
 from phyla.integrations.trackers import Row, TrackedStudy, Tracker, made
 from phyla.integrations.trackers.mlflow import MLflow
 from phyla.integrations.trackers.tensorboard import TensorBoard
 from phyla.integrations.trackers.wandb import WandB
 from tracked_runs import mlflow_runs, offline_runs
 
-BINS = Bins(limits=(1.0, 2.0), counts=(3.0, 4.0), low=0.0, high=2.0, total=9.0, squares=15.0)
 FIRST = [
     Row(member=0, progress=0, at=100.0, values={"params/lr": 0.1, "params/kind": "a"}),
     Row(member=1, progress=0, at=100.0, values={"params/lr": 0.2}),
-    Row(member=0, progress=1, at=101.0, values={"train/loss": 0.5, "confidence/histogram": BINS}),
+    Row(member=0, progress=1, at=101.0, values={"train/loss": 0.5}),
 ]
 SECOND = [
     Row(member=1, progress=4, at=104.0, values={"phyla/source_member": 0}, note="took over member 0"),
@@ -49,7 +47,6 @@ def test_tensorboard(study: TrackedStudy, tmp_path: Path) -> None:
             ("params/lr", 0, 100.0),
             ("params/kind/text_summary", 0, 100.0),
             ("train/loss", 1, 101.0),
-            ("confidence/histogram", 1, 101.0),
             ("train/loss", 5, 105.0),
             ("a_metric____", 5, 105.0),
         },
@@ -59,8 +56,6 @@ def test_tensorboard(study: TrackedStudy, tmp_path: Path) -> None:
             ("phyla/lineage/text_summary", 4, 104.0),
         },
     }
-    (histogram,) = [one.histogram for one in found["study/member0"] if one.histogram is not None]
-    assert list(histogram.bucket) == [3.0, 4.0]
 
 
 def test_tensorboard_leaves_out_what_it_would_not_show(study: TrackedStudy) -> None:

@@ -31,7 +31,7 @@ from phyla.report import (
     compare_studies,
     time_spent,
 )
-from phyla.report.figures.comparison import curves_figure, finals_figure, sensitivity_figure, time_figure
+from phyla.report.figures.comparison import curves_figure, finals_figure, time_figure
 from report_study import simulated
 
 HOSTILE = "<script>alert('x')</script> \"quoted\" & </script>"
@@ -223,7 +223,6 @@ def test_it_can_be_written_as_strict_json(several: StudyComparison) -> None:
     assert [test["n"] for test in found["tests"]] == [[3, 3], [3, 1], [3, 1]]
     lengths = {key: len(values) for key, values in found["groups"][0]["curve"].items()}
     assert len(set(lengths.values())) == 1
-    assert {one["name"] for one in found["groups"][0]["sensitivity"]} >= {"opt/lr", "augment", "batch"}
 
 
 # Where the time went
@@ -280,15 +279,6 @@ def test_every_replicate_is_a_point_joined_with_those_of_its_seed(several: Study
     assert list(pairs.y).count(None) == 3
 
 
-def test_a_bar_per_hyperparameter_and_group(several: StudyComparison) -> None:
-    figure = sensitivity_figure(several)
-    names = {"opt/lr", "opt/momentum", "batch", "layers", "augment (choice)", "activation (choice)"}
-    assert set(figure.data[0].y) == names
-    assert {trace.name for trace in figure.data} == {"large", "small", "alone"}
-    few = compared(a=numbers(*A))
-    assert "Too few trials" in sensitivity_figure(few).layout.annotations[0].text
-
-
 class Page(HTMLParser):
     """Text outside of scripts and styles."""
 
@@ -313,7 +303,7 @@ def test_the_page_needs_nothing_else(several: StudyComparison, tmp_path: Path) -
     path = several.write_report(tmp_path / "new" / "comparison.html")
     text = path.read_text(encoding="utf-8")
     assert len(re.findall(r"\* plotly\.js v", text)) == 1
-    assert text.count("data-figure=") == 4
+    assert text.count("data-figure=") == 3
     words = " ".join(Page(text).text.split())
     for told in (
         "large and small and alone",
@@ -344,7 +334,7 @@ def test_what_users_wrote_is_shown_as_they_wrote_it(tmp_path: Path) -> None:
     text = compare_studies(studies).write_report(tmp_path / "page.html").read_text(encoding="utf-8")
     assert "<script>alert" not in text
     page = Page(text)
-    assert page.tags.count("script") == 2 + 4
+    assert page.tags.count("script") == 2 + 3
     assert page.text.count("<script>alert('x')</script>") > 8
 
 

@@ -15,7 +15,7 @@ from phyla.report import (
     write_evaluation_report,
     write_report,
 )
-from phyla.report.figures.suites import aggregates_figure, lag_figure, matrix_figure
+from phyla.report.figures.suites import aggregates_figure, matrix_figure
 from report_study import simulated
 
 
@@ -96,17 +96,9 @@ def test_bands_are_where_standard_errors_are_known(data: EvaluationData) -> None
     assert unknown == []  # one eval task recorded means of samples, whose error nobody knows
 
 
-def test_lag_ends_with_what_waits_now(data: EvaluationData) -> None:
-    figure = lag_figure(data)
-    ends = {trace.name: trace.y[-1] for trace in figure.data if trace.mode == "lines"}
-    assert ends == {"heldout": 2, "sparse": 1}
-    took = [trace for trace in figure.data if trace.mode == "markers"]
-    assert all(min(trace.y) > 0 for trace in took)
-
-
 def test_figures_of_nothing_say_so(tmp_path: Path) -> None:
     data = EvaluatedRun(tmp_path, [HELDOUT]).evaluations.data()
-    for figure in (matrix_figure(data, "heldout"), aggregates_figure(data, "heldout"), lag_figure(data)):
+    for figure in (matrix_figure(data, "heldout"), aggregates_figure(data, "heldout")):
         assert len(figure.data) == 0
         assert figure.layout.annotations[0].text
     assert write_evaluation_report(data, tmp_path / "page.html").exists()
@@ -120,7 +112,6 @@ def test_the_page_of_a_run(data: EvaluationData, tmp_path: Path) -> None:
         "heldout: eval tasks on checkpoints",
         "sparse: aggregates over steps",
         "sparse: eval tasks on checkpoints",
-        "Lag: checkpoints that wait for their evaluation",
         "Regressions and warnings",
         "Values that are missing, and why",
     ]

@@ -10,18 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phyla.records import Aim, AttemptState, Criteria, Goal, JobState, Maximize, Minimize, Pareto, TrialRecord
+from phyla.records import Aim, Criteria, Goal, JobState, Maximize, Minimize, Pareto, TrialRecord
 from phyla.report import StudyData
 from phyla.report.data import finite_fitness
 from phyla.report.figures.fitness import fitness_figure
 from phyla.report.figures.front import front_figure
 from phyla.report.figures.lineage import lineage_figure
 from phyla.report.figures.schedules import schedules_figure
-from phyla.report.figures.timeline import timeline_figure
 from report_study import empty, large, simulated
 
 Draw = Callable[[StudyData], Any]
-ALL: tuple[Draw, ...] = (fitness_figure, schedules_figure, lineage_figure, timeline_figure)
+ALL: tuple[Draw, ...] = (fitness_figure, schedules_figure, lineage_figure)
 
 
 @pytest.fixture(scope="module")
@@ -214,27 +213,10 @@ def test_a_failed_trial_lies_before_the_one_that_replaced_it(study: StudyData) -
     assert all(g - 0.5 < x < g for x, g in zip(failed.x, generations, strict=True))
 
 
-def test_the_timeline_has_a_bar_for_each_attempt(study: StudyData) -> None:
-    figure = timeline_figure(study)
-    assert sum(len(bars.x) for bars in figure.data) == len(study.attempts)
-    assert set(figure.layout.yaxis.categoryarray) == {f"node{n % 2}:{4000 + n}" for n in range(4)}
-    failed = [a for a in study.attempts if a.state is AttemptState.FAILED]
-    bars = trace(figure, "failed")
-    assert len(bars.x) == len(failed) > 0
-    first = min(failed, key=lambda attempt: attempt.claimed_at)
-    assert bars.x[0] == pytest.approx(1000 * ((first.ended_at or 0) - first.claimed_at))
-    assert "out of memory" in bars.text[0]
-
-
-def test_what_still_runs_is_drawn_up_to_the_last_record() -> None:
+def test_what_still_runs_is_drawn() -> None:
     data = simulated(until=20)
-    running = [a for a in data.attempts if a.state is AttemptState.RUNNING]
-    assert running
-    bars = trace(timeline_figure(data), "running")
-    assert list(bars.x) == [pytest.approx(1000 * (data.last_moment - a.claimed_at)) for a in running]
-    assert max(bars.x) > 0
     unfinished = trace(lineage_figure(data), "unfinished")
-    assert len(unfinished.x) == data.counts[JobState.RUNNING] + data.counts[JobState.PENDING]
+    assert len(unfinished.x) == data.counts[JobState.RUNNING] + data.counts[JobState.PENDING] > 0
 
 
 @pytest.mark.parametrize("draw", ALL)
@@ -293,9 +275,6 @@ def test_what_is_left_out_is_said(many: StudyData, big: dict[Draw, Any]) -> None
     assert shown < 10_000
     arrows = trace(figure, "jumps")
     assert f"{len(arrows.x) // 3} of {len(many.lineage.jumps):,} jumps" in notes(figure)
-    bars = sum(len(one.x) for one in big[timeline_figure].data)
-    assert bars <= 5_000
-    assert "newest 5,000 of 20,000 attempts" in notes(big[timeline_figure])
     assert "of 100 members are drawn" in notes(big[schedules_figure])
 
 

@@ -71,8 +71,8 @@ def test_it_loads_nothing_from_anywhere(written: str) -> None:
 
 def test_plotly_is_in_it_once(written: str) -> None:
     assert len(re.findall(r"\* plotly\.js v", written)) == 1
-    assert written.count("data-figure=") == 4
-    assert written.count('type="application/json"') == 4
+    assert written.count("data-figure=") == 3
+    assert written.count('type="application/json"') == 3
 
 
 def test_the_header_says_what_matters(study: StudyData, written: str) -> None:
@@ -117,7 +117,7 @@ def test_what_users_wrote_is_shown_as_they_wrote_it(study: StudyData, tmp_path: 
     text = path.read_text(encoding="utf-8")
     assert "<script>alert" not in text
     page = Page(text)
-    assert page.tags.count("script") == 2 + 4
+    assert page.tags.count("script") == 2 + 3
     assert page.text.count("<script>alert('x')</script>") > 8
 
 

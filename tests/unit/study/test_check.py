@@ -136,9 +136,7 @@ def test_a_correct_function_is_left_alone(random: bool, tmp_path: Path) -> None:
     listed = found(make(random=random), tmp_path / "home", retention=phyla.Retention(best=2, every_steps=20))
     assert (str(np.random.get_state()), mine.bit_generator.state) == before  # noqa: NPY002
     assert {one.verdict for one in listed.values()} == {"ok"}, listed
-    assert {"runs", "objective", "end", "equal", "resume", "steps", "random", "complete", "parent", "weights"} < {
-        *listed
-    }
+    assert {"runs", "objective", "end", "equal", "resume", "steps", "random", "complete", "weights"} < {*listed}
     assert {"lr", "momentum"} < {*listed}
     # 4 * 4 + 2, and 4 members with 3 milestones each.
     assert "keeps at most 30 checkpoints" in listed["cost"].text
@@ -196,19 +194,6 @@ def test_what_is_left_in_the_directory_of_the_parent_is_found(tmp_path: Path) ->
     assert told["complete"].verdict == "FAIL"
     assert "FileNotFoundError" in told["complete"].text
     assert "trial.checkpoint_dir" in told["complete"].change
-
-
-def test_writing_into_the_parents_checkpoint_is_found(tmp_path: Path) -> None:
-    correct = make()
-
-    def train(trial: phyla.Trial) -> None:
-        correct(trial)
-        if trial.source is not None:
-            (trial.source.path / "best.txt").write_text("this one")
-
-    told = failures(train, tmp_path / "home")
-    assert list(told) == ["parent"]
-    assert "best.txt" in told["parent"]
 
 
 # What cannot be told

@@ -65,7 +65,7 @@ def test_values_are_merged_from_the_shards(run: EvaluatedRun) -> None:
     assert first.estimate is not None
     assert first.estimate.value == pytest.approx(1 - math.exp(-0.1), abs=0.05)
     assert first.estimate.stderr == pytest.approx(0.05 / math.sqrt(40), rel=0.3)
-    assert {"confidence", "confidence_p10", "confidence_p50", "confidence_p90"} < set(first.values)
+    assert {"surprise", "surprise_nll", "surprise_tokens"} < set(first.values)
     assert first.attempts == 2
     assert first.worker == "host:0:1:1"
     assert len(first.files["samples"]) == 2
@@ -131,8 +131,7 @@ def test_points_are_in_the_order_of_the_steps_of_each_branch(run: EvaluatedRun) 
     assert {point.branch for point in points} == {0, 1}
     kinds = {(point.task, point.name): point.kind for point in points}
     assert kinds["clean", "accuracy"] is PointKind.SCALAR
-    assert kinds["clean", "confidence"] is PointKind.HISTOGRAM
-    assert kinds["clean", "confidence_p50"] is PointKind.PERCENTILE
+    assert kinds["clean", "surprise_nll"] is PointKind.SCALAR
     assert kinds[None, "out/accuracy_mean"] is PointKind.SCALAR
     assert kinds[None, "accuracy_p50"] is PointKind.PERCENTILE
     assert not any(point.name == "samples" for point in points)
@@ -144,18 +143,6 @@ def test_percentiles_over_eval_tasks(run: EvaluatedRun) -> None:
     point = next(p for p in run.evaluations.points("heldout") if p.step == 1000 and p.name == "accuracy_p50")
     assert point.task is None
     assert point.value == pytest.approx((values[1] + values[2]) / 2)
-
-
-def test_histograms_keep_the_samples(run: EvaluatedRun) -> None:
-    point = next(p for p in run.evaluations.points() if p.kind is PointKind.HISTOGRAM and p.step == 3000)
-    cell = next(c for c in run.evaluations.cells() if c.seen.step == 3000 and c.task == "clean")
-    assert point.bins is not None
-    assert point.bins.n == point.n == 40
-    assert point.bins.total / 40 == pytest.approx(cell.values["confidence"].value)
-    assert point.bins.limits == (1.0,)  # bins that are empty are left out at both ends
-    assert 0.5 < point.bins.low < point.bins.high <= 1
-    variance = point.bins.squares / 40 - (point.bins.total / 40) ** 2
-    assert 0 < variance < 0.01
 
 
 def test_results_of_the_same_checkpoint_are_reused(tmp_path: Path) -> None:

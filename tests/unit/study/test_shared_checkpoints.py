@@ -43,7 +43,7 @@ def test_it_is_kept_when_a_rule_stops_the_trial_that_wrote_it(tmp_path: Path) ->
         storage="memory://",
         stopping=phyla.strategies.Divergence(),
     )
-    repository = made.places.checkpoints("shared")
+    repository = Path(str(made.places.checkpoints("shared")))
     trials = made.ask(2)
     (trials[0].checkpoint_dir / "weights").write_text("both")
     made.tell(trials, metrics=[{"score": float("nan")}, {"score": 2.0}], checkpoint=trials[0])

@@ -39,8 +39,7 @@ second = phyla.Suite(
     objective=phyla.Minimize("loss_mean"),
     aggregates=[
         phyla.evaluation.Mean("loss"),
-        phyla.evaluation.Percentiles("loss", (10, 90)),
-        phyla.evaluation.Normalised("loss", {"loss": (0.0, 2.0)}),
+        phyla.evaluation.Worst("loss", "max"),
         spread,
     ],
     policy=phyla.Policy(latest=True, milestone_every=100),

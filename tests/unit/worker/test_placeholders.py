@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 import phyla
 from phyla.checkpoints import MANIFEST_NAME
 from phyla.errors import ConfigurationError, WrongArgument
-from phyla.worker.placeholders import Absent, filled, filled_arguments, hydra_overrides, text_of
+from phyla.worker.placeholders import Absent, filled, filled_arguments, hydra_overrides, spoken, text_of
 
 SPACE = phyla.Space(
     {
@@ -30,6 +30,13 @@ def made(arguments: Any, **settings: Any) -> phyla.Study:
     command = phyla.Command(arguments, **settings)
     strategy = phyla.PBT(population_size=2, steps_per_trial=1, total_steps=1)
     return phyla.Study("s", SPACE, phyla.Minimize("loss"), strategy, command)
+
+
+def test_words_of_training_functions_become_placeholders() -> None:
+    said = (
+        "use trial.params['opt/lr'], load from trial.source.path, save into trial.checkpoint_dir by trial.end_step"
+    )
+    assert spoken(said) == "use {opt/lr}, load from {source}, save into {save_to} by {end_step}"
 
 
 def test_arguments_are_filled_in_one_by_one() -> None:

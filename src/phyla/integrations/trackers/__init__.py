@@ -10,12 +10,11 @@ from typing import Any, ClassVar, Protocol, TypeAlias, final
 from phyla import plugins
 from phyla.arguments import suggestion
 from phyla.errors import ConfigurationError
-from phyla.evaluation.points import Bins
 
 GROUP = "phyla.trackers"
 
-Value: TypeAlias = float | str | Bins
-"""A metric, a hyperparameter that is no number, or a histogram."""
+Value: TypeAlias = float | str
+"""A metric, or a hyperparameter that is no number."""
 
 
 @final

@@ -63,7 +63,7 @@ class MLflow:
                     name = _REFUSED.sub("_", each)
                     if isinstance(value, str):
                         tags[name] = value
-                    elif isinstance(value, (int, float)) and not self._has(run, name, row.progress):
+                    elif not self._has(run, name, row.progress):
                         metrics.append(Metric(name, float(value), int(row.at * 1000), row.progress))
                 if row.note is not None:
                     tags[f"phyla.lineage.{row.progress}"] = row.note

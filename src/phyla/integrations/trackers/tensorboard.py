@@ -130,22 +130,12 @@ def _write_event(writer: "RecordWriter", **fields: Any) -> None:
 
 def _summary(values: "Iterable[tuple[str, Value]]") -> "Summary":
     from tensorboardX.proto.summary_pb2 import Summary
-    from tensorboardX.summary import histogram_raw, scalar, text
+    from tensorboardX.summary import scalar, text
 
     made = Summary()
     for name, value in values:
         if isinstance(value, str):
             made.MergeFrom(text(name, value))
-        elif isinstance(value, (int, float)):
-            made.MergeFrom(scalar(name, value))
         else:
-            ends = {
-                "min": value.low,
-                "max": value.high,
-                "num": value.n,
-                "sum": value.total,
-                "sum_squares": value.squares,
-            }
-            buckets = {"bucket_limits": value.limits, "bucket_counts": value.counts}
-            made.MergeFrom(histogram_raw(name, **ends, **buckets))
+            made.MergeFrom(scalar(name, value))
     return made

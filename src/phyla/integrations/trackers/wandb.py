@@ -4,16 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-import numpy as np
-
 from phyla.errors import ConfigurationError
-from phyla.evaluation.points import Bins
 from phyla.integrations.trackers import Row, TrackedStudy, check_installed
 
 if TYPE_CHECKING:
     import wandb
 
-    from phyla.integrations.trackers import Value
 
 PROJECT = "phyla"
 AXIS = "phyla/progress"
@@ -99,7 +95,7 @@ class WandB:
                 if (row.member, name) not in self._charted:
                     self._charted.add((row.member, name))
                     run.define_metric(name, step_metric=AXIS)
-            values = {"_timestamp": row.at, **{name: _shown(value) for name, value in row.values.items()}}
+            values: dict[str, Any] = {"_timestamp": row.at, **row.values}
             if row.note is not None:
                 values["phyla/lineage"] = row.note
                 run.notes = f"{run.notes or ''}\n{row.note}".strip()
@@ -133,12 +129,3 @@ class WandB:
         self._charted.clear()
         for run in runs.values():
             run.finish()
-
-
-def _shown(value: "Value") -> Any:
-    if not isinstance(value, Bins):
-        return value
-    import wandb
-
-    edges = np.asarray([value.low, *value.limits])
-    return wandb.Histogram(np_histogram=(np.asarray(value.counts), edges))

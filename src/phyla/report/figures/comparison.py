@@ -1,4 +1,4 @@
-"""Figures of compared studies: how good they were after how much work, and at the end, and what went with it."""
+"""Figures of compared studies: how good they were after how much work, and at the end."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -9,14 +9,11 @@ from phyla.records import Phase
 from phyla.report import style
 from phyla.report.comparison import StudyComparison
 from phyla.report.data import TimeSpent
-from phyla.report.measures import Sensitivity
 from phyla.report.words import plain, time_unit
-from phyla.words import counted, duration, number, score
+from phyla.words import counted, duration, score
 
 POINTS = 2_000
 """Places where a band is drawn; beyond, an even selection of them."""
-PARAMS = 30
-"""Hyperparameters that get a bar."""
 COLORS = {
     Phase.TRAINING: style.BEST,
     Phase.LOADING: "#56B4E9",
@@ -104,56 +101,6 @@ def finals_figure(comparison: StudyComparison) -> style.Figure:
     every = [value for group in groups for value in group.final.values]
     style.values_axis(figure, comparison.metric, every, maximize=comparison.maximize)
     return figure
-
-
-def sensitivity_figure(comparison: StudyComparison) -> style.Figure:
-    """Return a bar per hyperparameter and group: how much the gain of a trial went with it."""
-    title = "What progress went with"
-    every = [one for group in comparison.groups for one in group.sensitivity]
-    found = {one.name for one in every if one.strength is not None}
-    names = [name for name in dict.fromkeys(one.name for one in every) if name in found]
-    if not names:
-        return style.empty(title, "Too few trials continued another one with other hyperparameters than the rest.")
-    notes = [f"The first {PARAMS} of {len(names)} hyperparameters are shown."] if len(names) > PARAMS else []
-    place = {name: at for at, name in enumerate(names[:PARAMS])}
-    subtitle = "To the right: higher values went with larger gains; where a whisker reaches 0, it may be chance"
-    height = 170 + len(place) * (22 + 16 * len(comparison.groups))
-    figure = style.figure(title, subtitle, height=height, notes=notes)
-    for order, group in enumerate(comparison.groups):
-        known = [
-            (one, one.strength) for one in group.sensitivity if one.strength is not None and one.name in place
-        ]
-        known.sort(key=lambda pair: place[pair[0].name])
-        if known:
-            # What has no direction is not below 0.
-            below = [one.noise if one.ordered else min(one.noise, strength) for one, strength in known]
-            whiskers = {"type": "data", "array": [one.noise for one, _ in known], "arrayminus": below}
-            figure.add_bar(
-                orientation="h",
-                y=[plain(one.name, 40) + ("" if one.ordered else " (choice)") for one, _ in known],
-                x=[strength for _, strength in known],
-                error_x={**whiskers, "color": style.INK, "thickness": 1, "width": 3},
-                text=[_sensitivity_words(one) for one, _ in known],
-                marker={"color": style.series_colour(order)},
-                name=plain(group.name, 60),
-            )
-    figure.update_layout(barmode="group", bargap=0.3, showlegend=True, legend={"traceorder": "normal"})
-    figure.update_xaxes(
-        title_text="rank correlation within generations; for choices, its counterpart without a sign",
-        zeroline=True,
-        zerolinecolor=style.MUTED,
-    )
-    figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
-    return figure
-
-
-def _sensitivity_words(one: Sensitivity) -> str:
-    lines = [
-        f"<b>{plain(one.name, 60)}</b>: {one.strength:.2f}, by chance up to {one.noise:.2f}",
-        f"from {counted(one.trials, 'trial')}",
-        *(f"{plain(value, 40)}: median gain {number(gain)}" for value, gain in list(one.gains.items())[:12]),
-    ]
-    return "<br>".join(lines)
 
 
 def time_figure(spent: Mapping[str, TimeSpent], subtitle: str = "") -> style.Figure:

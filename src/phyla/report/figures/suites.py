@@ -2,14 +2,14 @@
 
 import math
 from collections import defaultdict
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
 from phyla.evaluation import Cell, CellStatus, GroupValues
-from phyla.records import Checkpoint, Group, GroupState, said_by
+from phyla.records import Checkpoint, said_by
 from phyla.report import style
 from phyla.report.data import EvaluationData
-from phyla.report.words import checkpoint_words, moment, plain
+from phyla.report.words import checkpoint_words, plain
 from phyla.words import counted, duration, measured
 
 NAMES = 6
@@ -32,7 +32,6 @@ MARKS = {
     CellStatus.MISSING: ("diamond-open", style.INK),
 }
 """Symbol and colour of cells without a value."""
-TIME = "%Y-%m-%d %H:%M:%S"
 
 
 def aggregates_figure(data: EvaluationData, suite: str) -> style.Figure:
@@ -204,41 +203,3 @@ def _cell_words(cell: Cell) -> str:
     lines += [counted(cell.attempts, "attempt")] if cell.attempts > cell.shards else []
     lines += [plain(cell.worker, 60)] if cell.worker else []
     return "<br>".join(lines)
-
-
-def lag_figure(data: EvaluationData) -> style.Figure:
-    """Return how many checkpoints waited for each suite, and how long each took, over time."""
-    title = "Lag: checkpoints that wait for their evaluation"
-    by_suite: dict[str, list[Group]] = defaultdict(list)
-    for group in data.groups:
-        if group.state is not GroupState.SKIPPED:
-            by_suite[group.suite].append(group)
-    if not by_suite:
-        return style.empty(title, "Nothing was queued yet.")
-    subtitle = "Above: queued or being evaluated. Below: from being queued until complete"
-    figure = style.figure(title, subtitle, height=520, rows=2, shared_xaxes=True, vertical_spacing=0.08)
-    most = 0
-    for order, (suite, own) in enumerate(by_suite.items()):
-        colour, name = style.series_colour(order), plain(suite)
-        begun = [(group.created_at, 1) for group in own]
-        changes = sorted([*begun, *((one.ended_at, -1) for one in own if one.ended_at is not None), (data.now, 0)])
-        # Of several changes at one moment the last count stays.
-        waiting = dict(zip((at for at, _ in changes), accumulate(by for _, by in changes), strict=True))
-        most = max(most, *waiting.values())
-        picked = style.outline([*waiting.items()], POINTS)
-        rows = [(moment(at), count, f"{count} waiting<br>{moment(at):{TIME}}") for at, count in picked]
-        drawn = style.line(rows, name, colour, 1.6, line_shape="hv", legendgroup=suite)
-        figure.add_traces(drawn, rows=1, cols=1)
-        done = [one for one in own if one.state is GroupState.COMPLETE]
-        ends = [(one.ended_at, one.ended_at - one.created_at) for one in done if one.ended_at]
-        points = [
-            (moment(at), took, f"complete after {duration(took)}<br>{moment(at):{TIME}}")
-            for at, took in style.outline(ends, POINTS)
-        ]
-        drawn = style.marks(points, name, colour, 4, opacity=0.7, legendgroup=suite, showlegend=False)
-        figure.add_traces(drawn, rows=2, cols=1)
-    step = 1 if most <= 8 else None
-    figure.update_yaxes(title_text="checkpoints", rangemode="tozero", tickformat=",d", dtick=step, row=1, col=1)
-    figure.update_yaxes(title_text="seconds", rangemode="tozero", row=2, col=1)
-    figure.update_xaxes(title_text="time (UTC)", row=2, col=1)
-    return figure

@@ -1,19 +1,25 @@
-"""SQLite in memory: a database that its threads share, and that ends with its store."""
+"""SQLite on one connection that threads share: in memory, or a file that no other process may open."""
 
+import sqlite3
 import threading
+from pathlib import Path
 from typing import Any, final
 
 import sqlalchemy as sa
 
+from phyla.errors import StoreUnavailable
 from phyla.settings import Clock
 from phyla.store.sql.backend import Session
 from phyla.store.sql.sqlite import AnySqlite
-from phyla.store.sqlite_url import MEMORY
+from phyla.store.sqlite_url import MEMORY, sqlite_url
+
+PRAGMAS = ("foreign_keys=ON",)
+LOCKED = ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL")
 
 
 @final
 class MemorySession(Session):
-    """A transaction on a database in memory, or a part of the one that the same thread has open already.
+    """A transaction on a database, or a part of the one that the same thread has open already.
 
     A part that is rolled back undoes nothing else; one that commits still goes if what is around it is rolled
     back.
@@ -62,14 +68,20 @@ class MemoryBackend(AnySqlite):
 
     Args:
         clock: tells the time.
+        file: keeps the database in this file instead, locked for as long as it is open. That needs no memory
+            that processes share, so the file may be on a network file system.
+
+    Raises:
+        StoreUnavailable: another process has the file open, or it cannot be made.
     """
 
-    url = shown = MEMORY
-    lasting = False
-
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, file: Path | None = None) -> None:
+        self._file = file
+        self.lasting = file is not None
+        self.url = MEMORY if file is None else sqlite_url(file)
+        self.shown = MEMORY if file is None else str(file)
         engine = sa.create_engine(
-            "sqlite://",
+            "sqlite://" if file is None else sa.URL.create("sqlite", database=str(file)),
             connect_args={"isolation_level": None, "check_same_thread": False, "cached_statements": 256},
             paramstyle="named",
             # Every other connection would have a database of its own.
@@ -80,8 +92,21 @@ class MemoryBackend(AnySqlite):
         self._depth = 0
         self._changed = threading.Condition()
         self._commits = 0
-        self._connection = engine.raw_connection()
-        self._connection.execute("PRAGMA foreign_keys=ON")
+        try:
+            if file is not None:
+                file.parent.mkdir(parents=True, exist_ok=True)
+            self._connection = engine.raw_connection()
+            for pragma in PRAGMAS if file is None else (*LOCKED, *PRAGMAS):
+                self._connection.execute(f"PRAGMA {pragma}")
+            if file is not None:
+                # The lock is taken by the first write.
+                self._connection.execute("BEGIN IMMEDIATE")
+                self._connection.execute("COMMIT")
+        except (OSError, sqlite3.Error, sa.exc.OperationalError) as error:
+            engine.dispose()
+            raise StoreUnavailable(
+                f"{self.shown} cannot be opened for this process alone ({error}): does another service have it?"
+            ) from error
 
     def begin(self, *, write: bool) -> MemorySession:
         self._turn.acquire()
@@ -113,7 +138,7 @@ class MemoryBackend(AnySqlite):
         return MemoryWatch(self)
 
     def place(self, session: Session) -> str:
-        return MEMORY
+        return MEMORY if self._file is None else f"inode {self._file.stat().st_ino}"
 
     def forget_connections(self) -> None:
         self._turn, self._changed = threading.RLock(), threading.Condition()

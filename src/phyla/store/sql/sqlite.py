@@ -217,8 +217,9 @@ class SqliteBackend(AnySqlite):
         if network is not None:
             raise ConfigurationError(
                 f"{self._path} is on a network file system ({network}), where SQLite loses data when two hosts "
-                'write. Put the file on a local disk, for example storage="sqlite:////var/tmp/phyla.db", or use '
-                'a server: storage="postgresql://user@host/database"'
+                'write. Put the file on a local disk, for example storage="sqlite:////var/tmp/phyla.db"; use a '
+                'server: storage="postgresql://user@host/database"; or let one service have it, with phyla serve '
+                "--publish, and reach that with --server .../service.json"
             )
         try:
             _make_folder(self._path.parent)

@@ -1,4 +1,4 @@
-"""What a launcher is, which one is used, what it tells a worker process, and which GPUs that process sees."""
+"""What a supervisor tells its worker processes, and which GPUs each of them sees."""
 
 import functools
 import json
@@ -9,19 +9,16 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, Protocol, TypeAlias, final
+from typing import Final, Literal, TypeAlias, final
 
-from phyla import plugins, settings
-from phyla.client import Client
+from phyla import settings
 from phyla.errors import ConfigurationError
 from phyla.machine import ANY_GPUS
 from phyla.records import JsonObject
-from phyla.worker import Launch
 
-GROUP = "phyla.launchers"
 LOG = logging.getLogger("phyla")
 AUTO: Final = "auto"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -51,7 +48,7 @@ class Term:
     """When a run has to stop.
 
     Attributes:
-        stop_signal: a signal that asks it to, besides SIGINT and SIGTERM; None for no other.
+        stop_signal: a signal that asks it to, besides SIGINT, SIGTERM and SIGHUP; None for no other.
         limit_s: seconds that it may last; None for no limit.
         began_at: when it began, in seconds since the epoch.
     """
@@ -78,7 +75,9 @@ class Term:
     @property
     def signals(self) -> tuple[int, ...]:
         """The signals that ask it to stop."""
-        more = () if self.stop_signal is None else (self.stop_signal,)
+        more = [] if self.stop_signal is None else [self.stop_signal]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup makes it
+            more.append(signal.SIGHUP)
         return (signal.SIGINT, signal.SIGTERM, *more)
 
 
@@ -145,68 +144,6 @@ class WorkerSpec:
     def from_json(text: str) -> "WorkerSpec":
         """Read what `to_json` wrote."""
         return WorkerSpec(**json.loads(text))
-
-
-class Launcher(Protocol):
-    """Starts worker processes, wherever that is, and keeps them going until their work ends.
-
-    It is named under the entry point group `phyla.launchers`. A worker is `python -m phyla.launchers.process`
-    with its spec on standard input.
-
-    Args:
-        client: speaks with the studies.
-        specs: one per worker.
-        launch: names the workers; they inherit its lock.
-        environments: extra environment variables, one mapping per worker.
-        logs: directory for what the workers print.
-        renew_s: how often leases are renewed.
-        gpus: those that eval tasks may have which ask for several.
-        term: when the run has to stop.
-        stall_timeout_s: seconds without a step, a report or a finished trial before a worker is ended, counted
-            from its first request on; None never ends one.
-        on_tick: called many times a second, for live displays.
-        on_interrupt: called for each interrupt inside the signal handler, so it must be brief.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        specs: Sequence[WorkerSpec],
-        *,
-        launch: Launch,
-        environments: Sequence[Mapping[str, str]],
-        logs: Path,
-        renew_s: float,
-        stall_timeout_s: float | None,
-        gpus: Sequence[str],
-        term: Term,
-        on_tick: Callable[[], None] = ...,
-        on_interrupt: Callable[[], None] = ...,
-    ) -> None: ...
-
-    def run(self) -> bool:
-        """Work until the study ends; return False when a person interrupted it.
-
-        Raises:
-            Preempted: a signal, or the end of its time, stopped the run before its work was done.
-            StudyFailed: workers cannot start, or die again and again.
-            CheckpointsAbsent: the directory of the checkpoints is gone.
-            StudyChanged: settings or suites were changed, and workers cannot take them over.
-            StoreError: the database failed.
-        """
-        ...
-
-
-def get_launcher() -> type[Launcher]:
-    """Return the launcher that `PHYLA_LAUNCHER` names, by default `local`."""
-    name = settings.launcher()
-    found = plugins.of_group(GROUP)
-    if name not in found:
-        raise ConfigurationError(
-            f"PHYLA_LAUNCHER={name!r}: no such launcher is installed; choose one of: {', '.join(sorted(found))}"
-        )
-    kind: type[Launcher] = found[name].load()
-    return kind
 
 
 def gpu_environments(

@@ -1,0 +1,180 @@
+"""Copies of remote checkpoints on this machine, shared by all its processes, up to a number of bytes."""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import final
+
+from phyla import file_locks, settings
+from phyla.checkpoints.content import MANIFEST_NAME, Manifest
+from phyla.checkpoints.disk import Disk, make_dirs, storage_errors
+from phyla.checkpoints.local import LocalCheckpoints
+from phyla.errors import CheckpointError
+
+LOCKS = ".locks"
+DOWNLOADING = ".download"
+_WORK = (".staging", ".deleting")
+
+
+class Unflushed(Disk):
+    """A disk whose files need not survive a power cut."""
+
+    def fsync_file(self, path: Path) -> None:
+        """Do nothing."""
+
+    def fsync_dir(self, path: Path) -> None:
+        """Do nothing."""
+
+
+@dataclass
+class _Held:
+    descriptor: int
+    count: int = 0
+
+
+@final
+class Cache:
+    """One study's copies. Others that are below the same `root` count for the same bound.
+
+    `local` keeps them. A copy is never removed while any process holds it: with a shared kernel lock on a file of
+    its name, which ends with the process. The files of one who was killed are held by nobody.
+    """
+
+    def __init__(self, root: Path, folder: str, verify_bytes: int | None = None) -> None:
+        self._root = root.absolute()
+        self._folder = self._root / folder
+        self._locks = self._folder / LOCKS
+        self._disk = Unflushed()
+        self._mutex = threading.Lock()
+        self._held: dict[str, _Held] = {}
+        self._bound = settings.cache_bytes()
+        self.errors = partial(storage_errors, self._disk, self._root)
+        self.local = LocalCheckpoints(self._folder, self._disk, verify_bytes=verify_bytes)
+
+    def hold(self, name: str, *, count: int = 0) -> None:
+        """Keep the copy of a name until it is released, or this process ends; `count` more now read it."""
+        with self._mutex, self.errors("lock", self._locks / name):
+            if name not in self._held:
+                self._held[name] = _Held(self._locked(name, shared=True))
+            self._held[name].count += count
+            # The kernel's own time has steps of milliseconds.
+            os.utime(self._held[name].descriptor, ns=(int(settings.system_clock() * 1e9),) * 2)
+
+    def release(self, name: str, *, count: int = 0) -> None:
+        """Hold a name `count` times less, and let go of it once nothing is left of its count."""
+        with self._mutex:
+            held = self._held.get(name)
+            if held is None:
+                return
+            held.count -= count
+            if held.count <= 0:
+                os.close(self._held.pop(name).descriptor)
+
+    @contextmanager
+    def downloading(self, name: str) -> Iterator[None]:
+        """Be the only one on this machine who downloads a checkpoint; others wait."""
+        with self.errors("lock", self._locks / name):
+            descriptor = self._locked(name + DOWNLOADING, shared=False)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _locked(self, name: str, *, shared: bool) -> int:
+        path = self._locks / name
+        if not self._locks.is_dir():
+            make_dirs(self._disk, self._locks)
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                file_locks.wait_for(descriptor, shared=shared)
+                # Whoever evicted the copy meanwhile has removed the file, too.
+                if path.stat().st_ino == os.fstat(descriptor).st_ino:
+                    return descriptor
+            except FileNotFoundError:
+                pass
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+
+    def place(self, name: str, manifest: bytes) -> Path:
+        """Give what was staged and compared with its manifest its name."""
+        staged, path = self._folder / ".staging" / name, self._folder / name
+        with self.errors("keep", path):
+            for folder, _, files in os.walk(staged):
+                for file in files:
+                    if not Path(folder, file).is_symlink():
+                        self._disk.make_read_only(Path(folder, file))
+            self._disk.write_file(staged / MANIFEST_NAME, manifest)
+            self._disk.rename(staged, path)
+        return path
+
+    def unplace(self, name: str) -> None:
+        """Make a staged directory of a copy again, whose upload failed."""
+        with self.errors("keep", self._folder / name):
+            self._disk.rename(self._folder / name, self._folder / ".staging" / name)
+
+    def forget(self, name: str) -> None:
+        """Remove the copy of a checkpoint, unless somebody holds it."""
+        path = self._folder / name
+        if path.is_dir():
+            _remove(self._folder, path)
+
+    def evict(self) -> None:
+        """Remove what nobody holds: what was never finished, and beyond the bound what was used longest ago."""
+        if not file_locks.SUPPORTED:
+            return
+        kept: list[tuple[float, int, Path]] = []
+        for folder in _folders(self._root):
+            for work in _WORK:
+                for path in _folders(folder / work):
+                    _remove(folder, path)
+            kept += [(*_use_of(path), path) for path in _folders(folder)]
+        excess = sum(size for _, size, _ in kept) - self._bound
+        for _, size, path in sorted(kept):
+            if excess <= 0:
+                return
+            if _remove(path.parent, path):
+                excess -= size
+
+
+def _use_of(path: Path) -> tuple[float, int]:
+    """Return when a copy was last used, and its size; nothing is known of a damaged one."""
+    try:
+        size = Manifest.from_bytes((path / MANIFEST_NAME).read_bytes()).size_bytes
+        return (path.parent / LOCKS / path.name).stat().st_mtime, size
+    except (OSError, CheckpointError):
+        return 0.0, 0
+
+
+def _folders(path: Path) -> list[Path]:
+    with suppress(OSError):
+        return [one for one in path.iterdir() if one.is_dir() and (one.name not in (*_WORK, LOCKS))]
+    return []
+
+
+def _remove(folder: Path, path: Path) -> bool:
+    """Remove a directory, and the lock files of its name, if nobody holds it."""
+    lock = folder / LOCKS / path.name
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return False
+    try:
+        file_locks.lock(descriptor)
+        if lock.stat().st_ino != os.fstat(descriptor).st_ino:
+            return False
+        Disk().remove_tree(path)
+        lock.with_name(lock.name + DOWNLOADING).unlink(missing_ok=True)
+        lock.unlink()
+    except OSError:
+        # Somebody holds it, or its file system has no locks.
+        return False
+    finally:
+        os.close(descriptor)
+    return True

@@ -1,0 +1,255 @@
+"""The objects below one URL of an object store, read and written by way of fsspec."""
+
+import errno
+import os
+import re
+import time
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar, final
+
+from phyla.checkpoints.disk import advice_on, is_storage_error
+from phyla.errors import CheckpointError, CheckpointsAbsent, CheckpointStorageFailed, ConfigurationError
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+
+AT_ONCE = 8
+"""Files that are moved at the same time."""
+PARTS_AT_ONCE = 4
+PART_BYTES = 2**24
+PATIENCE_S = 120.0
+"""How long a store that was reached before is tried again: what was trained is worth waiting for."""
+PAUSE_S = (1.0, 15.0)
+"""The shortest and the longest pause between two tries."""
+
+_CREDENTIALS = re.compile("Credential|Token|Profile|SSO")
+_OUT_OF_REACH = {
+    "ConnectionError",
+    "HTTPClientError",
+    "TimeoutError",
+    "ClientConnectionError",
+    "ClientPayloadError",
+}
+_BUSY = {getattr(errno, "EREMOTEIO", errno.EIO), errno.EBUSY}
+_RIGHTS = "list, read, write and delete objects, and abort uploads,"
+
+
+@final
+class Objects:
+    """What is stored below a URL such as `s3://bucket/prefix`, by keys relative to it.
+
+    Calls may come from any threads. They raise FileNotFoundError for an object that is not there,
+    CheckpointsAbsent where the store is out of reach or has no such bucket, and CheckpointStorageFailed where it
+    refuses. Messages say what to do.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._protocol, _, self._root = url.partition("://")
+        self._is_s3 = self._protocol in ("s3", "s3a")
+        self._made: tuple[int, Any] = (0, None)
+        self._reached = False
+
+    def _files(self) -> Any:
+        """Return the file system, which threads share, and processes do not."""
+        if self._made[0] != os.getpid():
+            self._made = (os.getpid(), self._file_system())
+        return self._made[1]
+
+    def _file_system(self) -> Any:
+        how: dict[str, Any] = {"use_listings_cache": False}
+        try:
+            import fsspec
+
+            if self._is_s3:
+                given = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
+                usual = {"retries": {"mode": "standard", "max_attempts": 3}, "max_pool_connections": 50}
+                how |= {"config_kwargs": {**usual, **given}}
+                how |= {"max_concurrency": PARTS_AT_ONCE, "default_block_size": PART_BYTES}
+            return fsspec.filesystem(self._protocol, **how)
+        except ImportError as error:
+            needs = 'pip install "phyla[s3]"' if self._is_s3 else str(error)
+            raise ConfigurationError(
+                f"checkpoints={self.url!r} needs a library that is missing: {needs}"
+            ) from None
+        except ValueError as error:
+            raise ConfigurationError(f"checkpoints={self.url!r}: {error}; give s3://bucket/prefix") from None
+
+    def _call(self, doing: str, key: str, call: Callable[[Any, str], T]) -> T:
+        files, (pause_s, longest_s) = self._files(), PAUSE_S
+        until = time.monotonic() + (PATIENCE_S if self._reached else 0.0)
+        while True:
+            try:
+                found = call(files, f"{self._root}/{key}".rstrip("/"))
+                self._reached = True
+                return found
+            except (FileNotFoundError, FileExistsError):
+                self._reached = True
+                raise
+            except Exception as error:  # each library below has errors of its own
+                if not _is_out_of_reach(error) or time.monotonic() + pause_s > until:
+                    raise _failure(error, doing, f"{self.url}/{key}".rstrip("/")) from error
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, longest_s)
+
+    def sizes(self, below: str = "") -> dict[str, int]:
+        """Return the sizes in bytes of all objects below a key, by their keys."""
+        path = f"{self._root}/{below}".rstrip("/")
+        # Where nothing is below a prefix, s3fs asks no further.
+        path, how = (self._root, {"prefix": f"{below}/"}) if below and self._is_s3 else (path, {})
+        try:
+            found = self._call("list", below, lambda files, _: files.find(path, detail=True, **how))
+        except FileNotFoundError as error:
+            bucket = self._root.partition("/")[0]
+            raise CheckpointsAbsent(f"there is no bucket {bucket!r} for {self.url}: {error}") from error
+        start = f"{self._root}/"
+        within = f"{start}{below}/" if below else start
+        return {
+            path.removeprefix(start): int(info["size"])
+            for path, info in found.items()
+            if path.startswith(within) and path != within
+        }
+
+    def read(self, key: str) -> bytes:
+        """Return a small object."""
+        how = {"max_concurrency": 1} if self._is_s3 else {}
+        return bytes(self._call("read", key, lambda files, path: files.cat_file(path, **how)))
+
+    def write(self, key: str, data: bytes) -> None:
+        """Write a small object, in place of an old one."""
+        self._call("write", key, lambda files, path: files.pipe_file(path, data))
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Write a small object unless there is one; return whether the object is what was to be written.
+
+        A store that knows no condition on writing replaces one that was written in the very same moment.
+        """
+
+        def make(files: Any, path: str) -> None:
+            try:
+                files.pipe_file(path, data, mode="create")
+            except (OSError, NotImplementedError) as error:
+                if not isinstance(error, NotImplementedError) and error.errno != errno.ENOSYS:
+                    raise
+                if files.exists(path):
+                    raise FileExistsError(path) from None
+                files.pipe_file(path, data)
+
+        try:
+            self._call("write", key, make)
+        except FileExistsError:
+            # Perhaps ours: an answer may have been lost, and the request repeated.
+            return self.read(key) == data
+        return True
+
+    def put(self, local: Path, key: str) -> None:
+        """Write a file as an object."""
+        how = {"chunksize": PART_BYTES} if self._is_s3 else {}
+        self._call("write", key, lambda files, path: files.put_file(str(local), path, **how))
+
+    def get(self, key: str, local: Path) -> None:
+        """Write an object into a file."""
+        self._call("read", key, lambda files, path: files.get_file(path, str(local)))
+
+    def remove(self, keys: Collection[str]) -> None:
+        """Remove objects; those that are gone are fine."""
+
+        def remove(key: str) -> None:
+            try:
+                self._call("delete", key, lambda files, path: files.rm_file(path))
+            except FileNotFoundError:
+                return
+
+        each(remove, keys)
+
+    def uploads(self, below: str = "") -> list[tuple[str, str]]:
+        """Return key and id of multipart uploads that were begun below a key and never completed.
+
+        Empty where the store has no such thing, or does not let us look.
+        """
+        if not self._is_s3:
+            return []
+        bucket, _, root = self._root.partition("/")
+        start = f"{root}/".lstrip("/")
+        found: list[tuple[str, str]] = []
+
+        def look(files: Any, path: str) -> None:
+            more: dict[str, Any] = {}
+            while True:
+                page = files.call_s3(
+                    "list_multipart_uploads", Bucket=bucket, Prefix=start + (f"{below}/" if below else ""), **more
+                )
+                found.extend((one["Key"].removeprefix(start), one["UploadId"]) for one in page.get("Uploads", []))
+                if not page.get("IsTruncated"):
+                    return
+                more = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+        self._tolerant(below, look)
+        return found
+
+    def abort(self, uploads: Iterable[tuple[str, str]]) -> None:
+        """Abort multipart uploads, so that their parts take no more room."""
+        bucket = self._root.partition("/")[0]
+        for key, upload in uploads:
+
+            def stop(files: Any, path: str, upload: str = upload) -> None:
+                files.abort_mpu(bucket, path.partition("/")[2], upload)
+
+            self._tolerant(key, stop)
+
+    def _tolerant(self, key: str, call: Callable[[Any, str], object]) -> None:
+        # Uploads that are left take room and harm nobody; rights to see them are often missing.
+        try:
+            self._call("look at uploads to", key, call)
+        except (FileNotFoundError, CheckpointStorageFailed):
+            return
+
+
+def each(call: Callable[[Item], object], items: Collection[Item]) -> None:
+    """Call a function for each item, for several at the same time; after an error no more are begun."""
+    if len(items) == 1:
+        call(next(iter(items)))
+        return
+    with ThreadPoolExecutor(AT_ONCE, "phyla-objects") as pool:
+        calls = [pool.submit(call, item) for item in items]
+        try:
+            for done in calls:
+                done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _status(error: BaseException) -> int:
+    """Return the status of HTTP that an error comes from; 0 where there is none."""
+    answer: Any = getattr(error.__cause__, "response", None) or getattr(error, "response", None)
+    try:
+        return int(answer["ResponseMetadata"]["HTTPStatusCode"])
+    except (TypeError, KeyError):
+        return 0
+
+
+def _is_out_of_reach(error: Exception) -> bool:
+    """Return whether asking again later may help."""
+    busy = isinstance(error, OSError) and error.errno in _BUSY
+    # 501 says that a store never does such a thing.
+    busy |= _status(error) >= 500 and _status(error) != 501
+    return busy or any(base.__name__ in _OUT_OF_REACH for base in type(error).__mro__)
+
+
+def _failure(error: Exception, doing: str, url: str) -> CheckpointError:
+    said = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if _is_out_of_reach(error):
+        advice = "check the network, and AWS_ENDPOINT_URL if the store is not Amazon's; then run the study again"
+        return CheckpointsAbsent(f"cannot {doing} {url}, the store is out of reach: {said}; {advice}")
+    if isinstance(error, PermissionError) or _status(error) in (401, 403):
+        advice = f"these credentials need the right to {_RIGHTS} there"
+    elif _CREDENTIALS.search(type(error).__name__):
+        advice = "give this machine credentials, such as AWS_PROFILE, a file ~/.aws/credentials, or a role"
+    elif isinstance(error, OSError) and not _status(error) and is_storage_error(error):
+        advice = advice_on(error)
+    else:
+        advice = "correct the URL, or look at the store's health"
+    return CheckpointStorageFailed(f"cannot {doing} {url}: {said}; {advice}")

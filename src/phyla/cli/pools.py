@@ -1,0 +1,203 @@
+"""`phyla up`, `phyla down` and `phyla workers`: pools of workers that a launcher places."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, BadParameter, Context, Option
+
+from phyla.cli import options
+from phyla.cli.output import print_json, print_table
+from phyla.cli.output import show as print
+from phyla.cli.worker import worker_command
+from phyla.errors import LauncherFailed, UsageError
+from phyla.words import counted, masked
+
+if TYPE_CHECKING:
+    from phyla.launchers import Pool
+    from phyla.study import Places
+
+MEMORY_MB = {"M": 1, "G": 1024, "T": 1024**2}
+
+
+def up(
+    ctx: Context,
+    files: Annotated[
+        list[Path], Argument(metavar="FILE...", help="The study files, whose studies they work for.")
+    ],
+    launcher: Annotated[
+        str, Option(metavar="NAME", help="Where the workers run: local, slurm, ray or kubernetes.")
+    ] = "local",
+    launcher_option: options.LauncherOptions = None,
+    workers: Annotated[int, Option(min=1, help="How many workers there are to be.")] = 2,
+    name: Annotated[str | None, Option(help="Name of the pool.", show_default="that of the first file")] = None,
+    kinds: options.Kinds = options.BOTH,
+    gpus_per_worker: options.Gpus = "auto",
+    time_limit: options.TimeLimit = None,
+    save_every: options.SaveEvery = None,
+) -> None:
+    """Start a pool of workers for the studies of some files; given again, start those that are missing.
+
+    They work for one study after the other, wait for those that are absent or stopped, and end when all are
+    completed.
+    """
+    from phyla.launchers import launcher_named
+    from phyla.launchers.pools import start_pool
+
+    for file in files:
+        if not file.is_file():
+            raise UsageError(f"there is no file {file}")
+    places = options.places(ctx)
+    pool = pool_of(ctx.params, files, places, name=name or files[0].stem, where=options.where(ctx))
+    start_pool(pool)
+    where = launcher_named(launcher)
+    print(f"pool {pool.name}: {where.alive(pool)} of {counted(workers, 'worker')} alive; logs: {where.logs(pool)}")
+    print(f"stop it with: {options.command('down', pool.name, places)}")
+
+
+def down(
+    ctx: Context,
+    pool: Annotated[str, Argument(metavar="POOL", help="Name of the pool.")],
+    grace: Annotated[
+        Any,
+        Option(parser=options.seconds, metavar="TIME", help="Time to save, after which workers are ended."),
+    ] = "60s",
+) -> None:
+    """Stop the workers of a pool: what they are at goes back to the queue. Studies stay as they are."""
+    from phyla.launchers.pools import stop_pool
+
+    (found,) = _found(options.places(ctx), pool)
+    stop_pool(found, grace)
+    print(f"pool {pool} is stopped; its logs stay in {found.folder}")
+
+
+def workers(
+    ctx: Context,
+    pool: Annotated[str | None, Argument(metavar="POOL", help="Name of a pool.", show_default="all")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """List pools of workers: where they run, how many are alive, for which files, and where their logs are."""
+    from phyla.launchers import launcher_named
+
+    rows: list[dict[str, Any]] = []
+    for each in _found(options.places(ctx), pool):
+        launcher, why = launcher_named(each.launcher), None
+        try:
+            alive = launcher.alive(each)
+        except LauncherFailed as error:
+            alive, why = None, str(error)
+        rows.append(
+            {
+                "pool": each.name,
+                "launcher": each.launcher,
+                "alive": alive,
+                "workers": each.workers,
+                "files": list(each.files),
+                "logs": launcher.logs(each),
+                "error": why,
+            }
+        )
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        ("pool", "launcher", ">alive", "~files", "~logs"),
+        (
+            (
+                row["pool"],
+                row["launcher"],
+                f"{'?' if row['alive'] is None else row['alive']}/{row['workers']}",
+                " ".join(row["files"]),
+                row["error"] or row["logs"],
+            )
+            for row in rows
+        ),
+    )
+
+
+def pool_of(
+    given: Mapping[str, Any],
+    files: Sequence[Path],
+    places: "Places",
+    *,
+    name: str,
+    study: str | None = None,
+    where: Mapping[str, Any] | None = None,
+) -> "Pool":
+    """Return the pool that options describe: workers of one study, or of all studies of the files in turn.
+
+    Its workers look where the study is, or, with `where`, where these options of `phyla` say.
+    """
+    from phyla.launchers import Pool, launcher_named
+    from phyla.study.places import NAME
+
+    launcher_named(given["launcher"])
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"pool name {name!r}: use up to 100 letters, digits, '_', '-' and '.'; give it with --name"
+        )
+    if not given["workers"]:
+        raise UsageError("--workers 0: with --launcher, at least 1")
+    if where is None:
+        usual = places.storage == type(places).of(places.home).storage
+        storage = None if usual else places.storage
+        where = {"home": places.home, "storage": storage, "checkpoints": places.checkpoint_root}
+    where = {key: value.absolute() if isinstance(value, Path) else value for key, value in where.items()}
+    storage = where["storage"]
+    if storage and masked(storage) != storage:
+        raise UsageError(
+            f"the URL of the store, {masked(storage)}, has a password in it, which the list of processes and the "
+            "folder of the pool would show; leave it out, and put it into ~/.pgpass or the variable PGPASSWORD"
+        )
+    further = dict(_option(each) for each in given["launcher_option"] or ())
+    cpus, memory = (_amount(name, further.pop(name, None)) for name in ("cpus", "memory"))
+    gpus = 0.0 if given["gpus_per_worker"] == "auto" else float(given["gpus_per_worker"])
+    return Pool(
+        name=name,
+        launcher=given["launcher"],
+        command=worker_command(
+            paths := [str(file.absolute()) for file in files],
+            **where,
+            study=study,
+            kinds=given["kinds"],
+            gpus_per_worker=given["gpus_per_worker"] if gpus >= 1 else "auto",
+            save_every=given["save_every"],
+            wait=study is None,
+        ),
+        workers=given["workers"],
+        files=paths,
+        gpus=gpus,
+        cpus=cpus,
+        memory_mb=None if memory is None else round(memory),
+        time_limit_s=given["time_limit"],
+        options=further,
+        folder=places.pools / name,
+    )
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not found or not name or not value:
+        raise BadParameter(f"--launcher-option {text!r}: write NAME=VALUE, as in partition=gpu")
+    return name, value
+
+
+def _amount(name: str, text: str | None) -> float | None:
+    """Read a number above 0; of memory it is in MiB, and may have a unit."""
+    parts = re.fullmatch(r"(\d+\.?\d*)([MGT])?" if name == "memory" else r"(\d+\.?\d*)()", text or "0")
+    if text is not None and (parts is None or not float(parts[1])):
+        example = "16G" if name == "memory" else "4"
+        raise BadParameter(f"--launcher-option {name}={text}: give it as {name}={example}")
+    return float(parts[1]) * MEMORY_MB[parts[2] or "M"] if text and parts else None
+
+
+def _found(places: "Places", name: str | None) -> "list[Pool]":
+    from phyla.launchers.pools import pools_in
+
+    found = pools_in(places.pools)
+    chosen = [pool for pool in found if name in (None, pool.name)]
+    if name is not None and not chosen:
+        names = ", ".join(pool.name for pool in found) or "none"
+        raise UsageError(f"there is no pool {name!r} in {places.pools}; there are: {names}")
+    return chosen

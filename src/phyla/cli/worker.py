@@ -1,0 +1,162 @@
+"""`phyla worker`: adds workers to studies that run elsewhere."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Context, Exit, Option
+
+from phyla.cli import options
+from phyla.cli.live import ChangeDisplay, StudyDisplay, progress_line
+from phyla.cli.output import show as print
+from phyla.cli.run import chosen_study, finish
+from phyla.errors import PhylaError, Preempted
+from phyla.records import StudyState
+
+if TYPE_CHECKING:
+    from phyla.study import Study
+
+PAUSE_S = 10.0
+"""Seconds until a worker that waits looks again."""
+START_S = 2.0
+"""Seconds that a new process may need to begin."""
+
+
+def worker(
+    ctx: Context,
+    files: Annotated[
+        list[str],
+        Argument(
+            metavar="FILE...",
+            help="The study file, or several, to work for in turn; or the suite files of a watched run "
+            "(file.py, file.py:name, module:name, file.toml); or the name of a watched run all of whose parts are "
+            "registered plug-ins.",
+        ),
+    ],
+    workers: options.Workers = 2,
+    kinds: options.Kinds = options.BOTH,
+    study: Annotated[str | None, Option(help="Name of the study or watched run, if the file has several.")] = None,
+    gpus_per_worker: options.Gpus = "auto",
+    time_limit: options.TimeLimit = None,
+    save_every: options.SaveEvery = None,
+    stop_signal: options.StopSignal = None,
+    wait: Annotated[
+        bool,
+        Option(
+            "--wait", help="Serve all studies of the files in turn; wait for those that are absent or stopped."
+        ),
+    ] = False,
+    gin: options.Gin = None,
+) -> None:
+    """Add workers to a study or to watched runs until they end; never make or change one. Ctrl-C stops them.
+
+    Functions and commands come from the file, never from the store. A file that differs from what is stored is
+    refused, with what differs.
+    """
+    from phyla.study.files import load_studies
+    from phyla.study.watching import evaluate
+
+    file = Path(files[0])
+    with options.interruptible(lambda: "interrupted; the study goes on without these workers"):
+        if wait or (file.suffix in (".py", ".toml") and load_studies(file)):
+            _take_turns(ctx)
+            return
+        # A word that names neither a file nor a module names a run.
+        named = len(files) == 1 and ":" not in files[0] and file.suffix not in (".py", ".toml")
+        with ChangeDisplay({}) as changes:
+            watched = evaluate(
+                files if named else [study] if study is not None else [],
+                () if named else files,
+                workers,
+                gpus_per_worker=gpus_per_worker,
+                gin_bindings=gin or (),
+                stop_signal=stop_signal,
+                time_limit_s=time_limit,
+                on_change=changes.show,
+                on_interrupt=changes.interrupted,
+                **options.where(ctx),
+            )
+    raise Exit(finish(watched, as_json=False))
+
+
+def _take_turns(ctx: Context) -> None:
+    """Work for the first file, then for the others in a process that has not loaded the first one's modules."""
+    given: dict[str, Any] = {**options.where(ctx), **ctx.params}
+    files, limit_s, wait = given.pop("files"), given.pop("time_limit"), given["wait"]
+    began, found, completed = time.monotonic(), [], 0
+    with _waiting(wait):
+        found = _studies(ctx, Path(files[0]), given["study"], wait=wait)
+    for each in found:
+        with _waiting(wait), StudyDisplay(each.name) as display:
+            results = each.work(
+                given["workers"],
+                kinds=options.listed(given["kinds"]),
+                gpus_per_worker=given["gpus_per_worker"],
+                stop_signal=given["stop_signal"],
+                time_limit_s=None if limit_s is None else max(1.0, limit_s - (time.monotonic() - began)),
+                save_every_s=given["save_every"],
+                on_progress=display.progressed,
+                on_interrupt=display.interrupted,
+            )
+            progress = results.progress()
+            display.print(f"{each.name} is {progress.study.state}: {progress_line(progress)}")
+            completed += progress.study.state is StudyState.COMPLETED
+    done = 0 < len(found) == completed
+    left = [*files[1:], *([] if done or not wait else files[:1])]
+    if not left:
+        return
+    if not done:
+        _pause(given["stop_signal"])
+    if limit_s is not None:
+        limit_s -= time.monotonic() - began + START_S
+        if limit_s <= 0:
+            raise Preempted("the time limit is over")
+    words = worker_command(left, **given, time_limit=limit_s)
+    os.execv(words[0], words)
+
+
+def worker_command(files: Sequence[str], **given: Any) -> list[str]:
+    """Return the words that start `phyla worker` with these options, as far as they have a value."""
+    words = []
+    for name, value in given.items():
+        if value is not None and value is not False:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return [sys.executable, "-P", "-m", "phyla.cli", "worker", *files, *words]
+
+
+@contextmanager
+def _waiting(wait: bool) -> Iterator[None]:
+    """Say what stands in the way now, and go on, if the worker is to wait for it."""
+    try:
+        yield
+    except PhylaError as error:
+        if not wait:
+            raise
+        print(f"{error}\nlooking again in {PAUSE_S:g} s", file=sys.stderr, flush=True)
+
+
+def _studies(ctx: Context, file: Path, name: str | None, *, wait: bool) -> "list[Study]":
+    from phyla.study.files import load_studies
+
+    if name is not None or not wait:
+        return [chosen_study(ctx, file, name)]
+    found = load_studies(file)
+    for each in found:
+        options.place(ctx, each)
+    return found
+
+
+def _pause(stop_signal: str | None) -> None:
+    from phyla.study.checked import checked_term
+
+    def stop(number: int, frame: object) -> None:
+        raise Preempted(f"stopped by {signal.Signals(number).name}")
+
+    for number in checked_term(stop_signal, None).signals[1:]:
+        signal.signal(number, stop)
+    time.sleep(PAUSE_S)

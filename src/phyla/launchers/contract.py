@@ -1,0 +1,127 @@
+"""What a launcher is: it starts workers somewhere, counts them, and stops them. It knows nothing of studies."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, final
+
+from phyla import plugins
+from phyla.errors import ConfigurationError
+
+GROUP = "phyla.launchers"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """Equal workers, and where they run. It is stored as `pool.json` in its folder.
+
+    Attributes:
+        name: of the pool.
+        launcher: name of the launcher that runs it.
+        command: what one worker runs, without `--workers`; see `worker`.
+        workers: how many there should be.
+        files: the study files they work for.
+        gpus: GPUs for each worker; 0 asks for none.
+        cpus: processor cores for each worker; None leaves them to the launcher.
+        memory_mb: memory for each worker in MiB; None leaves it to the launcher.
+        time_limit_s: seconds that each worker may last; None for no limit.
+        options: further options, which only this launcher understands.
+        environment: variables for the workers, besides those they inherit. Never secrets: they are stored.
+        directory: the working directory.
+        folder: for its logs and the launcher's files; on a shared disk where there are several machines.
+    """
+
+    name: str
+    launcher: str
+    command: Sequence[str]
+    workers: int
+    files: Sequence[str] = ()
+    gpus: float = 0
+    cpus: float | None = None
+    memory_mb: int | None = None
+    time_limit_s: float | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    directory: Path = field(default_factory=Path.cwd)
+    folder: Path
+
+    def worker(self, *more: str) -> list[str]:
+        """Return the words of the command of one worker, with these options at the end."""
+        limit = [] if self.time_limit_s is None else ["--time-limit", f"{self.time_limit_s:g}s"]
+        return [*self.command, "--workers", "1", *limit, *more]
+
+    def save(self) -> None:
+        """Store it in its folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        draft = self.folder / f".pool-{os.getpid()}.json"
+        draft.write_text(json.dumps({**asdict(self), "folder": None, "directory": str(self.directory)}, indent=1))
+        draft.replace(self.folder / "pool.json")
+
+    @staticmethod
+    def load(folder: Path) -> "Pool | None":
+        """Return the pool that is stored in a folder, if there is one.
+
+        Raises:
+            ConfigurationError: the file holds something else.
+        """
+        file = folder / "pool.json"
+        try:
+            told: dict[str, Any] = json.loads(file.read_text())
+            return Pool(**{**told, "folder": folder, "directory": Path(told["directory"])})
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ConfigurationError(f"{file} describes no pool that this phyla can read: {error}") from error
+
+
+class Launcher(Protocol):
+    """Starts the workers of pools somewhere, and stops them.
+
+    It is named under the entry point group `phyla.launchers`, and made without arguments. What it needs to find
+    its workers again is in the pool's folder, or known to the engine that runs them: another process may ask.
+
+    All methods raise `LauncherFailed` where the engine fails or cannot be reached, and `ConfigurationError` where
+    the pool asks for what the launcher does not have.
+    """
+
+    def start(self, pool: Pool) -> None:
+        """Start as many workers as are missing; this may be repeated, but not by two at the same time."""
+        ...
+
+    def alive(self, pool: Pool) -> int:
+        """Return how many workers are running, or are waiting to run."""
+        ...
+
+    def stop(self, pool: Pool, grace_s: float) -> None:
+        """Ask the workers to save and to end, and end those that are left after some seconds; wait for them."""
+        ...
+
+    def logs(self, pool: Pool) -> str:
+        """Return where the output of the workers is: paths, or a command that shows it."""
+        ...
+
+
+def launcher_named(name: str) -> Launcher:
+    """Return the launcher of that name.
+
+    Raises:
+        ConfigurationError: none is installed.
+    """
+    found = plugins.of_group(GROUP)
+    if name not in found:
+        raise ConfigurationError(f"there is no launcher {name!r}; choose one of: {', '.join(found)}")
+    launcher: Launcher = found[name].load()()
+    return launcher
+
+
+def refuse_options(pool: Pool, known: Sequence[str]) -> None:
+    """Refuse options that a launcher does not have."""
+    unknown = [name for name in pool.options if name not in known]
+    if unknown:
+        raise ConfigurationError(
+            f"launcher {pool.launcher!r} has no option {unknown[0]!r}; "
+            f"{'choose from: ' + ', '.join(known) if known else 'it has none'}"
+        )

@@ -1,0 +1,240 @@
+"""Workers of a pool as pods: writes a plain manifest, and lets `kubectl` apply it, read it and delete it.
+
+A Job, the default, ends when its workers do: they exit with 0 when the work is done. A worker that was preempted,
+or drained with exit status 75, gets a successor and is no failure. Those of a Deployment are always started again.
+"""
+
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, final
+
+from phyla.errors import ConfigurationError, LauncherFailed
+from phyla.launchers.contract import Pool, refuse_options
+from phyla.launchers.identity import identity
+
+OPTIONS = ("image", "kind", "namespace", "context", "directory", "secret", "volume", "user", "grace", "output")
+GRACE_S = 300  # that training has to save after SIGTERM
+CALL_S = 60.0  # that the cluster has to answer kubectl
+FAILURES = 3  # of each worker before a Job gives up; preemptions are none
+EXIT_USAGE, EXIT_PREEMPTED = 2, 75
+DNS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+NAME_LETTERS = 48
+"""Names of Jobs have at most 63 letters, of which the pool's identity takes some."""
+INSTANCE = "app.kubernetes.io/instance"
+DIRECTORY, SCRATCH, HOME, MEMORY = "/app", "/tmp", "/tmp/phyla", "/dev/shm"
+RIGHTS = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
+
+
+def manifest(pool: Pool) -> dict[str, Any]:
+    """Return the Job or Deployment of a pool, for Kubernetes 1.31 or newer.
+
+    Raises:
+        ConfigurationError: an option is missing or makes no sense.
+    """
+    refuse_options(pool, OPTIONS)
+    name, job, where = _name(pool), _kind(pool) == "job", pool.options.get("namespace")
+    labels = {"app.kubernetes.io/name": "phyla", INSTANCE: name, "app.kubernetes.io/component": "worker"}
+    spec: dict[str, Any] = {"replicas": pool.workers, "selector": {"matchLabels": {INSTANCE: name}}}
+    if job:
+        ended = {"containerName": "worker", "operator": "In"}
+        rules = [
+            {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            {"action": "Ignore", "onExitCodes": {**ended, "values": [EXIT_PREEMPTED]}},
+            {"action": "FailJob", "onExitCodes": {**ended, "values": [EXIT_USAGE]}},
+        ]
+        spec = {
+            "parallelism": pool.workers,
+            "backoffLimit": FAILURES * pool.workers,
+            "podFailurePolicy": {"rules": rules},
+            "podReplacementPolicy": "Failed",
+        }
+    return {
+        "apiVersion": "batch/v1" if job else "apps/v1",
+        "kind": "Job" if job else "Deployment",
+        "metadata": {"name": name, "labels": labels, **({"namespace": where} if where else {})},
+        "spec": {**spec, "template": {"metadata": {"labels": labels}, "spec": _pod(pool)}},
+    }
+
+
+def _pod(pool: Pool) -> dict[str, Any]:
+    options, (program, *words) = pool.options, pool.worker("--gpus-per-worker", "0")
+    directory = options.get("directory", DIRECTORY)
+    if "image" not in options:
+        raise ConfigurationError(
+            "launcher 'kubernetes' needs an image with phyla and your study file: --launcher-option image=NAME"
+        )
+    user = _number(pool, "user", 1000)
+    # What a container has by default as shared memory, 64 MiB, is too little for the data loaders of PyTorch.
+    kinds: dict[str, Any] = {"scratch": {"emptyDir": {}}, "memory": {"emptyDir": {"medium": "Memory"}}}
+    mounts = [{"name": "scratch", "mountPath": SCRATCH}, {"name": "memory", "mountPath": MEMORY}]
+    if "volume" in options:
+        claim, _, path = options["volume"].partition(":")
+        if not path.startswith("/"):
+            raise ConfigurationError(f"volume={claim}: give the name of a claim and a path, CLAIM:/PATH")
+        kinds["shared"] = {"persistentVolumeClaim": {"claimName": _checked("volume", claim)}}
+        mounts.append({"name": "shared", "mountPath": path})
+    worker = {
+        "name": "worker",
+        "image": options["image"],
+        "command": ["python" if program == sys.executable else program, *_words_there(pool, words, directory)],
+        "workingDir": directory,
+        "env": _environment(pool),
+        "resources": _resources(pool),
+        "volumeMounts": mounts,
+        "securityContext": {**RIGHTS, "capabilities": {"drop": ["ALL"]}},
+    }
+    ids = {"runAsNonRoot": True, "runAsUser": user, "runAsGroup": user, "fsGroup": user}
+    return {
+        "restartPolicy": "Never" if _kind(pool) == "job" else "Always",
+        "terminationGracePeriodSeconds": _number(pool, "grace", GRACE_S),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {**ids, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [worker],
+        "volumes": [{"name": name, **kind} for name, kind in kinds.items()],
+    }
+
+
+def _words_there(pool: Pool, words: Sequence[str], directory: str) -> list[str]:
+    """Translate the paths of this machine: of study files, and of the home, of which each pod has its own."""
+    here = {file: Path(file) for file in pool.files if Path(file).is_relative_to(pool.directory)}
+    there = {word: f"{directory}/{path.relative_to(pool.directory)}" for word, path in here.items()}
+    pairs = pairwise(["", *words])
+    return [HOME if before == "--home" else there.get(word, word) for before, word in pairs]
+
+
+def _environment(pool: Pool) -> list[dict[str, Any]]:
+    """Return the variables; only the scratch directory can be written to."""
+    threads = {} if pool.cpus is None else {"OMP_NUM_THREADS": str(max(1, math.floor(pool.cpus)))}
+    usual = {"HOME": SCRATCH, "PHYLA_HOME": HOME, "PYTHONUNBUFFERED": "1", **threads}
+    plain = [{"name": name, "value": value} for name, value in {**usual, **pool.environment}.items()]
+    if "secret" not in pool.options:
+        return plain
+    key = {"name": _checked("secret", pool.options["secret"]), "key": "token"}
+    return [*plain, {"name": "PHYLA_TOKEN", "valueFrom": {"secretKeyRef": key}}]
+
+
+def _resources(pool: Pool) -> dict[str, Any]:
+    if not float(pool.gpus).is_integer():
+        raise ConfigurationError(f"gpus={pool.gpus:g}: Kubernetes gives a container whole GPUs only")
+    memory = {} if pool.memory_mb is None else {"memory": f"{pool.memory_mb}Mi"}
+    cpus = {} if pool.cpus is None else {"cpu": f"{pool.cpus:g}"}
+    gpus = {"nvidia.com/gpu": f"{pool.gpus:g}"} if pool.gpus else {}
+    return {"requests": {**cpus, **memory}, "limits": {**memory, **gpus}}
+
+
+def _name(pool: Pool) -> str:
+    return f"phyla-{_checked('the name of the pool', pool.name)}-{identity(pool.folder)}"
+
+
+def _selector(pool: Pool) -> str:
+    return f"--selector={INSTANCE}={_name(pool)}"
+
+
+def _kind(pool: Pool) -> str:
+    kind = pool.options.get("kind", "job")
+    if kind not in ("job", "deployment"):
+        raise ConfigurationError(f"kind={kind}: choose one of: job, deployment")
+    return kind
+
+
+def _checked(what: str, name: str) -> str:
+    if len(name) > NAME_LETTERS or not DNS.fullmatch(name):
+        raise ConfigurationError(
+            f"{what} is {name!r}, which Kubernetes does not allow: use at most {NAME_LETTERS} lower-case letters, "
+            "digits and hyphens, with a letter or digit at both ends"
+        )
+    return name
+
+
+def _number(pool: Pool, option: str, default: int) -> int:
+    text = pool.options.get(option, str(default))
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigurationError(f"{option}={text}: must be a whole number above 0")
+    return int(text)
+
+
+@final
+class Kubernetes:
+    """Places workers in a Kubernetes cluster, by `kubectl`."""
+
+    def start(self, pool: Pool) -> None:
+        """Apply the manifest; with the option `output`, only write it."""
+        text = json.dumps(manifest(pool), indent=2)
+        if "output" in pool.options:
+            try:
+                Path(pool.options["output"]).write_text(f"{text}\n")
+            except OSError as error:
+                raise ConfigurationError(f"output={error.filename}: {error.strerror}") from error
+        if _ended(_get(pool)):
+            self.stop(pool, 0)  # a Job that has ended starts no pod any more
+        _kubectl(pool, "apply", "--filename=-", given=text)
+
+    def alive(self, pool: Pool) -> int:
+        """Return how many workers run, or are still to be started."""
+        found = _get(pool)
+        if not found or _ended(found):
+            return 0
+        spec, status = found["spec"], found.get("status", {})
+        # When a worker of a Job has found the work done, those that run are the last ones.
+        last = status.get("active", 0) if status.get("succeeded") else None
+        return int(spec.get("replicas", spec.get("parallelism")) if last is None else last)
+
+    def stop(self, pool: Pool, grace_s: float) -> None:
+        """Delete the Job or Deployment and wait for its pods, which get at most the time of the option `grace`."""
+        ends = ("delete", _kind(pool), _name(pool), "--ignore-not-found", "--cascade=foreground")
+        pods = ("delete", "pods", _selector(pool), "--ignore-not-found")
+        _kubectl(pool, *ends, "--wait=false")
+        wait_s = math.ceil(grace_s + CALL_S)
+        _kubectl(
+            pool, *pods, f"--grace-period={max(1, math.ceil(grace_s))}", f"--timeout={wait_s}s", wait_s=wait_s
+        )
+        _kubectl(pool, *ends, f"--timeout={CALL_S:g}s", wait_s=CALL_S)
+
+    def logs(self, pool: Pool) -> str:
+        """Return the command that shows the output of the workers."""
+        applied = f"once {pool.options['output']} is applied: " if "output" in pool.options else ""
+        return applied + " ".join(["kubectl", *_where(pool), "logs", "--prefix", "--tail=-1", _selector(pool)])
+
+
+def _get(pool: Pool) -> Any:
+    """Return the pool's Job or Deployment as the cluster has it; None if there is none."""
+    text = _kubectl(pool, "get", _kind(pool), _name(pool), "--ignore-not-found", "--output=json")
+    return json.loads(text) if text.strip() else None
+
+
+def _ended(found: Any) -> bool:
+    conditions = found.get("status", {}).get("conditions", ()) if found else ()
+    return any(one["type"] in ("Complete", "Failed") and one["status"] == "True" for one in conditions)
+
+
+def _where(pool: Pool) -> list[str]:
+    return [f"--{option}={pool.options[option]}" for option in ("context", "namespace") if option in pool.options]
+
+
+def _kubectl(pool: Pool, *words: str, given: str = "", wait_s: float = 0.0) -> str:
+    """Call `kubectl` and return what it prints; with the option `output`, that is left to the user."""
+    if "output" in pool.options:
+        return ""
+    program = shutil.which("kubectl")
+    if program is None:
+        raise LauncherFailed(
+            "there is no kubectl on this machine. Install it, or write the manifest only: "
+            "--launcher-option output=FILE, for `kubectl apply -f FILE` elsewhere"
+        )
+    command, limit_s = [program, *_where(pool), *words], wait_s + CALL_S
+    try:
+        done = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=limit_s)
+    except subprocess.TimeoutExpired as error:
+        raise LauncherFailed(f"kubectl {words[0]}: no answer within {limit_s:g} s") from error
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if not re.match(r"[EWI]\d{4} ", line)]  # its log
+        raise LauncherFailed(f"kubectl {words[0]}: {' '.join(said) or f'exit status {done.returncode}'}")
+    return done.stdout

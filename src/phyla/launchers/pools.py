@@ -1,0 +1,214 @@
+"""Pools: started, stopped and listed by name, and attended while a study runs."""
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+from phyla import file_locks
+from phyla.client import Client
+from phyla.errors import ConfigurationError, LauncherFailed, Preempted, StateError, StoreError, StudyFailed
+from phyla.launchers.contract import Pool, launcher_named
+from phyla.launchers.spec import PERSON, Term
+
+GRACE_S = 60.0
+"""Seconds that workers have to save and to hand back what they are at."""
+TICK_S = 0.05
+STATE_S = 0.5
+COLLECT_S = 5.0
+LOOK_S = (1.0, 15.0)
+"""Seconds between two counts of the workers: while some are lost, and at most."""
+LOST = 10
+"""Workers that end without any progress before a run gives up; or three times the pool, if that is more."""
+LOG_TAIL = 2000
+
+LOG = logging.getLogger("phyla")
+
+
+def pools_in(root: Path) -> list[Pool]:
+    """Return the pools that are stored in a folder, by name."""
+    found = [Pool.load(file.parent) for file in sorted(root.glob("*/pool.json"))]
+    return [pool for pool in found if pool is not None]
+
+
+def start_pool(pool: Pool) -> None:
+    """Store a pool and start what is missing of it.
+
+    Raises:
+        StateError: workers of a pool of that name run something else.
+        LauncherFailed: they cannot be started.
+        ConfigurationError: the launcher does not have what the pool asks for.
+    """
+    launcher = launcher_named(pool.launcher)
+    with _held(pool.folder):
+        before = Pool.load(pool.folder)
+        others = before is not None and replace(before, workers=pool.workers) != pool
+        if before is not None and others and (alive := launcher_named(before.launcher).alive(before)):
+            raise StateError(
+                f"pool {pool.name!r} has {alive} workers that were started with other options; "
+                f"stop them first with: phyla down {pool.name}"
+            )
+        pool.save()
+        try:
+            launcher.start(pool)
+        except ConfigurationError:
+            if before is None:
+                (pool.folder / "pool.json").unlink()
+            raise
+
+
+def stop_pool(pool: Pool, grace_s: float) -> None:
+    """Stop the workers of a pool, and forget it; its logs stay."""
+    with _held(pool.folder):
+        # Whoever attends to it starts no others, even if this is killed half way.
+        replace(pool, workers=0).save()
+        launcher_named(pool.launcher).stop(pool, grace_s)
+        (pool.folder / "pool.json").unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Keep other processes from starting or stopping the same pool meanwhile, where its disk has locks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        with contextlib.suppress(OSError):
+            while not _locked(descriptor):
+                time.sleep(TICK_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        file_locks.lock(descriptor)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@final
+@dataclass(kw_only=True)
+class PoolRun:
+    """Runs a study with the workers of a pool: starts them, replaces those that are lost, stops them at the end.
+
+    Args:
+        client: speaks with the study.
+        pool: the workers.
+        term: the signals that stop the run.
+        progress: counts what has been done so far.
+        on_loss: takes back what workers held that are lost, as far as that can be known before their leases end.
+        on_tick: called many times a second, for live displays.
+        on_interrupt: called for each interrupt inside the signal handler, so it must be brief.
+    """
+
+    client: Client
+    pool: Pool
+    term: Term
+    progress: Callable[[], int]
+    on_loss: Callable[[], None]
+    on_tick: Callable[[], None]
+    on_interrupt: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self._stopped_by = ""
+        self._attending = False
+        self._lost = 0
+        self._done = 0
+        self._next_look = time.monotonic()
+        self._pause_s = LOOK_S[0]
+
+    def run(self) -> bool:
+        """Work until the study ends; return False when a person interrupted it.
+
+        Raises:
+            Preempted: a signal stopped it, or `phyla down` stopped its pool.
+            StudyFailed: workers end again and again without any progress.
+            LauncherFailed: no worker could be started.
+        """
+        main = threading.current_thread() is threading.main_thread()
+        before = {number: signal.signal(number, self._interrupt) for number in self.term.signals} if main else {}
+        try:
+            with contextlib.suppress(KeyboardInterrupt):
+                if self.client.is_active():
+                    start_pool(self.pool)
+            try:
+                self._attend()
+            finally:
+                self._attending = False
+                if Pool.load(self.pool.folder) is not None:
+                    try:
+                        stop_pool(self.pool, GRACE_S)
+                    except KeyboardInterrupt:
+                        stop_pool(self.pool, 0)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if self._stopped_by not in ("", PERSON) and self.client.is_active():
+            raise Preempted(self._stopped_by)
+        return self._stopped_by != PERSON
+
+    def _interrupt(self, number: int, frame: object) -> None:
+        self.on_interrupt()
+        why = PERSON if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
+        self._stopped_by = self._stopped_by or why
+        if number == signal.SIGINT and not self._attending:
+            # It waits for a launcher, when it starts or when it stops the pool.
+            raise KeyboardInterrupt
+
+    def _attend(self) -> None:
+        collected_at, self._attending = time.monotonic(), True
+        while not self._stopped_by:
+            try:
+                if not self.client.is_active():
+                    return
+                self._look()
+                if time.monotonic() - collected_at >= COLLECT_S:
+                    collected_at = time.monotonic()
+                    self.client.collect()
+            except (LauncherFailed, StoreError) as error:
+                # The workers that are alive go on, as soon as they can.
+                LOG.warning("%s; trying again", error)
+                self._next_look = time.monotonic() + LOOK_S[1]
+            ends_at = time.monotonic() + STATE_S
+            while time.monotonic() < ends_at and not self._stopped_by:
+                self.on_tick()
+                time.sleep(TICK_S)
+
+    def _look(self) -> None:
+        """Replace workers that are lost, unless they are lost again and again."""
+        if time.monotonic() < self._next_look:
+            return
+        stored = Pool.load(self.pool.folder)
+        if stored is None or not stored.workers:
+            self._stopped_by = f"pool {self.pool.name!r} was stopped with phyla down"
+            return
+        missing = self.pool.workers - launcher_named(self.pool.launcher).alive(self.pool)
+        first_s, most_s = LOOK_S
+        self._pause_s = first_s if missing > 0 else min(most_s, 2 * self._pause_s)
+        self._next_look = time.monotonic() + self._pause_s
+        if missing > 0 and self.client.is_active():
+            start_pool(self.pool)
+            done = self.progress()
+            self._lost = missing if done > self._done else self._lost + missing
+            self._done = done
+        if self._lost:
+            self.on_loss()
+        if self._lost >= max(LOST, 3 * self.pool.workers):
+            what = f"{self._lost} workers of pool {self.pool.name!r} ended without any progress"
+            self.client.give_up(f"{what}{self._last_words()}")
+            raise StudyFailed(f"{what}{self._last_words()}")
+
+    def _last_words(self) -> str:
+        logs = [(log.stat().st_mtime, log) for log in self.pool.folder.glob("*.log")]
+        if not logs:
+            return f"; look at {launcher_named(self.pool.launcher).logs(self.pool)}"
+        log = max(logs)[1]
+        return f"; the end of {log}:\n{log.read_text(errors='replace')[-LOG_TAIL:].strip()}"

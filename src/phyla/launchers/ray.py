@@ -1,0 +1,194 @@
+"""Workers of a pool as actors of Ray: each only runs the pool's command, with the resources that it asks for.
+
+Ray chooses their nodes, starts those of a dead node again elsewhere, and adds nodes if it autoscales. They go on
+when the process that started them ends.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, final
+
+from phyla.errors import ConfigurationError, LauncherFailed
+from phyla.launchers.contract import Pool, refuse_options
+from phyla.launchers.identity import identity
+from phyla.launchers.spec import VISIBLE
+from phyla.settings import child_environment
+
+ANSWER_S = 10.0  # after which an actor that does not answer waits for resources, or has lost its node
+GONE_S = 30.0  # that Ray has to end actors, besides the grace of their commands
+LOGS = "worker-*.log"
+_WITH_PARENT = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""Becomes a command that the kernel ends with its parent, however that ends."""
+
+
+@final
+class Command:
+    """An actor that runs one command, and ends when it ends.
+
+    Args:
+        arguments: the program and its arguments; an empty program is the interpreter of the node.
+        environment: variables besides those of the node.
+        directory: where it runs, if the node has that directory.
+        log: where its output goes, if the node has that directory; else Ray keeps it.
+    """
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], directory: str, log: str) -> None:
+        self._arguments = [arguments[0] or sys.executable, *arguments[1:]]
+        self._environment, self._directory, self._log = environment, directory, Path(log)
+        self._started = threading.Event()
+        # The kernel watches the thread that starts a command, so that thread stays.
+        threading.Thread(target=self._run, name="phyla-command").start()
+        self._started.wait()
+
+    def running(self) -> bool:
+        """Answer, which shows that the actor is there."""
+        return True
+
+    def stop(self, grace_s: float) -> None:
+        """Send SIGTERM to the command, and kill it if it is still there after the grace."""
+        self._process.terminate()
+        try:
+            self._process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def _run(self) -> None:
+        import ray
+
+        try:
+            with self._log.open("ab") if self._log.parent.is_dir() else contextlib.nullcontext() as output:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _WITH_PARENT, str(os.getpid()), *self._arguments],
+                    env=child_environment(self._environment),
+                    cwd=self._directory if Path(self._directory).is_dir() else None,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=None if output is None else subprocess.STDOUT,
+                    start_new_session=True,
+                )
+                self._started.set()
+                self._process.wait()
+        finally:
+            ray.kill(ray.get_runtime_context().current_actor)
+
+
+@final
+class Ray:
+    """Places workers on the nodes of a Ray cluster."""
+
+    def start(self, pool: Pool) -> None:
+        """Start as many workers as are missing."""
+        refuse_options(pool, ("address",))
+        if pool.gpus > 1 and not float(pool.gpus).is_integer():
+            raise ConfigurationError(f"gpus={pool.gpus:g}: Ray gives whole GPUs, or a fraction of one such as 0.5")
+        program, *words = pool.worker("--gpus-per-worker", "0")  # all those that Ray lets it see
+        arguments = ["" if program == sys.executable else program, *words]
+        # From a worker that asks for no GPU, Ray hides none.
+        environment = {"PYTHONUNBUFFERED": "1", **({} if pool.gpus else {VISIBLE: ""}), **pool.environment}
+        with _connected(pool) as (ray, actors):
+            kind = ray.remote(Command)
+            for index in range(pool.workers):
+                name = f"{pool.name}-{index}"
+                if name not in actors:
+                    kind.options(
+                        name=name,
+                        namespace=_namespace(pool),
+                        get_if_exists=True,
+                        lifetime="detached",
+                        max_restarts=-1,
+                        max_concurrency=8,  # so that `stop` need not wait for another one
+                        num_cpus=1 if pool.cpus is None else pool.cpus,
+                        num_gpus=pool.gpus,
+                        memory=None if pool.memory_mb is None else pool.memory_mb * 2**20,
+                    ).remote(arguments, environment, str(pool.directory), str(pool.folder / f"worker-{index}.log"))
+
+    def alive(self, pool: Pool) -> int:
+        """Return how many actors there are, also of those that wait for resources."""
+        with _connected(pool) as (_, actors):
+            return len(actors)
+
+    def stop(self, pool: Pool, grace_s: float) -> None:
+        """Ask the commands to end, kill those that are left after the grace, and wait for the actors."""
+        with _connected(pool) as (ray, names):
+            actors = []
+            for name in names:
+                with contextlib.suppress(ValueError):  # it ended meanwhile
+                    actors.append(ray.get_actor(name, namespace=_namespace(pool)))
+            if not actors:
+                return
+            stopped = [actor.stop.remote(grace_s) for actor in actors]
+            answers = {actor.running.remote(): actor for actor in actors}
+            for silent in ray.wait(list(answers), num_returns=len(actors), timeout=ANSWER_S)[1]:
+                ray.kill(answers[silent])
+            ray.wait(stopped, num_returns=len(actors), timeout=grace_s + GONE_S)
+            for actor in actors:
+                ray.kill(actor)
+            ends_at = time.monotonic() + GONE_S
+            while left := _actors(ray, pool):
+                if time.monotonic() > ends_at:
+                    raise LauncherFailed(f"Ray has not ended these actors within {GONE_S:g} s: {', '.join(left)}")
+                time.sleep(0.1)
+
+    def logs(self, pool: Pool) -> str:
+        """Return the pattern of their logs, or where Ray shows what nodes print that do not see the folder."""
+        if any(pool.folder.glob(LOGS)):
+            return str(pool.folder / LOGS)
+        return f"Ray's dashboard, at the actors {pool.name}-0 ... in the namespace {_namespace(pool)}"
+
+
+def _namespace(pool: Pool) -> str:
+    return f"phyla-{identity(pool.folder)}"
+
+
+def _actors(ray: Any, pool: Pool) -> list[str]:
+    """Return the names of the pool's actors that run, start, or wait for resources."""
+    found, namespace = ray.util.list_named_actors(all_namespaces=True), _namespace(pool)
+    return [actor["name"] for actor in found if actor["namespace"] == namespace]
+
+
+@contextlib.contextmanager
+def _connected(pool: Pool) -> Iterator[tuple[Any, list[str]]]:
+    """Connect to Ray, or use the connection that there is; give it, and the names of the pool's actors."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigurationError(f"launcher 'ray' needs Ray: pip install 'phyla[ray]' ({error})") from error
+    address, ours = pool.options.get("address", "auto"), not ray.is_initialized()
+    if address == "local":
+        raise ConfigurationError("address=local: such a Ray would end at once; start one with `ray start --head`")
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        if ours and port.isdecimal():
+            socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()  # Ray would try for minutes
+        if ours:
+            ray.init(address=address, configure_logging=False, log_to_driver=False)
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, handler)  # Ray set one of its own
+        yield ray, _actors(ray, pool)
+    except (OSError, ImportError, RuntimeError, ValueError, SystemExit, ray.exceptions.RayError) as error:
+        if isinstance(error, SystemExit):  # from Ray's handler, while it connected: the signal was meant for ours
+            signal.signal(signal.SIGTERM, handler)
+            signal.raise_signal(signal.SIGTERM)
+        raise LauncherFailed(
+            f"Ray at {address!r} cannot be used: {error}. Start one with `ray start --head`, or say where it is: "
+            "--launcher-option address=HOST:6379, or address=ray://HOST:10001 from outside its network"
+        ) from error
+    finally:
+        if ours:
+            ray.shutdown()

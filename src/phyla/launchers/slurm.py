@@ -1,0 +1,158 @@
+"""Workers as a job array of Slurm."""
+
+import os
+import re
+import secrets
+import shlex
+import subprocess
+import time
+from importlib.resources import files
+from pathlib import Path
+from typing import final
+
+from phyla.errors import ConfigurationError, LauncherFailed
+from phyla.launchers.contract import Pool
+
+SIGNAL = "USR1"
+AHEAD_S = 120
+"""How long before the end of a job's time its worker is asked to save; Slurm may do so up to 60 s earlier."""
+SHORTEST_S = 300.0
+ANSWER_S = 60.0
+POLL_S = 0.5
+OURS = (
+    *("array", "chdir", "cpus-per-task", "dependency", "error", "gres", "job-name", "mem", "nodes", "ntasks"),
+    *("open-mode", "output", "parsable", "requeue", "signal", "time", "wrap"),
+)
+"""Options of sbatch that the pool's fields decide, or this launcher."""
+
+
+@final
+class Slurm:
+    """A job array with one worker each. Further options are those of `sbatch`, as `partition=gpu`.
+
+    Jobs are known by a name that only this pool has, which is in its folder, so nothing is lost if we are killed
+    while we submit.
+    """
+
+    def start(self, pool: Pool) -> None:
+        """Submit as many jobs as are missing."""
+        script = _script(pool)
+        missing = pool.workers - self.alive(pool)
+        if missing <= 0:
+            return
+        file = pool.folder / "worker.sh"
+        file.write_text(script)
+        _stopped(pool).unlink(missing_ok=True)
+        log = str(pool.folder).replace("%", "%%") + "/worker-%A_%a.log"
+        how = [f"--array=0-{missing - 1}", f"--job-name={_job_name(pool)}", f"--output={log}"]
+        _slurm("sbatch", "--parsable", f"--chdir={pool.directory}", *how, str(file))
+
+    def alive(self, pool: Pool) -> int:
+        """Return how many jobs wait, run, or are just ending."""
+        return len(_slurm("squeue", "--noheader", "--array", f"--name={_job_name(pool)}", "--format=%i").split())
+
+    def stop(self, pool: Pool, grace_s: float) -> None:
+        """Cancel what waits, send SIGTERM to what runs, cancel that after some seconds, and wait."""
+        ends_at = time.monotonic() + grace_s
+        _stopped(pool).touch()
+        named = f"--name={_job_name(pool)}"
+        _slurm("scancel", "--quiet", "--state=PENDING", named)
+        _slurm("scancel", "--quiet", "--signal=TERM", named)
+        cancelled = False
+        while self.alive(pool):
+            if time.monotonic() >= ends_at and not cancelled:
+                cancelled = True
+                _slurm("scancel", "--quiet", named)
+            time.sleep(POLL_S)
+
+    def logs(self, pool: Pool) -> str:
+        """Return the pattern of their logs."""
+        return str(pool.folder / "worker-*.log")
+
+
+def _script(pool: Pool) -> str:
+    """Return the script of one job; whatever comes from the user is quoted."""
+    from jinja2 import Environment, StrictUndefined
+
+    if "\\" in str(pool.folder):
+        raise ConfigurationError(
+            f"{pool.folder}: Slurm can write no logs into a folder with a backslash in its name"
+        )
+    options = []
+    for name, value in pool.options.items():
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or name in OURS:
+            raise ConfigurationError(
+                f"launcher 'slurm' has no option {name!r}; it takes those of sbatch, as partition=gpu, except "
+                f"those that phyla sets: {', '.join(OURS)}. For these there are --workers, --gpus-per-worker, "
+                "--time-limit, and the options cpus=4 and memory=16G"
+            )
+        if not re.fullmatch(r"[\w.,:=@/+*&|()\[\]-]+", value):
+            raise ConfigurationError(
+                f"launcher 'slurm': {name}={value!r} has characters that sbatch does not take"
+            )
+        options.append(f"--{name}={value}")
+    if pool.gpus:
+        if not float(pool.gpus).is_integer():
+            raise ConfigurationError(f"gpus_per_worker={pool.gpus:g}: Slurm gives whole GPUs; use a whole number")
+        options.append(f"--gres=gpu:{pool.gpus:.0f}")
+    if pool.cpus is not None:
+        options.append(f"--cpus-per-task={max(1, round(pool.cpus))}")
+    if pool.memory_mb is not None:
+        options.append(f"--mem={pool.memory_mb}M")
+    if pool.time_limit_s is not None:
+        if pool.time_limit_s < SHORTEST_S:
+            raise ConfigurationError(
+                f"time limit {pool.time_limit_s:g} s: Slurm asks workers to save {AHEAD_S} to {AHEAD_S + 60} s "
+                f"before the end, so give at least {SHORTEST_S / 60:g} minutes"
+            )
+        options.append(f"--time={pool.time_limit_s // 60:.0f}")
+    for name in pool.environment:
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise ConfigurationError(f"{name!r} cannot be the name of a variable")
+    environment = Environment(trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
+    environment.filters["quote"] = lambda value: shlex.quote(str(value))
+    template = environment.from_string(files(__package__).joinpath("slurm.sh.jinja").read_text())
+    return template.render(
+        options=options,
+        signal=SIGNAL,
+        ahead_s=AHEAD_S,
+        stopped=_stopped(pool),
+        environment=pool.environment,
+        # The script knows the limit better than the pool does: it is that of the job.
+        command=[*pool.command, "--workers", "1", "--stop-signal", SIGNAL],
+    )
+
+
+def _stopped(pool: Pool) -> Path:
+    """Return the file that tells jobs not to begin, and not to wait in the queue again."""
+    return pool.folder / "stopped"
+
+
+def _job_name(pool: Pool) -> str:
+    file = pool.folder / "job-name"
+    try:
+        return file.read_text()
+    except FileNotFoundError:
+        known = re.sub(r"[^\w.-]", "-", pool.name, flags=re.ASCII)[:40]
+        draft = pool.folder / f".job-name-{os.getpid()}"
+        draft.write_text(f"phyla-{known}-{secrets.token_hex(6)}")
+        draft.replace(file)
+        return file.read_text()
+
+
+def _slurm(*words: str) -> str:
+    """Run one of Slurm's commands and return what it prints."""
+    try:
+        # In a session of its own it does not get the Ctrl-C that is meant for us.
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=ANSWER_S, start_new_session=True
+        )
+    except FileNotFoundError:
+        raise LauncherFailed(
+            f"there is no {words[0]} on this machine; run this where Slurm's commands are, such as a login node"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise LauncherFailed(f"{words[0]}: Slurm did not answer within {ANSWER_S:g} s") from None
+    if done.returncode:
+        raise LauncherFailed(f"{words[0]} failed: {done.stderr.strip() or f'exit status {done.returncode}'}")
+    return done.stdout

@@ -1,0 +1,145 @@
+"""Asking for trials, and telling how they went."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from phyla import settings
+from phyla.client import LocalClient
+from phyla.errors import (
+    CheckpointsAbsent,
+    CheckpointStorageFailed,
+    ConfigurationError,
+    LeaseLost,
+    NoFitness,
+    StoreError,
+    StudyChanged,
+    StudyFailed,
+)
+from phyla.machine import Claimed, Ended, Failure, NoWork, Outdated
+from phyla.records import MemberState, StudyState
+from phyla.study.maintenance import take_back
+from phyla.worker import Launch, Session, Stopwatch, Trial, session_of, unusable_start
+
+if TYPE_CHECKING:
+    from phyla.study.study import Study
+
+
+def asker(study: "Study", client: LocalClient) -> str:
+    """Return the name under which this process asks."""
+    if study.launch is None:
+        study.launch = Launch(study.places.locks, client.store.url, [study.name])
+        take_back(client, study.launch)
+    return study.launch.worker_name()
+
+
+def ask(study: "Study", client: LocalClient, count: int, whole: bool) -> list[Trial]:
+    """Claim up to `count` trials whose checkpoints can be used, or with `whole` as many; see `Study.ask`."""
+    worker = asker(study, client)
+    client.repository.check_owner()
+    trials: list[Trial] = []
+    rest: NoWork | None = None
+    # The seconds of trials that are trained together are counted once.
+    watch = Stopwatch()
+    while rest is None and len(trials) < count:
+        _, claimed, rest = client.exchange((), worker, count - len(trials), whole=whole)
+        records = [each.trial for each in claimed if isinstance(each, Claimed)]
+        for place, record in enumerate(records):
+            try:
+                unusable = unusable_start(record, client, client.repository)
+            except (CheckpointStorageFailed, CheckpointsAbsent):
+                for other in records[place:]:
+                    client.release(other.id, other.token)
+                raise
+            if unusable is not None:
+                with contextlib.suppress(LeaseLost):
+                    client.fail(unusable)
+                continue
+            session = Session(
+                record,
+                client,
+                client.repository,
+                metrics=study.rules.reported_metrics,
+                work_root=study.places.work(study.name),
+                clock=settings.system_clock,
+                watch=watch,
+            )
+            trials.append(session.trial)
+    if whole and len(trials) < count:
+        for trial in trials:
+            client.release(trial.id, trial.token)
+        trials = []
+    if not trials and isinstance(rest, Outdated):
+        raise StudyChanged(rest.why)
+    if not trials and isinstance(rest, Ended) and rest.state is StudyState.FAILED:
+        raise StudyFailed(rest.message or f"study {study.name!r} has failed")
+    return trials
+
+
+def tell(
+    study: "Study",
+    client: LocalClient,
+    trials: Sequence[Trial],
+    metrics: Sequence[Mapping[str, Any]],
+    checkpoint: Trial | None,
+) -> None:
+    """Complete trials, in one transaction; see `Study.tell`."""
+    worker = asker(study, client)
+    for trial, values in zip(trials, metrics, strict=False):
+        trial.report(values)
+    sessions = [session_of(trial) for trial in trials]
+    for session in sessions:
+        if session.unreported:
+            raise NoFitness(session.missing(f"tell(): trial {session.id} never reported", "or pass metrics="))
+    if checkpoint is not None and (not trials or checkpoint is not trials[0]):
+        raise ConfigurationError("tell(checkpoint=...): pass the first of the trials, which holds it")
+    shared = session_of(checkpoint).commit() if checkpoint is not None else None
+    completions = [
+        session.completion(shared, index) if shared is not None else session.completion(session.commit())
+        for index, session in enumerate(sessions)
+    ]
+    # Trained together, they took equal parts of the time.
+    phases = {phase for each in completions for phase in each.timings or ()}
+    spent = {phase: sum((each.timings or {}).get(phase, 0.0) for each in completions) for phase in phases}
+    shares = {phase: seconds / len(completions) for phase, seconds in spent.items()}
+    completions = [replace(each, timings=shares) for each in completions]
+    try:
+        answers, _, _ = client.exchange(completions, worker, 0)
+    except StoreError:
+        for session, completion in zip(sessions, completions, strict=True):
+            session.give_back(completion.reports)
+        raise
+    for session in sessions:
+        session.release()
+    # The trials count already; if this fails, the next ask ends the study.
+    with contextlib.suppress(StoreError):
+        if finished(client):
+            # Asking, and getting nothing, ends a study whose members are all done.
+            client.exchange((), worker, 1)
+    study.lookout.look_at_metrics(client.store, client.record.id, at_once=True)
+    for answer in answers:
+        if isinstance(answer, LeaseLost):
+            raise answer
+
+
+def tell_failed(client: LocalClient, trials: Sequence[Trial], error: str) -> None:
+    """Fail trials; they are tried again or given up."""
+    lost: LeaseLost | None = None
+    for session in map(session_of, trials):
+        session.discard()
+        session.release()
+        try:
+            client.fail(Failure(job=session.id, token=session.trial.token, error=error, timings=session.timings()))
+        except LeaseLost as gone:
+            lost = gone
+    if lost is not None:
+        raise lost
+
+
+def finished(client: LocalClient) -> bool:
+    """Return whether a study takes no more work: it ended, or every member is done."""
+    with client.store.reader(client.record.id) as reader:
+        return reader.study().state is not StudyState.RUNNING or all(
+            member.state is MemberState.DONE for member in reader.members()
+        )

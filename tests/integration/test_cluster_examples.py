@@ -1,0 +1,101 @@
+"""The digits study with each launcher, by the scripts that the guide names, with a small budget."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from digits_small import small
+from phyla.records import StudyState
+from phyla.settings import child_environment
+from phyla.study import Places, Results, open_any
+from pools import until
+from slurm_cluster import Cluster
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(name: str, folder: Path, *more: str) -> Results:
+    """Run a script of a copy of the examples, whose digits study is small."""
+    for part in ("cluster", "digits"):
+        shutil.copytree(EXAMPLES / part, folder / "examples" / part)
+    digits = folder / "examples/digits/digits.py"
+    digits.write_text(small(members=2, trials=2))
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    home = folder / "home"
+    done = subprocess.run(
+        [folder / "examples/cluster" / name, *more],
+        env=child_environment({"PHYLA_HOME": str(home), "PATH": path}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = open_any("digits", Places.of(home))
+    assert isinstance(found, Results)
+    assert found.state is StudyState.COMPLETED
+    assert found.counts() == {"completed": 4}
+    assert {group.state for group in found.evaluations().groups()} == {"complete"}
+    return found
+
+
+def test_the_digits_with_workers_of_this_machine(tmp_path: Path) -> None:
+    run("local.sh", tmp_path)
+
+
+@pytest.mark.xdist_group("slurm")
+@pytest.mark.usefixtures("slurm")
+def test_the_digits_with_workers_that_slurm_places(tmp_path: Path) -> None:
+    run("slurm.sh", tmp_path, "--workers", "1", "--launcher-option", "partition=requeue")
+
+
+@pytest.mark.xdist_group("ray")
+@pytest.mark.usefixtures("ray_cluster")
+def test_the_digits_with_workers_that_ray_places(tmp_path: Path) -> None:
+    run("ray.sh", tmp_path)
+    assert (tmp_path / "home/pools/digits/worker-0.log").exists()
+
+
+def test_the_pods_of_the_ray_job_fit_the_published_schemas() -> None:
+    job = yaml.safe_load((EXAMPLES / "cluster/ray/rayjob.yaml").read_text())
+    cluster = job["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        spec = group["template"]["spec"]
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": spec}
+        kubernetes_validate.validate(pod, kubernetes_validate.latest_version(), strict=True)
+        for variable in spec["containers"][0]["env"]:
+            # Secrets are named, and never written.
+            assert ("value" in variable) == (variable["name"] == "PHYLA_HOME")
+    assert job["spec"]["entrypoint"].startswith("phyla run ")
+
+
+def test_every_script_is_one_that_a_shell_can_read() -> None:
+    scripts = [*EXAMPLES.rglob("cluster/**/*.sh"), *EXAMPLES.rglob("cluster/**/*.sbatch")]
+    assert len(scripts) >= 5
+    for script in scripts:
+        subprocess.run(["bash", "-n", script], check=True)
+
+
+def test_the_digits_through_a_service(tmp_path: Path) -> None:
+    run("service.sh", tmp_path)
+
+
+@pytest.mark.xdist_group("slurm")
+def test_the_digits_through_a_service_that_slurm_runs(tmp_path: Path, slurm: Cluster) -> None:
+    home = tmp_path / "home"
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PHYLA_HOME": str(home), "PATH": path}
+    script = EXAMPLES / "cluster/slurm/service.sbatch"
+    out = f"--output={tmp_path}/service.log"
+    subprocess.run(["sbatch", "--partition=requeue", "--time=10", out, script], env=environment, check=True)
+    until(lambda: (home / "service.json").exists(), "the service says where it is")
+    run(
+        "slurm.sh",
+        tmp_path,
+        *("--server", str(home / "service.json"), "--launcher-option", "partition=requeue", "--workers", "1"),
+    )

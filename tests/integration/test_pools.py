@@ -1,0 +1,175 @@
+"""Pools of workers on this machine: `phyla run --launcher local`, `phyla up`, `down` and `workers`."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from command_line import Phyla
+from phyla.launchers.local import Local
+from phyla.records import JobState, StudyState
+from pooled import TRIALS, Pooled, pids
+from pools import until
+
+LOCAL = ("--launcher", "local", "--workers", 2)
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Pooled:
+    return Pooled(tmp_path / "it's a $HOME")
+
+
+def test_a_run_starts_a_pool_replaces_what_is_lost_and_stops_it(toy: Pooled) -> None:
+    run = toy.run(*LOCAL)
+    toy.until_waiting()
+    (row,) = json.loads(toy.call("workers", "--json"))
+    assert (row["pool"], row["launcher"], row["alive"], row["workers"]) == ("toy", "local", 2, 2)
+    assert row["files"] == [str(toy.file)]
+    before = pids(toy.pool)
+    os.kill(before[0], signal.SIGKILL)
+    until(lambda: len({*pids(toy.pool)} - {*before}) == 1, "the lost worker is replaced")
+    toy.go_on()
+    printed, _ = run.communicate(120)
+    assert run.returncode == 0, printed
+    assert f"{TRIALS} trials completed" in printed
+    assert toy.completed()
+    assert json.loads(toy.call("workers", "--json")) == []
+    logs = [log.read_text() for log in (toy.home / "pools/toy").glob("worker-*.log")]
+    assert any("toy is completed" in log for log in logs)
+
+
+def test_a_run_that_is_killed_leaves_the_pool_at_work(toy: Pooled) -> None:
+    run = toy.run(*LOCAL)
+    toy.until_waiting()
+    run.kill()
+    run.wait()
+    assert Local().alive(toy.pool) == 2
+    before = pids(toy.pool)
+    again = toy.run(*LOCAL)
+    again.read_until("2/6 trials")
+    assert pids(toy.pool) == before
+    toy.go_on()
+    printed, _ = again.communicate(120)
+    assert again.returncode == 0, printed
+    assert toy.completed()
+
+
+def test_an_interrupted_run_stops_its_pool(toy: Pooled) -> None:
+    run = toy.run(*LOCAL)
+    toy.until_waiting()
+    pool = toy.pool
+    run.send_signal(signal.SIGINT)
+    printed, _ = run.communicate(120)
+    assert run.returncode == 130, printed
+    assert "2 will go on from the last save" in printed
+    assert Local().alive(pool) == 0
+    assert toy.results.state is StudyState.STOPPED
+    assert [trial.state for trial in toy.results.trials()].count(JobState.PENDING) == 2
+    toy.go_on()
+    toy.call("run", toy.file, *LOCAL)
+    assert toy.completed()
+
+
+def test_workers_that_die_again_and_again_end_the_run_with_their_log(toy: Pooled) -> None:
+    text = toy.file.read_text()
+    toy.file.write_text(
+        text + 'import sys\nif "worker" in sys.argv:\n    print("no such GPU", flush=True)\n    sys.exit(7)\n'
+    )
+    printed = toy.call("run", toy.file, "--launcher", "local", "--workers", 4, code=1)
+    assert "12 workers of pool 'toy' ended without any progress; the end of" in printed
+    assert "no such GPU" in printed
+    assert toy.results.state is StudyState.FAILED
+    assert json.loads(toy.call("workers", "--json")) == []
+
+
+def test_down_ends_the_run_that_attends_to_the_pool(toy: Pooled) -> None:
+    run = toy.run(*LOCAL)
+    toy.until_waiting()
+    assert "pool toy is stopped" in toy.call("down", "toy")
+    printed, _ = run.communicate(120)
+    assert run.returncode == 75, printed
+    assert "pool 'toy' was stopped with phyla down" in printed
+
+
+def test_a_pool_serves_several_studies_in_turn_and_waits_for_them(tmp_path: Path) -> None:
+    one, other = Pooled(tmp_path, "one"), Pooled(tmp_path, "other")
+    one.go_on()
+    # Modules of one study are not seen by the other.
+    for study in (one, other):
+        folder = tmp_path / f"of {study.name}"
+        folder.mkdir()
+        study.file = study.file.rename(folder / study.file.name)
+        (folder / "mine.py").write_text(f"name = {study.name!r}\n")
+        text = study.file.read_text().replace("import phyla", "import mine\nimport phyla", 1)
+        text = text.replace("Path(__file__).parent", "Path(__file__).parents[1]")
+        study.file.write_text(
+            text.replace("    trained = ", f"    assert mine.name == {study.name!r}\n    trained = ")
+        )
+    up = ("up", one.file, other.file, "--name", "both", "--workers", 1)
+    assert "pool both: 1 of 1 worker alive" in one.call(*up)
+    assert "pool both: 1 of 1 worker alive" in one.call(*up)
+    log = one.home / "pools/both/worker-0.log"
+    until(lambda: "there is no study" in log.read_text(), "it waits")
+    for study in (other, one):
+        # This only makes the study: members that are done need no worker.
+        made = study.run("--workers", 1, "--kinds", "train")
+        printed, _ = made.communicate(120)
+        assert made.returncode == 0, printed
+        assert study.completed()
+    until(lambda: json.loads(one.call("workers", "--json"))[0]["alive"] == 0, "all studies are completed")
+    one.call("down", "both")
+
+
+def test_a_pool_of_that_name_that_runs_something_else_is_left_alone(toy: Pooled) -> None:
+    toy.call("up", toy.file, "--workers", 1)
+    printed = toy.call("up", toy.file, "--workers", 1, "--kinds", "train", code=1)
+    assert "pool 'toy' has 1 workers that were started with other options" in printed
+    assert Local().alive(toy.pool) == 1
+    assert "alive" in toy.call("workers", "toy")
+    toy.call("down", "toy", "--grace", "1s")
+
+
+def test_mistakes_are_explained(toy: Pooled, cli: Phyla) -> None:
+    home = ("--home", toy.home)
+    assert "there is no launcher 'slrum'" in cli("run", toy.file, "--launcher", "slrum", *home, code=2)
+    assert "give --launcher" in cli("run", toy.file, "--launcher-option", "a=b", *home, code=2)
+    assert "write NAME=VALUE" in cli("run", toy.file, *LOCAL, "--launcher-option", "gpu", *home, code=2)
+    assert "memory=16X: give it as" in cli(
+        "run", toy.file, *LOCAL, "--launcher-option", "memory=16X", *home, code=2
+    )
+    assert "no option 'partition'" in cli(
+        "run", toy.file, *LOCAL, "--launcher-option", "partition=a", *home, code=2
+    )
+    assert "--evaluators is for" in cli("run", toy.file, *LOCAL, "--evaluators", 1, *home, code=2)
+    assert "at least 1" in cli("run", toy.file, "--launcher", "local", "--workers", 0, *home, code=2)
+    secret = ("--storage", "postgresql://me:hunter2@host/db")
+    told = cli("run", toy.file, *LOCAL, *secret, code=2)
+    assert "has a password in it" in told
+    assert "hunter2" not in told
+    assert "there is no pool 'x'" in cli("down", "x", *home, code=2)
+    assert cli("workers", *home) == ""
+
+
+def test_a_second_interrupt_ends_workers_that_do_not_save(toy: Pooled) -> None:
+    text = toy.file.read_text()
+    # Training that never looks whether it should stop.
+    toy.file.write_text(text.replace(" or trial.should_save", ""))
+    run = toy.run(*LOCAL)
+    toy.until_waiting()
+    run.send_signal(signal.SIGINT)
+    run.read_until("press Ctrl-C again")
+    until(lambda: toy.pool.workers == 0, "the pool is being stopped")
+    run.send_signal(signal.SIGINT)
+    printed, _ = run.communicate(120)
+    assert run.returncode == 130, printed
+    assert "stopping at once" in printed
+    assert json.loads(toy.call("workers", "--json")) == []
+    toy.go_on()
+    # Nothing is left to do, so no pool is started.
+    toy.call("run", toy.file, "--workers", 2)
+    assert toy.completed()
+    before = [log.read_text() for log in sorted((toy.home / "pools/toy").glob("*.log"))]
+    toy.call("run", toy.file, *LOCAL)
+    assert [log.read_text() for log in sorted((toy.home / "pools/toy").glob("*.log"))] == before

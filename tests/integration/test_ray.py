@@ -1,0 +1,120 @@
+"""Workers in a Ray cluster of two nodes: nodes, processes and resources that come and go."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from phyla.errors import ConfigurationError, LauncherFailed
+from phyla.launchers import Launcher, Pool, launcher_named
+from phyla.launchers.spec import VISIBLE
+from pooled import TRIALS, Pooled
+from pools import Signs, until
+from ray_nodes import node
+
+pytestmark = pytest.mark.xdist_group("ray")
+
+
+@pytest.fixture
+def launcher(ray_cluster: Any) -> Launcher:
+    return launcher_named("ray")
+
+
+def alive(*pids: int) -> list[int]:
+    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_run_survives_a_node_that_dies(tmp_path: Path, launcher: Launcher, ray_cluster: Any) -> None:
+    toy = Pooled(tmp_path / "it's a $HOME")
+    run = toy.run("--launcher", "ray", "--workers", 2)
+    toy.until_waiting()
+    for sign in toy.folder.glob("waits-*"):
+        sign.unlink()
+    lost = next(iter(ray_cluster.worker_nodes))
+    ray_cluster.remove_node(lost, allow_graceful=False)
+    assert launcher.alive(toy.pool) == 2  # one waits for a node
+    ray_cluster.add_node(**node())
+    (row,) = json.loads(toy.call("workers", "--json"))
+    assert (row["launcher"], row["alive"], row["error"]) == ("ray", 2, None)
+    until(lambda: list(toy.folder.glob("waits-*")), "the lost trial goes on, when its lease of 60 s is over", 120)
+    toy.go_on()
+    printed, _ = run.communicate(120)
+    assert run.returncode == 0, printed
+    assert f"{TRIALS} trials completed" in printed
+    assert toy.completed()
+    assert json.loads(toy.call("workers", "--json")) == []
+
+
+class Pools:
+    """Pools of small programs, which are stopped at the end."""
+
+    def __init__(self, folder: Path, launcher: Launcher) -> None:
+        self.folder, self.launcher, self.signs = folder, launcher, Signs(folder / "signs")
+        self.made: list[Pool] = []
+
+    def start(self, *arguments: str, **more: Any) -> Pool:
+        self.made.append(self.signs.pool("ray", self.folder / f"pool-{len(self.made)}", *arguments, **more))
+        self.launcher.start(self.made[-1])
+        return self.made[-1]
+
+
+@pytest.fixture
+def pools(tmp_path: Path, launcher: Launcher) -> Iterator[Pools]:
+    pools = Pools(tmp_path, launcher)
+    yield pools
+    for pool in pools.made:
+        launcher.stop(pool, 0)
+
+
+def test_a_command_ends_with_its_actor_and_begins_again_with_the_next(pools: Pools) -> None:
+    pool = pools.start(workers=1, gpus=0.5)
+    (first,) = pools.signs.until_up(1)
+    assert psutil.Process(first["pid"]).environ()[VISIBLE] == "0"
+    os.kill(psutil.Process(first["pid"]).ppid(), signal.SIGKILL)
+    until(lambda: not alive(first["pid"]), "the command has ended")
+    pools.signs.until_up(2)
+    assert pools.launcher.alive(pool) == 1
+
+
+def test_workers_that_wait_for_resources_are_alive_and_are_stopped_first(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = pools.start(workers=3)
+    assert {psutil.Process(told["pid"]).environ()[VISIBLE] for told in pools.signs.until_up(2)} == {""}
+    assert pools.launcher.alive(pool) == 3
+    monkeypatch.setattr("phyla.launchers.ray.ANSWER_S", 2.0)
+    pools.launcher.stop(pool, 600)
+    assert pools.signs.saved() == ["SIGTERM", "SIGTERM"]
+    assert len(pools.signs.up()) == 2
+    assert pools.launcher.alive(pool) == 0
+
+
+def test_the_process_keeps_its_own_signal_handler(pools: Pools) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    assert pools.launcher.alive(pools.start(workers=0)) == 0
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "message"),
+    [
+        ({"gpus": 1.5}, ConfigurationError, r"gpus=1\.5: Ray gives whole GPUs, or a fraction of one such as 0\.5"),
+        (
+            {"options": {"address": "nonsense"}},
+            LauncherFailed,
+            "Ray at 'nonsense' cannot be used: Invalid address",
+        ),
+        ({"options": {"address": "127.0.0.1:1"}}, LauncherFailed, "'127.0.0.1:1' cannot be used: .*refused"),
+        ({"options": {"address": "ray://127.0.0.1:1"}}, LauncherFailed, "ray://HOST:10001 from outside"),
+        ({"options": {"address": "local"}}, ConfigurationError, "address=local: .* would end at once"),
+    ],
+)
+def test_what_cannot_be_is_said(pools: Pools, more: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        pools.start(**more)
+    pools.made.clear()

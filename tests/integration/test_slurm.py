@@ -1,0 +1,137 @@
+"""Slurm stops, preempts and restarts workers: nothing is lost, and nothing that was cancelled comes back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phyla.errors import ConfigurationError, LauncherFailed
+from phyla.launchers import Pool
+from phyla.launchers.slurm import Slurm
+from pooled import TRIALS, Pooled
+from pools import Signs, until
+from slurm_cluster import Cluster
+
+pytestmark = pytest.mark.xdist_group("slurm")
+
+PARTITIONS = ("requeue", "cancel", "abrupt")
+"""What an urgent job does to others: requeue them, cancel them after some seconds, or cancel them at once."""
+
+
+@pytest.fixture
+def signs(tmp_path: Path) -> Signs:
+    return Signs(tmp_path / "signs")
+
+
+def jobs(slurm: Cluster, pool: Pool) -> dict[str, str]:
+    """Return the states of a pool's jobs by id."""
+    name = (pool.folder / "job-name").read_text()
+    told = slurm.call("squeue", "-h", "-r", f"--name={name}", "-o", "%i %t")
+    return dict(line.split() for line in told.splitlines())
+
+
+def preempt(slurm: Cluster) -> None:
+    """Let an urgent job take the whole node for a moment."""
+    urgent = ["sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=true"]
+    slurm.call(*urgent)
+
+
+def count(folder: Path, words: str) -> int:
+    """Return how often the logs of a pool say something."""
+    return sum(log.read_text().count(words) for log in folder.glob("worker-*.log"))
+
+
+def test_preempted_workers_save_and_come_back(slurm: Cluster, signs: Signs, tmp_path: Path) -> None:
+    pools = {
+        partition: signs.pool(
+            "slurm", tmp_path / partition, workers=1, options={"partition": partition}, time_limit_s=3600.0
+        )
+        for partition in PARTITIONS
+    }
+    for pool in pools.values():
+        Slurm().start(pool)
+    signs.until_up(3)
+    before = {partition: jobs(slurm, pool) for partition, pool in pools.items()}
+    preempt(slurm)
+    signs.until_up(6)
+    assert set(signs.saved()) == {"SIGTERM"}
+    assert len(signs.saved()) == 3
+    assert {partition: [*jobs(slurm, pool)] for partition, pool in pools.items()} == {
+        partition: [*those] for partition, those in before.items()
+    }
+    for pool in pools.values():
+        # One log goes on.
+        (log,) = pool.folder.glob("worker-*.log")
+        assert log.read_text().count("worker ") == 2
+
+
+def test_what_a_person_cancels_ends(slurm: Cluster, signs: Signs, tmp_path: Path) -> None:
+    pool = signs.pool("slurm", tmp_path / "pool", workers=2)
+    Slurm().start(pool)
+    signs.until_up(2)
+    first, second = jobs(slurm, pool)
+    slurm.call("scancel", first)
+    until(lambda: [*jobs(slurm, pool)] == [second], "it has ended")
+    assert signs.saved() == ["SIGTERM"]
+    # What Slurm sends before the end of the time reaches the worker, and the job waits in the queue again.
+    slurm.call("scancel", "--signal=USR1", second)
+    until(lambda: jobs(slurm, pool) == {second: "PD"}, "it waits again")
+    assert sorted(signs.saved()) == ["SIGTERM", "SIGUSR1"]
+    # One is lost, and one is not.
+    Slurm().start(pool)
+    assert len(jobs(slurm, pool)) == 2
+    Slurm().stop(pool, 60)
+    assert jobs(slurm, pool) == {}
+
+
+def test_a_study_runs_to_its_end_although_its_workers_are_preempted(slurm: Cluster, tmp_path: Path) -> None:
+    toy = Pooled(tmp_path / "it's a $HOME %j\n")
+    run = toy.run("--launcher", "slurm", "--workers", 1, "--launcher-option", "partition=cancel")
+    toy.until_waiting(1)
+    assert "1/1" in toy.call("workers", "toy")
+    preempt(slurm)
+    logs = toy.pool.folder
+    until(lambda: count(logs, "stopped by SIGTERM") == 1, "the worker has handed back its trial")
+    toy.go_on()
+    printed, _ = run.communicate(120)
+    assert run.returncode == 0, printed
+    assert f"{TRIALS} trials completed, 0 failed" in printed
+    assert toy.completed()
+    assert count(logs, "toy is completed") >= 1
+    assert slurm.call("squeue", "-h") == ""
+
+
+def test_the_limits_of_a_pool_are_those_of_its_jobs(slurm: Cluster, signs: Signs, tmp_path: Path) -> None:
+    pool = signs.pool("slurm", tmp_path / "pool", workers=3, cpus=2, memory_mb=1, time_limit_s=1800.0)
+    Slurm().start(pool)
+    signs.until_up(2)
+    name = (pool.folder / "job-name").read_text()
+    told = slurm.call("squeue", "-h", "-r", f"--name={name}", "-o", "%C %m %l %t")
+    assert sorted(told.splitlines()) == ["2 1M 30:00 PD", "2 1M 30:00 R", "2 1M 30:00 R"]
+    script = (pool.folder / "worker.sh").read_text()
+    assert "\n#SBATCH --requeue\n#SBATCH --open-mode=append\n" in script
+    assert "\n#SBATCH --signal=USR1@120\n" in script
+
+
+def test_what_slurm_refuses_is_shown(
+    slurm: Cluster, signs: Signs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pool(**more: Any) -> Pool:
+        return signs.pool("slurm", tmp_path / "pool", **more)
+
+    with pytest.raises(LauncherFailed, match=r"sbatch failed: .*invalid partition specified: nowhere"):
+        Slurm().start(pool(options={"partition": "nowhere"}))
+    with pytest.raises(ConfigurationError, match="has no option 'array'; it takes those of sbatch"):
+        Slurm().start(pool(options={"array": "0-9"}))
+    with pytest.raises(ConfigurationError, match="comment='a b' has characters"):
+        Slurm().start(pool(options={"comment": "a b"}))
+    with pytest.raises(ConfigurationError, match=r"gpus_per_worker=0\.5: Slurm gives whole GPUs"):
+        Slurm().start(pool(gpus=0.5))
+    with pytest.raises(ConfigurationError, match="at least 5 minutes"):
+        Slurm().start(pool(time_limit_s=60.0))
+    with pytest.raises(ConfigurationError, match="backslash"):
+        Slurm().start(signs.pool("slurm", tmp_path / "a\\b"))
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", str(tmp_path))
+        with pytest.raises(LauncherFailed, match="there is no squeue on this machine"):
+            Slurm().alive(pool())

@@ -1,0 +1,140 @@
+"""Workers that reach their studies through a service keep what they have when it goes away."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import phyla
+from durability import check_whole, load, start
+from phyla.records import StudyState
+from phyla.store import open_store
+from serving import Service
+
+ENDS_S = 120.0
+
+
+@pytest.mark.parametrize("suites", [False, True], ids=["", "evaluated"])
+def test_a_service_that_is_killed_and_started_again(tmp_path: Path, suites: bool) -> None:
+    home = tmp_path / "home"
+    with Service("--home", str(tmp_path / "service")) as service:
+        running = start(home, storage=service.url, workers=2, sleep_s=0.05, trials=8, evaluated=suites)
+        ended = threading.Event()
+
+        def kill() -> None:
+            behind = open_store(f"sqlite:///{tmp_path}/service/phyla.db")
+            for wanted in (3, 12):
+                while not ended.wait(0.02):
+                    studies = behind.studies()
+                    if studies:
+                        with behind.reader(studies[0].id) as reader:
+                            if reader.counts().get("completed", 0) >= wanted:
+                                break
+                service.stop(signal.SIGKILL)
+                service.start()
+            behind.close()
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        output, _ = running.communicate(timeout=ENDS_S)
+        ended.set()
+        killer.join()
+        assert running.returncode == 0, output
+    storage = f"sqlite:///{tmp_path}/service/phyla.db"
+    results = load(home, storage)
+    check_whole(results, members=4, trials=8)
+    assert not [attempt for attempt in results.attempts() if attempt.error], "no trial was repeated"
+
+
+def test_a_paused_service_is_waited_for(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with Service("--home", str(tmp_path / "service")) as service:
+        running = start(home, storage=service.url, workers=1, trials=4)
+        behind = open_store(f"sqlite:///{tmp_path}/service/phyla.db")
+        while not behind.studies():
+            time.sleep(0.01)
+        os.kill(service.process.pid, signal.SIGSTOP)
+        assert behind.studies()[0].state is StudyState.RUNNING
+        os.kill(service.process.pid, signal.SIGCONT)
+        output, _ = running.communicate(timeout=ENDS_S)
+        assert running.returncode == 0, output
+        assert behind.studies()[0].state is StudyState.COMPLETED
+        behind.close()
+
+
+STUDY = """
+name = "moved"
+command = ["sh", "{folder}/train.sh", "{{lr}}", "{{end_step}}", "{{save_to}}", "{{metrics}}"]
+objective = "minimize loss"
+
+[space]
+lr = {{ low = 0.1, high = 1.0 }}
+
+[pbt]
+population_size = 4
+steps_per_trial = 10
+total_steps = 200
+"""
+TRAIN = """
+[ -e fast ] || sleep 0.5
+echo "$1" > "$3/weights"
+echo "{\\"step\\": $2, \\"loss\\": $1}" >> "$4"
+"""
+
+
+def test_a_study_moves_to_a_service_while_it_runs(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(TRAIN)
+    file = tmp_path / "study.toml"
+    file.write_text(STUDY.format(folder=tmp_path))
+    home, command = tmp_path / "home", [sys.executable, "-m", "phyla.cli"]
+    checkpoints = ("--checkpoints", str(home / "checkpoints"))
+    here = subprocess.Popen([*command, "--home", str(home), "run", str(file), "--workers", "1"], text=True)
+    storage = f"sqlite:///{home}/phyla.db"
+
+    def completed() -> int:
+        return load_any("moved", storage).counts().get("completed", 0)
+
+    while not (home / "phyla.db").exists() or not [s for s in names(storage) if s == "moved"] or completed() < 2:
+        assert here.poll() is None
+        time.sleep(0.05)
+    with Service("--home", str(home)) as service:
+        there = subprocess.Popen(
+            [
+                *command,
+                "--home",
+                str(tmp_path / "other"),
+                "--server",
+                service.url,
+                *checkpoints,
+                "worker",
+                str(file),
+                "--workers",
+                "1",
+            ]
+        )
+        while len({row.worker.split(":")[-1] for row in load_any("moved", storage).attempts()}) < 2:
+            assert there.poll() is None
+            time.sleep(0.05)
+        here.send_signal(signal.SIGTERM)
+        assert here.wait(ENDS_S) == 75
+        (tmp_path / "fast").touch()
+        assert there.wait(ENDS_S) == 0
+    results = load_any("moved", storage)
+    assert results.state is StudyState.COMPLETED
+    assert sum(trial.end_step - trial.start_step for trial in results.trials() if trial.fitness is not None) == 800
+
+
+def names(storage: str) -> list[str]:
+    store = open_store(storage)
+    found = [study.name for study in store.studies()]
+    store.close()
+    return found
+
+
+def load_any(name: str, storage: str) -> phyla.Results:
+    return phyla.load_study(name, storage=storage)

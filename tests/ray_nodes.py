@@ -1,0 +1,43 @@
+"""A Ray cluster of two nodes on this machine."""
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+ADDRESS = "127.0.0.2"
+"""Ray takes 127.0.0.1 for the address of this machine in its network."""
+QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_timeout_ms": 5000}
+"""A lost node is noticed within seconds."""
+STORE_BYTES = 80 * 2**20
+"""The least that Ray allows."""
+
+
+def node(**more: Any) -> dict[str, Any]:
+    """Return what a small node has."""
+    return {"node_ip_address": ADDRESS, "object_store_memory": STORE_BYTES, "num_cpus": 1, "num_gpus": 1, **more}
+
+
+@contextmanager
+def ray_nodes() -> Iterator[Any]:
+    """Start two nodes; their address is in RAY_ADDRESS meanwhile."""
+    folder = tempfile.mkdtemp(prefix="ray")  # pytest's own are too long for the names of sockets
+    settings = {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    before = {name: os.environ.get(name) for name in (*settings, "RAY_ADDRESS")}
+    os.environ.update(settings)
+    from ray.cluster_utils import Cluster
+
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    cluster = Cluster(initialize_head=True, head_node_args=node(include_dashboard=False, _system_config=QUICK))
+    try:
+        cluster.add_node(**node())
+        os.environ["RAY_ADDRESS"] = cluster.address
+        yield cluster
+    finally:
+        cluster.shutdown()  # type: ignore[no-untyped-call]
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+        shutil.rmtree(folder, ignore_errors=True)
