@@ -22,6 +22,7 @@ import phyla
 from faulty_study import load, save, score
 from phyla import errors, settings
 from phyla.machine import Accepted, Claimed, ClaimedEvaluation, Completion, Evaluated, Standing, Stopped
+from phyla.store import remote
 from phyla.store.remote import Connection
 
 STEPS = 4
@@ -230,6 +231,8 @@ def study(options: Mapping[str, Any]) -> phyla.Study:
 
 
 if OPTIONS:
+    # How long to wait for an answer, which goes with leases of a minute, is shorter as these are.
+    remote.ANSWER_S, remote.PROMPT_ANSWER_S = 3.0 * OPTIONS["lease_s"], OPTIONS["lease_s"]
     install(OPTIONS["history"])
     STUDY = study({**OPTIONS, "home": settings.home(), "storage": settings.storage()})
 
