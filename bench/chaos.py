@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 from machine import facts
@@ -67,8 +68,8 @@ def main() -> None:
         print(chaos_run.table(outcome))
     print(f"{outcome.trials} trials in {outcome.attempts} attempts; seconds: {outcome.seconds}")
     print(f"requests: {outcome.requests}\nends of programs: {outcome.exits}")
-    for violation in outcome.violations:
-        print(f"VIOLATED: {violation}")
+    for violation, times in Counter(outcome.violations).items():
+        print(f"VIOLATED: {violation}" + (f" ({times} times)" if times > 1 else ""))
     print(f"{len(outcome.violations)} violations" + (f"; everything is in {folder}" if outcome.violations else ""))
     if arguments.json:
         found = {"machine": facts(folder), **outcome.to_json()}
