@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from phyla.checkpoints import RemoteCheckpoints
 from phyla.checkpoints.ownership import OWNER_NAME
-from phyla.client import open_checkpoints, sort_out
+from phyla.client import open_checkpoints, placed, sort_out
 from phyla.controller import housekeeping_of
 from phyla.errors import CheckpointError, ConfigurationError, StateError
 from phyla.failpoints import failpoint
@@ -188,7 +188,7 @@ def _belongings(store: "Store", record: StudyRecord, places: Places) -> Belongin
     work, logs, outputs, tracking, best, *kept = _folders(record, places)
     with store.reader(record.id) as reader:
         if record.kind is StudyKind.POPULATION:
-            rows = [row for row in reader.checkpoints() if row.state is not CheckpointState.DELETED]
+            rows = [row for row in placed(reader.checkpoints()) if row.state is not CheckpointState.DELETED]
             repository = open_checkpoints(store, name, places.checkpoints(name))
             # What was never finished, or is in no row any more, if its name proves that this store made it.
             unfinished = {*repository.staged()}
