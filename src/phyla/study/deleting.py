@@ -221,10 +221,15 @@ def _belongings(store: "Store", record: StudyRecord, places: Places) -> Belongin
 
 
 def _snapshots(reader: "Reader", folder: Path) -> Iterable[Path]:
-    """Return the snapshots of a watched directory's checkpoints that are below a folder."""
+    """Return the snapshots of a watched directory's checkpoints that are below a folder.
+
+    That folder is the store's word, which others may have written: only what has the name of a snapshot is one.
+    """
+    from phyla.watcher.snapshots import is_snapshot
+
     found = {Path(seen.path) for seen in reader.all_seen() if seen.snapshot and seen.path}
     inside = {folder / path.relative_to(folder).parts[0] for path in found if path.is_relative_to(folder)}
-    return sorted(inside - {folder})
+    return sorted(path for path in inside - {folder} if is_snapshot(path.name))
 
 
 def _own_jobs(store: "Store", record: StudyRecord, reader: "Reader") -> set[int]:
