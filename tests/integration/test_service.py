@@ -130,6 +130,8 @@ def test_configurations_that_lead_elsewhere_are_refused(http: httpx.Client, stor
         answer = http.post("/calls/store/create-study", json=given)
         assert answer.status_code == 422, answer.text
         assert said in answer.text, answer.text
+    whole = http.post("/calls/store/set-config", json={"study": 1, "config": {"lease_s": 60.0}})
+    assert whole.status_code == 409, whole.text
     assert [study.name for study in store.studies()] == ["quadratic"]
 
 
@@ -207,6 +209,13 @@ def test_a_checkpoint_has_one_trial(http: httpx.Client) -> None:
         for each in told["suggestions"]
     ]
     assert [answer.status_code for answer in answers] == [200, 409]
+    for step in (0, 11, 2**62):
+        beyond = http.post(
+            f"/studies/quadratic/trials/{told['suggestions'][1]['trial']}/complete",
+            json={"token": 1, "step": step, "metrics": {"loss": 1.0}, "checkpoint": "other"},
+        )
+        assert beyond.status_code == 422
+        assert "trial 2 goes on from 0 to 10" in beyond.text
     assert "that of trial 1; choose another name" in answers[1].text
 
 

@@ -277,6 +277,14 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
         with store.reader(record.id) as reader:
             row = reader.checkpoint(saved.checkpoint)
             earlier = reader.reports(trial, saved.token)
+            for known in reader.trials(after=trial - 1, limit=1):
+                if (
+                    known.id == trial
+                    and not min(known.start_step + 1, known.end_step) <= saved.step <= known.end_step
+                ):
+                    raise UsageError(
+                        f"step {saved.step}: trial {trial} goes on from {known.start_step} to {known.end_step}"
+                    )
         if row is not None and row.trial != trial:
             raise StateError(f"checkpoint {saved.checkpoint!r} is that of trial {row.trial}; choose another name")
         told = [*(one.metrics for one in earlier), saved.metrics]

@@ -14,7 +14,7 @@ from phyla.controller import (
     settings_digest,
     suites_from,
 )
-from phyla.errors import ConfigurationError, NotImportable, PhylaError, StudyChanged, UsageError
+from phyla.errors import ConfigurationError, NotImportable, PhylaError, StateError, StudyChanged, UsageError
 from phyla.machine import Outdated, Rules, TrainRules, WatchRules
 from phyla.records import JsonObject, StudyKind, StudyRecord
 from phyla.store import Reader, Store
@@ -54,10 +54,16 @@ class Studies:
             digest: of the settings of whoever calls, if they matter.
         """
         if kind is Store:
-            if name in ("create_study", "set_config"):
-                rules = check_config(arguments["config"], arguments.get("kind", StudyKind.DIRECTORY))
-                if name == "create_study":
-                    _check_study(arguments["name"], arguments["population_size"], rules)
+            if name == "create_study":
+                rules = check_config(arguments["config"], arguments["kind"])
+                _check_study(arguments["name"], arguments["population_size"], rules)
+            if name == "set_config":
+                record = self._record(arguments["study"])
+                if not record.watched:
+                    raise StateError(
+                        f"study {record.name!r} has a population, whose settings are changed as a whole"
+                    )
+                check_config(arguments["config"], record.kind)
             return getattr(self.store, name)(**arguments)
         if kind is Reader:
             with self.store.reader(study) as reader:
