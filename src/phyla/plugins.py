@@ -120,7 +120,8 @@ def decode(value: Json, find: Find | None = None) -> Any:
     if "plugin" not in value:
         return settings
     name = str(value["plugin"])
-    kind = registered()[name].load() if name in registered() else _unregistered(name, find)
+    known = name in registered() and not name.startswith(STORED_BY_NAME)
+    kind = registered()[name].load() if known else _unregistered(name, find)
     try:
         return kind(**settings)
     except TypeError as error:

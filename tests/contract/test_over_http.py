@@ -102,7 +102,7 @@ class OverHttp(Alike):
         objective = FEASIBLE if pareto else None
         agreed = rules(strategy, minimize=minimize, stopping=stopping, objective=objective)
         config = to_config(agreed, 7)
-        name = f"study {len(self.oracle.studies())}"
+        name = f"study-{len(self.oracle.studies())}"
         self.both(lambda store: store.create_study(name, config, 7, size))
         found = self.oracle.find_study(name)
         assert found is not None

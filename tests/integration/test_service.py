@@ -1,10 +1,13 @@
 """The service as a stranger meets it: over plain HTTP, with bad requests, and through its own command line."""
 
+import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,9 @@ import pytest
 
 from phyla.records import Role
 from phyla.service import make_app
-from phyla.service.tokens import create
+from phyla.service.tokens import create, revoke
 from phyla.store import Store, open_store
+from phyla.store.remote import where_is
 from serving import Service, phyla, served
 
 PBT = {"population_size": 2, "steps_per_trial": 10, "total_steps": 20, "quorum": 1.0}
@@ -71,23 +75,31 @@ def test_a_study_of_another_language(http: httpx.Client) -> None:
     rows = http.get("/studies/quadratic/trials", params={"limit": 3}).json()
     assert [row["state"] for row in rows] == ["completed"] * 3
     assert len(http.get("/studies/quadratic/trials", params={"after": rows[-1]["trial"]}).json()) == 1
-    unneeded = http.post("/studies/quadratic/collect").json()["checkpoints"]
+    unneeded = http.post("/studies/quadratic/collect", json={}).json()["checkpoints"]
     assert set(unneeded) < {f"s3://mine/{one['trial']}" for one in done}
     assert [study["name"] for study in http.get("/studies").json()] == ["quadratic"]
 
 
+DEEP: dict[str, Any] = {"lr": {"low": 1.0, "high": 2.0}}
+for _ in range(900):
+    DEEP = {"group": DEEP}
 RUNS_CODE = {"name": "explore-with", "function": "os:system"}
 BAD: Sequence[tuple[str, Any, int, str]] = (
     ("/studies", {**TABLE, "pbt": {}}, 422, "request, pbt"),
     ("/studies", {**TABLE, "spice": 1}, 422, "spice"),
     ("/studies", {**TABLE, "command": ["rm", "-r", "/"]}, 422, "command"),
     ("/studies", {**TABLE, "pbt": {**PBT, "explore": RUNS_CODE}}, 422, "a request names no code"),
+    ("/studies", {**TABLE, "start_from": ["/etc"]}, 422, "there is no key 'start_from'"),
+    ("/studies", {**TABLE, "storage": "sqlite:////etc/x"}, 422, "there is no key 'storage'"),
+    ("/studies", {**TABLE, "pbt": {**PBT, "population_size": 10**9}}, 422, "must be at most 1,000,000"),
+    ("/studies", {**TABLE, "space": DEEP}, 422, "nested too deeply"),
+    ("/studies/quadratic/suggestions", {"worker": "a\0b"}, 422, "no NUL"),
     ("/studies/nothing/suggestions", {"worker": "me"}, 404, "there is no study 'nothing'"),
     ("/studies/quadratic/suggestions", {"worker": "me", "count": 0}, 422, "greater than or equal to 1"),
     ("/studies/quadratic/suggestions", {"worker": "me", "wait_s": "NaN"}, 422, "wait_s"),
     ("/studies/quadratic/trials/99/report", {"token": 1, "step": 1, "metrics": {}}, 200, "the lease is gone"),
     ("/studies/quadratic/trials/99/fail", {"token": 1, "error": "x"}, 409, "there is no job 99"),
-    ("/studies/quadratic/trials/1/release", {"token": 10**30}, 422, "token"),
+    ("/studies/quadratic/trials/1/release", {"token": 10**30}, 422, "below 2**63"),
 )
 
 
@@ -102,6 +114,90 @@ def test_bad_requests_are_told_what_is_wrong(http: httpx.Client) -> None:
     assert http.get("/studies/quadratic").json()["trials"] == {}
 
 
+def test_configurations_that_lead_elsewhere_are_refused(http: httpx.Client, store: Store) -> None:
+    http.post("/studies", json=TABLE)
+    with store.reader(1) as reader:
+        config = dict(reader.study().config)
+    starts = {"plugin": "phyla.trackers/tensorboard", "folder": "/etc"}
+    for change, said in (
+        ({"name": "../../home"}, "study name '../../home'"),
+        ({"population_size": 10**9}, "the study's settings have 2 members"),
+        ({"config": {**config, "strategy": {"plugin": "os:system", "command": "true"}}}, "no code of study files"),
+        ({"config": {**config, "strategy": starts}}, "'phyla.trackers/tensorboard' is not installed here"),
+        ({"config": {**config, "suites": [starts]}}, "'phyla.trackers/tensorboard' is not installed here"),
+    ):
+        given = {"name": "other", "config": config, "population_size": 2, **change}
+        answer = http.post("/calls/store/create-study", json=given)
+        assert answer.status_code == 422, answer.text
+        assert said in answer.text, answer.text
+    whole = http.post("/calls/store/set-config", json={"study": 1, "config": {"lease_s": 60.0}})
+    assert whole.status_code == 409, whole.text
+    assert [study.name for study in store.studies()] == ["quadratic"]
+
+
+def test_no_page_in_a_browser_changes_anything(http: httpx.Client, store: Store) -> None:
+    http.post("/studies", json=TABLE)
+    # What a page may send to another site without asking that site first.
+    for path, methods in make_app(store).openapi()["paths"].items():
+        # One only says which version this is.
+        if "post" in methods and path != "/v1/service":
+            where = path.removeprefix("/v1").format(study=1, name="quadratic", trial=1)
+            for simple in ({"Content-Type": "text/plain"}, {}):
+                assert http.post(where, content=b"{}", headers=simple).status_code in (404, 422), path
+            assert http.post(where).status_code == 422, path
+
+
+def test_a_body_without_a_token_is_not_read(store: Store) -> None:
+    create(store, "someone", Role.WORKER)
+    with served(store) as url:
+        host, _, port = url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=30) as connection:
+            head = f"POST /v1/studies HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+            connection.sendall(f"{head}Content-Length: 16000000\r\n\r\n".encode())
+            assert connection.recv(100).startswith(b"HTTP/1.1 401 ")
+
+
+def test_what_had_a_token_is_not_open_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phyla.service.doors.TOKENS_S", 0.0)
+    with served(store) as url, httpx.Client(base_url=f"{url}/v1", trust_env=False) as client:
+        assert client.get("/studies").status_code == 200
+        create(store, "someone", Role.VIEWER)
+        assert client.get("/studies").status_code == 401
+        revoke(store, "someone")
+        assert client.get("/studies").status_code == 401
+
+
+def test_the_published_file_does_not_say_what_is_sent_as_a_token(tmp_path: Path) -> None:
+    (tmp_path / "private").write_text("a secret of somebody else")
+    (tmp_path / "service.token").write_text("opens it\n")
+    told = {"url": "http://elsewhere", "token_file": str(tmp_path / "private")}
+    (tmp_path / "service.json").write_text(json.dumps(told))
+    assert where_is(f"published:{tmp_path}/service.json") == ("http://elsewhere", "opens it")
+
+
+def test_checkpoints_of_other_languages_are_not_sought_here(store: Store, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    with served(store) as url, httpx.Client(base_url=f"{url}/v1", trust_env=False) as client:
+        client.post("/studies", json={**TABLE, "pbt": {**PBT, "total_steps": 40}})
+        while told := client.post("/studies/quadratic/suggestions", json={"worker": "me"}).json()["suggestions"]:
+            trial = told[0]["trial"]
+            left = {"token": told[0]["token"], "step": told[0]["end_step"], "metrics": {"loss": 1.0}}
+            left["checkpoint"] = f"../../../kept{'/.' * trial}"
+            client.post(f"/studies/quadratic/trials/{trial}/complete", json=left).raise_for_status()
+        there = ("--home", tmp_path / "home", "--server", url)
+        (tmp_path / "home/checkpoints/quadratic").mkdir(parents=True)
+        assert "0 checkpoints as they should be" in phyla(*there, "doctor", "quadratic", "--adopt").stdout
+        assert phyla(*there, "gc", "quadratic").returncode == 0
+        collect = partial(client.post, "/studies/quadratic/collect")
+        first, *others = collect(json={}).json()["checkpoints"]
+        # An answer that was lost is given again, until the client has deleted what it names.
+        assert collect(json={}).json()["checkpoints"] == [first, *others]
+        assert collect(json={"deleted": [first, "another"]}).json()["checkpoints"] == others
+        assert phyla(*there, "delete", "quadratic", "--yes", "quadratic").returncode == 0
+    assert kept.is_dir()
+
+
 def test_a_checkpoint_has_one_trial(http: httpx.Client) -> None:
     http.post("/studies", json=TABLE)
     told = http.post("/studies/quadratic/suggestions", json={"worker": "me", "count": 2}).json()
@@ -113,6 +209,13 @@ def test_a_checkpoint_has_one_trial(http: httpx.Client) -> None:
         for each in told["suggestions"]
     ]
     assert [answer.status_code for answer in answers] == [200, 409]
+    for step in (0, 11, 2**62):
+        beyond = http.post(
+            f"/studies/quadratic/trials/{told['suggestions'][1]['trial']}/complete",
+            json={"token": 1, "step": step, "metrics": {"loss": 1.0}, "checkpoint": "other"},
+        )
+        assert beyond.status_code == 422
+        assert "trial 2 goes on from 0 to 10" in beyond.text
     assert "that of trial 1; choose another name" in answers[1].text
 
 
@@ -152,6 +255,9 @@ def test_the_command_line(tmp_path: Path) -> None:
     refused = phyla("--home", home, "serve", "--host", "0.0.0.0", "--port", "0")
     assert refused.returncode == 2
     assert "has no tokens, so anybody could use it" in refused.stderr
+    # Behind a proxy it is open to others, too.
+    refused = phyla("--home", home, "serve", "--allow-host", "phyla.example.org", "--port", "0")
+    assert "--allow-host phyla.example.org lets others reach it" in refused.stderr
     made = phyla("--home", home, "token", "create", "me", "--role", "operator", "--out", tmp_path / "secret")
     assert made.returncode == 0, made.stderr
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600

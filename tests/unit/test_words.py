@@ -5,7 +5,7 @@ import math
 import pytest
 
 from phyla.records import said_by
-from phyla.words import counted, duration, measured, number, size
+from phyla.words import counted, duration, masked, measured, number, size
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,16 @@ def test_an_error_has_two_digits_and_its_value_as_many_decimals() -> None:
     assert measured(0.93121, None) == measured(0.93121, 0.0) == measured(0.93121, math.nan) == "0.9312"
     assert measured(12345.6, 321.0) == "12,346 ±3.2e+02"
     assert measured(math.nan, 0.1) == "nan"
+
+
+@pytest.mark.parametrize("url", ["postgresql://me:SECRET@host/db", "postgresql://me:SEC/RET@host:5432/db",
+                                 "postgresql://host/db?user=me&password=SECRET", "postgresql://host/db?sslpassword=SECRET",
+                                 "https://me:SECRET@host:8470"])  # fmt: skip
+def test_a_password_is_not_shown(url: str) -> None:
+    assert "RET" not in masked(url)
+    assert "host" in masked(url)
+
+
+@pytest.mark.parametrize("url", ["http://host:8470", "http://[::1]:8470", "postgresql://me@host:5432/db"])
+def test_a_url_without_a_password_stays_as_it_is(url: str) -> None:
+    assert masked(url) == url

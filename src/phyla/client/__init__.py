@@ -6,6 +6,7 @@ from phyla.client.local import (
     collect,
     known_checkpoints,
     open_checkpoints,
+    placed,
     sort_out,
 )
 from phyla.client.protocol import Client, CollectResult, GroupResults
@@ -19,5 +20,6 @@ __all__ = [
     "collect",
     "known_checkpoints",
     "open_checkpoints",
+    "placed",
     "sort_out",
 ]

@@ -18,6 +18,7 @@ from phyla.checkpoints import (
     claim_digest,
     made_by,
 )
+from phyla.checkpoints.local import is_name
 from phyla.client.protocol import CollectResult, GroupResults
 from phyla.controller import TRAIN_ONLY, Controller, controller_of, housekeeping_of
 from phyla.errors import CheckpointError, LeaseLost
@@ -322,7 +323,7 @@ class LocalClient:
         staged, begun = repository.staged(), repository.deleting()
         with self.store.reader(self.record.id) as reader:
             found = sort_out(reader, {*committed, *staged, *begun}, repository.prefix)
-            deleting = [row.name for row in reader.deleting_checkpoints()]
+            deleting = [row.name for row in placed(reader.deleting_checkpoints())]
         gone = (CheckpointState.DELETING, CheckpointState.DELETED)
         deleted = [name for name in begun if name in found.rows and found.rows[name].state in gone]
         for name in found.leftover:
@@ -338,9 +339,14 @@ class LocalClient:
         housekeeping_of(self.store, self.record.id).set_checkpoints(back, CheckpointState.LIVE)
 
 
+def placed(rows: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Return the checkpoints that are in the study's place; black-box clients name and keep their own."""
+    return [row for row in rows if not row.weak and is_name(row.name)]
+
+
 def collect(store: Store, study: int, repository: Checkpoints, candidates: Sequence[Checkpoint]) -> CollectResult:
     """Delete those candidates that no trial took meanwhile; needs nothing of the study's rules."""
-    return _delete(store, study, repository, housekeeping_of(store, study).mark_deleting(candidates))
+    return _delete(store, study, repository, housekeeping_of(store, study).mark_deleting(placed(candidates)))
 
 
 def _delete(store: Store, study: int, repository: Checkpoints, names: Sequence[str]) -> CollectResult:
@@ -439,6 +445,6 @@ def claim_checkpoints(store: Store, study: StudyRecord | None, repository: Check
 def known_checkpoints(store: Store, study: StudyRecord) -> int:
     """Return how many checkpoints of a study should be where it keeps them, lost ones included."""
     with store.reader(study.id) as reader:
-        present = len(reader.live_checkpoints()) + len(reader.deleting_checkpoints())
+        present = len(placed([*reader.live_checkpoints(), *reader.deleting_checkpoints()]))
         # Lost ones have no index; they only matter when there is nothing else.
-        return present or sum(row.state is CheckpointState.LOST for row in reader.checkpoints())
+        return present or sum(row.state is CheckpointState.LOST for row in placed(reader.checkpoints()))

@@ -40,7 +40,8 @@ TRIES: Final = 10
 """Suggestions that constraints may reject before the prior is drawn from."""
 
 _NEVER = float("-inf")
-_STATE: Final = ":optimizer:"
+_STATE: Final = ":optimizer"
+"""In the names of what CMA-ES notes as a pickle, which is neither stored nor taken from a store."""
 _REJECTED: Final = {"not_used": f"constraints rejected {TRIES} suggestions"}
 
 
@@ -174,8 +175,8 @@ class Optuna(Independent):
         study.add_trials(shown)
         ended = [trial for trial in study.get_trials(deepcopy=False) if trial.state is State.COMPLETE]
         if self.sampler == "cma-es" and ended:
-            # CMA-ES notes its state with the trial that a generation was complete for. Such a state is a pickle,
-            # which we do not keep; so it is computed again, a generation at a time, until nothing changes.
+            # CMA-ES notes its state with the trial that a generation was complete for. It is computed again, a
+            # generation at a time, until nothing changes.
             newest, kept = ended[-1], ended[-1].system_attrs
             for _ in ended:
                 trial, _, attributes = _asked(study, space)
@@ -238,9 +239,10 @@ def _shown(history: History, total_steps: int, space: Space) -> tuple[list["Froz
     shown = []
     for trial, order in zip([*ended, *running], [*orders, *([None] * len(running))], strict=True):
         noted: Any = trial.reason.get("optuna")
-        attributes = noted.get("attributes") if isinstance(noted, Mapping) else None
+        attributes = (noted.get("attributes") if isinstance(noted, Mapping) else None) or {}
         value = None if order is None else max(bad, order)
-        shown.append(_frozen(space, trial.params, value, attributes or {}))
+        safe = {key: item for key, item in attributes.items() if _STATE not in key}
+        shown.append(_frozen(space, trial.params, value, safe))
     unscored = sum(trial.order is None for trial in ended)
     counts: dict[str, Json] = {"finished": len(ended) - unscored, "running": len(running)}
     return shown, counts | ({"broken or stopped": unscored} if unscored else {})

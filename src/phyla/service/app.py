@@ -45,6 +45,8 @@ LOG = logging.getLogger("phyla.service")
 MOST_BYTES = 16 * 2**20
 """Of a request: a completion with all its reports, or a page of checkpoints that came into sight."""
 BIG = 2**63
+OPEN = ("/health", "/ready")
+"""What needs no token."""
 LOOPBACK = ["localhost", "127.0.0.1", "[::1]", "::1"]
 
 Id = Annotated[int, Path(ge=0, lt=BIG)]
@@ -124,10 +126,11 @@ class Wait(BaseModel):
 
 @final
 class Limits:
-    """Refuses requests that are too large, before they are read; answers those that a stop interrupts."""
+    """Refuses requests without a token, and those that are too large; answers those that a stop interrupts."""
 
-    def __init__(self, app: ASGIApp, most: int = MOST_BYTES) -> None:
+    def __init__(self, app: ASGIApp, doors: Doors, most: int = MOST_BYTES) -> None:
         self.app = app
+        self.doors = doors
         self.most = most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -135,6 +138,13 @@ class Limits:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if scope["path"] not in OPEN:
+            request = Request(scope)
+            try:
+                await self.doors.check(request.headers.get("authorization"), Role.VIEWER)
+            except PhylaError as error:
+                await _refusal(request, error)(scope, receive, send)
+                return
         told = dict(scope["headers"]).get(b"content-length", b"0")
         if not told.isdigit() or int(told) > self.most:
             await _problem("TooLarge", 413, f"a request may have {self.most} bytes")(scope, receive, send)
@@ -186,8 +196,8 @@ def make_app(store: Store, *, hosts: Sequence[str] | None = None, loopback: bool
         responses={"4XX": {"model": Problem}, "5XX": {"model": Problem}},
     )
     app.state.studies = studies
+    app.add_middleware(Limits, doors=doors)
     app.add_middleware(Timed, figures=figures)
-    app.add_middleware(Limits)
     allowed = hosts if hosts is not None else LOOPBACK if loopback else None
     if allowed is not None:
         # A page that a browser was tricked into must not reach a service on this machine under another name.
@@ -224,7 +234,7 @@ def make_app(store: Store, *, hosts: Sequence[str] | None = None, loopback: bool
         """Wait until something was committed that may mean work, or for `wait_s` seconds."""
         return Change(change=await news.after(wait.after, wait.wait_s))
 
-    app.include_router(black_box(studies, doors, news))
+    app.include_router(black_box(studies, doors, news), dependencies=[Depends(_sound)])
     for kind, roles in PARTS.items():
         for role, names in roles.items():
             for name in names:
@@ -308,17 +318,24 @@ def _problem(kind: str, status: int, detail: str, **more: Any) -> Response:
     return Response(json.dumps(told), status, headers, media_type="application/problem+json")
 
 
+def _refusal(request: Request, error: PhylaError) -> Response:
+    status = next((status for kind, status in STATUS if isinstance(error, kind)), 500)
+    if isinstance(error, AccessDenied) and "authorization" not in request.headers:
+        status = 401
+    if status >= 500 or isinstance(error, AccessDenied):
+        client = request.client.host if request.client else "?"
+        LOG.warning("%s %s from %s: %s: %s", request.method, request.url.path, client, status, error)
+    told = problem(error, status)
+    return _problem(told["title"], status, told["detail"])
+
+
 def _answer_errors(app: FastAPI) -> None:
     async def ours(request: Request, error: Exception) -> Response:
         assert isinstance(error, PhylaError)
-        status = next((status for kind, status in STATUS if isinstance(error, kind)), 500)
-        if isinstance(error, AccessDenied) and "authorization" not in request.headers:
-            status = 401
-        if status >= 500 or isinstance(error, AccessDenied):
-            client = request.client.host if request.client else "?"
-            LOG.warning("%s %s from %s: %s: %s", request.method, request.url.path, client, status, error)
-        told = problem(error, status)
-        return _problem(told["title"], status, told["detail"])
+        return _refusal(request, error)
+
+    async def deep(request: Request, error: Exception) -> Response:
+        return _problem("UsageError", 422, "body: it is nested too deeply")
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -337,6 +354,7 @@ def _answer_errors(app: FastAPI) -> None:
     handlers: Sequence[tuple[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]] = (
         (PhylaError, ours),
         (RequestValidationError, invalid),
+        (RecursionError, deep),
         (HTTPException, other),
         (Exception, bug),
     )

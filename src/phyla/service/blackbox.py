@@ -26,6 +26,7 @@ from phyla.records import (
 from phyla.service.doors import MOST_WAIT_S, Doors, News, may
 from phyla.service.studies import Studies
 from phyla.settings import system_clock
+from phyla.store import Store
 from phyla.study.tables import Where
 from phyla.study.toml import study_of
 
@@ -167,8 +168,14 @@ class TrialView(Model):
     error: str | None
 
 
+class Deleted(Model):
+    """What the client has deleted since it was named."""
+
+    deleted: list[Text] = []
+
+
 class Unneeded(Model):
-    """Checkpoints that no trial will start from any more: delete them."""
+    """Checkpoints that no trial will start from any more: delete them, and say so the next time."""
 
     checkpoints: list[str]
 
@@ -270,6 +277,14 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
         with store.reader(record.id) as reader:
             row = reader.checkpoint(saved.checkpoint)
             earlier = reader.reports(trial, saved.token)
+            for known in reader.trials(after=trial - 1, limit=1):
+                if (
+                    known.id == trial
+                    and not min(known.start_step + 1, known.end_step) <= saved.step <= known.end_step
+                ):
+                    raise UsageError(
+                        f"step {saved.step}: trial {trial} goes on from {known.start_step} to {known.end_step}"
+                    )
         if row is not None and row.trial != trial:
             raise StateError(f"checkpoint {saved.checkpoint!r} is that of trial {row.trial}; choose another name")
         told = [*(one.metrics for one in earlier), saved.metrics]
@@ -317,12 +332,13 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
         return Standing(go_on=False)
 
     @router.post("/{name}/collect", dependencies=[worker])
-    def collect(name: Name) -> Unneeded:
-        """Learn which checkpoints nobody needs any more; from then on no trial starts from them."""
+    def collect(name: Name, done: Deleted) -> Unneeded:
+        """Learn which checkpoints nobody needs any more; they are named until they are said to be deleted."""
         asked = controller(name)
-        marked = asked.mark_deleting(asked.retention().collectable)
-        asked.set_checkpoints(marked, CheckpointState.DELETED)
-        return Unneeded(checkpoints=marked)
+        named = _unneeded(store, found(name).id)
+        asked.set_checkpoints([one for one in named if one in {*done.deleted}], CheckpointState.DELETED)
+        asked.mark_deleting([row for row in asked.retention().collectable if row.weak])
+        return Unneeded(checkpoints=_unneeded(store, found(name).id))
 
     return router
 
@@ -336,6 +352,12 @@ def _suggested(controller: Any, name: str, wanted: Wanted) -> tuple[Suggestions,
         why = getattr(rest, "message", None) or (f"the study is {rest.state}" if isinstance(rest, Ended) else None)
         return Suggestions(suggestions=made, ended=isinstance(rest, Ended), why=why), None
     return Suggestions(suggestions=[], ended=False, why=rest.why), rest.seconds
+
+
+def _unneeded(store: Store, study: int) -> list[str]:
+    """Return the checkpoints of black-box clients that no trial starts from any more."""
+    with store.reader(study) as reader:
+        return [row.name for row in reader.deleting_checkpoints() if row.weak]
 
 
 def _suggestion(claimed: Claimed) -> Suggestion:

@@ -30,7 +30,7 @@ class Doors:
 
     Args:
         store: has the tokens.
-        open_without: whether everything is allowed as long as there is no token.
+        open_without: whether everything is allowed as long as there has been no token.
     """
 
     def __init__(self, store: Store, *, open_without: bool) -> None:
@@ -45,6 +45,8 @@ class Doors:
         if now - self._looked_at > TOKENS_S:
             self._tokens = await run_in_threadpool(self._store.tokens)
             self._looked_at = now
+            # When the last token is revoked, nothing is open again.
+            self._open_without = self._open_without and not self._tokens
         if not self._tokens and self._open_without:
             return
         scheme, _, secret = (authorization or "").partition(" ")

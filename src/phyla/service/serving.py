@@ -19,6 +19,7 @@ from phyla.service.app import LOOPBACK, make_app
 from phyla.service.tokens import create
 from phyla.settings import system_clock
 from phyla.store import RemoteStore, Store, open_store
+from phyla.store.remote import TOKEN_FILE
 
 LOG = logging.getLogger("phyla.service")
 GRACE_S = 10
@@ -53,19 +54,23 @@ def serve_store(
     try:
         if isinstance(store, RemoteStore):
             raise ConfigurationError(f"--storage {storage}: this is a service already; name its database")
-        loopback = is_loopback(host)
-        token_file = None if publish is None else _published_token(store, publish)
+        # Who gives it another name has a proxy, which others reach.
+        loopback = is_loopback(host) and not names
+        if publish is not None:
+            _published_token(store, publish)
         if not loopback and not store.tokens():
+            given = f"--allow-host {names[0]}" if names else f"--host {host}"
             raise ConfigurationError(
-                f"--host {host} can be reached from other machines, and {store.url} has no tokens, so anybody "
-                "could use it; make one first with: phyla token create NAME"
+                f"{given} lets others reach it, and {store.url} has no tokens, so anybody could use it; make one "
+                "first with: phyla token create NAME"
             )
-        app = make_app(store, hosts=[*LOOPBACK, host, *names] if loopback or names else None, loopback=loopback)
+        hosts = [*LOOPBACK, host, *names] if loopback or names else None
+        app = make_app(store, hosts=hosts, loopback=loopback)
         listening = _listening(host, port)
         shown = _name_here() if host in ("0.0.0.0", "::") else host
         url = f"http://{f'[{shown}]' if ':' in shown else shown}:{listening.getsockname()[1]}"
         if publish is not None:
-            _publish(publish / "service.json", {"url": url, "token_file": str(token_file), "pid": os.getpid()})
+            _publish(publish / "service.json", {"url": url, "pid": os.getpid()})
         logs = logging.StreamHandler()
         logs.setFormatter(Lines())
         logging.getLogger("phyla").addHandler(logs)
@@ -123,18 +128,17 @@ def _listening(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _published_token(store: Store, home: Path) -> Path:
-    """Return the file with the token that whoever reads the home may use; made anew where it opens nothing."""
-    file = home / "service.token"
+def _published_token(store: Store, home: Path) -> None:
+    """Make the file with the token that whoever reads the home may use, unless it has one that opens the store."""
+    file = home / TOKEN_FILE
     known = [token for token in store.tokens() if token.name == PUBLISHED_TOKEN]
-    with suppress(OSError):
+    with suppress(OSError, ValueError):
         if token_of(file.read_text().strip(), known, system_clock()) is not None:
-            return file
+            return
     file.unlink(missing_ok=True)
     with suppress(StateError):
         store.revoke_token(PUBLISHED_TOKEN)
     create(store, PUBLISHED_TOKEN, Role.OPERATOR, file=file)
-    return file
 
 
 def _publish(file: Path, told: object) -> None:

@@ -14,10 +14,11 @@ from phyla.controller import (
     settings_digest,
     suites_from,
 )
-from phyla.errors import ConfigurationError, NotImportable, PhylaError, StudyChanged, UsageError
-from phyla.machine import Outdated, Rules, WatchRules
+from phyla.errors import ConfigurationError, NotImportable, PhylaError, StateError, StudyChanged, UsageError
+from phyla.machine import Outdated, Rules, TrainRules, WatchRules
 from phyla.records import JsonObject, StudyKind, StudyRecord
 from phyla.store import Reader, Store
+from phyla.study.places import NAME
 
 CONTROLLERS_KEPT = 1000
 OTHER_SETTINGS = (
@@ -53,8 +54,16 @@ class Studies:
             digest: of the settings of whoever calls, if they matter.
         """
         if kind is Store:
-            if name in ("create_study", "set_config"):
-                check_config(arguments["config"], arguments.get("kind", StudyKind.DIRECTORY))
+            if name == "create_study":
+                rules = check_config(arguments["config"], arguments["kind"])
+                _check_study(arguments["name"], arguments["population_size"], rules)
+            if name == "set_config":
+                record = self._record(arguments["study"])
+                if not record.watched:
+                    raise StateError(
+                        f"study {record.name!r} has a population, whose settings are changed as a whole"
+                    )
+                check_config(arguments["config"], record.kind)
             return getattr(self.store, name)(**arguments)
         if kind is Reader:
             with self.store.reader(study) as reader:
@@ -132,6 +141,15 @@ class Studies:
     def _record(self, study: int) -> StudyRecord:
         with self.store.reader(study) as reader:
             return reader.study()
+
+
+def _check_study(name: str, members: int, rules: Rules) -> None:
+    """Refuse a name that leads elsewhere as part of a path, and members that the settings do not have."""
+    if not NAME.fullmatch(name):
+        raise ConfigurationError(f"study name {name!r}: use up to 100 letters, digits, '_', '-' and '.'")
+    meant = rules.strategy.population_size if isinstance(rules, TrainRules) else 0
+    if members != meant:
+        raise ConfigurationError(f"population_size={members}: the study's settings have {meant} members")
 
 
 def check_config(config: JsonObject, kind: StudyKind) -> Rules:

@@ -21,6 +21,8 @@ Part = TypeVar("Part")
 
 PUBLISHED = "published:"
 """Before the path of the file in which a service says where it is."""
+TOKEN_FILE = "service.token"
+"""Beside that file; which file is sent as a token is not for that one to say."""
 ONCE = frozenset({"change", "note", "note_start", "renew_identity"})
 """What is not asked again if it may have been done; all else gives the same answer twice."""
 PROMPT = frozenset({"renew", "report"})
@@ -283,8 +285,8 @@ def where_is(url: str) -> tuple[str, str | None]:
     file = Path(url.removeprefix(PUBLISHED))
     try:
         told = json.loads(file.read_text())
-        address, token_file = str(told["url"]), told.get("token_file")
-        found = settings.token() or (Path(token_file).read_text().strip() if token_file else None)
+        address = str(told["url"])
+        found = settings.token() or file.with_name(TOKEN_FILE).read_text().strip()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreUnavailable(f"{file} does not say where the service is ({error}); was it started?") from error
     return address, found

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from phyla.checkpoints import RemoteCheckpoints
 from phyla.checkpoints.ownership import OWNER_NAME
-from phyla.client import open_checkpoints, sort_out
+from phyla.client import open_checkpoints, placed, sort_out
 from phyla.controller import housekeeping_of
 from phyla.errors import CheckpointError, ConfigurationError, StateError
 from phyla.failpoints import failpoint
@@ -188,7 +188,7 @@ def _belongings(store: "Store", record: StudyRecord, places: Places) -> Belongin
     work, logs, outputs, tracking, best, *kept = _folders(record, places)
     with store.reader(record.id) as reader:
         if record.kind is StudyKind.POPULATION:
-            rows = [row for row in reader.checkpoints() if row.state is not CheckpointState.DELETED]
+            rows = [row for row in placed(reader.checkpoints()) if row.state is not CheckpointState.DELETED]
             repository = open_checkpoints(store, name, places.checkpoints(name))
             # What was never finished, or is in no row any more, if its name proves that this store made it.
             unfinished = {*repository.staged()}
@@ -221,10 +221,15 @@ def _belongings(store: "Store", record: StudyRecord, places: Places) -> Belongin
 
 
 def _snapshots(reader: "Reader", folder: Path) -> Iterable[Path]:
-    """Return the snapshots of a watched directory's checkpoints that are below a folder."""
+    """Return the snapshots of a watched directory's checkpoints that are below a folder.
+
+    That folder is the store's word, which others may have written: only what has the name of a snapshot is one.
+    """
+    from phyla.watcher.snapshots import is_snapshot
+
     found = {Path(seen.path) for seen in reader.all_seen() if seen.snapshot and seen.path}
     inside = {folder / path.relative_to(folder).parts[0] for path in found if path.is_relative_to(folder)}
-    return sorted(inside - {folder})
+    return sorted(path for path in inside - {folder} if is_snapshot(path.name))
 
 
 def _own_jobs(store: "Store", record: StudyRecord, reader: "Reader") -> set[int]:

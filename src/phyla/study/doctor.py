@@ -264,7 +264,7 @@ def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[Finding]:
 
 
 def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool) -> Iterator[Finding]:
-    from phyla.client import known_checkpoints, open_checkpoints, sort_out
+    from phyla.client import known_checkpoints, open_checkpoints, placed, sort_out
     from phyla.worker import dead_launches, launch_of
 
     about = f"study {study.name}"
@@ -280,7 +280,7 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
         return
     with store.reader(study.id) as reader:
         found = sort_out(reader, names, repository.prefix)
-        rows = reader.live_checkpoints()
+        rows = placed(reader.live_checkpoints())
         damaged = reader.damaged_checkpoints()
         running = reader.running()
         now = reader.now()

@@ -51,6 +51,8 @@ STUDY_KEYS = ("command", "space")
 """What a study file has, and no suite file."""
 OUTPUTS = ("metrics", "tensorboard")
 """Settings of `Command` that are tables of their own."""
+OF_RUNS = ("command", "eval", "home", "storage", "checkpoints", "start_from", *OUTPUTS)
+"""What only means something where the study runs."""
 
 
 def read_studies(file: Path) -> list[Study]:
@@ -73,7 +75,7 @@ def study_of(raw: Mapping[str, Any], where: Where, *, runs: bool = True) -> Stud
     """
     keys, strategies = _keys(), plugins.of_group(STRATEGIES)
     if not runs:
-        keys = {key: kind for key, kind in keys.items() if key not in ("command", "eval", "setup", *OUTPUTS)}
+        keys = {key: kind for key, kind in keys.items() if key not in OF_RUNS}
     check_keys(raw, [*keys, *strategies], where)
     for key in ("name", *STUDY_KEYS, "objective"):
         if key not in raw and (runs or key != "command"):

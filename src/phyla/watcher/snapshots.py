@@ -141,6 +141,11 @@ def unchanged(path: Path, found: Found | Checkpoint) -> bool:
     return not listed.problems and listed.fingerprint == wanted
 
 
+def is_snapshot(name: str) -> bool:
+    """Return whether a directory of that name may be a snapshot."""
+    return _SNAPSHOT.fullmatch(name) is not None
+
+
 def clean(target_dir: Path, keep: set[str]) -> tuple[str, ...]:
     """Remove snapshots whose names are not kept, and unfinished ones that are not, or are there whole too."""
     removed = []
@@ -150,7 +155,7 @@ def clean(target_dir: Path, keep: set[str]) -> tuple[str, ...]:
             unfinished = name.startswith(".tmp-")
             of = name.removeprefix(".tmp-").rpartition(".")[0] if unfinished else name
             kept = of in keep and not (unfinished and of in names)
-            if _SNAPSHOT.fullmatch(of) and not kept:
+            if is_snapshot(of) and not kept:
                 shutil.rmtree(target_dir / name)
                 removed.append(name)
     except FileNotFoundError:

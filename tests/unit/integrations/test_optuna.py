@@ -9,7 +9,9 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,9 @@ import optuna
 import pytest
 
 from phyla.errors import ConfigurationError
-from phyla.integrations.optuna_search import SAMPLERS, Optuna, _frozen, view
+from phyla.integrations.optuna_search import SAMPLERS, Optuna, _frozen, _shown, view
 from phyla.machine import Ended, Failure, TrainRules
-from phyla.records import JobState, Maximize, Minimize, Objective, Report, StudyState, TrialRecord
+from phyla.records import JobState, JsonObject, Maximize, Minimize, Objective, Report, StudyState, TrialRecord
 from phyla.settings import child_environment
 from phyla.space import Choice, Float, Int, Ordinal, Parameter, Params, Space
 from phyla.strategies import Divergence
@@ -107,6 +109,23 @@ def test_cma_es_goes_on_where_it_was_generation_by_generation() -> None:
     spread = [float(np.std([float(str(t.params["x"])) for t in part])) for part in (done[1:13], done[-12:])]
     assert spread[1] < 0.5 * spread[0]
     assert "optimizer" not in json.dumps([dict(trial.reason) for trial in done])
+
+
+def test_a_pickle_that_was_written_into_the_store_is_never_loaded(tmp_path: Path) -> None:
+    class Harmful:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(tmp_path / "harm"),)
+
+    strategy = Optuna(8, 1, "cma-es")
+    noted: JsonObject = {
+        "optuna": {"attributes": {"cma:generation": 0, "cma:optimizer:0": pickle.dumps(Harmful()).hex()}}
+    }
+    stored = [replace(trial, reason=noted) for trial in ran(strategy)]
+    history: Any = SimpleNamespace(ended=lambda step: stored, unfinished=list)
+    shown, _ = _shown(history, 1, PLANE)
+    assert shown[0].system_attrs == {"cma:generation": 0}
+    strategy._informed(shown, PLANE, 1).ask().suggest_float("x", -5.0, 5.0)
+    assert not (tmp_path / "harm").exists()
 
 
 def test_the_state_of_cma_es_that_is_computed_again_is_the_one_optuna_kept() -> None:
