@@ -1,9 +1,12 @@
 """A controller and a store behind a service answer as those in this process do."""
 
+import json
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -232,6 +235,32 @@ def test_a_service_that_is_away(remote: Remote, monkeypatch: pytest.MonkeyPatch)
         open_store("http://127.0.0.1:9").studies()
 
 
+def test_a_wait_for_a_service_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("phyla.store.remote.BACK_OFF_S", (1.01, 1.01))
+    file = tmp_path / "service.json"
+    file.write_text(json.dumps({"url": "http://127.0.0.1:9"}))
+    with served(open_store("memory://")) as url, closing(open_store(f"published:{file}")) as store:
+
+        class Starts(logging.Handler):
+            """Starts the service elsewhere once somebody says that it is away."""
+
+            def emit(self, record: logging.LogRecord) -> None:
+                file.write_text(json.dumps({"url": url}))
+
+        starts = Starts()
+        logging.getLogger("phyla").addHandler(starts)
+        try:
+            assert store.studies() == []
+        finally:
+            logging.getLogger("phyla").removeHandler(starts)
+    away, back = caplog.messages
+    assert away.startswith(f"the service {file} cannot be reached: ")
+    assert away.endswith("; trying again")
+    assert back == f"the service {file} answers again"
+
+
 def test_tokens() -> None:
     behind = open_store("memory://")
     secret = {role: create(behind, role, role) for role in Role}
@@ -248,9 +277,9 @@ def test_tokens() -> None:
                 return store
 
             viewer, worker, operator = as_a("viewer"), as_a("worker"), as_a("operator")
-            with pytest.raises(AccessDenied, match="'viewer' is for a viewer; this takes a token for a operator"):
+            with pytest.raises(AccessDenied, match="'viewer' has the role viewer; this takes the role operator"):
                 made(viewer)
-            with pytest.raises(AccessDenied, match="for a worker; this takes"):
+            with pytest.raises(AccessDenied, match="has the role worker; this takes"):
                 made(worker)
             record, _ = made(operator)
             with pytest.raises(AccessDenied):

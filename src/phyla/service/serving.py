@@ -58,7 +58,8 @@ def serve_store(
         if not loopback and not store.tokens():
             raise ConfigurationError(
                 f"--host {host} can be reached from other machines, and {store.url} has no tokens, so anybody "
-                "could use it; make one first with: phyla token create NAME"
+                "could use it; make one first, with the same --home or --storage: "
+                "phyla token create NAME --out FILE"
             )
         app = make_app(store, hosts=[*LOOPBACK, host, *names] if loopback or names else None, loopback=loopback)
         listening = _listening(host, port)
@@ -117,7 +118,10 @@ def _listening(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        raise ConfigurationError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
+        raise ConfigurationError(
+            f"cannot listen on {host}, port {port}: {error.strerror or error}; choose others with "
+            "--host and --port"
+        ) from error
     # uvicorn's workers would inherit it otherwise.
     listening.set_inheritable(False)
     return listening

@@ -1,6 +1,7 @@
 """A store behind a service: `phyla serve` opens the database, this process speaks HTTP with it."""
 
 import json
+import logging
 import os
 import threading
 import time
@@ -17,6 +18,7 @@ from phyla.store.contract import Reader, Store
 if TYPE_CHECKING:
     import httpx
 
+LOG = logging.getLogger("phyla")
 Part = TypeVar("Part")
 
 PUBLISHED = "published:"
@@ -47,7 +49,7 @@ class RemoteStore:
     """
 
     def __init__(self, url: str) -> None:
-        self.url = url
+        self.url = url.removeprefix(PUBLISHED)
         self._connection = Connection(url)
         self._changes: list[RemoteChanges] = []
 
@@ -152,10 +154,11 @@ class Connection:
                 f'{url}: a service is reached with libraries that are not installed: pip install "phyla[server]"'
             ) from error
         self._httpx = httpx
-        self._url = url
+        self._url, self._shown = url, url.removeprefix(PUBLISHED)
         self._lock = threading.Lock()
         self._client: httpx.Client | None = None
         self._process = os.getpid()
+        self._away = False
 
     def call(
         self,
@@ -194,6 +197,9 @@ class Connection:
             client = self._open()
             try:
                 answer = client.post(path, content=body, headers=headers)
+                if self._away and answer.status_code < 500:
+                    self._away = False
+                    LOG.warning("the service %s answers again", self._shown)
                 if answer.status_code == 200:
                     return answer.content
                 told = self._told(answer)
@@ -208,7 +214,12 @@ class Connection:
             if (once and sent) or time.monotonic() + pause_s > ends_at:
                 if busy:
                     raise StoreBusy(str(error))
-                raise StoreUnavailable(f"the service {self._url} cannot be reached: {error}; is it running?")
+                raise StoreUnavailable(
+                    f"the service {self._shown} cannot be reached: {error}; is it running? phyla serve starts one"
+                )
+            if pause_s > 1 and not busy and not self._away:
+                self._away = True
+                LOG.warning("the service %s cannot be reached: %s; trying again", self._shown, error)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, most_s)
 
@@ -224,7 +235,7 @@ class Connection:
 
         if not told:
             raise StoreUnavailable(
-                f"{self._url} answered with status {answer.status_code}, and not as a service of phyla does; is "
+                f"{self._shown} answered with status {answer.status_code}, and not as a service of phyla does; is "
                 "this its address?"
             )
         raise error_of(told)
