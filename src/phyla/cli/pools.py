@@ -101,6 +101,9 @@ def workers(
     if as_json:
         print_json(rows)
         return
+    if not rows:
+        print(f"no pools in {options.places(ctx).pools}; phyla up starts one")
+        return
     print_table(
         ("pool", "launcher", ">alive", "~files", "~logs"),
         (
