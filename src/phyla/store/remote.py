@@ -250,7 +250,11 @@ class Connection:
                 # Whoever waits for a lock in the database gets an answer after half a minute.
                 timeout = self._httpx.Timeout(60.0, connect=5.0)
                 try:
-                    self._client = self._httpx.Client(base_url=address, headers=headers, timeout=timeout)
+                    # To read the certificates takes a while, and is for https alone.
+                    verify = address.startswith("https:")
+                    self._client = self._httpx.Client(
+                        base_url=address, headers=headers, timeout=timeout, verify=verify
+                    )
                 except (self._httpx.InvalidURL, ValueError) as error:
                     raise ConfigurationError(f"storage {self._url!r}: {error}") from error
                 self._process = os.getpid()
