@@ -28,12 +28,16 @@ ONLY_OURS = [TESTS, TESTS.parent / "examples", TESTS.parent / "bench"]
 """Where programs find no modules unless they are told to."""
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    [
-        *("phyla.cli.run", "phyla.study", "phyla.launchers.supervisor", "phyla.worker.trainer"),
-        *("sqlalchemy.dialects.sqlite", "forked"),
-    ]
-)
+
+
+def preload(*more: str) -> None:
+    """Say what the process imports that others are forked from; it starts with the first of these."""
+    usual = ("phyla.cli.run", "phyla.study", "phyla.launchers.supervisor", "phyla.worker.trainer")
+    _context.set_forkserver_preload([*usual, "sqlalchemy.dialects.sqlite", "forked", *more])
+
+
+preload()
+
 _frameworks = forkserver.ForkServer()
 """The same for programs that train with frameworks; tests that use it are in the xdist group `frameworks`."""
 _frameworks.set_forkserver_preload(

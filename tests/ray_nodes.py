@@ -10,8 +10,8 @@ from typing import Any
 
 ADDRESS = "127.0.0.2"
 """Ray takes 127.0.0.1 for the address of this machine in its network."""
-QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_timeout_ms": 5000}
-"""A lost node is noticed within seconds."""
+PATIENT = {"health_check_period_ms": 2000, "health_check_timeout_ms": 30000}
+"""A busy machine answers late. That a node was ended is noticed by its connection."""
 STORE_BYTES = 80 * 2**20
 """The least that Ray allows."""
 
@@ -31,7 +31,7 @@ def ray_nodes() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     logging.getLogger("ray").setLevel(logging.ERROR)
-    cluster = Cluster(initialize_head=True, head_node_args=node(include_dashboard=False, _system_config=QUICK))
+    cluster = Cluster(initialize_head=True, head_node_args=node(include_dashboard=False, _system_config=PATIENT))
     try:
         cluster.add_node(**node())
         os.environ["RAY_ADDRESS"] = cluster.address

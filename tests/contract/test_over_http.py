@@ -1,13 +1,17 @@
 """A controller and a store behind a service answer as those in this process do."""
 
+import asyncio
 import json
 import logging
+import socket
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -27,10 +31,11 @@ from phyla.errors import (
 )
 from phyla.machine import Claimed, Idle, Outdated
 from phyla.records import Checkpoint, Report, Role, StudyRecord
+from phyla.service.app import Limits
 from phyla.service.tokens import create, revoke
-from phyla.store import RemoteStore, Store, open_store
+from phyla.store import RemoteStore, Store, hold_on, open_store
 from phyla.strategies import Divergence, ExploreWith, MedianStopping, ParetoTournament, StoppingRule
-from serving import served
+from serving import Service, served
 from storing import FEASIBLE, STEPS, Alike, VirtualClock, completion, everything_of, pbt, plain, rules
 
 STOPPING = (MedianStopping(min_steps=2), Divergence())
@@ -259,6 +264,73 @@ def test_a_wait_for_a_service_is_told(
     assert away.startswith(f"the service {file} cannot be reached: ")
     assert away.endswith("; trying again")
     assert back == f"the service {file} answers again"
+
+
+def test_a_request_that_a_stop_interrupts_is_made_again() -> None:
+    async def never(scope: object, receive: object, send: object) -> None:
+        await asyncio.Event().wait()
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def interrupted() -> None:
+        task = asyncio.create_task(Limits(never)({"type": "http", "headers": []}, cast("Any", None), send))
+        await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    asyncio.run(interrupted())
+    assert sent[0]["status"] == 503
+
+    class Service(BaseHTTPRequestHandler):
+        answers: ClassVar = [(500, b"Internal Server Error"), (503, sent[1]["body"]), (200, b"[]")]
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            status, body = self.answers.pop(0)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Service) as service, ThreadPoolExecutor(1) as pool:
+        pool.submit(service.serve_forever, 0.01)
+        there = open_store(f"http://127.0.0.1:{service.server_port}")
+        assert there.studies() == []
+        there.close()
+        service.shutdown()
+    assert not Service.answers
+
+
+def test_who_works_waits_longer_for_a_service_than_who_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phyla.store.remote.LOOK_S", 0.2)
+    with Service("--home", str(tmp_path / "home")) as service, ThreadPoolExecutor(1) as pool:
+        there = open_store(service.url)
+        assert there.studies() == []
+        service.stop()
+        with pytest.raises(StoreUnavailable):
+            there.studies()
+        hold_on(there)
+        waiting = pool.submit(there.studies)
+        service.start()
+        assert waiting.result(60.0) == []
+        there.close()
+
+
+def test_who_renews_leases_does_not_wait_long_for_a_service_that_vanished(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phyla.store.remote.PROMPT_ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        there = open_store(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        controller = controller_of(there, 1, rules(pbt(2)))
+        with pytest.raises(StoreUnavailable, match="timed out"):
+            controller.renew("w")
+        there.close()
 
 
 def test_tokens() -> None:

@@ -406,6 +406,20 @@ def test_a_connection_that_the_server_ended_is_replaced(server: Server, postgres
     assert server.store.find_study("s") is not None
 
 
+def test_a_server_that_vanished_is_noticed_though_it_says_nothing(server: Server, postgres_url: str) -> None:
+    def parameters(backend: PostgresBackend) -> dict[str, str]:
+        with backend.engine.connect() as connection:
+            driver: Any = connection.connection.driver_connection
+            found: dict[str, str] = driver.info.get_parameters()
+        return found
+
+    usual = parameters(server.backend)
+    assert (usual["keepalives_idle"], usual["tcp_user_timeout"]) == ("10", "30000")
+    other = PostgresBackend(f"{postgres_url}&keepalives_idle=99")
+    assert parameters(other)["keepalives_idle"] == "99"
+    other.engine.dispose()
+
+
 def test_a_password_is_never_shown() -> None:
     backend = PostgresBackend("postgresql://me:secret@host:5/db?password=secret&sslmode=require")
     assert backend.url == "postgresql://me@host:5/db?sslmode=require"

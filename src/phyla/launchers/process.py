@@ -25,7 +25,9 @@ from phyla.errors import (
     PhylaError,
     RunChanged,
     SchemaMismatch,
+    StoreBusy,
     StoreError,
+    StoreUnavailable,
     StudyFailed,
     StudyNotFound,
 )
@@ -42,7 +44,7 @@ from phyla.launchers.spec import (
 from phyla.machine import NoTime, Outdated, TrainRules, WatchRules
 from phyla.records import JsonObject, StudyKind, StudyRecord, WorkKind
 from phyla.settings import escape_output
-from phyla.store import Store, open_store
+from phyla.store import Store, hold_on, open_store
 from phyla.watcher import DirectorySources
 from phyla.worker import (
     Bindings,
@@ -197,9 +199,12 @@ def main() -> None:
     die_with_parent()
     try:
         worker, store = _make(spec)
+        hold_on(store)
     except RunChanged as error:
         print(error, file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_OUTDATED)
+    except (StoreBusy, StoreUnavailable) as error:
+        _fail(error, EXIT_STORE_FAILED)
     except Exception as error:  # noqa: BLE001  # user code; the supervisor shows what it printed
         _fail(error, EXIT_CANNOT_START)
     try:

@@ -1,5 +1,6 @@
 """The application: routes for every method that travels, tokens, limits, and what becomes of errors."""
 
+import asyncio
 import json
 import logging
 import re
@@ -123,7 +124,7 @@ class Wait(BaseModel):
 
 @final
 class Limits:
-    """Refuses requests that are too large, before they are read."""
+    """Refuses requests that are too large, before they are read; answers those that a stop interrupts."""
 
     def __init__(self, app: ASGIApp, most: int = MOST_BYTES) -> None:
         self.app = app
@@ -148,7 +149,11 @@ class Limits:
                 raise HTTPException(413, f"a request may have {self.most} bytes")
             return message
 
-        await self.app(scope, counted, send)
+        try:
+            await self.app(scope, counted, send)
+        except asyncio.CancelledError:
+            # It is being stopped, and what runs in a thread may still be done: the client asks again.
+            await _problem("StoreUnavailable", 503, "the service is being stopped")(scope, receive, send)
 
 
 def make_app(store: Store, *, hosts: Sequence[str] | None = None, loopback: bool = True) -> FastAPI:

@@ -29,8 +29,11 @@ PROMPT = frozenset({"renew", "report"})
 """What is called from time to time anyway, so that the next call will do."""
 PATIENCE_S = 300.0
 """How long work is held on to while the service cannot be reached."""
+ANSWER_S, PROMPT_ANSWER_S = 60.0, 10.0
+"""How long to wait for an answer: whoever waits for a lock in the database gets one after half a minute. What is
+prompt is tried again, on another connection, before leases run out."""
 LOOK_S = 5.0
-"""How long whoever only looks, or begins, waits for a service."""
+"""How long whoever only looks, or begins, waits for a service; see `hold_on`."""
 LONG_POLL_S = 20.0
 BACK_OFF_S = (0.1, 5.0)
 
@@ -50,13 +53,14 @@ class RemoteStore:
 
     def __init__(self, url: str) -> None:
         self.url = url.removeprefix(PUBLISHED)
-        self._connection = Connection(url)
+        self.look_s = LOOK_S
+        self.connection = Connection(url)
         self._changes: list[RemoteChanges] = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(Store, name):
             raise AttributeError(name)
-        return partial(self._connection.call, Store, name, "/v1/calls/store", LOOK_S)
+        return partial(self.connection.call, Store, name, "/v1/calls/store", self.look_s)
 
     @contextmanager
     def reader(self, study: int) -> Iterator[Reader]:
@@ -71,15 +75,15 @@ class RemoteStore:
             study: id of the study.
             settings: digest of the settings of this process, which the service compares with those stored.
         """
-        return cast("Part", _Part(self._connection, kind, study, settings))
+        return cast("Part", _Part(self, kind, study, settings))
 
     def service(self) -> dict[str, Any]:
         """Return the version of the service and its time, in seconds since the epoch."""
-        return self._connection.service()
+        return self.connection.service()
 
     def changes(self) -> "RemoteChanges":
         """Return what waits for commits."""
-        changes = RemoteChanges(self._connection)
+        changes = RemoteChanges(self.connection)
         self._changes.append(changes)
         return changes
 
@@ -87,13 +91,13 @@ class RemoteStore:
         """Release every connection."""
         for each in self._changes:
             each.close()
-        self._connection.close()
+        self.connection.close()
 
 
 @final
 class _Part:
-    def __init__(self, connection: "Connection", kind: type[Any], study: int, settings: str | None) -> None:
-        self._connection, self._kind, self._study, self._settings = connection, kind, study, settings
+    def __init__(self, store: RemoteStore, kind: type[Any], study: int, settings: str | None) -> None:
+        self._store, self._kind, self._study, self._settings = store, kind, study, settings
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -102,9 +106,15 @@ class _Part:
         if kind is not Reader:
             kind = next((each for each in kind.__mro__ if name in vars(each)), kind)
         path = f"/v1/calls/{self._study}/{kind.__name__.lower()}"
-        patience_s = 0.0 if name in PROMPT else LOOK_S if self._kind is Reader else PATIENCE_S
-        call = partial(self._connection.call, kind, name, path, patience_s, settings_digest=self._settings)
+        patience_s = 0.0 if name in PROMPT else self._store.look_s if self._kind is Reader else PATIENCE_S
+        call = partial(self._store.connection.call, kind, name, path, patience_s, settings_digest=self._settings)
         return call() if isinstance(getattr(kind, name, None), property) else call
+
+
+def hold_on(store: Store) -> None:
+    """Let a process that works wait for a service longer than one that only looks, whatever it asks."""
+    if isinstance(store, RemoteStore):
+        store.look_s = PATIENCE_S
 
 
 @final
@@ -178,34 +188,40 @@ class Connection:
         headers = {} if settings_digest is None else {"Phyla-Settings": settings_digest}
         body = call.request(*positional, **named)
         where = f"{path}/{name.replace('_', '-')}"
-        return call.result(self._sent(where, body, headers, patience_s, once=name in ONCE))
+        answer_s = PROMPT_ANSWER_S if name in PROMPT else ANSWER_S
+        return call.result(self._sent(where, body, headers, patience_s, answer_s, once=name in ONCE))
 
     def changes(self, after: int, wait_s: float) -> int:
         """Return the number of the newest change the service knows of; waits for one after a given number."""
         body = json.dumps({"after": after, "wait_s": wait_s}).encode()
-        return int(json.loads(self._sent("/v1/changes", body, {}, 0.0, once=False))["change"])
+        return int(json.loads(self._sent("/v1/changes", body, {}, 0.0, ANSWER_S, once=False))["change"])
 
     def service(self) -> dict[str, Any]:
         """Return what the service says of itself."""
-        told: dict[str, Any] = json.loads(self._sent("/v1/service", b"{}", {}, LOOK_S, once=False))
+        told: dict[str, Any] = json.loads(self._sent("/v1/service", b"{}", {}, LOOK_S, ANSWER_S, once=False))
         return told
 
-    def _sent(self, path: str, body: bytes, headers: dict[str, str], patience_s: float, *, once: bool) -> bytes:
+    def _sent(
+        self, path: str, body: bytes, headers: dict[str, str], patience_s: float, answer_s: float, *, once: bool
+    ) -> bytes:
         httpx, ends_at = self._httpx, time.monotonic() + patience_s
+        timeout = httpx.Timeout(answer_s, connect=5.0)
         pause_s, most_s = BACK_OFF_S
         while True:
             client = self._open()
             try:
-                answer = client.post(path, content=body, headers=headers)
+                answer = client.post(path, content=body, headers=headers, timeout=timeout)
                 if self._away and answer.status_code < 500:
                     self._away = False
                     LOG.warning("the service %s answers again", self._shown)
                 if answer.status_code == 200:
                     return answer.content
                 told = self._told(answer)
-                if answer.status_code not in (502, 503, 504):
+                # A plain 500 is of a proxy, or of a service that was ended while it worked on the request.
+                broken = answer.status_code == 500 and not told
+                if answer.status_code not in (502, 503, 504) and not broken:
                     self._refused(answer, told)
-                error, sent = told.get("detail") or f"it answered with status {answer.status_code}", False
+                error, sent = told.get("detail") or f"it answered with status {answer.status_code}", broken
                 busy = told.get("title") == StoreBusy.__name__
             except httpx.TransportError as failed:
                 error, busy = str(failed) or type(failed).__name__, False
@@ -247,14 +263,10 @@ class Connection:
                 headers = {"Content-Type": "application/json"}
                 if token:
                     headers["Authorization"] = f"Bearer {token}"
-                # Whoever waits for a lock in the database gets an answer after half a minute.
-                timeout = self._httpx.Timeout(60.0, connect=5.0)
                 try:
                     # To read the certificates takes a while, and is for https alone.
                     verify = address.startswith("https:")
-                    self._client = self._httpx.Client(
-                        base_url=address, headers=headers, timeout=timeout, verify=verify
-                    )
+                    self._client = self._httpx.Client(base_url=address, headers=headers, verify=verify)
                 except (self._httpx.InvalidURL, ValueError) as error:
                     raise ConfigurationError(f"storage {self._url!r}: {error}") from error
                 self._process = os.getpid()

@@ -31,7 +31,7 @@ from phyla.errors import CheckpointError, ConfigurationError, NotImportable, Sta
 from phyla.machine import Imported
 from phyla.records import JsonObject, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
-from phyla.store import Store, open_store
+from phyla.store import Store, hold_on, open_store
 from phyla.study.places import find_population, find_study
 from phyla.study.progress import lease_s
 from phyla.study.results import ConfigChange, Results
@@ -112,6 +112,7 @@ def _start_from(entries: Sequence[StartFrom], client: LocalClient, space: Space)
 
 def claim(client: LocalClient) -> None:
     """Make sure, before anything is decided, that the checkpoint directory is there and the study's."""
+    hold_on(client.store)
     unknown = claim_checkpoints(client.store, client.record, client.repository)
     if unknown:
         name = client.record.name

@@ -30,6 +30,7 @@ from phyla.launchers.spec import PERSON, seen_gpus
 from phyla.launchers.supervisor import Supervisor
 from phyla.machine import NoTime, Outdated
 from phyla.records import StudyState
+from phyla.store import hold_on
 from phyla.study.checked import checked_kinds, checked_seconds
 from phyla.study.findings import in_vain, say_nothing_to_do
 from phyla.study.maintenance import others_at_work, remove_outputs, take_back, verify_best
@@ -155,6 +156,7 @@ def work(
     first signal asks it to end soon, and a second Ctrl-C raises KeyboardInterrupt at once. Only the main thread
     can handle signals; in another one they stay as they are.
     """
+    hold_on(client.store)
     term = crew.term
     if crew.placed is not None:
         return PoolRun(

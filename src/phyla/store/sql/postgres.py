@@ -24,6 +24,13 @@ OLDEST = 15
 LOCK_TIMEOUT_S = 30
 IDLE_TIMEOUT_S = 60
 """A process that is suspended inside a transaction loses it, or it would hold up everybody."""
+ALIVE = {
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "4",
+    "tcp_user_timeout": "30000",
+}
+"""Parameters of connections: a server that vanished without a word is noticed within half a minute."""
 SCHEMA_LOCK = 0x7068796C61
 """Advisory lock: the letters of phyla."""
 
@@ -159,7 +166,7 @@ class PostgresBackend(Backend):
         self._clock = clock
         self.driver_errors = (psycopg.Error, sa.exc.TimeoutError)
         engine = sa.create_engine(
-            parsed.set(drivername="postgresql+psycopg"),
+            parsed.set(drivername="postgresql+psycopg", query={**ALIVE, **parsed.query}),
             pool_pre_ping=True,
             pool_size=5,
             max_overflow=10,
@@ -176,7 +183,8 @@ class PostgresBackend(Backend):
             if not write:
                 session.cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         except BaseException:
-            connection.close()
+            # Not given back to the pool, which would complain of a lost one with a traceback.
+            connection.invalidate()
             raise
         return session
 

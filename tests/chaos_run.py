@@ -1,0 +1,299 @@
+"""A study on several machines to which faults happen at random, and what is left of it. See `bench/chaos.py`."""
+
+import json
+import random
+import re
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from chaos_checker import Evidence, check, collect, operations, tree
+from chaos_faults import KINDS, Chaos, Fault
+from chaos_study import HOLD, NAME, OPTIONS, STEPS, study
+from chaos_world import World
+from phyla.errors import StoreError
+from phyla.records import StudyState
+from phyla.store import Store, open_store
+
+CREWS = (1, 2, 0, 0, 0)
+"""Worker processes on each machine; 0 for a worker without a supervisor."""
+MEMBERS = 8
+TRIALS_A_MINUTE = 30
+"""Trials of each member."""
+SLOWEST_S = 4.0
+PATIENCE_S = 240.0
+"""How long the study may take to its end once everything is healed."""
+
+
+@dataclass
+class Outcome:
+    """What was done to a study, and what was wrong then."""
+
+    seed: int
+    options: dict[str, Any]
+    faults: list[Fault] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+    requests: dict[str, int] = field(default_factory=dict)
+    trials: int = 0
+    attempts: int = 0
+    exits: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        faults = [[fault.at, fault.kind, fault.what, round(fault.lasts_s, 1)] for fault in self.faults]
+        return {**vars(self), "faults": faults}
+
+
+class Watch:
+    """Knows how far the study is, and sets the pace of training, in a thread of its own.
+
+    Args:
+        world: where it runs.
+        total: how many trials there will be.
+        ends_at: when chaos ends.
+    """
+
+    def __init__(self, world: World, total: int, ends_at: float) -> None:
+        self.world, self.total, self.ends_at = world, total, ends_at
+        self.completed = 0
+        self.over = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        pace_s = 0.2
+        began = time.monotonic()
+        with StoreOf(self.world) as store:
+            while not self._stop.wait(1.0):
+                with suppress(StoreError):
+                    study = store.find_study(NAME)
+                    if study is None:
+                        continue
+                    with store.reader(study.id) as reader:
+                        self.completed = reader.counts().get("completed", 0)
+                    self.over = study.state is StudyState.COMPLETED
+                left_s = self.ends_at - time.monotonic()
+                share = self.completed / self.total
+                due = (time.monotonic() - began) / max(self.ends_at - began, 1e-9)
+                # As fast as it takes to be done when chaos is; after that as fast as it can.
+                pace_s = (
+                    0.0 if left_s <= 0 else min(SLOWEST_S, max(0.02, pace_s * (1.15 if share > due else 0.85)))
+                )
+                self.world.set_pace(f"{pace_s:g}")
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._thread.join(30.0)
+
+
+class StoreOf:
+    """The store of a world, reached past the service; it notices a dead server within seconds."""
+
+    def __init__(self, world: World) -> None:
+        alive = (
+            "keepalives_idle=2&keepalives_interval=1&keepalives_count=3&connect_timeout=5&tcp_user_timeout=5000"
+        )
+        self._store = open_store(f"{world.storage}?{alive}")
+
+    def __enter__(self) -> Store:
+        return self._store
+
+    def __exit__(self, *_: object) -> None:
+        self._store.close()
+
+
+def run(folder: Path, *, minutes: float, seed: int, every_s: float, lease_s: float) -> Outcome:
+    """Let a study run, and faults happen; then heal everything, wait for its end, and judge it.
+
+    Args:
+        folder: new, for everything; kept.
+        minutes: how long faults happen.
+        seed: decides what is done.
+        every_s: seconds between two faults, on average.
+        lease_s: how long leases are.
+    """
+    trials = max(4, round(TRIALS_A_MINUTE * minutes))
+    options = {
+        "members": MEMBERS,
+        "trials": trials,
+        "quorum": 0.8,
+        "seed": seed,
+        "lease_s": lease_s,
+        "repeats": 0.08,
+    }
+    outcome = Outcome(seed, {**options, "minutes": minutes, "every_s": every_s})
+    began = time.monotonic()
+    world = World(folder, options, CREWS)
+    world.begin()
+    world.add(0)
+    with StoreOf(world) as store:
+        world.until(lambda: store.find_study(NAME) is not None, "the study")
+    for number in range(1, len(CREWS)):
+        world.add(number)
+    ends_at = time.monotonic() + 60.0 * minutes
+    outcome.seconds["start"] = round(time.monotonic() - began, 1)
+    watch = Watch(world, MEMBERS * trials, ends_at)
+    chaos = Chaos(world, seed, lease_s)
+    next_at = time.monotonic()
+    while (now := time.monotonic()) < ends_at and not watch.over:
+        if now >= next_at:
+            chaos.inject()
+            next_at = now + chaos.random.expovariate(1.0 / every_s)
+        chaos.heal()
+        world.look(chaos.random.random())
+        time.sleep(0.02)
+    outcome.seconds["chaos"] = round(time.monotonic() - now + 60.0 * minutes - (ends_at - now), 1)
+    chaos.heal(everything=True)
+    outcome.faults = chaos.done
+    healed = time.monotonic()
+    _finish(world, watch, outcome)
+    outcome.seconds["end"] = round(time.monotonic() - healed, 1)
+    judge(world, outcome, trials)
+    return outcome
+
+
+def elastic(folder: Path, *, seed: int, lease_s: float, trials: int) -> Outcome:
+    """Run a study with 1 worker, then 16, of which 12 end without a word, then 4 more.
+
+    Its trials must be those of the same study on one machine, where nothing happens, up to their order.
+
+    Args:
+        folder: new, for everything; kept.
+        seed: of the study, and of who is lost.
+        lease_s: how long leases are.
+        trials: of each member.
+    """
+    options = {"members": 20, "trials": trials, "quorum": 1.0, "seed": seed, "lease_s": lease_s, "repeats": 0.05}
+    outcome = Outcome(seed, options)
+    began = time.monotonic()
+    alone = _alone(folder / "alone", options)
+    world = World(folder / "world", options, (0,) * 20)
+    total = 20 * trials
+    world.begin()
+    with StoreOf(world) as store:
+
+        def completed() -> int:
+            study = store.find_study(NAME)
+            if study is None:
+                return 0
+            with store.reader(study.id) as reader:
+                return reader.counts().get("completed", 0)
+
+        def add(numbers: range) -> None:
+            """Add workers, and wait until all have asked for work; meanwhile, nobody goes on."""
+            world.set_pace(HOLD)
+            for number in numbers:
+                world.add(number)
+            world.until(lambda: len(_workers(world)) == numbers.stop, f"{numbers.stop} workers", 180.0)
+            world.set_pace("0.1")
+
+        add(range(1))
+        world.until(lambda: completed() >= 2, "the first worker")
+        add(range(1, 16))
+        world.until(lambda: completed() >= total // 4, "16 workers", 180.0)
+        world.set_pace(HOLD)
+        for number in random.Random(seed).sample(range(16), 12):
+            machine = world.machines[number]
+            del world.units[machine.name]
+            machine.cut_power()
+            outcome.faults.append(Fault("lost", machine.name, at=round(time.monotonic() - began, 2)))
+        add(range(16, 20))
+    _finish(world, Watch(world, total, time.monotonic()), outcome)
+    evidence = judge(world, outcome, trials)
+    if tree(evidence.trials) != alone:
+        outcome.violations.append("the trials are not those of the study that ran alone")
+    outcome.seconds["all"] = round(time.monotonic() - began, 1)
+    return outcome
+
+
+def _workers(world: World) -> set[str]:
+    """Return the workers that have asked for work."""
+    lines = world.history.read_text().splitlines() if world.history.exists() else []
+    asked = (json.loads(line) for line in lines if '"do": "complete"' in line)
+    return {line["asked"]["worker"] for line in asked}
+
+
+def _alone(folder: Path, options: Mapping[str, Any]) -> list[Any]:
+    """Return the trials of a study on one machine, where nothing happens."""
+    folder.mkdir(parents=True)
+    (folder / "pace").write_text("0")
+    here = study({**options, "home": folder, "storage": None, "checkpoints": None})
+    OPTIONS["pace"] = str(folder / "pace")
+    return tree([asdict(row) for row in here.run().trials()])
+
+
+def _finish(world: World, watch: Watch, outcome: Outcome) -> None:
+    """Wait until the study has ended, and its workers have; clean up as the next run would; stop the rest."""
+    ends_at = time.monotonic() + PATIENCE_S
+    try:
+        while not watch.over and time.monotonic() < ends_at:
+            world.look()
+            time.sleep(0.05)
+    finally:
+        watch.stop()
+    if not watch.over:
+        outcome.violations.append(f"it hangs: {watch.completed} of {watch.total} trials are completed")
+    workers = {name: unit for name, unit in world.units.items() if unit.machine in world.machines}
+    while any(unit.pid for unit in workers.values()) and time.monotonic() < ends_at:
+        for name in ("db", *(service.name for service in world.services)):
+            world.units[name].look()
+        time.sleep(0.05)
+    for name, unit in workers.items():
+        if unit.pid is not None:
+            outcome.violations.append(f"{name} goes on though the study has ended")
+            unit.machine.send(signal.SIGKILL)
+        elif unit.process is not None:
+            unit.ended.append(unit.process.wait())
+        for code, count in sorted(Counter(unit.ended).items()):
+            outcome.exits[f"{name}: status {code}"] = count
+    # What killed workers left half-written goes when the study is run again.
+    status = world.add(0).start().wait(120.0)
+    if status:
+        outcome.violations.append(f"running the completed study again ended with status {status}")
+    for service in world.services:
+        service.send(signal.SIGTERM)
+
+
+def judge(world: World, outcome: Outcome, trials: int) -> Evidence:
+    """Read everything, and say what is wrong."""
+    with StoreOf(world) as store:
+        evidence = collect(store, NAME, world.history, world.checkpoints / NAME, trials * STEPS)
+    outcome.violations += check(evidence)
+    outcome.trials, outcome.attempts = len(evidence.trials), len(evidence.attempts)
+    found = operations(evidence.history)
+    outcome.requests = dict(Counter(f"{op.do}: {op.outcome}" for op in found))
+    copies = Counter(line["copy"] for line in evidence.history if line.get("copy"))
+    outcome.requests |= {f"sent twice ({copy})": count for copy, count in sorted(copies.items())}
+    for name, text in world.logs().items():
+        if not name.startswith("db/"):
+            for trace in re.findall(r"Traceback \(most recent call last\):\n(?: .*\n)*.*\n", text):
+                outcome.violations.append(f"a traceback in {name}: {trace}")
+    return evidence
+
+
+def table(outcome: Outcome) -> str:
+    """Return how often what was done."""
+    done = Counter(fault.kind for fault in outcome.faults)
+    rows = [f"| {kind} | {done[kind]} |" for kind in KINDS]
+    sent = sum(count for name, count in outcome.requests.items() if name.startswith("sent twice"))
+    return "\n".join(
+        [
+            "| fault | times |",
+            "|---|---|",
+            *rows,
+            f"| **all** | **{len(outcome.faults)}** |",
+            f"| a request sent twice | {sent} |",
+        ]
+    )
+
+
+__all__ = ["Outcome", "run", "table", "tree"]

@@ -1,0 +1,281 @@
+"""The checker of `bench/chaos.py` finds nothing in a sound study, and whatever is planted into one."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos_checker import Evidence, Row, check, collect, tree
+from chaos_study import NAME, STEPS
+from phyla.store import open_store
+from serving import Service
+
+TRIALS = 5
+
+
+@dataclass
+class Sound:
+    """A study that ran over HTTP to its end, with requests that were sent twice."""
+
+    folder: Path
+
+    def evidence(self) -> Evidence:
+        """Read it."""
+        store = open_store(f"sqlite:///{self.folder}/home/phyla.db")
+        found = collect(store, NAME, self.folder / "history", self.folder / "checkpoints" / NAME, TRIALS * STEPS)
+        store.close()
+        return found
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
+    folder = tmp_path_factory.mktemp("sound")
+    (folder / "pace").write_text("0")
+    with Service("--home", str(folder / "home")) as service:
+        options = {
+            "members": 4,
+            "trials": TRIALS,
+            "quorum": 0.8,
+            "seed": 1,
+            "lease_s": 0.5,
+            "repeats": 0.3,
+            "replicas": [service.url],
+            "workers": 0,
+            "history": str(folder / "history"),
+            "pace": str(folder / "pace"),
+            "checkpoints": str(folder / "checkpoints"),
+        }
+        program = Path(__file__).parents[1] / "chaos_study.py"
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(program.parent),
+            "PHYLA_HOME": str(folder / "client"),
+            "PHYLA_STORAGE": service.url,
+            "CHAOS_STUDY": json.dumps(options),
+        }
+        done = subprocess.run(
+            [sys.executable, str(program)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    return Sound(folder)
+
+
+@pytest.fixture(scope="module")
+def kept(sound: Sound) -> Evidence:
+    return sound.evidence()
+
+
+@pytest.fixture
+def evidence(kept: Evidence) -> Evidence:
+    return deepcopy(kept)
+
+
+def test_nothing_is_wrong_with_a_sound_study(evidence: Evidence) -> None:
+    assert check(evidence) == []
+    assert len(evidence.trials) == len(tree(evidence.trials)) == 4 * TRIALS
+    assert any(row["jump_from"] for row in evidence.trials)
+    assert {"lost", "late"} & {line.get("copy") for line in evidence.history}
+
+
+# --- planting
+
+
+def answered(evidence: Evidence, found: Callable[[Row], Any]) -> tuple[Row, Row]:
+    """Return the first request to complete that was answered so, and its answer."""
+    asked = {line["op"]: line for line in evidence.history if line["type"] == "invoke"}
+    return next(
+        (asked[line["op"]], line)
+        for line in evidence.history
+        if line["type"] == "ok" and asked[line["op"]]["do"] == "complete" and found(line["answer"])
+    )
+
+
+def granting(evidence: Evidence, job: int) -> tuple[Row, Row]:
+    """Return the request that a trial was given out to, and its answer."""
+    return answered(evidence, lambda answer: any(work["job"] == job for work in answer["work"]))
+
+
+def counting(evidence: Evidence, job: int) -> tuple[Row, Row]:
+    """Return the request that handed a trial in, and its answer."""
+    asked = {line["op"]: line for line in evidence.history if line["type"] == "invoke"}
+    for line in evidence.history:
+        if line["type"] == "ok" and any(done["job"] == job for done in asked[line["op"]]["asked"]["done"]):
+            return asked[line["op"]], line
+    raise AssertionError(job)
+
+
+def again(evidence: Evidence, pair: tuple[Row, Row], op: str, by_s: float = 0.0, **asked: Any) -> tuple[Row, Row]:
+    """Add a request and its answer once more, at another time."""
+    copied = deepcopy(pair)
+    for line in copied:
+        line["op"] = op
+        line["at"] += by_s * 1e9
+    copied[0]["asked"] |= asked
+    evidence.history += copied
+    return copied
+
+
+def newest(evidence: Evidence) -> Row:
+    """Return a trial that is the newest of its member."""
+    return max(evidence.trials, key=lambda row: (row["generation"], row["id"]))
+
+
+def two_holders(evidence: Evidence) -> None:
+    again(evidence, granting(evidence, 3), "x", worker="thief")
+
+
+def overtaken(evidence: Evidence) -> None:
+    """Another worker had the trial anew before the first one handed it in, and that counted."""
+    job = newest(evidence)["id"]
+    _, answer = again(evidence, granting(evidence, job), "x", worker="other")
+    (work,) = [work for work in answer["answer"]["work"] if work["job"] == job]
+    work["token"] += 1
+    answer["answer"] |= {"work": [work], "answers": []}
+    evidence.history[-2]["asked"]["done"] = []
+    attempt = next(row for row in evidence.attempts if row["job"] == job)
+    evidence.attempts.append({**attempt, "token": work["token"], "worker": "other", "state": "lost"})
+
+
+def older_lease(evidence: Evidence) -> None:
+    """A worker got an old lease after somebody had a newer one."""
+    overtaken(evidence)
+    job = newest(evidence)["id"]
+    _, answer = again(evidence, granting(evidence, job), "y", by_s=10.0)
+    answer["answer"]["answers"], evidence.history[-2]["asked"]["done"] = [], []
+
+
+def still_reports(evidence: Evidence) -> None:
+    overtaken(evidence)
+    job = newest(evidence)["id"]
+    asked, answer = again(evidence, granting(evidence, job), "z", by_s=10.0)
+    asked |= {"do": "save_progress", "asked": {"job": job, "token": 1}}
+    answer["answer"] = {}
+
+
+def forgotten(evidence: Evidence) -> None:
+    job = newest(evidence)["id"]
+    evidence.trials[:] = [row for row in evidence.trials if row["id"] != job]
+
+
+def taken_back(evidence: Evidence) -> None:
+    newest(evidence)["state"] = "pending"
+
+
+def counted_twice(evidence: Evidence) -> None:
+    _, answer = again(evidence, counting(evidence, 2), "x", by_s=1.0)
+    for one in answer["answer"]["answers"]:
+        one["repeated"] = False
+
+
+def made_up(evidence: Evidence) -> None:
+    """Nobody handed in what the store has."""
+    for line in evidence.history:
+        if line["type"] == "invoke":
+            line["asked"]["done"] = [done for done in line["asked"]["done"] if done["job"] != 2]
+        else:
+            line.get("answer", {}).pop("answers", None)
+    for line in evidence.history:
+        if line["type"] == "ok" and "work" in line.get("answer", {}):
+            asked = next(one for one in evidence.history if one["op"] == line["op"])
+            line["answer"]["answers"] = [{"is": "stopped"} for _ in asked["asked"]["done"]]
+
+
+def generation_twice(evidence: Evidence) -> None:
+    one, other = (row for row in evidence.trials if row["member"] == 0 and row["generation"] in (3, 4))
+    other["generation"] = one["generation"]
+
+
+def other_hyperparameters(evidence: Evidence) -> None:
+    one, other = evidence.trials[:2]
+    one["params"], other["params"] = other["params"], one["params"]
+
+
+def other_weights(evidence: Evidence) -> None:
+    """Under the name of one checkpoint are the files of another, as sound as they were."""
+    one = newest(evidence)["checkpoint"]
+    other = next(name for name in evidence.disk if name != one)
+    evidence.disk[one]["chain"] = evidence.disk[other]["chain"]
+
+
+def other_parent(evidence: Evidence) -> None:
+    trial = next(row for row in evidence.trials if row["jump_from"] is not None)
+    trial["parent_checkpoint"] = evidence.trials[0]["checkpoint"]
+
+
+def secret_jump(evidence: Evidence) -> None:
+    next(row for row in evidence.trials if row["jump_from"] is not None)["jump_from"] = None
+
+
+def before_its_parent(evidence: Evidence) -> None:
+    trial = newest(evidence)
+    _, answer = granting(evidence, trial["id"])
+    answer["at"] = 0
+
+
+def unfinished(evidence: Evidence) -> None:
+    evidence.members[1]["progress"] -= STEPS
+
+
+def collected_too_early(evidence: Evidence) -> None:
+    del evidence.disk[newest(evidence)["checkpoint"]]
+
+
+def left_over(evidence: Evidence) -> None:
+    evidence.disk["99.1.abcdef"] = {"chain": [], "digest": "0"}
+
+
+def other_bytes(evidence: Evidence) -> None:
+    evidence.disk[newest(evidence)["checkpoint"]]["digest"] = "0"
+
+
+def half_written(evidence: Evidence) -> None:
+    evidence.unfinished.append("99.1.abcdef")
+
+
+PLANTED: dict[Callable[[Evidence], None], str] = {
+    two_holders: r"leases: lease 3\.1 was given to 2 workers",
+    overtaken: r"leases: a completion of \d+\.1 was accepted, and lease \d+\.2 was given out",
+    older_lease: r"leases: lease \d+\.1 was given to .* after lease \d+\.2 was known",
+    still_reports: r"leases: save_progress of \d+\.1 was taken after lease \d+\.2 was known",
+    forgotten: r"completions: trial \d+ was acknowledged and is not there",
+    taken_back: r"completions: trial \d+ was acknowledged and is pending",
+    counted_twice: r"completions: the completion of trial 2 was counted 2 times",
+    made_up: r"completions: trial 2 is completed .*: several, or nobody handed it in",
+    generation_twice: r"completions: generation 3 of member 0 is there 2 times",
+    other_hyperparameters: r"facts: trial 1 has fitness .*, and its hyperparameters give",
+    other_weights: r"facts: the weights of trial \d+ were made by",
+    other_parent: r"parents: trial \d+ started from .*; that of its parent is",
+    secret_jump: r"parents: trial \d+ took over trial \d+ of another member",
+    before_its_parent: r"parents: trial \d+ was given out before its parent \d+ was handed in",
+    unfinished: r"ends: member 1 trained 16 of 20 steps",
+    collected_too_early: r"disk: live checkpoint .* is not on disk",
+    left_over: r"disk: 99\.1\.abcdef is on disk, and is not known",
+    other_bytes: r"disk: live checkpoint .* has other bytes than were committed",
+    half_written: r"disk: 99\.1\.abcdef is still being written or deleted",
+}
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_what_is_planted_is_found(evidence: Evidence, plant: Callable[[Evidence], None]) -> None:
+    plant(evidence)
+    found = check(evidence)
+    assert any(re.match(PLANTED[plant], one) for one in found), found
+
+
+def test_bytes_that_changed_on_disk_are_found(sound: Sound) -> None:
+    folder = sound.folder / "checkpoints" / NAME / newest(sound.evidence())["checkpoint"]
+    (folder / "weights.bin").write_bytes(b"other")
+    assert any("cannot be read: ValueError" in one for one in check(sound.evidence()))
