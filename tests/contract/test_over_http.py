@@ -1,6 +1,8 @@
 """A controller and a store behind a service answer as those in this process do."""
 
 import asyncio
+import json
+import logging
 import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +32,7 @@ from phyla.errors import (
 from phyla.machine import Claimed, Idle, Outdated
 from phyla.records import Checkpoint, Report, Role, StudyRecord
 from phyla.service.app import Limits
+from phyla.service.doors import Doors
 from phyla.service.tokens import create, revoke
 from phyla.store import RemoteStore, Store, hold_on, open_store
 from phyla.strategies import Divergence, ExploreWith, MedianStopping, ParetoTournament, StoppingRule
@@ -238,6 +241,32 @@ def test_a_service_that_is_away(remote: Remote, monkeypatch: pytest.MonkeyPatch)
         open_store("http://127.0.0.1:9").studies()
 
 
+def test_a_wait_for_a_service_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("phyla.store.remote.BACK_OFF_S", (1.01, 1.01))
+    file = tmp_path / "service.json"
+    file.write_text(json.dumps({"url": "http://127.0.0.1:9"}))
+    with served(open_store("memory://")) as url, closing(open_store(f"published:{file}")) as store:
+
+        class Starts(logging.Handler):
+            """Starts the service elsewhere once somebody says that it is away."""
+
+            def emit(self, record: logging.LogRecord) -> None:
+                file.write_text(json.dumps({"url": url}))
+
+        starts = Starts()
+        logging.getLogger("phyla").addHandler(starts)
+        try:
+            assert store.studies() == []
+        finally:
+            logging.getLogger("phyla").removeHandler(starts)
+    away, back = caplog.messages
+    assert away.startswith(f"the service {file} cannot be reached: ")
+    assert away.endswith("; trying again")
+    assert back == f"the service {file} answers again"
+
+
 def test_a_request_that_a_stop_interrupts_is_made_again() -> None:
     async def never(scope: object, receive: object, send: object) -> None:
         await asyncio.Event().wait()
@@ -248,7 +277,10 @@ def test_a_request_that_a_stop_interrupts_is_made_again() -> None:
         sent.append(message)
 
     async def interrupted() -> None:
-        task = asyncio.create_task(Limits(never)({"type": "http", "headers": []}, cast("Any", None), send))
+        doors = Doors(open_store("memory://"), open_without=True)
+        task = asyncio.create_task(
+            Limits(never, doors)({"type": "http", "path": "/health", "headers": []}, cast("Any", None), send)
+        )
         await asyncio.sleep(0)
         task.cancel()
         await task
@@ -321,9 +353,9 @@ def test_tokens() -> None:
                 return store
 
             viewer, worker, operator = as_a("viewer"), as_a("worker"), as_a("operator")
-            with pytest.raises(AccessDenied, match="'viewer' is for a viewer; this takes a token for a operator"):
+            with pytest.raises(AccessDenied, match="'viewer' has the role viewer; this takes the role operator"):
                 made(viewer)
-            with pytest.raises(AccessDenied, match="for a worker; this takes"):
+            with pytest.raises(AccessDenied, match="has the role worker; this takes"):
                 made(worker)
             record, _ = made(operator)
             with pytest.raises(AccessDenied):

@@ -241,7 +241,7 @@ def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) ->
         (("run", "small.py", "--workers", "-1"), "--workers", 2),
         (("run", "small.py", "--study", "x"), "has no study 'x'; there are: 'small'", 2),
         (("run", "small.py", "--storage", "nonsense://"), "use sqlite:///file.db", 2),
-        (("run", "small.py", "--storage", "memory://"), "run with workers=0", 2),
+        (("run", "small.py", "--storage", "memory://"), "run with --workers 0", 2),
         (("run", "small.py", "--home", "/proc/none"), "cannot make the folder", 1),
         (("trials", "small", "--state", "odd"), "--state", 2),
         (("trials", "small", "--member", "7"), "has members 0 to 3", 2),
@@ -257,6 +257,7 @@ def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) ->
         (("stop", "small"), "is completed already", 1),
         (("change", "small"), "is completed: every member", 1),
         (("best", "small", "--storage", "sqlite:////none/x.db"), "does not exist", 2),
+        (("best", "small", "--server", "host:8470"), "give a URL such as http://host:8470", 2),
     ):
         assert expected in phyla_at(*words, code=code), words
 

@@ -101,6 +101,17 @@ def test_a_deletion_that_was_killed_goes_on(tmp_path: Path, failpoint: str, over
     assert left(tmp_path) == []
 
 
+def test_a_study_whose_checkpoints_are_elsewhere_is_not_deleted(tmp_path: Path, cli: Phyla) -> None:
+    made(tmp_path).run(workers=0)
+    there, words = tmp_path / "checkpoints" / "doomed", ("delete", "doomed", "--home", tmp_path, "--yes", "doomed")
+    there.rename(tmp_path / "elsewhere")
+    assert f"are not in {there}" in cli(*words, code=1)
+    assert phyla.load_study("doomed", home=tmp_path).counts() == {"completed": MEMBERS * TRIALS}
+    there.mkdir()
+    cli("doctor", "doomed", "--adopt", "--home", tmp_path, code=1)  # It lists them as missing.
+    assert "deleted doomed: " in cli(*words)
+
+
 def test_what_is_worked_on_or_watched_is_not_deleted(tmp_path: Path, cli: Phyla) -> None:
     study = made(tmp_path)
     trial = study.ask()

@@ -149,7 +149,19 @@ def test_mistakes_are_explained(toy: Pooled, cli: Phyla) -> None:
     assert "has a password in it" in told
     assert "hunter2" not in told
     assert "there is no pool 'x'" in cli("down", "x", *home, code=2)
-    assert cli("workers", *home) == ""
+    assert "no pools in" in cli("workers", *home)
+
+
+def test_pods_get_the_store_that_the_environment_names(
+    toy: Pooled, tmp_path: Path, cli: Phyla, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("up", toy.file, "--launcher", "kubernetes", "--launcher-option", "image=x", "--launcher-option")
+    monkeypatch.setenv("PHYLA_STORAGE", "postgresql://me:hunter2@host/db")
+    assert "has a password in it" in cli(*words, "output=pool.json", code=2)
+    monkeypatch.setenv("PHYLA_STORAGE", "http://host:8470")
+    cli(*words, "output=pool.json")
+    assert '"http://host:8470"' in (tmp_path / "pool.json").read_text()
 
 
 def test_a_second_interrupt_ends_workers_that_do_not_save(toy: Pooled) -> None:

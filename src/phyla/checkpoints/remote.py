@@ -28,6 +28,7 @@ LOG = logging.getLogger("phyla")
 
 LONGEST_LINK = 4096
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/@\s]+(/[^@]*)?")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:/")  # `Path("s3://b")` is "s3:/b"
 
 
 @final
@@ -51,7 +52,7 @@ def place_of(where: str | Path, home: Path) -> Path | RemotePlace:
     Raises:
         ConfigurationError: the URL has no bucket, or a password in it.
     """
-    if "://" not in str(where):
+    if not _SCHEME.match(str(where)):
         return Path(where)
     url = str(where).rstrip("/")
     if not _URL.fullmatch(url):

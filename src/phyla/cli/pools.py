@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, BadParameter, Context, Option
 
+from phyla import settings
 from phyla.cli import options
 from phyla.cli.output import print_json, print_table
 from phyla.cli.output import show as print
@@ -101,6 +102,9 @@ def workers(
     if as_json:
         print_json(rows)
         return
+    if not rows:
+        print(f"no pools in {options.places(ctx).pools}; phyla up starts one")
+        return
     print_table(
         ("pool", "launcher", ">alive", "~files", "~logs"),
         (
@@ -144,7 +148,9 @@ def pool_of(
         storage = None if usual else places.storage
         where = {"home": places.home, "storage": storage, "checkpoints": places.checkpoint_root}
     where = {key: value.absolute() if isinstance(value, Path) else value for key, value in where.items()}
-    storage = where["storage"]
+    # Workers elsewhere do not see this variable. What a file says goes before it, but not before an option.
+    inherited = None if where["storage"] or where["home"] else settings.storage()
+    storage = where["storage"] or inherited
     if storage and masked(storage) != storage:
         raise UsageError(
             f"the URL of the store, {masked(storage)}, has a password in it, which the list of processes and the "
@@ -172,6 +178,7 @@ def pool_of(
         memory_mb=None if memory is None else round(memory),
         time_limit_s=given["time_limit"],
         options=further,
+        environment={"PHYLA_STORAGE": inherited} if inherited else {},
         folder=places.pools / name,
     )
 

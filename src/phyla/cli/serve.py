@@ -92,6 +92,6 @@ def token(
         secret = create(store, name, Role(role), expires if isinstance(expires, float) else None, out)
         if out is None:
             print(secret)
-            print(f"This is shown once. It is for a {role}: give it in PHYLA_TOKEN", file=sys.stderr)
+            print(f"This is shown once, and has the role {role}: give it in PHYLA_TOKEN", file=sys.stderr)
         else:
-            print(f"{out} has a token for a {role}: name it in PHYLA_TOKEN_FILE")
+            print(f"{out} has a token with the role {role}: name it in PHYLA_TOKEN_FILE")

@@ -72,7 +72,7 @@ def status(
     if as_json:
         print_json([*(_study_json(*one) for one in studies), *map(_run_json, runs)])
     elif not known:
-        print(f"no studies yet in {masked(places.storage)}, and no watched runs")
+        print(f"no studies yet in {masked(places.storage.removeprefix('published:'))}, and no watched runs")
     else:
         print_table(
             ("study", "state", ">trials", ">best", "~metric", "last activity"),

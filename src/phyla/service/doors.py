@@ -55,11 +55,15 @@ class Doors:
             self._looked_at = min(self._looked_at, now - TOKENS_S + 0.5)  # It may be new.
             given = "the token is not known here, or has expired" if authorization else "a token is needed"
             raise AccessDenied(
-                f"{given}: make one with `phyla token create NAME --role {needed}` where the store is, and give "
-                "it in the variable PHYLA_TOKEN or in the file that PHYLA_TOKEN_FILE names"
+                f"{given}: make one with `phyla token create NAME --role ROLE` where the store is (viewer reads, "
+                "worker also works, operator also creates studies), and give it in the variable PHYLA_TOKEN or in "
+                "the file that PHYLA_TOKEN_FILE names"
             )
         if not token.role.allows(needed):
-            raise AccessDenied(f"token {token.name!r} is for a {token.role}; this takes a token for a {needed}")
+            raise AccessDenied(
+                f"token {token.name!r} has the role {token.role}; this takes the role {needed}: make one where "
+                f"the store is with `phyla token create NAME --role {needed}`"
+            )
 
 
 @final

@@ -62,7 +62,7 @@ def serve_store(
             given = f"--allow-host {names[0]}" if names else f"--host {host}"
             raise ConfigurationError(
                 f"{given} lets others reach it, and {store.url} has no tokens, so anybody could use it; make one "
-                "first with: phyla token create NAME"
+                "first, with the same --home or --storage: phyla token create NAME --out FILE"
             )
         hosts = [*LOOPBACK, host, *names] if loopback or names else None
         app = make_app(store, hosts=hosts, loopback=loopback)
@@ -122,7 +122,10 @@ def _listening(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        raise ConfigurationError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
+        raise ConfigurationError(
+            f"cannot listen on {host}, port {port}: {error.strerror or error}; choose others with "
+            "--host and --port"
+        ) from error
     # uvicorn's workers would inherit it otherwise.
     listening.set_inheritable(False)
     return listening

@@ -1,6 +1,7 @@
 """A store behind a service: `phyla serve` opens the database, this process speaks HTTP with it."""
 
 import json
+import logging
 import os
 import threading
 import time
@@ -17,6 +18,7 @@ from phyla.store.contract import Reader, Store
 if TYPE_CHECKING:
     import httpx
 
+LOG = logging.getLogger("phyla")
 Part = TypeVar("Part")
 
 PUBLISHED = "published:"
@@ -52,7 +54,7 @@ class RemoteStore:
     """
 
     def __init__(self, url: str) -> None:
-        self.url = url
+        self.url = url.removeprefix(PUBLISHED)
         self.look_s = LOOK_S
         self.connection = Connection(url)
         self._changes: list[RemoteChanges] = []
@@ -164,10 +166,11 @@ class Connection:
                 f'{url}: a service is reached with libraries that are not installed: pip install "phyla[server]"'
             ) from error
         self._httpx = httpx
-        self._url = url
+        self._url, self._shown = url, url.removeprefix(PUBLISHED)
         self._lock = threading.Lock()
         self._client: httpx.Client | None = None
         self._process = os.getpid()
+        self._away = False
 
     def call(
         self,
@@ -210,6 +213,9 @@ class Connection:
             client = self._open()
             try:
                 answer = client.post(path, content=body, headers=headers, timeout=timeout)
+                if self._away and answer.status_code < 500:
+                    self._away = False
+                    LOG.warning("the service %s answers again", self._shown)
                 if answer.status_code == 200:
                     return answer.content
                 told = self._told(answer)
@@ -226,7 +232,12 @@ class Connection:
             if (once and sent) or time.monotonic() + pause_s > ends_at:
                 if busy:
                     raise StoreBusy(str(error))
-                raise StoreUnavailable(f"the service {self._url} cannot be reached: {error}; is it running?")
+                raise StoreUnavailable(
+                    f"the service {self._shown} cannot be reached: {error}; is it running? phyla serve starts one"
+                )
+            if pause_s > 1 and not busy and not self._away:
+                self._away = True
+                LOG.warning("the service %s cannot be reached: %s; trying again", self._shown, error)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, most_s)
 
@@ -242,7 +253,7 @@ class Connection:
 
         if not told:
             raise StoreUnavailable(
-                f"{self._url} answered with status {answer.status_code}, and not as a service of phyla does; is "
+                f"{self._shown} answered with status {answer.status_code}, and not as a service of phyla does; is "
                 "this its address?"
             )
         raise error_of(told)
@@ -286,7 +297,9 @@ def where_is(url: str) -> tuple[str, str | None]:
     try:
         told = json.loads(file.read_text())
         address = str(told["url"])
-        found = settings.token() or file.with_name(TOKEN_FILE).read_text().strip()
+        found, beside = settings.token(), file.with_name(TOKEN_FILE)
+        if found is None and beside.exists():
+            found = beside.read_text().strip()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreUnavailable(f"{file} does not say where the service is ({error}); was it started?") from error
     return address, found

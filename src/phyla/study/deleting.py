@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, final
 
 from phyla.checkpoints import RemoteCheckpoints
 from phyla.checkpoints.ownership import OWNER_NAME
-from phyla.client import open_checkpoints, placed, sort_out
+from phyla.client import known_checkpoints, open_checkpoints, placed, sort_out
 from phyla.controller import housekeeping_of
-from phyla.errors import CheckpointError, ConfigurationError, StateError
+from phyla.errors import CheckpointError, CheckpointsNotOurs, ConfigurationError, StateError
 from phyla.failpoints import failpoint
-from phyla.records import CheckpointState, StudyKind, StudyRecord
+from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState
 from phyla.store import pages
 from phyla.study.places import Places, entries, find_population, find_study, open_if_there
 from phyla.words import counted, size
@@ -79,6 +79,7 @@ def delete(name: str, places: Places) -> tuple[Belongings, list[str]]:
     Raises:
         StudyNotFound: there is no such study.
         StateError: it is being worked on, or another study watches it; nothing was deleted.
+        CheckpointsAbsent: its checkpoints are not where they should be; nothing was deleted.
         RunFollowed: another process follows the watched run; nothing was deleted.
         StoreError: the database failed.
     """
@@ -101,6 +102,8 @@ def delete(name: str, places: Places) -> tuple[Belongings, list[str]]:
             raise StateError(
                 f"study {name!r} was not deleted: a process of this machine is running it; stop that first"
             )
+        if record.state is not StudyState.DELETING and record.kind is StudyKind.POPULATION:
+            _refuse_if_absent(store, record, places)
         deleted = _delete(store, record, places)
         # Nothing is held in their names any more.
         for each in launch.predecessors():
@@ -112,6 +115,13 @@ def delete(name: str, places: Places) -> tuple[Belongings, list[str]]:
             else:
                 RemoteCheckpoints(root).remove_empty()
         return deleted
+
+
+def _refuse_if_absent(store: "Store", record: StudyRecord, places: Places) -> None:
+    """Raise `CheckpointsAbsent` if checkpoints would stay behind somewhere else, and nobody would know of them."""
+    if known_checkpoints(store, record):
+        with contextlib.suppress(CheckpointsNotOurs):
+            open_checkpoints(store, record.name, places.checkpoints(record.name)).check_owner()
 
 
 def overwrite(study: "Study") -> None:

@@ -111,7 +111,7 @@ def open_existing(what: str, places: Places) -> "Store":
     if store is None:
         raise StudyNotFound(
             f"there is no {what}: {places.sqlite_file} does not exist; run the study first, or say where it is "
-            "with --home or --storage (in Python: home=, storage=)"
+            "with --home, --storage or --server (in Python: home=, storage=)"
         )
     return store
 

@@ -222,7 +222,9 @@ def test_a_place_is_a_directory_or_a_url(tmp_path: Path, monkeypatch: pytest.Mon
     assert place_of("s3://bucket", tmp_path) == RemotePlace("s3://bucket", tmp_path / "fast")
 
 
-@pytest.mark.parametrize("url", ["s3://", "s3:///prefix", "s3://key:hidden@bucket/prefix", "s3://key:hid/den@b"])
+@pytest.mark.parametrize(
+    "url", ["s3://", "s3:///prefix", "s3://key:hidden@bucket/prefix", "s3://key:hid/den@b", "s3:/bucket"]
+)
 def test_a_url_without_a_bucket_or_with_a_password_is_refused(tmp_path: Path, url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"give s3://bucket/prefix; credentials come from") as caught:
         place_of(url, tmp_path)
