@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import sys
 import tempfile
 import uuid
@@ -23,6 +24,9 @@ settings.register_profile(
     "repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("repeatable")
+
+# Under nohup it is ignored, and would be by all that tests start.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Processes of pytest-xdist have one, and output would be cut to it.
 os.environ.pop("COLUMNS", None)

@@ -9,7 +9,7 @@ from typing import Any
 
 from phyla.launchers import Pool
 
-WAIT_S = 60.0
+WAIT_S = 150.0
 
 PROGRAM = """
 import json, os, pathlib, signal, sys, time
