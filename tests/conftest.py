@@ -25,8 +25,10 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 
-# Under nohup it is ignored, and would be by all that tests start.
+# Under nohup, or in the background of a shell, these are ignored, and would be by all that tests start.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Processes of pytest-xdist have one, and output would be cut to it.
 os.environ.pop("COLUMNS", None)

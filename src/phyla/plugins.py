@@ -302,5 +302,6 @@ def study_module(path: Path) -> ModuleType:
 
 def reading_study_file() -> bool:
     """Return whether a study file is being run only to define its names."""
-    modules = [module for name, module in [*sys.modules.items()] if name.startswith(STUDY_MODULE)]
+    # Another thread may import something meanwhile.
+    modules = [module for name, module in sys.modules.copy().items() if name.startswith(STUDY_MODULE)]
     return any(getattr(module, _READING, False) for module in modules)

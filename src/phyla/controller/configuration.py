@@ -101,7 +101,7 @@ def keeping_of(config: JsonObject) -> Keeping:
     except (TypeError, ValueError):
         raise ConfigurationError(
             "the store does not say which checkpoints the study keeps, since an older phyla wrote it, or another "
-            "program; run its study file once, or give it its settings again with: phyla change FILE.py"
+            "program; run its study file once, or give it its settings again with: phyla change FILE"
         ) from None
 
 
