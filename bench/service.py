@@ -29,6 +29,7 @@ from machine import facts
 from phyla.controller import Controller, controller_of, to_config
 from phyla.machine import Claimed
 from phyla.store import open_store
+from phyla.store.remote import RemoteChanges
 from phyla.wire import call_of
 
 POPULATION = 50
@@ -74,13 +75,13 @@ def study(url: str, name: str, size: int = POPULATION) -> tuple[Controller, int]
     return controller_of(store, record.id, agreed, config), record.id
 
 
-def pairs(url: str, name: str, seconds: float, batch: int) -> dict[str, float]:
+def pairs(urls: Sequence[str], name: str, seconds: float, batch: int) -> dict[str, float]:
     """Let threads hand in and claim, some trials at a time; return pairs a second, and times of requests."""
     ends_at = time.monotonic() + seconds
     taken: list[float] = []
 
     def work(number: int) -> None:
-        controller, _ = study(url, f"{name}-{number}")
+        controller, _ = study(urls[number % len(urls)], f"{name}-{number}")
         held: Sequence[Claimed] = []
         while time.monotonic() < ends_at:
             began = time.perf_counter()
@@ -120,7 +121,7 @@ async def idle(url: str, key: int, workers: int, seconds: float, *pids: int) -> 
             while not ended.is_set():
                 body = call.request((), f"idle-{number}", 1, held=frozenset())
                 await http.post(f"/v1/calls/{key}/controller/complete", content=body, headers=JSON)
-                until = time.monotonic() + 10.0
+                until = time.monotonic() + RemoteChanges.idle_s
                 while not ended.is_set() and (left := until - time.monotonic()) > 0:
                     told = await http.post("/v1/changes", json={"after": seen, "wait_s": min(left, 20.0)})
                     changed, seen = told.json()["change"] != seen, told.json()["change"]
@@ -183,9 +184,11 @@ def main() -> None:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pg"))
         storage, database = stack.enter_context(postgres(folder))
         url, server = stack.enter_context(service(storage))
+        both = [url, stack.enter_context(service(storage))[0]]
         seconds = options.seconds
-        measured("singly", lambda: pairs(url, "singly", seconds, 1))
-        measured(f"batches of {BATCH}", lambda: pairs(url, "batches", seconds, BATCH))
+        for what, urls in (("one replica", both[:1]), ("two replicas", both)):
+            measured(f"singly, {what}", partial(pairs, urls, f"singly-{len(urls)}", seconds, 1))
+            measured(f"batches, {what}", partial(pairs, urls, f"batches-{len(urls)}", seconds, BATCH))
         _, nothing = study(url, "nothing", 1)
         study(url, "nothing", 1)[0].complete((), "holder", 1)
         measured("idle", lambda: asyncio.run(idle(url, nothing, options.busy, 2 * seconds, server, database)))
@@ -193,7 +196,7 @@ def main() -> None:
         measured(f"busy, {options.rate:g} a second", lambda: asyncio.run(crowd()))
         if options.trials:
             while True:
-                counts = pairs(url, "many", 30.0, BATCH)
+                counts = pairs(both, "many", 30.0, BATCH)
                 done = 0
                 for number in range(THREADS):
                     with open_store(storage).reader(study(url, f"many-{number}")[1]) as reader:
@@ -201,7 +204,7 @@ def main() -> None:
                 print(f"  {done} trials, {counts['pairs_per_s']:.0f} a second", flush=True)
                 if done >= options.trials:
                     break
-            measured(f"singly, after {done}", lambda: pairs(url, "many", seconds, 1))
+            measured(f"singly, after {done}", lambda: pairs(both, "many", seconds, 1))
     if options.output:
         options.output.write_text(json.dumps({"machine": facts(), "found": found}, indent=2) + "\n")
 

@@ -123,7 +123,7 @@ def hold_on(store: Store) -> None:
 class RemoteChanges:
     """Waits for commits by a request that the service answers when there is one; for one thread."""
 
-    idle_s = 10.0
+    idle_s = 15.0
 
     def __init__(self, connection: "Connection") -> None:
         self._connection = connection
