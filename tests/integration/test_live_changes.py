@@ -112,9 +112,7 @@ def test_a_complete_study_that_has_nothing_left_stays_complete(tmp_path: Path, q
 @pytest.mark.parametrize("quorum", [0.8, 1.0])
 def test_a_study_is_extended_with_another_population_size(tmp_path: Path, quorum: float) -> None:
     study(tmp_path, pbt(4, 2, quorum=quorum)).run()
-    with pytest.raises(
-        StudyChanged, match=r"population_size.*has 4, given 6(.|\n)*run first: phyla change FILE "
-    ):
+    with pytest.raises(StudyChanged, match=r"population_size.*has 4, given 6(.|\n)*run first: phyla change FILE "):
         study(tmp_path, pbt(6, 4, quorum=quorum)).run()
     with pytest.raises(ConfigurationError, match=r"cannot grow to 6 members.*raise total_steps"):
         changed(tmp_path, pbt(6, 2, quorum=quorum))
