@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--busy", type=int, default=500)
     parser.add_argument("--rate", type=float, default=100.0, help="trials that busy workers complete a second")
-    parser.add_argument("--trials", type=int, default=0, help="measure once more after so many trials")
+    parser.add_argument("--trials", type=int, default=0, help="measure once more after this many trials")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     found: dict[str, Any] = {}

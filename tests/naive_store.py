@@ -82,6 +82,7 @@ class NaiveStore:
         self._last_study = 0
         self._identity = StoreIdentity(id=uuid.uuid4().hex, lasting=False)
         self.url = "naive"
+        self._tokens: dict[str, Token] = {}
 
     def identity(self) -> StoreIdentity:
         return self._identity
@@ -159,13 +160,15 @@ class NaiveStore:
                 tx.retry_given_up()
 
     def tokens(self) -> Sequence[Token]:
-        return []
+        return sorted(self._tokens.values(), key=lambda token: token.name)
 
     def add_token(self, token: Token) -> None:
-        raise NotImplementedError
+        if self._tokens.setdefault(token.name, token) is not token:
+            raise StateError(f"there is a token {token.name!r} already")
 
     def revoke_token(self, name: str) -> None:
-        raise NotImplementedError
+        if self._tokens.pop(name, None) is None:
+            raise StateError(f"there is no token {name!r}")
 
     def set_config(self, study: int, config: JsonObject) -> None:
         with self.transaction(study, exclusive=True) as tx:

@@ -27,10 +27,12 @@ from phyla.records import (
     Mark,
     MemberState,
     Report,
+    Role,
     Scored,
     Start,
     StudyState,
     Tally,
+    Token,
     TrialRecord,
 )
 from phyla.store import Store, open_store, pages
@@ -113,6 +115,20 @@ def test_it_answers_as_the_naive_store_does(subject: Subject, kind: str) -> None
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+def test_tokens_are_known_by_name(subject: Subject) -> None:
+    for store in (subject.store, NaiveStore(subject.clock)):
+        made = [Token(name=name, role=Role.WORKER, digest=f"of {name}", created_at=1.0) for name in "ba"]
+        for token in made:
+            store.add_token(token)
+        assert store.tokens() == made[::-1]
+        with pytest.raises(StateError, match="there is a token 'a' already"):
+            store.add_token(replace(made[1], role=Role.OPERATOR))
+        store.revoke_token("b")
+        assert store.tokens() == made[1:]
+        with pytest.raises(StateError, match="there is no token 'b'"):
+            store.revoke_token("b")
 
 
 def test_a_study_is_created_once(subject: Subject) -> None:

@@ -61,7 +61,7 @@ class Program:
             time.sleep(0.002)
 
     def saved_steps(self, count: int) -> list[int]:
-        """Wait until so many steps are saved."""
+        """Wait until this many steps are saved."""
         steps: list[int] = []
         while len(steps) < count:
             line = self.line()

@@ -1,6 +1,5 @@
 """Workers that reach their studies through a service keep what they have when it goes away."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -49,22 +48,6 @@ def test_a_service_that_is_killed_and_started_again(tmp_path: Path, suites: bool
     results = load(home, storage)
     check_whole(results, members=4, trials=8)
     assert not [attempt for attempt in results.attempts() if attempt.error], "no trial was repeated"
-
-
-def test_a_paused_service_is_waited_for(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    with Service("--home", str(tmp_path / "service")) as service:
-        running = start(home, storage=service.url, workers=1, trials=4)
-        behind = open_store(f"sqlite:///{tmp_path}/service/phyla.db")
-        while not behind.studies():
-            time.sleep(0.01)
-        os.kill(service.process.pid, signal.SIGSTOP)
-        assert behind.studies()[0].state is StudyState.RUNNING
-        os.kill(service.process.pid, signal.SIGCONT)
-        output, _ = running.communicate(timeout=ENDS_S)
-        assert running.returncode == 0, output
-        assert behind.studies()[0].state is StudyState.COMPLETED
-        behind.close()
 
 
 STUDY = """

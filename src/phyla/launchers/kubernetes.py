@@ -1,7 +1,8 @@
 """Workers of a pool as pods: writes a plain manifest, and lets `kubectl` apply it, read it and delete it.
 
 A Job, the default, ends when its workers do: they exit with 0 when the work is done. A worker that was preempted,
-or drained with exit status 75, gets a successor and is no failure. Those of a Deployment are always started again.
+or drained with exit status 75, gets a successor and does not count as a failure. Those of a Deployment are always
+started again.
 """
 
 import json

@@ -5,7 +5,7 @@ The client names the checkpoints, keeps their bytes, and deletes them once it le
 
 import math
 from pathlib import Path as FilePath
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -36,6 +36,7 @@ Id = Annotated[int, Path(ge=0, lt=BIG)]
 Token = Annotated[int, Field(ge=0, lt=BIG)]
 Step = Annotated[int, Field(ge=0, lt=BIG)]
 Text = Annotated[str, Field(max_length=10_000)]
+View = TypeVar("View", bound=BaseModel)
 Metrics = dict[Annotated[str, Field(max_length=200)], float]
 
 
@@ -66,7 +67,7 @@ class StudyView(Model):
 
 
 class Wanted(Model):
-    """Who asks for how many trials."""
+    """A worker, and how many trials it wants."""
 
     worker: Annotated[str, Field(min_length=1, max_length=200)]
     """Unique among those that work on the study; leases go by it."""
@@ -232,7 +233,7 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
     ) -> list[TrialView]:
         """List trials by id, from the first one whose id is above `after`."""
         with store.reader(found(name).id) as reader:
-            return [_shown(trial) for trial in reader.trials(after=after, limit=limit)]
+            return [_view(TrialView, trial) for trial in reader.trials(after=after, limit=limit)]
 
     @router.post("/{name}/suggestions", dependencies=[worker])
     async def suggest(name: Name, wanted: Wanted) -> Suggestions:
@@ -347,7 +348,11 @@ def _suggested(controller: Any, name: str, wanted: Wanted) -> tuple[Suggestions,
     """Claim trials; return them, and how long to wait at most before the next try."""
     held = None if wanted.held is None else frozenset(wanted.held)
     _, work, rest = controller(name).complete((), wanted.worker, wanted.count, held=held)
-    made = [_suggestion(each) for each in work if isinstance(each, Claimed)]
+    made = [
+        _view(Suggestion, one.trial, checkpoint=one.trial.parent_checkpoint, expires_at=one.expires_at)
+        for one in work
+        if isinstance(one, Claimed)
+    ]
     if made or not isinstance(rest, Idle):
         why = getattr(rest, "message", None) or (f"the study is {rest.state}" if isinstance(rest, Ended) else None)
         return Suggestions(suggestions=made, ended=isinstance(rest, Ended), why=why), None
@@ -360,34 +365,7 @@ def _unneeded(store: Store, study: int) -> list[str]:
         return [row.name for row in reader.deleting_checkpoints() if row.weak]
 
 
-def _suggestion(claimed: Claimed) -> Suggestion:
-    trial = claimed.trial
-    return Suggestion(
-        trial=trial.id,
-        token=trial.token,
-        member=trial.member,
-        parent=trial.parent,
-        checkpoint=trial.parent_checkpoint,
-        params=dict(trial.params),
-        start_step=trial.start_step,
-        end_step=trial.end_step,
-        seed=trial.seed,
-        expires_at=claimed.expires_at,
-    )
-
-
-def _shown(trial: TrialRecord) -> TrialView:
-    return TrialView(
-        trial=trial.id,
-        member=trial.member,
-        generation=trial.generation,
-        state=trial.state,
-        parent=trial.parent,
-        params=dict(trial.params),
-        start_step=trial.start_step,
-        end_step=trial.end_step,
-        reached_step=trial.reached_step,
-        fitness=trial.fitness,
-        checkpoint=trial.checkpoint,
-        error=trial.error,
-    )
+def _view(kind: type[View], trial: TrialRecord, **more: Any) -> View:
+    """Return what a model shows of a trial; its fields are called as those of the record."""
+    names = {*kind.model_fields} - {"trial", *more}
+    return kind(trial=trial.id, **{name: getattr(trial, name) for name in names}, **more)

@@ -1,4 +1,4 @@
-"""Who may do what, and who is told that there may be work."""
+"""Which requests are allowed, and how those that wait learn of commits."""
 
 import asyncio
 import logging
