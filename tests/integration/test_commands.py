@@ -162,7 +162,9 @@ def test_a_signal_a_time_out_and_what_cannot_start_are_told_apart(tmp_path: Path
 def test_exit_status_75_gives_the_trial_back_without_a_failure_and_without_a_hot_loop(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("phyla.cli.live.LINES_EVERY_S", 0.1)
+    # It looks all the time, also where a look takes long.
+    monkeypatch.setattr("phyla.cli.live.LINES_EVERY_S", 0.0)
+    monkeypatch.setattr("phyla.study.progress.SHARE", 0.0)
     script = "if [ ! -e again ]; then echo busy >&2; echo >> again; exit 75; fi\n" + GOOD
     began = time.monotonic()
     made, display = study(tmp_path, shell(tmp_path, script), trials=1), StudyDisplay("commands")

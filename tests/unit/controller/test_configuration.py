@@ -238,7 +238,7 @@ def test_which_checkpoints_are_kept_is_read_without_making_the_rules() -> None:
     "keeping", [None, [], "all", {}, {"keep_best": 1}, {**rules().keeping.to_json(), "more": 1}]
 )
 def test_a_store_that_does_not_say_what_is_kept_says_so(keeping: Json) -> None:
-    with pytest.raises(ConfigurationError, match=r"which checkpoints the study keeps.*phyla change FILE\.py"):
+    with pytest.raises(ConfigurationError, match=r"which checkpoints the study keeps.*phyla change FILE"):
         keeping_of({**config(), "keeping": keeping})
 
 

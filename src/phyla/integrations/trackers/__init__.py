@@ -84,7 +84,7 @@ class Tracker(Protocol):
         ...
 
     def log(self, rows: Sequence[Row]) -> None:
-        """Write rows, those of one member in order; on return they outlive this process."""
+        """Write rows, those of one member in order. On return, if the library can, they outlive this process."""
         ...
 
     def close(self) -> None:
