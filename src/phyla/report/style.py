@@ -232,7 +232,7 @@ class Table(NamedTuple):
 
 
 def tables(drawn: Figure) -> list[Table]:
-    """Return what a figure shows as tables: one for the lines of a panel that share their places, one for a matrix.
+    """Return what a figure shows as tables: one for the lines of a panel that share their places, one a matrix.
 
     A table has at most 100 rows, an even selection, and its title says so. Traces without a name are left out.
     """
