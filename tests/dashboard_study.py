@@ -1,32 +1,32 @@
 """A study for the dashboard: small, evaluated, with a metric that tries to be HTML, and trials that fail.
 
-Run as a program, with the home and the number of trials of each member.
+While the home has a file `broken`, the second trial of the last member fails. Run as a program, with the home, the name, and the number of trials of each member.
 """
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import phyla
 
 MARKUP = "<script>alert(1)</script>"
 STEPS = 5
-WAITS = "wait"
-"""While the home has a file of this name, trials with a parent do not begin."""
+MEMBERS = 4
 
 
 def train(trial: phyla.Trial) -> None:
-    """Climb a hill; whoever is far off the good learning rate learns little."""
+    """Climb a hill, once the file `most` in the home allows as many trials of a member."""
     home = Path(trial.working_dir).parents[2]
+    while (home / "most").exists() and trial.start_step >= STEPS * int((home / "most").read_text() or 0):
+        time.sleep(0.01)
     skill = json.loads((trial.source.path / "skill.json").read_text()) if trial.source else 0.0
-    for _ in trial.steps():
-        pass
-    if trial.seed % 11 == 0:
-        raise RuntimeError(f"{MARKUP} the loss is not finite")
+    print(f"trial {trial.id} began with skill {skill:.3f} {MARKUP}", flush=True)
+    if trial.member == MEMBERS - 1 and trial.start_step == STEPS and (home / "broken").exists():
+        raise RuntimeError(f"{MARKUP} the loss of batch {trial.params['batch']} is not finite")
     skill += trial.params["lr"] * (1 - trial.params["lr"]) + trial.seed % 100 / 2000
     (trial.checkpoint_dir / "skill.json").write_text(json.dumps(skill))
-    print(f"trial {trial.id} of {home.name} has skill {skill:.3f} {MARKUP}", flush=True)
-    trial.report(**{"score": skill, MARKUP: 1.0 - skill})
+    trial.report({"score": skill, MARKUP: 1.0 - skill})
 
 
 @phyla.eval_task(samples=1)
@@ -43,17 +43,17 @@ def moody(evaluation: phyla.Evaluation) -> None:
     evaluation.record(mood=0.5)
 
 
-def study(home: Path, trials: int, members: int = 6) -> phyla.Study:
+def study(home: Path, name: str, trials: int) -> phyla.Study:
     """Return the study."""
     return phyla.Study(
-        name="hill",
+        name=name,
         space=phyla.Space(lr=phyla.Float(0.01, 1.0, log=True), batch=phyla.Ordinal([16, 32, 64])),
         objective=phyla.Maximize("score"),
         strategy=phyla.PBT(
-            population_size=members,
+            population_size=MEMBERS,
             steps_per_trial=STEPS,
             total_steps=STEPS * trials,
-            exploit=phyla.Truncation(0.3),
+            exploit=phyla.Truncation(0.25),
         ),
         train=train,
         home=home,
@@ -63,4 +63,4 @@ def study(home: Path, trials: int, members: int = 6) -> phyla.Study:
 
 
 if __name__ == "__main__":
-    study(Path(sys.argv[1]), int(sys.argv[2])).run(workers=1)
+    study(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])).run(workers=1)

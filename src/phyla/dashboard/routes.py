@@ -58,12 +58,12 @@ def _routes(places: Places, store: Store, doors: Doors, news: News) -> APIRouter
         """Return the token of a request that may read; `AccessDenied` if it may not."""
         authorization = _authorization(request)
         await doors.check(authorization, Role.VIEWER)
-        return await doors.token(authorization)
+        request.state.token = token = await doors.token(authorization)
+        return token
 
     async def operates(request: Request) -> Token:
         """Return the token of a request that may change something."""
-        await doors.check(_authorization(request), Role.VIEWER)
-        token = await doors.token(_authorization(request))
+        token = await reads(request)
         if token is None or not token.role.allows(Role.OPERATOR):
             raise AccessDenied(
                 "the dashboard changes nothing without a token of an operator: make one where the store is with "
@@ -76,7 +76,7 @@ def _routes(places: Places, store: Store, doors: Doors, news: News) -> APIRouter
             token = await reads(request)
             asked = Asked.of(request.path_params, request.query_params, token)
             html = await run_in_threadpool(
-                kept.page, _address(request), token, lambda: _html(name, request, token, read(asked))
+                kept.page, _address(request), token, lambda: _html(name, request, read(asked))
             )
             return Response(html, media_type="text/html")
 
@@ -111,16 +111,14 @@ def _routes(places: Places, store: Store, doors: Doors, news: News) -> APIRouter
         return Response(text, media_type="application/json", headers={"ETag": tag, "Cache-Control": "no-cache"})
 
     async def sign_in(request: Request) -> Response:
-        return Response(
-            _html("sign_in.html", request, None, {"title": "Sign in", "why": None}), media_type="text/html"
-        )
+        return Response(_html("sign_in.html", request, {"title": "Sign in", "why": None}), media_type="text/html")
 
     async def signed_in(request: Request) -> Response:
         secret = (await _form(request)).get("token", "").strip()
         token = await doors.token(f"Bearer {secret}")
         if token is None:
             why = "That token is not known here, or has expired."
-            html = _html("sign_in.html", request, None, {"title": "Sign in", "why": why})
+            html = _html("sign_in.html", request, {"title": "Sign in", "why": why})
             return Response(html, 401, media_type="text/html")
         answer = RedirectResponse("/", 303)
         secure = request.headers.get("x-forwarded-proto", request.url.scheme) == "https"
@@ -135,11 +133,11 @@ def _routes(places: Places, store: Store, doors: Doors, news: News) -> APIRouter
 
     async def confirm(request: Request) -> Response:
         """Ask whether an action is meant."""
-        token = await operates(request)
+        await operates(request)
         action, name = ACTIONS[request.path_params["action"]], request.path_params["name"]
         given = dict(request.query_params)
         context = {"title": f"{action.title} {name}", "name": name, "action": action, "given": given}
-        return Response(_html("confirm.html", request, token, context), media_type="text/html")
+        return Response(_html("confirm.html", request, context), media_type="text/html")
 
     async def act(request: Request) -> Response:
         given = await _form(request)
@@ -201,11 +199,12 @@ def _answered(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[R
 
 
 def _error(request: Request, status: int, error: PhylaError) -> Response:
-    html = _html("error.html", request, None, {"title": "That did not work", "why": str(error)})
+    html = _html("error.html", request, {"title": "That did not work", "why": str(error)})
     return Response(html, status, media_type="text/html")
 
 
-def _html(template: str, request: Request, token: Token | None, context: Mapping[str, Any]) -> str:
+def _html(template: str, request: Request, context: Mapping[str, Any]) -> str:
+    token: Token | None = getattr(request.state, "token", None)
     may = token is not None and token.role.allows(Role.OPERATOR)
     page = environment().get_template(template)
     return page.render(context, address=_address(request), who=token and token.name, may=may)
