@@ -27,12 +27,14 @@ class Decision:
         trial: the trial that it led to, or that ended.
         member: index of the member whose trial it is.
         words: the whole of it on one line, the member included.
+        kind: "decided", "failed", "stopped" or "cancelled".
     """
 
     at: float
     trial: int
     member: int
     words: str
+    kind: str = "decided"
 
 
 def decisions(results: "Results", *, limit: int) -> list[Decision]:
@@ -55,18 +57,21 @@ def _found(reader: "Reader", count: int) -> Iterator[Decision]:
     for trial in [*newest, *(trial for trial in reader.unfinished() if trial.id not in known)]:
         who = f"member {trial.member}"
 
-        def told(at: float | None, words: str, trial: TrialRecord = trial) -> Decision:
-            return Decision(at=at or trial.created_at, trial=trial.id, member=trial.member, words=words)
+        def told(words: str, at: float | None, kind: str, trial: TrialRecord = trial) -> Decision:
+            at = trial.created_at if at is None else at
+            return Decision(at=at, trial=trial.id, member=trial.member, words=words, kind=kind)
 
         routine = trial.reason.get("decision") in ROUTINE
         if not routine or trial.replaces is not None or trial.reason.get("changes"):
-            yield told(trial.created_at, describe(trial.reason, who))
+            yield told(describe(trial.reason, who), trial.created_at, "decided")
         for attempt in reader.attempts(trial.id) if trial.failures else ():
             if attempt.state in (AttemptState.FAILED, AttemptState.LOST) and attempt.error:
                 last = trial.state is JobState.FAILED and attempt.token == trial.token
                 then = "failed for good" if last else "failed and is tried again"
-                yield told(attempt.ended_at, f"{who}: trial {trial.id} {then}: {said_by(attempt.error)}")
+                words = f"{who}: trial {trial.id} {then}: {said_by(attempt.error)}"
+                yield told(words, attempt.ended_at, "failed")
         if trial.stop_reason is not None:
-            yield told(trial.ended_at, describe(trial.stop_reason, who))
+            yield told(describe(trial.stop_reason, who), trial.ended_at, "stopped")
         elif trial.state is JobState.CANCELLED:
-            yield told(trial.ended_at, f"{who}: trial {trial.id} was cancelled: {said_by(trial.error)}")
+            words = f"{who}: trial {trial.id} was cancelled: {said_by(trial.error)}"
+            yield told(words, trial.ended_at, "cancelled")
