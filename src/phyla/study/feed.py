@@ -27,7 +27,7 @@ class Decision:
         trial: the trial that it led to, or that ended.
         member: index of the member whose trial it is.
         words: the whole of it on one line, the member included.
-        kind: "decided", "failed", "stopped" or "cancelled".
+        kind: "started" from nothing, "decided" otherwise; of a trial "failed", "stopped" or "cancelled".
     """
 
     at: float
@@ -63,7 +63,8 @@ def _found(reader: "Reader", count: int) -> Iterator[Decision]:
 
         routine = trial.reason.get("decision") in ROUTINE
         if not routine or trial.replaces is not None or trial.reason.get("changes"):
-            yield told(describe(trial.reason, who), trial.created_at, "decided")
+            kind = "started" if trial.reason.get("decision") == "start" else "decided"
+            yield told(describe(trial.reason, who), trial.created_at, kind)
         for attempt in reader.attempts(trial.id) if trial.failures else ():
             if attempt.state in (AttemptState.FAILED, AttemptState.LOST) and attempt.error:
                 last = trial.state is JobState.FAILED and attempt.token == trial.token

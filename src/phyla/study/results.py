@@ -22,6 +22,7 @@ from phyla.records import (
 )
 from phyla.space import Params
 from phyla.strategies import describe
+from phyla.study.course import Course, course
 from phyla.study.findings import Finding, findings
 from phyla.study.places import Places, shown
 from phyla.study.progress import Failures, Progress, best_of, lease_s, look
@@ -257,6 +258,10 @@ class Results:
         """Return a function that tells, at each call, the attempts that failed since `since` and the last call."""
         told = Failures(since)
         return lambda: self._read(told.new)
+
+    def course(self, points: int) -> Course:
+        """Return how good the population was over time, at so many points at most."""
+        return self._read(lambda reader: course(reader, points))
 
     def lineage(self) -> "Lineage":
         """Return the tree of trials."""
