@@ -1,7 +1,7 @@
 """The newest decisions of a study in plain words."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
 from phyla.records import AttemptState, JobState, TrialRecord, said_by
@@ -69,8 +69,8 @@ def _found(reader: "Reader", count: int) -> Iterator[Decision]:
             if attempt.state in (AttemptState.FAILED, AttemptState.LOST) and attempt.error:
                 last = trial.state is JobState.FAILED and attempt.token == trial.token
                 then = "failed for good" if last else "failed and is tried again"
-                words = f"{who}: trial {trial.id} {then}: {said_by(attempt.error)}"
-                yield told(words, attempt.ended_at, "failed")
+                why = replace(attempt.cause, log=None).words() if attempt.cause else said_by(attempt.error)
+                yield told(f"{who}: trial {trial.id} {then}: {why}", attempt.ended_at, "failed")
         if trial.stop_reason is not None:
             yield told(describe(trial.stop_reason, who), trial.ended_at, "stopped")
         elif trial.state is JobState.CANCELLED:

@@ -334,6 +334,15 @@ class Results:
 
         return chosen(STUDY_FIGURES, name)(self.data())
 
+    def __repr__(self) -> str:
+        return f"<Results of study {self.name!r}>"
+
+    def _ipython_display_(self) -> None:
+        from phyla.report.notebook import display
+        from phyla.study.notebook import summary
+
+        display(summary(self), self.figure())
+
     def write_report(self, path: str | Path) -> Path:
         """Write one self-contained HTML file with the figures, replacing it if it exists; return its path."""
         from phyla.report import write_report
@@ -359,11 +368,11 @@ class Results:
         Raises:
             ImportError: pandas is not installed; `pip install "phyla[pandas]"`.
         """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise ImportError('dataframe() needs pandas: pip install "phyla[pandas]"') from error
-        made = pd.DataFrame([trial_row(trial) for trial in self.trials()])
+        from phyla.report.notebook import dataframe
+
+        made = dataframe(map(trial_row, self.trials()))
+        import pandas as pd
+
         for column in {"created_at", "started_at", "ended_at"} & {*made}:
             made[column] = pd.to_datetime(made[column], unit="s", utc=True)
         return made
