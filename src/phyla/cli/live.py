@@ -29,13 +29,10 @@ if TYPE_CHECKING:
 
 LIVE_EVERY_S = 0.25
 LINES_EVERY_S = 1.0
-LAG_EVERY_S = 2.0
 MEMBERS_SHOWN = 20
 OTHER_LINES = 16
 """Lines of the terminal that the rows of the table may not take, before it is known."""
 DECISIONS_SHOWN = 4
-NEWS = ("decided", "stopped", "cancelled")
-"""Kinds of decisions that are lines of their own where nothing is drawn."""
 QUIET_S = 30.0
 """Seconds after which a line says that nothing has completed, where nothing is drawn."""
 SPARKS = ("▁▂▃▄▅▆▇█", "_.-:=+*#")
@@ -115,7 +112,6 @@ class StudyDisplay(Display):
         self._since = settings.system_clock()
         self._told_until = self._since
         self._throttle = Throttle(LINES_EVERY_S if self.live is None else LIVE_EVERY_S)
-        self._lag_throttle, self._lags = Throttle(LAG_EVERY_S), list[str]()
         self._completed: int | None = None
         self._given_back = 0
         self._first: Progress | None = None
@@ -124,9 +120,8 @@ class StudyDisplay(Display):
         if starting:
             self.print(starting)
         self._ended = threading.Event()
-        self._beat = threading.Thread(target=self._beats, daemon=True)
         if self.live is None:
-            self._beat.start()
+            threading.Thread(target=self._beats, daemon=True).start()
 
     def draw(self) -> RenderableType:
         """Return how far the study was at the last look."""
@@ -148,16 +143,13 @@ class StudyDisplay(Display):
     def _beats(self) -> None:
         """Print a line from time to time where nothing else does, also while this process trains."""
         while not self._ended.wait(max(0.01, self._spoke + QUIET_S - time.monotonic())):
-            if time.monotonic() - self._spoke >= QUIET_S:
-                with suppress(PhylaError):
-                    self.print(self._still())
-
-    def _still(self) -> str:
-        """Return what goes on while nothing completes."""
-        if self.results is None:
-            return f"still starting, for {duration(time.monotonic() - self._started)}"
-        progress = self.results.progress(lambda members: ())
-        return f"{progress_line(progress)}  {at_work(progress)}"
+            line = f"still starting, for {duration(time.monotonic() - self._started)}"
+            with suppress(PhylaError):
+                if self.results is not None:
+                    progress = self.results.progress(lambda members: ())
+                    line = f"{progress_line(progress)}  {at_work(progress)}"
+                if time.monotonic() - self._spoke >= QUIET_S:
+                    self.print(line)
 
     def progressed(self, results: "Results") -> None:
         """Look at the study if it is time; the last look is at the end."""
@@ -194,8 +186,8 @@ class StudyDisplay(Display):
             self._completed = progress.completed
             self.print(progress_line(progress, left_s))
             # What failed was told above, and that members start is no news.
-            found = decisions(results, limit=DECISIONS_SHOWN)
-            for one in reversed([one for one in found if one.at > self._told_until and one.kind in NEWS]):
+            found = [one for one in decisions(results, limit=DECISIONS_SHOWN) if one.at > self._told_until]
+            for one in reversed([one for one in found if one.kind not in ("started", "failed")]):
                 self.print(f"  {one.words}")
                 self._told_until = one.at
 
@@ -206,19 +198,12 @@ class StudyDisplay(Display):
 
         assert self.live is not None
         board = self.live.console
-        with self._lag_throttle.turn() as due:
-            if due and results.has_suites:
-                self._lags = [f"evaluation of {lag_words(lag)}" for lag in results.evaluations().lag()]
-        lines = [*sparks(results, board), at_work(progress), *self._lags]
+        lags = results.evaluations().lag() if results.has_suites else []
+        lines = [*sparks(results, board), at_work(progress), *(f"evaluation of {lag_words(lag)}" for lag in lags)]
         small = board.height < 30 or board.width < NARROW
         found = decisions(results, limit=DECISIONS_SHOWN // 2 if small else DECISIONS_SHOWN)
-        lines_below = [f"{time.strftime('%H:%M:%S', time.localtime(one.at))}  {one.words}" for one in found]
-        lines_below += [waiting] if waiting else []
-        parts: list[RenderableType] = [
-            *(Text(line) for line in lines),
-            Text(),
-            Group(*(Text(line) for line in lines_below)),
-        ]
+        lines += ["", *(one.line for one in found), *([waiting] if waiting else [])]
+        parts = [Text(line) for line in lines]
         alone = drawn(progress, (), left_s, parts, board.width)
         # The table has a heading of two lines; the cursor stands on the last one.
         self._others = len(board.render_lines(alone)) + 3
@@ -229,25 +214,19 @@ class StudyDisplay(Display):
 def sparks(results: "Results", board: Console) -> list[str]:
     """Return lines that show how good the population was over time, high bars for high values."""
     found = results.course(max(8, min(40, board.width - 36)))
-    if len(found.best) < 2:
+    if len(found) < 2:
         return []
-    try:
-        SPARKS[0].encode(board.encoding)
-        bars = SPARKS[0]
-    except UnicodeError:
-        bars = SPARKS[1]
-    named = {"best": found.best, "median": found.median, "worst quarter": found.low}
+    bars = SPARKS[board.options.ascii_only]
     return [
         f"{name:13} {spark(values, bars)} {score(values[0])} to {score(values[-1])}"
-        for name, values in named.items()
+        for name, values in zip(("best", "median", "worst quarter"), zip(*found, strict=True), strict=True)
     ]
 
 
 def spark(values: Sequence[float], bars: str) -> str:
     """Return values as one bar each."""
     low, high = min(values), max(values)
-    span = (high - low) or 1.0
-    return "".join(bars[round((value - low) / span * (len(bars) - 1))] for value in values)
+    return "".join(bars[round((value - low) / ((high - low) or 1.0) * (len(bars) - 1))] for value in values)
 
 
 def at_work(progress: "Progress") -> str:
@@ -299,7 +278,7 @@ def drawn(
     return Group(*parts)
 
 
-def members_table(progress: "Progress", members: Sequence[Member], width: int | None = None) -> Table:
+def members_table(progress: "Progress", members: Sequence[Member], width: int = WIDE) -> Table:
     """Return a table of members: where they are, how good, with what, and why; less where there is no room."""
     from phyla.strategies import describe
 
@@ -309,7 +288,7 @@ def members_table(progress: "Progress", members: Sequence[Member], width: int | 
         # Those that are on the Pareto front now.
         best = {member.index for member in progress.members if member.head and member.head.trial in front}
     headings = [">member", ">steps", ">gen", ">fitness", "", "~hyperparameters", "~last decision", "state"]
-    left_out = [] if width is None or width >= WIDE else [6] if width >= NARROW else [6, 5, 2]
+    columns = [0, 1, 3, 4, 7] if width < NARROW else [0, 1, 2, 3, 4, 5, 7] if width < WIDE else range(8)
     rows = []
     for member in members:
         trial = progress.trials.get(member.index)
@@ -317,8 +296,8 @@ def members_table(progress: "Progress", members: Sequence[Member], width: int | 
         steps = f"{member.progress}/{progress.member_steps or '?'}"
         place = (member.index, steps, member.generation, fitness(member.head), "*" if member.index in best else "")
         row = (*place, trial and params(trial.params), decision, progress.doing(member))
-        rows.append([cell for column, cell in enumerate(row) if column not in left_out])
-    headings = [heading for column, heading in enumerate(headings) if column not in left_out]
+        rows.append([row[column] for column in columns])
+    headings = [headings[column] for column in columns]
     return table(headings, rows, ["bold" if member.index in best else "" for member in members])
 
 

@@ -158,25 +158,16 @@ def interruptible(told: Callable[[], str]) -> Iterator[None]:
         raise Exit(EXIT_PREEMPTED if preempted else EXIT_INTERRUPTED) from None
 
 
-def typed() -> list[str]:
-    """Return where studies live as this command line says it: options and their values."""
-    words, found = iter(sys.argv[1:]), list[str]()
-    for word in words:
-        if word == "--":
-            break
-        if word in PLACES:
-            found += [word, masked(next(words, ""))]
-        elif word.partition("=")[0] in PLACES:
-            found.append(masked(word))
-    return found
-
-
 def with_places(text: str, commands: Iterable[str]) -> str:
     """Return a message whose command lines say where studies live as this one does, so that they can be pasted."""
-    given = typed()
+    given, words = list[str](), iter(sys.argv[1:])
+    for word in words:
+        if word.partition("=")[0] in PLACES:
+            given += [word] if "=" in word else [word, next(words, "")]
     if not given or any(place in text for place in PLACES):
         return text
-    return re.sub(rf"\bphyla (?=(?:{'|'.join(commands)})\b)", lambda _: f"phyla {pasted(given)} ", text)
+    where = pasted(map(masked, given))
+    return re.sub(rf"\bphyla (?=(?:{'|'.join(commands)})\b)", lambda _: f"phyla {where} ", text)
 
 
 def again() -> str:

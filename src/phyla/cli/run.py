@@ -311,8 +311,6 @@ def _run(study: "Study", workers: int, hint: str = "", **more: Any) -> bool:
         counted(study.rules.strategy.population_size, "member"),
         counted(workers, "worker") if workers else "no worker",
     ]
-    if more.get("evaluators"):
-        told.append(counted(more["evaluators"], "evaluator"))
     watch = study.places.command("status", study.name, "--watch")
     starting = f"starting {study.name}: {', '.join(told)}; watch it elsewhere with: {watch}"
     display = StudyDisplay(study.name, hint, starting)

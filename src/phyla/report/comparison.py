@@ -249,10 +249,11 @@ class StudyComparison:
 
     def _ipython_display_(self) -> None:
         from phyla.report.notebook import display, summary
-        from phyla.report.style import Table
 
         found = [rows for rows in (self.table_of_groups(), self.table_of_tests()) if rows]
-        shown = [Table("", [*rows[0]], [[*row.values()] for row in rows]) for rows in found]
+        shown = [
+            [[name.removeprefix(">") for name in rows[0]], *([*row.values()] for row in rows)] for rows in found
+        ]
         display(summary("; ".join([repr(self), *self.notes]), *shown), self.figure())
 
     def write_report(self, path: str | os.PathLike[str]) -> Path:

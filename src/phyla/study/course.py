@@ -1,9 +1,8 @@
 """How good a population was over time, in few numbers: what a line of a terminal shows."""
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING
 
 from phyla.records import JobState
 
@@ -14,52 +13,27 @@ SAMPLE = 30
 """Trials that are read for one point, at most."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Course:
-    """Fitness from the first trial to the newest; all have a value for each point.
+def course(reader: "Reader", points: int) -> list[tuple[float, float, float]]:
+    """Return how good the population was, from the first trial to the newest, at so many points at most.
 
-    Attributes:
-        best: the best so far.
-        median: of the trials at that point.
-        low: of which a quarter of these trials is no better.
+    A point is the best fitness so far, and of trials then the median, and that of which a quarter is no better.
+    It is of a sample of trials, so that a long history takes no longer.
     """
-
-    best: list[float]
-    median: list[float]
-    low: list[float]
-
-
-def course(reader: "Reader", points: int) -> Course:
-    """Return how good the population was at so many points at most, each of a sample of trials in a row.
-
-    It reads no more of a long history than of a short one. A point has at least one trial of each member.
-    """
-    found = Course([], [], [])
-    first, last = reader.trials(limit=1), reader.newest_trials(1)
-    if not first or not last:
-        return found
-    size = max(1, reader.study().population_size)
-    start, count = first[0].id - 1, last[0].id - first[0].id + 1
-    points = max(1, min(points, count // size))
-    ends = [start + count * point // points for point in range(points + 1)]
-    (best,) = reader.best_trials(1) or (None,)
-    top = (-math.inf, math.nan)
+    ends, found, top = [0], list[tuple[float, float, float]](), (-math.inf, math.nan)
+    for newest in reader.newest_trials(1):
+        start = reader.trials(limit=1)[0].id - 1
+        points = max(1, min(points, (newest.id - start) // max(1, reader.study().population_size)))
+        ends = [start + (newest.id - start) * point // points for point in range(points + 1)]
     for after, end in pairwise(ends):
-        trials = (one for one in reader.trials(after=after, limit=SAMPLE) if one.id <= end)
+        trials = [one for one in reader.trials(after=after, limit=SAMPLE) if one.id <= end]
+        completed = [one for one in trials if one.state is JobState.COMPLETED and one.fitness is not None]
         scores = sorted(
-            (one.order, one.fitness)
-            for one in trials
-            if one.state is JobState.COMPLETED
-            and one.fitness is not None
-            and one.order is not None
-            and math.isfinite(one.order)
+            (one.order or 0.0, one.fitness or 0.0) for one in completed if math.isfinite(one.order or 0.0)
         )
         if scores:
             top = max(top, scores[-1])
-            found.best.append(top[1])
-            found.median.append(scores[len(scores) // 2][1])
-            found.low.append(scores[len(scores) // 4][1])
-    if found.best and best is not None and best.fitness is not None:
-        found.best[-1] = best.fitness
+            found.append((top[1], scores[len(scores) // 2][1], scores[len(scores) // 4][1]))
+    best = next(iter(reader.best_trials(1)), None)
+    if found and best is not None and best.fitness is not None:
+        found[-1] = (best.fitness, *found[-1][1:])
     return found

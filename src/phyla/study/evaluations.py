@@ -15,7 +15,6 @@ from phyla.evaluation.points import cell_points, group_points
 from phyla.evaluation.suite import outlines
 from phyla.records import Checkpoint, EvalEvent, Group, GroupState, StudyKind, StudyRecord, TrialRecord
 from phyla.study.places import Places
-from phyla.words import lag_words
 
 if TYPE_CHECKING:
     from phyla.report import EvaluationData
@@ -278,13 +277,6 @@ class Evaluations:
         from phyla.report.figures import chosen
 
         return chosen(EVALUATION_FIGURES, name)(self.data(last=ROWS))
-
-    def _ipython_display_(self) -> None:
-        from phyla.report.notebook import display, summary
-        from phyla.report.style import Table
-
-        rows = [[lag_words(lag)] for lag in self.lag()]
-        display(summary(f"{self.name}: {self.state}", Table("", [""], rows)), self.figure())
 
     def write_tensorboard(self, directory: str | Path) -> int:
         """Write event files for TensorBoard, replacing those of an earlier call; return how many points they have.

@@ -1,5 +1,6 @@
 """The newest decisions of a study in plain words."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
@@ -36,6 +37,11 @@ class Decision:
     words: str
     kind: str = "decided"
 
+    @property
+    def line(self) -> str:
+        """The time of day, and the words."""
+        return f"{time.strftime('%H:%M:%S', time.localtime(self.at))}  {self.words}"
+
 
 def decisions(results: "Results", *, limit: int) -> list[Decision]:
     """Return what was decided last, and what failed, was stopped or cancelled, newest first.
@@ -52,18 +58,17 @@ def decisions(results: "Results", *, limit: int) -> list[Decision]:
 
 
 def _found(reader: "Reader", count: int) -> Iterator[Decision]:
-    newest = reader.newest_trials(count)
-    known = {trial.id for trial in newest}
-    for trial in [*newest, *(trial for trial in reader.unfinished() if trial.id not in known)]:
+    trials = {trial.id: trial for trial in [*reader.newest_trials(count), *reader.unfinished()]}
+    for trial in trials.values():
         who = f"member {trial.member}"
 
         def told(words: str, at: float | None, kind: str, trial: TrialRecord = trial) -> Decision:
             at = trial.created_at if at is None else at
             return Decision(at=at, trial=trial.id, member=trial.member, words=words, kind=kind)
 
-        routine = trial.reason.get("decision") in ROUTINE
-        if not routine or trial.replaces is not None or trial.reason.get("changes"):
-            kind = "started" if trial.reason.get("decision") == "start" else "decided"
+        decision = trial.reason.get("decision")
+        if decision not in ROUTINE or trial.replaces is not None or trial.reason.get("changes"):
+            kind = "started" if decision == "start" else "decided"
             yield told(describe(trial.reason, who), trial.created_at, kind)
         for attempt in reader.attempts(trial.id) if trial.failures else ():
             if attempt.state in (AttemptState.FAILED, AttemptState.LOST) and attempt.error:
@@ -74,5 +79,6 @@ def _found(reader: "Reader", count: int) -> Iterator[Decision]:
         if trial.stop_reason is not None:
             yield told(describe(trial.stop_reason, who), trial.ended_at, "stopped")
         elif trial.state is JobState.CANCELLED:
-            words = f"{who}: trial {trial.id} was cancelled: {said_by(trial.error)}"
-            yield told(words, trial.ended_at, "cancelled")
+            yield told(
+                f"{who}: trial {trial.id} was cancelled: {said_by(trial.error)}", trial.ended_at, "cancelled"
+            )

@@ -1,13 +1,11 @@
 """How a study looks in a notebook, once and while it runs."""
 
 import sys
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, final
 
 from phyla.errors import StoreError
 from phyla.report import notebook
-from phyla.report.style import Table
 from phyla.study.feed import decisions
 from phyla.study.progress import Throttle
 from phyla.words import counted, fitness, lag_words, params
@@ -20,17 +18,14 @@ EVERY_S = 1.0
 DECISIONS_SHOWN = 5
 
 
-def summary(results: "Results") -> dict[str, Any]:
+def summary(results: "Results") -> dict[str, str]:
     """Return how a study stands as a bundle of MIME types."""
     progress = results.progress(lambda members: ())
     record, best = progress.study, progress.best
     others = "".join(f", {count} {state}" for state, count in progress.counts.items() if state != "completed")
     rows = [
         ["trials", f"{progress.completed}/{progress.planned_trials or '?'} completed{others}"],
-        [
-            "steps",
-            f"{progress.spent_steps:,}/{progress.total_steps or '?'} by {counted(progress.active, 'member')}",
-        ],
+        ["steps", f"{progress.spent_steps}/{progress.total_steps or '?'} by {counted(progress.active, 'member')}"],
     ]
     rows += [["message", record.message]] if record.message else []
     if best is not None:
@@ -40,21 +35,14 @@ def summary(results: "Results") -> dict[str, Any]:
     if results.has_suites:
         rows += [["evaluation", lag_words(lag)] for lag in results.evaluations().lag()]
     for one in decisions(results, limit=DECISIONS_SHOWN):
-        rows.append([time.strftime("%H:%M:%S", time.localtime(one.at)), one.words])
-    return notebook.summary(f"{record.name}: {record.state}", Table("", ["", ""], rows))
+        rows.append(["", one.line])
+    return notebook.summary(f"{record.name}: {record.state}", rows)
 
 
-def outline(study: "Study") -> dict[str, Any]:
+def outline(study: "Study") -> dict[str, str]:
     """Return the settings of a study that has not run yet as a bundle of MIME types."""
-    rules = study.rules
-    told = {
-        "objective": rules.objective,
-        "strategy": rules.strategy,
-        "space": rules.space,
-        "home": study.places.home,
-    }
-    rows = [[name, str(value)] for name, value in told.items()]
-    return notebook.summary(f"{study.name}: has not run yet", Table("", ["", ""], rows))
+    told = {"objective": study.rules.objective, "strategy": study.rules.strategy, "space": study.rules.space}
+    return notebook.summary(f"{study.name}: has not run yet", [(name, str(each)) for name, each in told.items()])
 
 
 def in_notebook() -> bool:

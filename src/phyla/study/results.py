@@ -22,7 +22,7 @@ from phyla.records import (
 )
 from phyla.space import Params
 from phyla.strategies import describe
-from phyla.study.course import Course, course
+from phyla.study.course import course
 from phyla.study.findings import Finding, findings
 from phyla.study.places import Places, shown
 from phyla.study.progress import Failures, Progress, best_of, lease_s, look
@@ -259,8 +259,8 @@ class Results:
         told = Failures(since)
         return lambda: self._read(told.new)
 
-    def course(self, points: int) -> Course:
-        """Return how good the population was over time, at so many points at most."""
+    def course(self, points: int) -> list[tuple[float, float, float]]:
+        """Return the best fitness so far, the median and the worse quartile, at so many points in time at most."""
         return self._read(lambda reader: course(reader, points))
 
     def lineage(self) -> "Lineage":
