@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from evaluated_run import HELDOUT, EvaluatedRun, eventful
-from phyla.evaluation import CellStatus
+from phyla.evaluation import CellStatus, GroupValues
 from phyla.report import (
     EVALUATION_FIGURES,
     EvaluationData,
@@ -151,7 +151,8 @@ def test_the_answer_names_the_best_and_counts_regressions(data: EvaluationData) 
 
 def test_many_members_are_drawn_as_their_spread(data: EvaluationData) -> None:
     every = data.values_of("sparse")
-    values, members = [], {}
+    values: list[GroupValues] = []
+    members = {}
     for member in range(1_000):
         for one in every:
             key = 1 + len(values)
