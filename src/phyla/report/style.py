@@ -81,7 +81,6 @@ TEMPLATE = {
     },
     "data": {
         "scatter": [{"hoverinfo": "text"}],
-        "bar": [{"textposition": "none", "hovertemplate": "%{text}<extra></extra>"}],
         "heatmap": [{"hoverinfo": "text", "hoverongaps": False}],
     },
 }
@@ -134,12 +133,6 @@ def empty(title: str, why: str) -> Figure:
     drawn.update_yaxes(visible=False)
     drawn.add_annotation(NOTE, text=plain(why), x=0.5, y=0.5, font={"size": 14})
     return drawn
-
-
-def values_axis(drawn: Figure, name: str, values: Collection[float], *, maximize: bool) -> None:
-    """Let the vertical axis be of a metric: logarithmic if it falls by orders of magnitude."""
-    # A log axis would squeeze values that are to rise where they get good.
-    drawn.update_yaxes(title_text=plain(name), type="log" if is_wide(values) and not maximize else None)
 
 
 def categories(names: Sequence[str]) -> dict[str, Any]:

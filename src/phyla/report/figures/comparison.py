@@ -1,7 +1,5 @@
 """Figures of compared studies: how good they were after how much work, and at the end."""
 
-from itertools import pairwise
-
 import numpy as np
 
 from phyla.report import style
@@ -53,47 +51,10 @@ def curves_figure(comparison: StudyComparison) -> style.Figure:
     figure.add_hline(y=comparison.target, line={"color": style.MUTED, "width": 1.2, "dash": "dot"})
     figure.update_layout(showlegend=True)
     figure.update_xaxes(title_text=unit, rangemode="tozero", tickformat="~s" if comparison.by == "steps" else None)
-    better = f"{comparison.metric}, {'higher' if comparison.maximize else 'lower'} is better"
-    style.values_axis(figure, better, values, maximize=comparison.maximize)
-    return figure
-
-
-def finals_figure(comparison: StudyComparison) -> style.Figure:
-    """Return the final value of every replicate, one column per group; grey lines join those of one seed."""
-    groups = comparison.groups
-    subtitle = "A point is a replicate, a bar the median of a group; grey lines join replicates of one seed"
-    figure = style.figure("How much do replicates differ?", subtitle, height=440)
-    if len(groups) > 1:
-        pairs = [
-            [(place, ours.by_seed[seed]), (place + 1, theirs.by_seed[seed])]
-            for place, (ours, theirs) in enumerate(pairwise(groups))
-            for seed in ours.by_seed.keys() & theirs.by_seed.keys()
-        ]
-        figure.add_traces(style.line(style.pieces(pairs), "same seed", style.MUTED, 1))
-    metric, edge = plain(comparison.metric), {"color": "#fff", "width": 1}
-    for place, group in enumerate(groups):
-        colour, median = style.series_colour(place), group.final.median
-        bar = [(place - 0.18, median), (place + 0.18, median)]
-        figure.add_traces(style.line(bar, "median", colour, 3))
-        rows = [
-            (
-                place,
-                value,
-                f"<b>{plain(one.name, 60)}</b><br>{metric} {score(value)}<br>seed {one.data.study.seed}",
-            )
-            for one, value in zip(group.studies, group.final.values, strict=True)
-        ]
-        figure.add_traces(style.marks(rows, plain(group.name), colour, 9, marker_line=edge, opacity=0.9))
-    figure.update_layout(showlegend=False)
-    figure.update_xaxes(
-        tickmode="array",
-        tickvals=list(range(len(groups))),
-        ticktext=[plain(group.name, 24 if len(groups) < 7 else 12) for group in groups],
-        range=[-0.6, len(groups) - 0.4],
-        showgrid=False,
-    )
-    every = [value for group in groups for value in group.final.values]
-    style.values_axis(figure, comparison.metric, every, maximize=comparison.maximize)
+    # A log axis would squeeze values that are to rise where they get good.
+    log = style.is_wide(values) and not comparison.maximize
+    better = f"{plain(comparison.metric, 60)}, {'higher' if comparison.maximize else 'lower'} is better"
+    figure.update_yaxes(title_text=better, type="log" if log else None)
     return figure
 
 
