@@ -358,7 +358,7 @@ def test_replicates_of_one_study_have_a_page(finals: list[float | None], tmp_pat
     assert comparison.tests == []
     text = Page(comparison.write_report(tmp_path / "page.html").read_text(encoding="utf-8")).text
     assert "The tests" not in text
-    assert "Is the difference real? That takes two studies with two replicates each" in text
+    assert "Is the difference real? It takes two replicates of each study to tell" in text
     assert "Which is better?" in text
 
 

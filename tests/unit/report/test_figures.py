@@ -199,8 +199,8 @@ def test_points_can_be_coloured_by_every_hyperparameter(study: StudyData) -> Non
         f"<b>trial {trial.id}</b>": math.log10(float(str(trial.params["opt/lr"]))) for trial in study.completed
     }
     expected = [by_id[text.split(",")[0]] for text in figure.data[-1].text]
-    assert look["marker"][0]["color"] == pytest.approx(expected, rel=1e-3)
-    assert look["marker"][0]["colorbar"]["title"]["text"] == "log10 opt/lr"
+    assert look["marker.color"][0] == pytest.approx(expected, rel=1e-3)
+    assert look["marker.colorbar"][0]["title"]["text"] == "log10 opt/lr"
 
 
 def test_the_answer_counts_founders_and_takeovers(study: StudyData) -> None:
@@ -386,7 +386,7 @@ def test_the_timeline_adds_up_to_what_the_records_say() -> None:
 def test_every_worker_has_a_row_with_what_it_did_when() -> None:
     figure = timeline_figure(worked())
     rows = trace(figure, "what each worker did")
-    assert [label.strip() for label in figure.layout.yaxis2.ticktext] == ["host:0", "host:1", "eval:0"]
+    assert [label.strip() for label in figure.layout.yaxis2.ticktext] == ["host:0:1:1", "host:1:1:1", "eval:0:1"]
     first, second, third = rows.text
     assert [first[at] for at in (0, 70, 199)] == [Phase.WAITING, Phase.LOADING, Phase.TRAINING]
     assert [second[at] for at in (0, 99, 199)] == [LOST, LOST, ""]

@@ -44,10 +44,8 @@ def curves_figure(comparison: StudyComparison) -> style.Figure:
         dash = ("solid", "dash", "dot")[place // len(style.PALETTE) % 3]
         label = f"{name} ({counted(len(group.curves), 'replicate')})"
         mode = "lines" if len(xs) > 1 else "markers"
-        drawn = style.line(
-            rows, label, colour, 2.2, mode=mode, line_shape="hv", line_dash=dash, legendgroup=group.name
-        )
-        figure.add_traces(drawn)
+        look = {"mode": mode, "line_shape": "hv", "line_dash": dash, "legendgroup": group.name}
+        figure.add_traces(style.line(rows, label, colour, 2.2, **look))
     figure.add_hline(y=comparison.target, line={"color": style.MUTED, "width": 1.2, "dash": "dot"})
     figure.update_layout(showlegend=True)
     figure.update_xaxes(title_text=unit, rangemode="tozero", tickformat="~s" if comparison.by == "steps" else None)
@@ -65,11 +63,9 @@ def differences_figure(comparison: StudyComparison) -> style.Figure:
     known = [(test, test.interval) for test in tests if test.interval is not None]
     if not known:
         return style.empty(
-            title, "That takes two studies with two replicates each: `phyla run FILE --replicates 5`."
+            title, "It takes two replicates of each study to tell: `phyla run FILE --replicates 5`."
         )
-    notes = [
-        "In brackets: replicates of each with which such a difference would be significant in 80 of 100 cases."
-    ]
+    notes = ["In brackets: replicates of each with which it would be significant in 80 of 100 cases."]
     notes += [f"The first {PAIRS} of {len(known)} pairs are drawn."] if len(known) > PAIRS else []
     known = known[:PAIRS]
     clear = [test for test in tests if test.is_significant]
@@ -77,12 +73,8 @@ def differences_figure(comparison: StudyComparison) -> style.Figure:
     if len(tests) == 1:
         (test,) = tests
         sure = "Yes" if clear else "Not known yet" if test.needed else "No difference"
-        more = (
-            f"; about {test.needed:,} seeds of each would tell"
-            if test.needed and test.needed <= MOST_NEEDED
-            else ""
-        )
-        answer = f"{sure}: p {p_words(test.p)}{more}"
+        answer = f"{sure}: p {p_words(test.p)}"
+        answer += f"; {test.needed:,} seeds of each may tell" if test.needed and test.needed <= MOST_NEEDED else ""
     figure = style.figure(title, answer, height=190 + 44 * len(known), notes=notes)
     for significant, name, colour in ((True, "significant", style.WINNER), (False, "not significant", style.INK)):
         these = [(row, *one) for row, one in enumerate(known) if one[0].is_significant is significant]
@@ -93,9 +85,7 @@ def differences_figure(comparison: StudyComparison) -> style.Figure:
     figure.add_vline(x=0, line={"color": style.INK, "width": 1})
     figure.update_layout(showlegend=True)
     better = "right" if comparison.maximize else "left"
-    figure.update_xaxes(
-        title_text=f"difference of {plain(comparison.metric, 40)}; to the {better}, the first is better"
-    )
+    figure.update_xaxes(title_text=f"difference of {plain(comparison.metric, 40)}; {better}: the first is better")
     needed = [f" ({counted(test.needed, 'seed')})" if test.needed else "" for test, _ in known]
     names = [f"{test.first} less {test.second}{more}" for (test, _), more in zip(known, needed, strict=True)]
     figure.update_yaxes(style.categories(names))

@@ -28,17 +28,12 @@ USUAL = 10
 class Effect(NamedTuple):
     """What followed the changes of one hyperparameter.
 
-    `changes` are factors, differences or, of choices, places of what was chosen; `gains` are above what was usual.
+    `changes` are logarithms of factors, differences, or places of what was chosen; `gains` are above the usual.
     """
 
     param: Hyperparameter
     changes: Any
     gains: Any
-
-    @property
-    def neutral(self) -> float:
-        """The change that changes nothing."""
-        return 1.0 if self.param.log else 0.0
 
 
 def gains_figure(data: StudyData) -> style.Figure:
@@ -63,7 +58,8 @@ def gains_figure(data: StudyData) -> style.Figure:
     figure, wheres = style.panels(title, _answer(every), [one.param.name for one in shown], notes)
     for one, where in zip(shown, wheres, strict=True):
         panel, name = {"rows": where["row"], "cols": where["col"]}, plain(one.param.name, 40)
-        dots = style.kept([*zip(one.changes.tolist(), one.gains.tolist(), strict=True)], POINTS)
+        across = 10**one.changes if one.param.log else one.changes
+        dots = style.kept([*zip(across.tolist(), one.gains.tolist(), strict=True)], POINTS)
         figure.add_traces(style.marks(dots, "", style.MUTED, 4), **panel)
         figure.add_hline(y=0, line={"color": style.INK, "width": 1}, **where)
         groups = [*_groups(one)]
@@ -94,21 +90,18 @@ def effects(data: StudyData) -> list[Effect]:
         dtype=bool,
     )
     chosen = np.flatnonzero(changed & np.isfinite(gains))
-    for its in np.array_split(chosen[np.argsort(columns.progress[chosen], kind="stable")], _parts(len(chosen))):
+    parts = min(20, max(1, len(chosen) // USUAL))
+    for its in np.array_split(chosen[np.argsort(columns.progress[chosen], kind="stable")], parts):
         gains[its] -= np.median(gains[its]) if len(its) else 0.0
     after, before = ([trials[at] for at in places] for places in (chosen, columns.parent[chosen]))
     found = []
     for param in data.hyperparameters:
         old, new = param.values(before), param.values(after)
         moved = (old != new) & np.isfinite(old) & np.isfinite(new)
-        changes = new if param.is_choice else new / old if param.log else new - old
+        changes = new if param.is_choice else np.log10(new / old) if param.log else new - old
         if moved.any():
             found.append(Effect(param, changes[moved], gains[chosen][moved]))
     return sorted(found, key=lambda one: -len(one.changes))
-
-
-def _parts(count: int) -> int:
-    return min(20, max(1, count // USUAL))
 
 
 def _groups(one: Effect) -> Iterator[tuple[float, float, str, float, float]]:
@@ -120,9 +113,10 @@ def _groups(one: Effect) -> Iterator[tuple[float, float, str, float, float]]:
     if len(places) > BINS:
         # Groups of about one size, raised and lowered apart.
         edges = np.quantile(one.changes, np.linspace(0, 1, BINS)[1:-1])
-        which = np.searchsorted(np.unique([*edges, one.neutral]), one.changes)
+        which = np.searchsorted(np.unique([*edges, 0.0]), one.changes)
     for group in np.unique(which):
         gains, changes = np.sort(one.gains[which == group]), one.changes[which == group]
+        changes = 10**changes if one.param.log else changes
         if (count := len(gains)) >= FEWEST:
             middle, end = float(np.median(gains)), math.floor(count / 2 - 0.98 * math.sqrt(count))
             low, high = float(gains[end]), float(gains[count - 1 - end])
@@ -148,10 +142,9 @@ def _axis(one: Effect) -> dict[str, Any]:
         ends = -0.5, len(names) - 0.5
         return {"title_text": "changed to", "tickvals": [*range(len(names))], "ticktext": names, "range": ends}
     low, high = np.quantile(one.changes, [0.03, 0.97]).tolist()
-    ends = min(low, one.neutral), max(high, one.neutral)
+    ends = min(low, 0.0), max(high, 0.0)
     if one.param.log:
-        low, high = math.log10(ends[0]), math.log10(ends[1])
-        return {"title_text": "factor", "type": "log", "range": _padded(low, high), "nticks": 5}
+        return {"title_text": "factor", "type": "log", "range": _padded(*ends), "nticks": 5}
     what, step = ("places up", 1) if one.param.ordered and ends[1] - ends[0] < 8 else ("change", None)
     return {"title_text": what, "range": _padded(*ends), "nticks": 6, "dtick": step}
 
@@ -169,7 +162,7 @@ def _answer(every: list[Effect]) -> str:
     found = []
     for one in (one for one in every if not one.param.is_choice):
         ranks = np.argsort(np.argsort(one.gains)).astype(float)
-        up, down = ranks[one.changes > one.neutral], ranks[one.changes < one.neutral]
+        up, down = ranks[one.changes > 0], ranks[one.changes < 0]
         if min(len(up), len(down)) >= FEWEST:
             first, second = ((one.mean(), one.std(ddof=1) / math.sqrt(len(one)), len(one)) for one in (up, down))
             direction = "raising" if up.mean() > down.mean() else "lowering"

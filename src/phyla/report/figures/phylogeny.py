@@ -75,10 +75,11 @@ def phylogeny_figure(data: StudyData) -> style.Figure:
     first = {**marker, **next(iter(looks.values()))}
     figure.add_traces(style.trace(nodes, "trials", "markers", marker=first, showlegend=False))
     last = len(figure.data) - 1
-    buttons = [
-        {"label": plain(name, 30), "method": "restyle", "args": [{"marker": [{**marker, **look}]}, [last]]}
-        for name, look in looks.items()
-    ]
+    buttons = []
+    for name, look in looks.items():
+        # Plotly finds the active item of one property by its value, and mistakes it where that is an object.
+        changes = {f"marker.{key}": [value] for key, value in look.items()}
+        buttons.append({"label": plain(name, 30), "method": "restyle", "args": [changes, [last]]})
     figure.update_layout(showlegend=True, updatemenus=[style.menu(buttons)] if len(buttons) > 1 else [])
     figure.update_xaxes(title_text="steps that trained the weights", tickformat="~s")
     axis = {"title_text": "lineages", "showticklabels": False, "showgrid": False}
@@ -148,12 +149,18 @@ def _looks(data: StudyData, trials: list[TrialRecord]) -> dict[str, dict[str, An
     for param in data.hyperparameters[:COLOURS]:
         values, names = param.values(trials), [plain(number(value), 20) for value in param.categories or ()]
         ticks = {"tickvals": [*range(len(names))], "ticktext": names} if names else {}
+        limits = (0, max(1, len(names) - 1)) if names else None
         values, title = (np.log10(values), f"log10 {param.name}") if param.log else (values, param.name)
-        found.setdefault(param.name, _look(values, title, colorbar=style.colorbar(title, **ticks)))
+        found.setdefault(param.name, _look(values, title, limits, colorbar=style.colorbar(title, **ticks)))
     return found
 
 
 def _look(values: Any, title: str, limits: tuple[float, float] | None = None, **look: Any) -> dict[str, Any]:
-    low, high = limits or (np.nanmin(values, initial=math.inf), np.nanmax(values, initial=-math.inf))
-    colours = {"color": [float(f"{value:.4g}") for value in values], "colorscale": style.SCALE}
+    known = values[np.isfinite(values)]
+    low, high = limits or (np.quantile(known, [0.02, 0.98]) if len(known) else (0, 1))
+    colours = {
+        "color": [float(f"{value:.4g}") for value in values],
+        "colorscale": style.SCALE,
+        "reversescale": False,
+    }
     return {**colours, "cmin": float(low), "cmax": float(high), "colorbar": style.colorbar(title), **look}

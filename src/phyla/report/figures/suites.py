@@ -29,8 +29,6 @@ CELLS = 3_000
 """Cells of a matrix; beyond, it shows fewer checkpoints."""
 WORDY = 1_000
 """Cells up to which all is said of a cell under the pointer."""
-LAGS = 500
-"""Moments at which the lag of a suite is drawn; beyond, the outline."""
 BAND = 1.96
 """Standard errors on each side of a line: 95 % if the error is normal."""
 MARKS = {
@@ -234,9 +232,7 @@ def matrix_figure(data: EvaluationData) -> style.Figure:
         colorbar=style.colorbar(tickvals=[0, 1], ticktext=["worst", "best"]),
     )
     partial = [cell for cell in cells if cell.partial and cell.estimate is not None]
-    marks = [
-        (status.value, *look, [cell for cell in cells if cell.status is status]) for status, look in MARKS.items()
-    ]
+    marks = [(one.value, *look, [cell for cell in cells if cell.status is one]) for one, look in MARKS.items()]
     marks.append(("partial: not all eval tasks of the group", "line-ne-open", "#ffffff", partial))
     size = max(3.0, min(9.0, 700 / len(column)))
     for name, symbol, colour, found in marks:
@@ -302,7 +298,7 @@ def lag_figure(data: EvaluationData) -> style.Figure:
         changes = sorted([*begun, *((one.ended_at, -1) for one in own if one.ended_at is not None), (data.now, 0)])
         # Of several changes at one moment the last count stays.
         waiting = dict(zip((at for at, _ in changes), accumulate(by for _, by in changes), strict=True))
-        rows = [((at - start) / size, count) for at, count in style.outline([*waiting.items()], LAGS)]
+        rows = [((at - start) / size, count) for at, count in style.outline([*waiting.items()], POINTS)]
         look: dict[str, Any] = {"line_shape": "hv", "hoverinfo": None}
         figure.add_traces(style.line(rows, plain(suite, 40), style.series_colour(order), 1.6, **look))
     figure.update_layout(showlegend=True)
