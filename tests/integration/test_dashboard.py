@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,6 +16,8 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 
 import dashboard_study
 from dashboard_study import MARKUP
+from evaluation_simulation import WatchedRun, evaluated, failed, suite_of
+from phyla import plugins
 from phyla.dashboard import dashboard_of
 from phyla.records import JobState, Role
 from phyla.service.tokens import create
@@ -284,3 +287,29 @@ def test_roles_and_origins_decide_what_a_browser_may_do(places: Places) -> None:
             again = http.post(stop, headers=same)
             assert again.status_code == 409
             assert "nothing to stop" in again.text
+
+
+def test_watched_runs_have_pages_too(places: Places) -> None:
+    run = WatchedRun([suite_of("good", "bad")])
+    run.observe(100)
+    while (work := run.claim()) is not None:
+        if work.job.task == "bad":
+            run.controller.fail(failed(work, f"Traceback\nValueError: {MARKUP}", retryable=False))
+        else:
+            run.hand_in(evaluated(work))
+    (study,) = run.store.studies()
+    suites = [plugins.encode(suite, plugins.reference) for suite in run.suites]
+    run.store.set_config(study.id, {**study.config, "suites": suites})
+    home = f"/studies/{study.name}"
+    with served(run.store, pages=dashboard_of(places)) as url, httpx.Client(base_url=url) as http:
+        assert study.name in http.get("/").text
+        assert "checkpoints seen" in http.get(home).text
+        page = http.get(f"{home}/evaluations").text
+        assert "100" in page
+        assert "bad" in page
+        assert escape(f"ValueError: {MARKUP}") in page
+        assert MARKUP not in page
+        assert http.get(f"{home}/figures/matrix").json()["title"]
+        assert http.get("/workers").status_code == 200
+        assert http.get(f"{home}/members/0").status_code == 404
+        assert http.get(f"{home}/trials/{'9' * 5000}").status_code == 404

@@ -130,7 +130,6 @@ class Pages:
             "record": record,
             "drawings": figures_of(run),
             "evaluated": True,
-            **_evaluated(found),
         }
 
     def evaluations(self, request: Request) -> dict[str, Any]:
@@ -148,19 +147,14 @@ class Pages:
         """Read a page of the trials of a study: the newest ones, or those after one."""
         study, after = self._find(request), _number(request.query_params.get("after"))
         with self._store.reader(study.id) as reader:
-            if "after" in request.query_params:
-                rows = [*reader.trials(after=after, limit=ROWS)]
-            else:
-                rows = [*reversed(reader.newest_trials(ROWS))]
+            first = "after" in request.query_params
+            rows = reader.trials(after=after, limit=ROWS) if first else reader.newest_trials(ROWS)
         return {"title": f"Trials of {study.name}", "study": study, "trials": rows, "rows": ROWS}
 
     def member(self, request: Request) -> dict[str, Any]:
         """Read one member, and a page of its trials."""
-        study, index, after = (
-            self._find(request),
-            _number(request.path_params["member"]),
-            _number(request.query_params.get("after")),
-        )
+        study, index = self._find(request), _number(request.path_params["member"])
+        after = _number(request.query_params.get("after"))
         with self._store.reader(study.id) as reader:
             if study.watched or not 0 <= index < study.population_size:
                 raise StudyNotFound(f"study {study.name!r} has no member {index}")
