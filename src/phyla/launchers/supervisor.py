@@ -34,6 +34,7 @@ from phyla.launchers.spec import (
 from phyla.records import WorkKind
 from phyla.settings import SAVE_EVERY, child_environment, system_clock, thread_environment
 from phyla.worker import Closing, Launch, keeper
+from phyla.worker.processes import ending
 
 POLL_S = 0.02
 LOOK_S = 1.0
@@ -323,7 +324,7 @@ class Supervisor:
             return
         self._close(process)
         self._packing.release(process.spec.index)
-        spec, how = process.spec, f"worker process {process.popen.pid} {_how(status)}"
+        spec, how = process.spec, f"worker process {process.popen.pid} {ending(status)}"
         try:
             tail = Path(spec.log).read_text(errors="replace")[-LOG_TAIL:].strip()
         except OSError as error:
@@ -438,13 +439,3 @@ class Supervisor:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.popen.pid, signal.SIGKILL)
         keeper.end_marked(process.mark)
-
-
-def _how(status: int) -> str:
-    if status >= 0:
-        return f"ended with exit status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    return f"was ended by {name}{' (out of memory?)' if -status == signal.SIGKILL else ''}"

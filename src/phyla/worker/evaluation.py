@@ -15,7 +15,7 @@ from phyla.evaluation import Metric, Moments
 from phyla.evaluation.recorder import Recorder, decode
 from phyla.plugins import loaded_class
 from phyla.records import Checkpoint, EvalJob, JsonObject
-from phyla.worker.processes import CannotStart, Process, how
+from phyla.worker.processes import CannotStart, Process, ending
 
 LOG_TAIL = 2000
 
@@ -250,7 +250,7 @@ def run_command(
     if status is None:
         raise EvaluationError(f"the command took more than timeout_s={timeout_s:g}: {command}\n{tail}")
     if status:
-        raise EvaluationError(f"the command ended with {how(status)}: {command}\n{tail}")
+        raise EvaluationError(f"the command {ending(status)}: {command}\n{tail}")
     try:
         found = json.loads(results.read_text())
     except FileNotFoundError:

@@ -135,11 +135,16 @@ class Process:
 
 
 def how(status: int) -> str:
-    """Return how a command ended, in words."""
+    """Return what ended a process: its exit status, or a signal."""
     if status >= 0:
         return f"exit status {status}"
     try:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
-    return f"{name}, out of memory?" if -status == signal.SIGKILL else name
+    return f"{name} (out of memory?)" if -status == signal.SIGKILL else name
+
+
+def ending(status: int) -> str:
+    """Return how a process ended, as a verb."""
+    return f"{'ended with' if status >= 0 else 'was ended by'} {how(status)}"

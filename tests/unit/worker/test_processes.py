@@ -159,7 +159,7 @@ def test_how_a_command_ended_is_said_in_words() -> None:
     assert [how(status) for status in (3, -15, -9, -64, -99)] == [
         "exit status 3",
         "SIGTERM",
-        "SIGKILL, out of memory?",
+        "SIGKILL (out of memory?)",
         "SIGRTMAX",
         "signal 99",
     ]
