@@ -137,11 +137,11 @@ def place(ctx: Context, study: "Study") -> None:
     """Let a study of a file live where the options say."""
     given, said = where(ctx), places(ctx)
     if given["home"] is not None:
-        study.places = replace(said, checkpoint_root=said.home / "checkpoints")
+        study.places = replace(said, checkpoint_root=said.home / "checkpoints", named=False)
     elif given["storage"] is not None:
         study.places = replace(study.places, storage=given["storage"])
     if given["checkpoints"] is not None:
-        study.places = replace(study.places, checkpoint_root=said.checkpoint_root)
+        study.places = replace(study.places, checkpoint_root=said.checkpoint_root, named=True)
 
 
 def listed(text: str) -> list[str]:

@@ -146,7 +146,11 @@ def pool_of(
     if where is None:
         usual = places.storage == type(places).of(places.home).storage
         storage = None if usual else places.storage
-        where = {"home": places.home, "storage": storage, "checkpoints": places.checkpoint_root}
+        where = {
+            "home": places.home,
+            "storage": storage,
+            "checkpoints": places.checkpoint_root if places.named else None,
+        }
     where = {key: value.absolute() if isinstance(value, Path) else value for key, value in where.items()}
     # Workers elsewhere do not see this variable. What a file says goes before it, but not before an option.
     inherited = None if where["storage"] or where["home"] else settings.storage()

@@ -176,7 +176,9 @@ class Evaluations:
         known = self._run.config.get("checkpoints")
         path: Path | RemotePlace
         path = (
-            place_of(str(known), self.places.home) if known else self.places.checkpoints(self.name)
+            place_of(str(known), self.places.home)
+            if known
+            else self.places.checkpoints(self.name, self._run.config)
         ) / seen.name
         if seen.path:
             path = Path(seen.path)

@@ -1,9 +1,11 @@
 """Where a study keeps its things, and how the store of a place is opened and searched."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from phyla import settings
 from phyla.checkpoints import RemotePlace, place_of
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"\w[\w.-]{0,99}")
 """What studies of every kind may be called."""
+ROOT = "checkpoint_root"
+"""Name of the setting that says where a study's checkpoints are; without it they are in its home."""
+USUAL = "checkpoints"
 
 
 def shown(path: Path | RemotePlace) -> str:
@@ -36,6 +41,7 @@ class Places:
     home: Path
     storage: str
     checkpoint_root: Path | RemotePlace  # Of all studies' checkpoints.
+    named: bool = False  # Whether a person named it.
 
     @staticmethod
     def of(
@@ -44,14 +50,61 @@ class Places:
         """Fill in what was not given: the environment's, else everything under `.phyla`."""
         root = (Path(home) if home is not None else settings.home()).expanduser().absolute()
         url = storage or (None if home is not None else settings.storage()) or sqlite_url(root / "phyla.db")
-        kept = place_of(checkpoints or root / "checkpoints", root)
+        kept = place_of(checkpoints or root / USUAL, root)
         if isinstance(kept, Path):
             kept = kept.expanduser().absolute()
-        return Places(home=root, storage=url, checkpoint_root=kept)
+        return Places(home=root, storage=url, checkpoint_root=kept, named=checkpoints is not None)
 
-    def checkpoints(self, study: str) -> Path | RemotePlace:
-        """Return where one study's checkpoints are."""
-        return self.checkpoint_root / study
+    def checkpoints(self, study: str, config: Mapping[str, Any] | None = None) -> Path | RemotePlace:
+        """Return where one study's checkpoints are; `config` is the study's, as it is stored.
+
+        Raises:
+            ConfigurationError: a person named another place than the one that is stored.
+        """
+        given = self.checkpoint_root / study
+        if config is None:
+            return given
+        kept = self._root(config) / study
+        if not self.named or str(kept) == str(given):
+            return kept
+        if not config.get(ROOT) and not self._movable:
+            return given  # It was created in another home, perhaps.
+        if isinstance(kept, Path):
+            # What is not here may have another name on this machine; its marker is checked wherever it is used.
+            with suppress(OSError):
+                if not kept.is_dir() or (isinstance(given, Path) and kept.samefile(given)):
+                    return given
+        raise ConfigurationError(
+            f"study {study!r} has its checkpoints in {kept}, not in {given}. Leave --checkpoints out (in Python: "
+            f"checkpoints=): the study remembers where they are. If you copied them to {given}, let the study "
+            f"go on there with: phyla doctor {study} --adopt --checkpoints {self.checkpoint_root}"
+        )
+
+    def _root(self, config: Mapping[str, Any]) -> Path | RemotePlace:
+        found = place_of(config.get(ROOT) or USUAL, self.home)
+        return self.home / found if isinstance(found, Path) else found
+
+    def like(self, config: Mapping[str, Any]) -> "Places":
+        """Return the places of a new study that takes over from a stored one, unless a person named others."""
+        if self.named or not config.get(ROOT):
+            return self
+        return replace(self, checkpoint_root=self._root(config), named=True)
+
+    def remembered(self) -> dict[str, Any]:
+        """Return what a study's configuration says about the place of its checkpoints, if a person named it.
+
+        A home that has its store can be moved, so what is inside it is relative to it.
+        """
+        root = self.checkpoint_root
+        if not self.named or root == self.home / USUAL:
+            return {}
+        if self._movable and isinstance(root, Path) and root.is_relative_to(self.home):
+            return {ROOT: str(root.relative_to(self.home))}
+        return {ROOT: str(root)}
+
+    @property
+    def _movable(self) -> bool:
+        return self.sqlite_file == self.home / "phyla.db"
 
     def work(self, study: str) -> Path:
         """Return the directory of one study's working directories."""

@@ -141,7 +141,9 @@ def watch(
                 "snapshots": str(held),
                 # Files of gin bindings are relative to it.
                 "gin_root": str(target.directory or Path.cwd()),
-                "checkpoints": "" if target.study is None else str(places.checkpoints(target.study.name)),
+                "checkpoints": ""
+                if target.study is None
+                else str(places.checkpoints(target.study.name, target.study.config)),
             }
             _create(store, target, config)
         names = [target.name for target in targets]
