@@ -157,6 +157,13 @@ def test_pods_get_the_store_that_the_environment_names(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ("up", toy.file, "--launcher", "kubernetes", "--launcher-option", "image=x", "--launcher-option")
+    for place in ((), ("--home", tmp_path), ("--storage", f"sqlite:///{tmp_path}/other.db")):
+        printed = cli(*words, "output=pool.json", *place, code=2)
+        assert "other machines, which cannot open the store" in printed
+        assert "Give --server URL" in printed
+        assert not (tmp_path / "pool.json").exists()
+    run = ("run", toy.file, *words[2:], "output=pool.json", "--home", tmp_path / "home")
+    assert "Give --server URL" in cli(*run, code=2)
     monkeypatch.setenv("PHYLA_STORAGE", "postgresql://me:hunter2@host/db")
     assert "has a password in it" in cli(*words, "output=pool.json", code=2)
     monkeypatch.setenv("PHYLA_STORAGE", "http://host:8470")

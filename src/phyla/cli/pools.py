@@ -160,6 +160,7 @@ def pool_of(
             f"the URL of the store, {masked(storage)}, has a password in it, which the list of processes and the "
             "folder of the pool would show; leave it out, and put it into ~/.pgpass or the variable PGPASSWORD"
         )
+    at = type(places).of(where["home"], storage, where["checkpoints"])
     further = dict(_option(each) for each in given["launcher_option"] or ())
     cpus, memory = (_amount(name, further.pop(name, None)) for name in ("cpus", "memory"))
     gpus = 0.0 if given["gpus_per_worker"] == "auto" else float(given["gpus_per_worker"])
@@ -182,6 +183,7 @@ def pool_of(
         memory_mb=None if memory is None else round(memory),
         time_limit_s=given["time_limit"],
         options=further,
+        only_here="" if at.sqlite_file is None else str(at.sqlite_file),
         environment={"PHYLA_STORAGE": inherited} if inherited else {},
         folder=places.pools / name,
     )

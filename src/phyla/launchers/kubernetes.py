@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.errors import ConfigurationError, LauncherFailed
-from phyla.launchers.contract import Pool, refuse_options
+from phyla.launchers.contract import Pool, refuse_options, refuse_store
 from phyla.launchers.identity import identity
 
 OPTIONS = ("image", "kind", "namespace", "context", "directory", "secret", "volume", "user", "grace", "output")
@@ -40,6 +40,7 @@ def manifest(pool: Pool) -> dict[str, Any]:
         ConfigurationError: an option is missing or makes no sense.
     """
     refuse_options(pool, OPTIONS)
+    refuse_store(pool)
     name, job, where = _name(pool), _kind(pool) == "job", pool.options.get("namespace")
     labels = {"app.kubernetes.io/name": "phyla", INSTANCE: name, "app.kubernetes.io/component": "worker"}
     spec: dict[str, Any] = {"replicas": pool.workers, "selector": {"matchLabels": {INSTANCE: name}}}
