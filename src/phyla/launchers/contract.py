@@ -124,8 +124,8 @@ def refuse_store(pool: Pool) -> None:
     if pool.only_here:
         raise ConfigurationError(
             f"launcher {pool.launcher!r} starts workers on other machines, which cannot open the store "
-            f"{pool.only_here}: each would look into a file of its own. Give --server URL, with phyla serve beside "
-            "that store, or --storage postgresql://..."
+            f"{pool.only_here}: each would look into a file of its own. Give --server URL, of phyla serve, or "
+            "--storage postgresql://..."
         )
 
 

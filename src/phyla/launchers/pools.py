@@ -16,6 +16,7 @@ from phyla.client import Client
 from phyla.errors import ConfigurationError, LauncherFailed, Preempted, StateError, StoreError, StudyFailed
 from phyla.launchers.contract import Pool, launcher_named
 from phyla.launchers.spec import PERSON, Term
+from phyla.worker.outputs import tail
 
 GRACE_S = 60.0
 """Seconds that workers have to save and to hand back what they are at."""
@@ -211,4 +212,4 @@ class PoolRun:
         if not logs:
             return f"; look at {launcher_named(self.pool.launcher).logs(self.pool)}"
         log = max(logs)[1]
-        return f"; the end of {log}:\n{log.read_text(errors='replace')[-LOG_TAIL:].strip()}"
+        return f"; the end of {log}:\n{tail(log, LOG_TAIL)}"
