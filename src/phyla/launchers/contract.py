@@ -101,6 +101,10 @@ class Launcher(Protocol):
         """Ask the workers to save and to end, and end those that are left after some seconds; wait for them."""
         ...
 
+    def outcomes(self, pool: Pool) -> Mapping[str, int]:
+        """Return how many workers have `completed` and `failed`, as far as the engine still knows."""
+        ...
+
     def logs(self, pool: Pool) -> str:
         """Return where the output of the workers is: paths, or a command that shows it."""
         ...

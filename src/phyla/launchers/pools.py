@@ -28,6 +28,7 @@ LOOK_S = (1.0, 15.0)
 LOST = 10
 """Workers that end without any progress before a run gives up; or three times the pool, if that is more."""
 LOG_TAIL = 2000
+LOGS_SHOWN = 3
 
 LOG = logging.getLogger("phyla")
 
@@ -36,6 +37,12 @@ def pools_in(root: Path) -> list[Pool]:
     """Return the pools that are stored in a folder, by name."""
     found = [Pool.load(file.parent) for file in sorted(root.glob("*/pool.json"))]
     return [pool for pool in found if pool is not None]
+
+
+def last_lines(pool: Pool) -> dict[str, str]:
+    """Return the last lines of the newest logs of a pool, by the names of the logs."""
+    logs = sorted(pool.folder.glob("*.log"), key=lambda log: log.stat().st_mtime, reverse=True)
+    return {log.name: tail(log).rpartition("\n")[2] for log in logs[:LOGS_SHOWN]}
 
 
 def start_pool(pool: Pool) -> None:
