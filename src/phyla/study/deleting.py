@@ -142,6 +142,8 @@ def overwrite(study: "Study") -> None:
                     "overwriting would delete; copy it to another place, or give the study another name. Nothing "
                     "was deleted"
                 )
+        if record.state is not StudyState.DELETING:
+            _refuse_if_absent(store, record, study.places)
         deleted, left = _delete(store, record, study.places)
         study.places = study.places.like(record.config)
     finally:
