@@ -143,7 +143,9 @@ def test_a_pool_whose_service_is_gone_or_refuses_it_says_so(
         assert json.loads(cli("workers", "--json")) == []
     assert "pool toy: 2 of 2 workers alive" in cli("up", toy.file, "--server", url)
     assert "The workers wait for it" in caplog.text
-    until(lambda: "worker-0.log: looking again in 10 s: the service http" in cli("workers"), "it says why")
+    until(
+        lambda: "cannot be reached: [Errno 111] Connection refused; trying again" in cli("workers"), "it says why"
+    )
     cli("down", "toy", "--grace", "1s")
 
 

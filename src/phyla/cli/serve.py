@@ -1,16 +1,22 @@
 """The service, and the tokens that open it."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option
 
+from phyla import settings
 from phyla.cli import options
 from phyla.cli.options import seconds
 from phyla.cli.output import print_json, print_table
 from phyla.cli.output import show as print
 from phyla.errors import ConfigurationError, UsageError
+from phyla.store.sqlite_url import sqlite_url
+
+if TYPE_CHECKING:
+    from phyla.study import Places
 
 
 def serve(
@@ -39,9 +45,16 @@ def serve(
         raise ConfigurationError(f'phyla serve needs {error.name}: pip install "phyla[server]"') from error
     from phyla.service.serving import serve_store
 
-    places = options.places(ctx)
+    places = _places(ctx)
     host = host or ("0.0.0.0" if publish else "127.0.0.1")
     serve_store(places.storage, host, port, names=name or (), publish=places.home if publish else None, say=print)
+
+
+def _places(ctx: Context) -> "Places":
+    """Return where studies are: in a home its database, also where a service has published itself there."""
+    places = options.places(ctx)
+    named = options.where(ctx)["storage"] or settings.storage()
+    return places if named else replace(places, storage=sqlite_url(places.home / "phyla.db"))
 
 
 def token(
@@ -62,7 +75,7 @@ def token(
 ) -> None:
     """Make, list and revoke the tokens of a service; the store keeps only what proves them."""
     from phyla.records import Role
-    from phyla.service.tokens import create, listed, revoke
+    from phyla.service.tokens import PUBLISHED_TOKEN, create, listed, revoke
     from phyla.study.places import open_existing
 
     if action not in ("create", "list", "revoke") or (name is None) != (action == "list"):
@@ -71,7 +84,11 @@ def token(
         )
     if role not in [*Role]:
         raise UsageError(f"--role {role}: choose one of: {', '.join(Role)}")
-    places = options.places(ctx)
+    if action == "create" and name == PUBLISHED_TOKEN:
+        raise UsageError(
+            f"token {name!r}: phyla serve --publish makes and replaces the token of this name; take another name"
+        )
+    places = _places(ctx)
     if places.sqlite_file is not None:
         places.home.mkdir(parents=True, exist_ok=True)
     from phyla.store import open_store

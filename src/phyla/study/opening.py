@@ -129,7 +129,7 @@ def claim(client: LocalClient) -> None:
 
 def join_study(study: "Study", *, portable: bool) -> LocalClient:
     """Open a study that exists to add workers to it; creates and changes nothing."""
-    store, record = find_study(study.name, study.places)
+    store, record = find_study(study.name, study.places, patient=True)
     given = {**study.config(portable=portable), ROOT: record.config.get(ROOT)}
     compare = (differences, suite_differences, command_differences)
     changed = {name: values for each in compare for name, values in each(record.config, given).items()}

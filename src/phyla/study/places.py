@@ -49,7 +49,7 @@ class Places:
     ) -> "Places":
         """Fill in what was not given: the environment's, else everything under `.phyla`."""
         root = (Path(home) if home is not None else settings.home()).expanduser().absolute()
-        url = storage or (None if home is not None else settings.storage()) or sqlite_url(root / "phyla.db")
+        url = storage or (None if home is not None else settings.storage()) or _store_of(root)
         kept = place_of(checkpoints or root / USUAL, root)
         if isinstance(kept, Path):
             kept = kept.expanduser().absolute()
@@ -150,6 +150,18 @@ class Places:
         return read_sqlite_url(self.storage)[0] if self.storage.startswith(PREFIX) else None
 
 
+def _store_of(home: Path) -> str:
+    """Return the store of a home: its SQLite file; where none can be opened, the service that is named there."""
+    file, service = home / "phyla.db", home / "service.json"
+    if service.exists():
+        from phyla.store.remote import PUBLISHED
+        from phyla.store.sql.file_systems import network_file_system
+
+        if not file.exists() or network_file_system(file) is not None:
+            return f"{PUBLISHED}{service}"
+    return sqlite_url(file)
+
+
 def open_if_there(places: Places) -> "Store | None":
     """Open the store of a place; return None where it is a SQLite file that does not exist."""
     from phyla.store import open_store
@@ -170,13 +182,18 @@ def open_existing(what: str, places: Places) -> "Store":
 
 
 def find_study(
-    name: str, places: Places, *, watched: bool = False, deleting: bool = False
+    name: str, places: Places, *, watched: bool = False, deleting: bool = False, patient: bool = False
 ) -> "tuple[Store, StudyRecord]":
     """Open the store of a place and find a study in it; with `watched` also a watched one.
 
-    One whose deletion was begun is refused, unless `deleting` says otherwise.
+    One whose deletion was begun is refused, unless `deleting` says otherwise. Who is `patient` waits for a service
+    that is away, as running workers do.
     """
     store = open_existing(f"study {'or run ' if watched else ''}{name!r}", places)
+    if patient:
+        from phyla.store import hold_on
+
+        hold_on(store)
     study = store.find_study(name)
     if study is not None and (watched or not study.watched):
         if not deleting:

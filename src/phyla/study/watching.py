@@ -237,6 +237,7 @@ def evaluate(
         KeyboardInterrupt: a person stopped it; `Preempted` where a signal or the end of its time did.
     """
     from phyla.launchers.process import check_suites, open_watched
+    from phyla.store import hold_on
     from phyla.study.checked import checked_term
     from phyla.study.running import Crew
     from phyla.worker import Launch
@@ -253,6 +254,7 @@ def evaluate(
     with ExitStack() as stack:
         store = open_existing(f"watched run{''.join(f' {name!r}' for name in wanted)}", places)
         stack.callback(store.close)
+        hold_on(store)
         wanted = wanted or runs_with(store, chosen_suites(suites))
         given = {name: suites_of(store, name, suites) for name in wanted}
         client, runs = open_watched(store, given, gin_bindings)
