@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from typer import Argument, BadParameter, Context, Exit, Option
 
+from phyla import settings
 from phyla.cli.output import show
 from phyla.errors import Preempted, UsageError
+from phyla.store.sqlite_url import sqlite_url
 from phyla.words import masked
 
 if TYPE_CHECKING:
@@ -124,6 +126,12 @@ def places(ctx: Context) -> "Places":
     from phyla.study import Places
 
     return Places.of(**where(ctx))
+
+
+def database(ctx: Context) -> "Places":
+    """Return where studies live, in a home with its own database, whatever service has published itself there."""
+    named = where(ctx)["storage"] or settings.storage()
+    return places(ctx) if named else replace(places(ctx), storage=sqlite_url(places(ctx).home / "phyla.db"))
 
 
 def opened(ctx: Context, name: str) -> "Results | Evaluations":

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from phyla.study import Places
 
 LOG = logging.getLogger("phyla")
-INHERIT = ("local", "slurm")
-"""Launchers whose workers have the variables of this process, a token among them."""
+INHERIT = ("local", "slurm")  # whose workers have the variables of this process, a token among them
 MEMORY_MB = {"M": 1, "G": 1024, "T": 1024**2}
 
 
@@ -171,12 +170,8 @@ def pool_of(
         raise UsageError("--workers 0: with --launcher, at least 1")
     if where is None:
         usual = places.storage == type(places).of(places.home).storage
-        storage = None if usual else places.storage
-        where = {
-            "home": places.home,
-            "storage": storage,
-            "checkpoints": places.checkpoint_root if places.named else None,
-        }
+        storage, root = None if usual else places.storage, places.checkpoint_root if places.named else None
+        where = {"home": places.home, "storage": storage, "checkpoints": root}
     where = {key: value.absolute() if isinstance(value, Path) else value for key, value in where.items()}
     # Workers elsewhere do not see this variable. What a file says goes before it, but not before an option.
     inherited = None if where["storage"] or where["home"] else settings.storage()

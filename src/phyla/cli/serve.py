@@ -1,22 +1,16 @@
 """The service, and the tokens that open it."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Context, Option
 
-from phyla import settings
 from phyla.cli import options
 from phyla.cli.options import seconds
 from phyla.cli.output import print_json, print_table
 from phyla.cli.output import show as print
 from phyla.errors import ConfigurationError, UsageError
-from phyla.store.sqlite_url import sqlite_url
-
-if TYPE_CHECKING:
-    from phyla.study import Places
 
 
 def serve(
@@ -45,16 +39,9 @@ def serve(
         raise ConfigurationError(f'phyla serve needs {error.name}: pip install "phyla[server]"') from error
     from phyla.service.serving import serve_store
 
-    places = _places(ctx)
+    places = options.database(ctx)
     host = host or ("0.0.0.0" if publish else "127.0.0.1")
     serve_store(places.storage, host, port, names=name or (), publish=places.home if publish else None, say=print)
-
-
-def _places(ctx: Context) -> "Places":
-    """Return where studies are: in a home its database, also where a service has published itself there."""
-    places = options.places(ctx)
-    named = options.where(ctx)["storage"] or settings.storage()
-    return places if named else replace(places, storage=sqlite_url(places.home / "phyla.db"))
 
 
 def token(
@@ -88,7 +75,7 @@ def token(
         raise UsageError(
             f"token {name!r}: phyla serve --publish makes and replaces the token of this name; take another name"
         )
-    places = _places(ctx)
+    places = options.database(ctx)
     if places.sqlite_file is not None:
         places.home.mkdir(parents=True, exist_ok=True)
     from phyla.store import open_store

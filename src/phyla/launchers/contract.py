@@ -103,7 +103,7 @@ class Launcher(Protocol):
 
     def outcomes(self, pool: Pool) -> Mapping[str, int]:
         """Return how many workers have `completed` and `failed`, as far as the engine still knows."""
-        ...
+        return {}
 
     def logs(self, pool: Pool) -> str:
         """Return where the output of the workers is: paths, or a command that shows it."""

@@ -8,12 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import final
 
 from phyla.errors import LauncherFailed
-from phyla.launchers.contract import Pool, refuse_options
+from phyla.launchers.contract import Launcher, Pool, refuse_options
 from phyla.launchers.spec import gpu_environments
 from phyla.settings import child_environment, thread_environment
 
@@ -23,7 +22,7 @@ WAITS = 'cd -- "$1" && shift && read -r go && exec "$@" </dev/null'
 
 
 @final
-class Local:
+class Local(Launcher):
     """Processes of this machine, which outlive the shell that started them.
 
     A process is known by its number and the time at which it began, so a number that was given to another process
@@ -52,10 +51,6 @@ class Local:
             if time.monotonic() >= ends_at:
                 _signal(pool, signal.SIGKILL)
             time.sleep(POLL_S)
-
-    def outcomes(self, pool: Pool) -> Mapping[str, int]:
-        """Return nothing: nobody notes how a worker ended but its log."""
-        return {}
 
     def logs(self, pool: Pool) -> str:
         """Return the pattern of their logs."""

@@ -28,7 +28,6 @@ LOOK_S = (1.0, 15.0)
 LOST = 10
 """Workers that end without any progress before a run gives up; or three times the pool, if that is more."""
 LOG_TAIL = 2000
-LOGS_SHOWN = 3
 
 LOG = logging.getLogger("phyla")
 
@@ -42,7 +41,7 @@ def pools_in(root: Path) -> list[Pool]:
 def last_lines(pool: Pool) -> dict[str, str]:
     """Return the last lines of the newest logs of a pool, by the names of the logs."""
     logs = sorted(pool.folder.glob("*.log"), key=lambda log: log.stat().st_mtime, reverse=True)
-    return {log.name: tail(log).rpartition("\n")[2] for log in logs[:LOGS_SHOWN]}
+    return {log.name: tail(log).rpartition("\n")[2] for log in logs[:3]}
 
 
 def start_pool(pool: Pool) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.errors import ConfigurationError, LauncherFailed
-from phyla.launchers.contract import Pool, refuse_options, refuse_store
+from phyla.launchers.contract import Launcher, Pool, refuse_options, refuse_store
 from phyla.launchers.identity import identity
 from phyla.launchers.spec import VISIBLE
 from phyla.settings import child_environment
@@ -89,7 +89,7 @@ class Command:
 
 
 @final
-class Ray:
+class Ray(Launcher):
     """Places workers on the nodes of a Ray cluster."""
 
     def start(self, pool: Pool) -> None:
@@ -146,10 +146,6 @@ class Ray:
                 if time.monotonic() > ends_at:
                     raise LauncherFailed(f"Ray has not ended these actors within {GONE_S:g} s: {', '.join(left)}")
                 time.sleep(0.1)
-
-    def outcomes(self, pool: Pool) -> Mapping[str, int]:
-        """Return nothing: nobody notes how a worker ended but its log."""
-        return {}
 
     def logs(self, pool: Pool) -> str:
         """Return the pattern of their logs, or where Ray shows what nodes print that do not see the folder."""

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 import uvicorn
 
@@ -76,7 +76,7 @@ def serve_store(
             _publish(publish / "service.json", told)
             stack.callback(_withdraw, publish / "service.json", told)
             # uvicorn raises a signal again once it has stopped for it.
-            stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _end))
+            signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         logs = logging.StreamHandler()
         logs.setFormatter(Lines())
         logging.getLogger("phyla").addHandler(logs)
@@ -153,10 +153,6 @@ def _withdraw(file: Path, told: object) -> None:
     with suppress(OSError, ValueError):
         if json.loads(file.read_text()) == told:
             file.unlink()
-
-
-def _end(number: int, frame: object) -> NoReturn:
-    sys.exit(128 + number)
 
 
 def _publish(file: Path, told: object) -> None:

@@ -103,9 +103,8 @@ def attach(
             f"study {study!r} uses functions of yours, which are not taken from a database: {error}. Pass the "
             "study itself: phyla.attach(Study(...))"
         ) from error
-    client = LocalClient(
-        store, record, rules, open_checkpoints(store, record.name, places.checkpoints(study, record.config))
-    )
+    repository = open_checkpoints(store, study, places.checkpoints(study, record.config))
+    client = LocalClient(store, record, rules, repository)
     return Attached(client, rules, places, kinds)
 
 

@@ -123,13 +123,11 @@ class Maintenance:
             restored = bool(sort_out(reader, names, repository.prefix).forgotten)
         assert repository.ownership is not None
         was = repository.ownership.adopt()
-        if restored:
-            # What the store has forgotten keeps the old id in its names; what it makes from now on gets a new one.
-            self._store.renew_identity()
-            renewed = open_checkpoints(self._store, self._study.name, root)
-            assert renewed.ownership is not None
-            was = renewed.ownership.adopt()
-        return was
+        if not restored:
+            return was
+        # What the store has forgotten keeps the old id in its names; what it makes from now on gets a new one.
+        self._store.renew_identity()
+        return self._take(root)
 
     def stop(self, message: str) -> None:
         """Stop the study, if it is running: its workers finish their trial and end."""

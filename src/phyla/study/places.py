@@ -56,11 +56,7 @@ class Places:
         return Places(home=root, storage=url, checkpoint_root=kept, named=checkpoints is not None)
 
     def checkpoints(self, study: str, config: Mapping[str, Any] | None = None) -> Path | RemotePlace:
-        """Return where one study's checkpoints are; `config` is the study's, as it is stored.
-
-        Raises:
-            ConfigurationError: a person named another place than the one that is stored.
-        """
+        """Return where one study's checkpoints are; refuse another place than its stored `config` has."""
         given = self.checkpoint_root / study
         if config is None:
             return given
@@ -91,10 +87,7 @@ class Places:
         return replace(self, checkpoint_root=self._root(config), named=True)
 
     def remembered(self) -> dict[str, Any]:
-        """Return what a study's configuration says about the place of its checkpoints, if a person named it.
-
-        A home that has its store can be moved, so what is inside it is relative to it.
-        """
+        """Return what a study's configuration has of the place; within a home that can be moved it is relative."""
         root = self.checkpoint_root
         if not self.named or root == self.home / USUAL:
             return {}
@@ -186,8 +179,8 @@ def find_study(
 ) -> "tuple[Store, StudyRecord]":
     """Open the store of a place and find a study in it; with `watched` also a watched one.
 
-    One whose deletion was begun is refused, unless `deleting` says otherwise. Who is `patient` waits for a service
-    that is away, as running workers do.
+    One whose deletion was begun is refused, unless `deleting` says otherwise. With `patient`, an absent service is
+    waited for.
     """
     store = open_existing(f"study {'or run ' if watched else ''}{name!r}", places)
     if patient:

@@ -28,8 +28,7 @@ class CannotStart(Exception):
 
 
 LOG = logging.getLogger("phyla")
-LOOK_S = 1.0
-"""How often its output is looked at, whose middle is dropped once it is long."""
+LOOK_S = 1.0  # between two looks at its output, whose middle is dropped once it is long
 _MARK = uuid.uuid4().hex
 _NUMBERS = count(1)
 
