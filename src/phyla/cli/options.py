@@ -15,7 +15,6 @@ from typer import Argument, BadParameter, Context, Exit, Option
 from phyla import settings
 from phyla.cli.output import show
 from phyla.errors import Preempted, UsageError
-from phyla.store.sqlite_url import sqlite_url
 from phyla.words import masked
 
 if TYPE_CHECKING:
@@ -130,6 +129,8 @@ def places(ctx: Context) -> "Places":
 
 def database(ctx: Context) -> "Places":
     """Return where studies live, in a home with its own database, whatever service has published itself there."""
+    from phyla.store.sqlite_url import sqlite_url
+
     named = where(ctx)["storage"] or settings.storage()
     return places(ctx) if named else replace(places(ctx), storage=sqlite_url(places(ctx).home / "phyla.db"))
 
