@@ -238,10 +238,10 @@ class Connection:
             if (once and sent) or time.monotonic() + pause_s > ends_at:
                 if busy:
                     raise StoreBusy(str(error))
-                named = f" names {client.base_url}, which" if client and self._url != self._shown else ""
+                via = client if self._url != self._shown else None
+                where = f"{self._shown} names {via.base_url}, which" if via else self._shown
                 raise StoreUnavailable(
-                    f"the service {self._shown}{named} cannot be reached: {error}; is it running? phyla serve "
-                    "starts one"
+                    f"the service {where} cannot be reached: {error}; is it running? phyla serve starts one"
                 )
             if pause_s > 1 and not busy and not self._away:
                 self._away = True
