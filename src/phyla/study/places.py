@@ -179,7 +179,7 @@ def find_study(
 ) -> "tuple[Store, StudyRecord]":
     """Open the store of a place and find a study in it; with `watched` also a watched one.
 
-    One whose deletion was begun is refused, unless `deleting`. With `patient`, a service that is away is waited for.
+    One whose deletion was begun is refused, unless `deleting`. With `patient`, an absent service is waited for.
     """
     store = open_existing(f"study {'or run ' if watched else ''}{name!r}", places)
     if patient:
