@@ -39,7 +39,7 @@ def serve(
         raise ConfigurationError(f'phyla serve needs {error.name}: pip install "phyla[server]"') from error
     from phyla.service.serving import serve_store
 
-    places = options.places(ctx)
+    places = options.database(ctx)
     host = host or ("0.0.0.0" if publish else "127.0.0.1")
     serve_store(places.storage, host, port, names=name or (), publish=places.home if publish else None, say=print)
 
@@ -62,7 +62,7 @@ def token(
 ) -> None:
     """Make, list and revoke the tokens of a service; the store keeps only what proves them."""
     from phyla.records import Role
-    from phyla.service.tokens import create, listed, revoke
+    from phyla.service.tokens import PUBLISHED_TOKEN, create, listed, revoke
     from phyla.study.places import open_existing
 
     if action not in ("create", "list", "revoke") or (name is None) != (action == "list"):
@@ -71,7 +71,11 @@ def token(
         )
     if role not in [*Role]:
         raise UsageError(f"--role {role}: choose one of: {', '.join(Role)}")
-    places = options.places(ctx)
+    if action == "create" and name == PUBLISHED_TOKEN:
+        raise UsageError(
+            f"token {name!r}: phyla serve --publish makes and replaces the token of this name; take another name"
+        )
+    places = options.database(ctx)
     if places.sqlite_file is not None:
         places.home.mkdir(parents=True, exist_ok=True)
     from phyla.store import open_store

@@ -268,7 +268,7 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
     from phyla.worker import dead_launches, launch_of
 
     about = f"study {study.name}"
-    root = places.checkpoints(study.name)
+    root = places.checkpoints(study.name, study.config)
     repository = open_checkpoints(store, study.name, root)
     try:
         if known_checkpoints(store, study):

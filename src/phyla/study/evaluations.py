@@ -181,7 +181,9 @@ class Evaluations:
         known = self._run.config.get("checkpoints")
         path: Path | RemotePlace
         path = (
-            place_of(str(known), self.places.home) if known else self.places.checkpoints(self.name)
+            place_of(str(known), self.places.home)
+            if known
+            else self.places.checkpoints(self.name, self._run.config)
         ) / seen.name
         if seen.path:
             path = place_of(seen.path, self.places.home)

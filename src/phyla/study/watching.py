@@ -146,7 +146,9 @@ def watch(
                 "snapshots": str(held),
                 # Files of gin bindings are relative to it.
                 "gin_root": str(target.directory if isinstance(target.directory, Path) else Path.cwd()),
-                "checkpoints": "" if target.study is None else str(places.checkpoints(target.study.name)),
+                "checkpoints": ""
+                if target.study is None
+                else str(places.checkpoints(target.study.name, target.study.config)),
             }
             _create(store, target, config)
         names = [target.name for target in targets]
@@ -242,6 +244,7 @@ def evaluate(
         KeyboardInterrupt: a person stopped it; `Preempted` where a signal or the end of its time did.
     """
     from phyla.launchers.process import check_suites, open_watched
+    from phyla.store import hold_on
     from phyla.study.checked import checked_term
     from phyla.study.running import Crew
     from phyla.worker import Launch
@@ -258,6 +261,7 @@ def evaluate(
     with ExitStack() as stack:
         store = open_existing(f"watched run{''.join(f' {name!r}' for name in wanted)}", places)
         stack.callback(store.close)
+        hold_on(store)
         wanted = wanted or runs_with(store, chosen_suites(suites))
         given = {name: suites_of(store, name, suites) for name in wanted}
         client, runs = open_watched(store, given, gin_bindings)
