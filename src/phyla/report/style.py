@@ -1,16 +1,21 @@
 """The look that all figures share: colours, axes, notes, and how much they draw.
 
 Text is a grey that reads on white and on black. The accents are from the palette of Okabe and Ito, which people
-with any kind of colour vision can tell apart.
+with any kind of colour vision can tell apart; its blue is lightened, to read on black.
 """
 
+import math
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, final
 
-from phyla.report.words import plain
+from phyla.report.words import plain, text
+from phyla.words import number
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+ROWS = 100
+"""Rows of a table behind a figure; columns of one behind a matrix, a fifth of it."""
 
 T = TypeVar("T")
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -21,7 +26,7 @@ GRID = "rgba(128,136,148,0.20)"
 MUTED = "rgba(128,136,148,0.50)"
 CLEAR = "rgba(0,0,0,0)"
 WINNER = "#D55E00"
-BEST = "#0072B2"
+BEST = "#2589C9"
 JUMP = "#009E73"
 FAILED = "#CC79A7"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
@@ -74,7 +79,6 @@ TEMPLATE = {
     },
     "data": {
         "scatter": [{"hoverinfo": "text"}],
-        "bar": [{"textposition": "none", "hovertemplate": "%{text}<extra></extra>"}],
         "heatmap": [{"hoverinfo": "text", "hoverongaps": False}],
     },
 }
@@ -100,10 +104,24 @@ def figure(title: str, subtitle: str = "", *, height: int, notes: Sequence[str] 
         height=height + 18 * len(notes),
         margin={"l": 68, "r": 24, "t": 104, "b": 58 + 18 * len(notes)},
     )
-    for row, text in enumerate(notes):
+    for row, note in enumerate(notes):
         place = {"x": 0, "y": 0, "xanchor": "left", "yanchor": "top", "yshift": -46 - 18 * row, "align": "left"}
-        drawn.add_annotation(NOTE, text=plain(text), name=NOTES, font={"size": 11}, **place)
+        drawn.add_annotation(NOTE, text=plain(note), name=NOTES, font={"size": 11}, **place)
     return drawn
+
+
+def panels(title: str, subtitle: str, names: Sequence[str], notes: Sequence[str]) -> tuple[Figure, list[Any]]:
+    """Return a figure with a panel for each name, and their places, `{"row": 1, "col": 1}` and so on."""
+    columns = min(len(names), 2 if len(names) <= 4 else 3)
+    depth = math.ceil(len(names) / columns)
+    height = 150 + depth * (330 if depth == 1 else 250)
+    grid: dict[str, Any] = {"rows": depth, "cols": columns, "horizontal_spacing": 0.08}
+    grid |= {
+        "vertical_spacing": min(0.24, 92 / (height - 160)),
+        "subplot_titles": [plain(name, 40) for name in names],
+    }
+    places = [{"row": at // columns + 1, "col": at % columns + 1} for at in range(len(names))]
+    return figure(title, subtitle, height=height, notes=notes, **grid), places
 
 
 def empty(title: str, why: str) -> Figure:
@@ -113,12 +131,6 @@ def empty(title: str, why: str) -> Figure:
     drawn.update_yaxes(visible=False)
     drawn.add_annotation(NOTE, text=plain(why), x=0.5, y=0.5, font={"size": 14})
     return drawn
-
-
-def values_axis(drawn: Figure, name: str, values: Collection[float], *, maximize: bool) -> None:
-    """Let the vertical axis be of a metric: logarithmic if it falls by orders of magnitude."""
-    # A log axis would squeeze values that are to rise where they get good.
-    drawn.update_yaxes(title_text=plain(name), type="log" if is_wide(values) and not maximize else None)
 
 
 def categories(names: Sequence[str]) -> dict[str, Any]:
@@ -138,10 +150,17 @@ Row: TypeAlias = tuple[Any, ...]
 
 def trace(rows: Iterable[Row], name: str, mode: str, **look: Any) -> list[dict[str, Any]]:
     """Return a scatter trace; none without rows."""
-    columns = [list(column) for column in zip(*rows, strict=True)]
+    columns = [[_tidy(value) for value in column] for column in zip(*rows, strict=True)]
     data = dict(zip(("x", "y", "text"), columns, strict=False))
     silent = {"hoverinfo": "skip"} if len(columns) == 2 else {}
     return [{"type": "scatter", "name": name, "mode": mode, **data, **silent, **look}] if columns else []
+
+
+def _tidy(value: Any) -> Any:
+    """Return a number with the digits that a figure can show, None for nan; the rest as it is."""
+    if not isinstance(value, float):
+        return value.item() if hasattr(value, "item") else value
+    return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def line(
@@ -160,15 +179,58 @@ def band(
     xs: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str, **look: Any
 ) -> list[dict[str, Any]]:
     """Return a trace that fills what lies between two lines."""
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    fill = {"fill": "toself", "fillcolor": f"rgba({red},{green},{blue},0.20)", "line": {"width": 0}}
+    fill = {"fill": "toself", "fillcolor": _faint(colour, 0.2), "line": {"width": 0}}
     edge = [*zip(xs, high, strict=True), *reversed([*zip(xs, low, strict=True)])]
     return trace(edge, "band", "lines", showlegend=False, **fill, **look)
+
+
+def spread(
+    xs: Sequence[float],
+    quantiles: Sequence[Sequence[float]],
+    colour: str = BEST,
+    name: str = "median",
+    **look: Any,
+) -> list[dict[str, Any]]:
+    """Return what draws the quantiles 0.05, 0.25, 0.5, 0.75, 0.95 of a population: two bands, and the median."""
+    low, lower, middle, upper, high = ([*zip(xs, its, strict=True)] for its in quantiles)
+    edge: dict[str, Any] = {"showlegend": False, "hoverinfo": None, **look}
+    drawn = []
+    for below, above, names, strength in (
+        (low, high, ("5 %", "95 %"), 0.15),
+        (lower, upper, ("25 %", "75 %"), 0.25),
+    ):
+        drawn += line(below, names[0], CLEAR, 0, **edge)
+        drawn += line(above, names[1], CLEAR, 0, fill="tonexty", fillcolor=_faint(colour, strength), **edge)
+    return [*drawn, *line(middle, name, colour, 1.8, hoverinfo=None, **look)]
+
+
+def _faint(colour: str, strength: float) -> str:
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{strength})"
+
+
+def heat(
+    name: str,
+    xs: Sequence[float],
+    cells: Any,
+    scale: Sequence[tuple[float, str]],
+    limits: tuple[float, float],
+    **look: Any,
+) -> dict[str, Any]:
+    """Return a matrix of cells over a horizontal axis, without a colour bar."""
+    data = {"type": "heatmap", "name": name, "x": [_tidy(float(x)) for x in xs], "z": cells, "colorscale": scale}
+    return {**data, "zmin": limits[0], "zmax": limits[1], "showscale": False, "hoverinfo": None, **look}
 
 
 def colorbar(title: str = "", **more: Any) -> dict[str, Any]:
     """Return a thin colour bar."""
     return {"title": {"text": plain(title), "side": "right"}, "thickness": 10, "outlinewidth": 0, **more}
+
+
+def menu(buttons: Sequence[Any]) -> dict[str, Any]:
+    """Return a menu at the lower right, away from the tools; its items are highlighted in a fixed light colour."""
+    place = {"x": 1, "xanchor": "right", "y": 0, "yanchor": "top", "direction": "up", "pad": {"t": 28}}
+    return {"buttons": buttons, "font": {"color": "#20252d"}, "bgcolor": "#e3e7ed", "bordercolor": GRID, **place}
 
 
 def pieces(lines: Iterable[Sequence[Row]]) -> list[Row]:
@@ -214,3 +276,68 @@ def sensible_range(
     if span <= 0 or ordered[-1] - ordered[0] <= 3 * span:
         return None
     return min([low, *always]) - 0.08 * span, max([high, *always]) + 0.08 * span
+
+
+@final
+class Table(NamedTuple):
+    """A table of text; headings that begin with `>` are of numbers."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def tables(drawn: Figure) -> list[Table]:
+    """Return what a figure shows as tables: one for the lines of a panel that share their places, one a matrix.
+
+    A table has at most 100 rows, an even selection, and its title says so. Traces without a name are left out.
+    """
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for at, one in enumerate(drawn.data):
+        if one.name:
+            # A trace with words for each of its points stands alone.
+            key = (at,) if one.type == "heatmap" or one.text is not None else (one.xaxis, one.yaxis, *one.x)
+            groups.setdefault(key, []).append(one)
+    return [_matrix(drawn, *its) if its[0].type == "heatmap" else _lines(drawn, its) for its in groups.values()]
+
+
+def _lines(drawn: Figure, traces: Sequence[Any]) -> Table:
+    first, (across, down) = traces[0], _axes(drawn, traces[0])
+    picked = [at for at, place in enumerate(first.x) if place is not None]
+    shown = kept(picked, ROWS)
+    below = next((axis.title.text for axis in drawn.select_xaxes() if axis.title.text), "")
+    heading, of = text(across.title.text or below), text(down.title.text or "")
+    columns = [heading, *((text(one.name) for one in traces) if len(traces) > 1 else [of])]
+    rows = [[_told(across, first.x[at]), *(_told(down, one.y[at]) for one in traces)] for at in shown]
+    more = [] if first.text is None else ["what"]
+    for row, at in zip(rows, shown, strict=True):
+        row += [text(first.text[at]) for _ in more]
+    title = ": ".join(filter(None, [first.meta, of if len(traces) > 1 else text(first.name)]))
+    return Table(title + _cut(shown, picked, "points"), [*map(">{}".format, columns), *more], rows)
+
+
+def _matrix(drawn: Figure, one: Any) -> Table:
+    across, down = _axes(drawn, one)
+    cells = one.z if one.text is None else one.text
+    every = range(len(cells[0]))
+    shown = kept(every, ROWS // 5)
+    columns = ["", *(_told(across, at if one.x is None else one.x[at]) for at in shown)]
+    rows = [
+        [_told(down, at), *(_told(None, row[column]) for column in shown)] for at, row in enumerate(cells[:ROWS])
+    ]
+    return Table(": ".join(filter(None, [one.meta, one.name])) + _cut(shown, every, "columns"), columns, rows)
+
+
+def _axes(drawn: Figure, one: Any) -> tuple[Any, Any]:
+    return drawn.layout[f"xaxis{(one.xaxis or '')[1:]}"], drawn.layout[f"yaxis{(one.yaxis or '')[1:]}"]
+
+
+def _told(axis: Any, value: Any) -> str:
+    """Return a value as an axis shows it."""
+    if axis is not None and axis.ticktext is not None and value in axis.tickvals:
+        return text(axis.ticktext[axis.tickvals.index(value)]).strip()
+    return "-" if value is None else text(value) if isinstance(value, str) else number(value)
+
+
+def _cut(shown: Sequence[Any], every: Sequence[Any], what: str) -> str:
+    return f" ({len(shown)} of {len(every):,} {what})" if len(shown) < len(every) else ""
