@@ -1,6 +1,5 @@
 """`phyla run`, `phyla watch` and `phyla replay`: what runs studies."""
 
-import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -11,14 +10,14 @@ from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
 from phyla.cli.live import ChangeDisplay, StudyDisplay
-from phyla.cli.options import again, command
+from phyla.cli.options import again
 from phyla.cli.output import picked, print_json, print_table
 from phyla.cli.output import show as print
 from phyla.cli.status import damage_lines
 from phyla.cli.trials import best_lines
 from phyla.errors import Preempted, TimeTooShort, UsageError
 from phyla.records import CheckpointState, JobState, StudyState, said_by, shown
-from phyla.words import counted, duration, number, step
+from phyla.words import counted, duration, number, pasted, step
 
 if TYPE_CHECKING:
     from phyla.study import Planned, Prepared, Results, Study, Watched
@@ -108,7 +107,8 @@ def run(
                 how["pool"] = pool_of(ctx.params, [file], one.places, name=one.name, study=one.name)
             elif time_limit is not None:
                 how["time_limit_s"] = max(1.0, time_limit - (time.monotonic() - began))
-            hint = "" if replicates else f"check how it trains with: phyla check {shlex.quote(str(file))}"
+            check = pasted(["phyla", "check", str(file), *(["--study", study] if study else [])])
+            hint = "" if replicates else f"check how it trains with: {check}"
             try:
                 scored = _run(one, workers, hint, **how) and scored
             except TimeTooShort as error:
@@ -117,7 +117,7 @@ def run(
                 # Replicates before it took their part of the time; the next run has all of it.
                 raise Preempted(str(error)) from error
         if replicates:
-            print(f"compare them with: {command('compare', chosen.name, chosen.places)}")
+            print(f"compare them with: {chosen.places.command('compare', chosen.name)}")
     if not scored:
         raise Exit(options.EXIT_FAILED)
 
@@ -309,7 +309,13 @@ def _chosen(studies: "Sequence[Study]", file: Path, name: str | None) -> "Study"
 
 def _run(study: "Study", workers: int, hint: str = "", **more: Any) -> bool:
     """Run a study with a live view; say at the end what it found, and return whether any score is finite."""
-    display = StudyDisplay(study.name, hint)
+    told = [
+        counted(study.rules.strategy.population_size, "member"),
+        counted(workers, "worker") if workers else "no worker",
+    ]
+    watch = study.places.command("status", study.name, "--watch")
+    starting = f"starting {study.name}: {', '.join(told)}; watch it elsewhere with: {watch}"
+    display = StudyDisplay(study.name, hint, starting)
     with options.interruptible(lambda: f"{_requeued(display.results)}. Resume it with: {again()}"), display:
         results = study.run(workers, on_progress=display.progressed, on_interrupt=display.interrupted, **more)
         display.progressed(results)
@@ -340,7 +346,7 @@ def _requeued(results: "Results | None") -> str:
 
 
 def _closing(results: "Results", seconds: float, warned: int) -> Iterator[str]:
-    look = (results.name, results.places)
+    name, command = results.name, results.places.command
     counts = results.counts()
     cancelled = f", {counts['cancelled']} cancelled" if counts.get("cancelled") else ""
     completed, failed = counted(counts.get("completed", 0), "trial"), counts.get("failed", 0)
@@ -349,11 +355,11 @@ def _closing(results: "Results", seconds: float, warned: int) -> Iterator[str]:
     yield from best_lines(results)[: None if results.replicate is None else 1]
     front = results.front() if results.aim.tradeoffs else ()
     if front:
-        yield f"{counted(len(front), 'trial')} on the Pareto front: {command('best', *look)}"
+        yield f"{counted(len(front), 'trial')} on the Pareto front: {command('best', name)}"
     if warned:
         # They were shown as soon as they were found.
-        yield f"{counted(warned, 'warning')}, see above or in: {command('status', *look)}"
-    yield f"make the report with: {command('report', *look)}"
+        yield f"{counted(warned, 'warning')}, see above or in: {command('status', name)}"
+    yield f"make the report with: {command('report', name)}"
 
 
 def _print_plan(rows: "list[Planned]", workers: int, *, as_json: bool) -> None:
