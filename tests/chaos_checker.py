@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from faulty_study import load, score
+from phyla import plugins
 from phyla.checkpoints import LocalCheckpoints
 from phyla.controller import Controller, from_config
 from phyla.errors import CheckpointError
@@ -35,6 +36,8 @@ class Evidence:
         disk: what is in each committed directory: its `chain`, its `digest`, or the `error` of reading it.
         unfinished: names of directories that are being written or deleted.
         collectable: names of checkpoints that nobody needs any more.
+        groups: of evaluations: the `trial` that wrote the checkpoint, `state`, and `values`.
+        eval_jobs: states of what they consist of, by id; their attempts are among the others.
     """
 
     history: list[Row]
@@ -46,6 +49,8 @@ class Evidence:
     disk: dict[str, Row]
     unfinished: list[str] = field(default_factory=list)
     collectable: list[str] = field(default_factory=list)
+    groups: list[Row] = field(default_factory=list)
+    eval_jobs: dict[int, str] = field(default_factory=dict)
 
 
 def collect(store: Store, name: str, history: Path, root: Path, steps: int) -> Evidence:
@@ -70,7 +75,12 @@ def collect(store: Store, name: str, history: Path, root: Path, steps: int) -> E
             members=[asdict(row) for row in reader.members()],
             checkpoints=rows,
             disk={},
+            groups=[{**asdict(group), "trial": reader.seen(group.seen).trial} for group in reader.groups()],
+            eval_jobs={job.id: job.state.value for job in reader.eval_jobs()},
         )
+        for job in reader.eval_jobs():
+            tried = [reader.attempt(job.id, token) for token in range(1, job.token + 1)]
+            evidence.attempts += [asdict(attempt) for attempt in tried if attempt is not None]
     repository = LocalCheckpoints(root)
     results = {row["name"] for row in rows if row["kind"] == "result"}
     for directory in repository.names():
@@ -80,7 +90,7 @@ def collect(store: Store, name: str, history: Path, root: Path, steps: int) -> E
         except (CheckpointError, OSError, ValueError) as error:
             evidence.disk[directory] = {"error": f"{type(error).__name__}: {error}"}
     evidence.unfinished += [*repository.staged(), *repository.deleting()]
-    retention = Controller(store, study.id, from_config(study.config)).retention()
+    retention = Controller(store, study.id, from_config(study.config, find_in_suites=plugins.absent)).retention()
     evidence.collectable += [row.name for row in retention.collectable]
     return evidence
 
@@ -212,6 +222,12 @@ class Judge:
         """What was acknowledged is there, with the answer that was given, once; nobody invented anything."""
         for job, counted in self.counted.items():
             trial = self.trials.get(job)
+            if (state := self.evidence.eval_jobs.get(job)) is not None:
+                if state != "completed":
+                    yield f"eval job {job} was acknowledged and is {state}"
+                if sum(not one.answer["repeated"] for one in counted) > 1:
+                    yield f"the completion of eval job {job} was counted several times"
+                continue
             if trial is None or trial["state"] != "completed":
                 state = "not there" if trial is None else trial["state"]
                 yield f"trial {job} was acknowledged and is {state}"
@@ -265,6 +281,20 @@ class Judge:
             path.append([trial["id"], token, trial["seed"], trial["params"]["lr"]])
             trial = self.trials.get(trial["parent"])
         return path[::-1]
+
+    def evaluations(self) -> Iterator[str]:
+        """The checkpoint of every completed trial was evaluated once, with the score that its weights have."""
+        found: dict[int, list[Row]] = defaultdict(list)
+        for group in self.evidence.groups:
+            found[group["trial"]].append(group)
+        for trial in self.trials.values():
+            states = [group["state"] for group in found[trial["id"]]]
+            if states != (["complete"] if trial["state"] == "completed" else []):
+                yield f"the evaluations of trial {trial['id']}, which is {trial['state']}, are {states}"
+            for group in found[trial["id"]]:
+                value = group["values"].get("score_mean", {}).get("value")
+                if group["state"] == "complete" and value != trial["fitness"]:
+                    yield f"the evaluation of trial {trial['id']} found {value}; its fitness is {trial['fitness']}"
 
     def parents(self) -> Iterator[str]:
         """Everybody started from a trial that was handed in before, by the name of its checkpoint."""
@@ -340,7 +370,15 @@ class Judge:
 def check(evidence: Evidence) -> list[str]:
     """Return what cannot be, if nothing was lost, doubled or mixed up."""
     judge = Judge(evidence)
-    sides = (judge.leases, judge.completions, judge.facts, judge.parents, judge.ends, judge.disk)
+    sides = (
+        judge.leases,
+        judge.completions,
+        judge.facts,
+        judge.evaluations,
+        judge.parents,
+        judge.ends,
+        judge.disk,
+    )
     return [f"{side.__name__}: {what}" for side in sides for what in side()]
 
 

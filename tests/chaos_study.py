@@ -50,6 +50,17 @@ def train(trial: phyla.Trial) -> None:
     trial.report(score=score(trial.seed, trial.params["lr"]))
 
 
+# What is done to the workers is no fault of the evaluation either.
+@phyla.eval_task(max_attempts=100_000)
+def read(evaluation: phyla.Evaluation) -> None:
+    """Compute the score again from the weights."""
+    *_, (_, _, seed, lr) = load(evaluation.checkpoint.path)
+    evaluation.record(score=score(seed, lr))
+
+
+SUITE = phyla.Suite("read", (read,))
+
+
 # --- recording
 
 
@@ -222,6 +233,7 @@ def study(options: Mapping[str, Any]) -> phyla.Study:
         ),
         train,
         seed=options["seed"],
+        suites=(SUITE,),
         # What is done to the workers is no fault of the trials.
         retries=phyla.Retries(attempts=100_000, broken=100_000),
         home=options["home"],

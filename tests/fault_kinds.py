@@ -112,7 +112,7 @@ def _put_back(moved: Path, place: Path) -> None:
         moved.rename(place)
 
 
-ABSENT = r"the checkpoints of study 'faulty' are not in .*(no such directory|empty|cannot be read)"
+ABSENT = r"the checkpoints of study 'faulty' (are not )?in .*(no such directory|empty|cannot be read)"
 NOT_OURS = r"is not the checkpoint directory of study 'faulty' of this store"
 
 

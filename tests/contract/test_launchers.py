@@ -107,6 +107,7 @@ def test_workers_that_end_by_themselves_are_not_alive(
     signs.until_up(1)
     signs.end()
     until(lambda: launcher.alive(pool) == 0, "the worker has ended")
+    assert launcher.outcomes(pool) == ({"completed": 1} if pool.launcher == "slurm" else {})
 
 
 def test_pools_are_apart(launcher: Launcher, make_pool: MakePool, signs: Signs) -> None:

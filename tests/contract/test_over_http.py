@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
+import phyla
 from phyla.client import LocalClient
 from phyla.controller import Controller, controller_of, to_config
 from phyla.errors import (
@@ -30,12 +31,13 @@ from phyla.errors import (
     StudyNotFound,
 )
 from phyla.machine import Claimed, Idle, Outdated
-from phyla.records import Checkpoint, Report, Role, StudyRecord
+from phyla.records import Checkpoint, Report, Role, StudyRecord, StudyState
 from phyla.service.app import Limits
 from phyla.service.doors import Doors
 from phyla.service.tokens import create, revoke
 from phyla.store import RemoteStore, Store, hold_on, open_store
 from phyla.strategies import Divergence, ExploreWith, MedianStopping, ParetoTournament, StoppingRule
+from phyla.study import load_study
 from serving import Service, served
 from storing import FEASIBLE, STEPS, Alike, VirtualClock, completion, everything_of, pbt, plain, rules
 
@@ -265,6 +267,31 @@ def test_a_wait_for_a_service_is_told(
     assert away.startswith(f"the service {file} cannot be reached: ")
     assert away.endswith("; trying again")
     assert back == f"the service {file} answers again"
+
+
+def test_a_worker_that_begins_while_the_service_is_away_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def train(trial: phyla.Trial) -> None:
+        (trial.checkpoint_dir / "w").touch()
+        trial.report(score=1.0)
+
+    def study(storage: str) -> phyla.Study:
+        search = phyla.RandomSearch(members=1, total_steps=1)
+        aim = phyla.Maximize("score")
+        return phyla.Study("s", {"lr": phyla.Float(0.1, 1.0)}, aim, search, train, home=tmp_path, storage=storage)
+
+    monkeypatch.setattr("phyla.store.remote.LOOK_S", 0.0)
+    monkeypatch.setattr("phyla.store.remote.BACK_OFF_S", (1.01, 1.01))
+    file, database = tmp_path / "service.json", f"sqlite:///{tmp_path}/phyla.db"
+    study(database).run()
+    with pytest.raises(StoreUnavailable, match="does not say where the service is"):
+        load_study("s", home=tmp_path, storage=f"published:{file}")
+    with closing(open_store(database)) as store, served(store) as url:
+        monkeypatch.setattr("phyla.store.remote.LOG.warning", lambda *_: file.write_text(json.dumps({"url": url})))
+        done = study(f"published:{file}").work(0)
+        assert done.state is StudyState.COMPLETED
+        done._store.close()
 
 
 def test_a_request_that_a_stop_interrupts_is_made_again() -> None:

@@ -395,6 +395,28 @@ def test_the_time_is_read_after_the_lock_was_waited_for(postgres_url: str) -> No
     store.close()
 
 
+def test_a_writer_that_is_cut_off_holds_up_nobody_for_long(
+    server: Server, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert postgres.IDLE_TIMEOUT_S < postgres.LOCK_TIMEOUT_S
+    study = server.store.create_study("s", {}, 1, 1)
+    monkeypatch.setattr(postgres, "IDLE_TIMEOUT_S", 1)
+    cut_off = SqlStore(PostgresBackend(postgres_url))
+
+    def stand_still() -> None:
+        with cut_off.transaction(study.id, exclusive=True) as tx:
+            others = server.start(partial(server.store.set_state, study.id, StudyState.STOPPED))
+            server.until_somebody_waits(others)
+            others.result(WAIT_S)
+            tx.apply([machine.SetStudyState(StudyState.COMPLETED)])
+
+    with pytest.raises(StoreBusy, match="stood still"):
+        stand_still()
+    with server.store.reader(study.id) as reader:
+        assert reader.study().state is StudyState.STOPPED
+    cut_off.close()
+
+
 def test_a_connection_that_the_server_ended_is_replaced(server: Server, postgres_url: str) -> None:
     server.controller(1)
     with server.backend.engine.connect() as connection:

@@ -174,17 +174,31 @@ def taken_back(evidence: Evidence) -> None:
     newest(evidence)["state"] = "pending"
 
 
-def counted_twice(evidence: Evidence) -> None:
-    _, answer = again(evidence, counting(evidence, 2), "x", by_s=1.0)
+def counted_twice(evidence: Evidence, job: int | None = None) -> None:
+    job = job or evidence.trials[1]["id"]
+    _, answer = again(evidence, counting(evidence, job), "x", by_s=1.0)
     for one in answer["answer"]["answers"]:
         one["repeated"] = False
 
 
+def evaluation_counted_twice(evidence: Evidence) -> None:
+    counted_twice(evidence, min(evidence.eval_jobs))
+
+
+def evaluation_lost(evidence: Evidence) -> None:
+    evidence.groups.pop()
+
+
+def evaluation_of_other_weights(evidence: Evidence) -> None:
+    evidence.groups[0]["values"] = evidence.groups[1]["values"]
+
+
 def made_up(evidence: Evidence) -> None:
     """Nobody handed in what the store has."""
+    job = evidence.trials[1]["id"]
     for line in evidence.history:
         if line["type"] == "invoke":
-            line["asked"]["done"] = [done for done in line["asked"]["done"] if done["job"] != 2]
+            line["asked"]["done"] = [done for done in line["asked"]["done"] if done["job"] != job]
         else:
             line.get("answer", {}).pop("answers", None)
     for line in evidence.history:
@@ -252,8 +266,11 @@ PLANTED: dict[Callable[[Evidence], None], str] = {
     still_reports: r"leases: save_progress of \d+\.1 was taken after lease \d+\.2 was known",
     forgotten: r"completions: trial \d+ was acknowledged and is not there",
     taken_back: r"completions: trial \d+ was acknowledged and is pending",
-    counted_twice: r"completions: the completion of trial 2 was counted 2 times",
-    made_up: r"completions: trial 2 is completed .*: several, or nobody handed it in",
+    counted_twice: r"completions: the completion of trial \d+ was counted 2 times",
+    evaluation_counted_twice: r"completions: the completion of eval job \d+ was counted several times",
+    evaluation_lost: r"evaluations: the evaluations of trial \d+, which is completed, are \[\]",
+    evaluation_of_other_weights: r"evaluations: the evaluation of trial \d+ found .*; its fitness is",
+    made_up: r"completions: trial \d+ is completed .*: several, or nobody handed it in",
     generation_twice: r"completions: generation 3 of member 0 is there 2 times",
     other_hyperparameters: r"facts: trial 1 has fitness .*, and its hyperparameters give",
     other_weights: r"facts: the weights of trial \d+ were made by",

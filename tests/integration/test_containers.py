@@ -51,7 +51,7 @@ class Machine:
         text = text.replace("postgresql://phyla@database/phyla", self.database)
         text = text.replace("http://service:8470", f"http://127.0.0.1:{self.port}")
         text = text.replace("8470", str(self.port)).replace("0.0.0.0", "127.0.0.1")
-        return re.sub(r"(?<![\w/])/(secrets|phyla|tmp)\b", lambda at: str(self.path(at[0], name)), text)
+        return re.sub(r"(?<![\w/])(?<!host=)/(secrets|phyla|tmp)\b", lambda at: str(self.path(at[0], name)), text)
 
     def path(self, path: str, name: str) -> Path:
         """Return the folder that a container of this name has there."""

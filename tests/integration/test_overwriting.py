@@ -14,7 +14,7 @@ import phyla
 from command_line import Phyla
 from phyla.checkpoints.ownership import OWNER_NAME
 from phyla.controller import Controller
-from phyla.errors import ConfigurationError, NotImportable, StateError
+from phyla.errors import CheckpointsAbsent, ConfigurationError, NotImportable, StateError
 from phyla.records import StudyKind
 from phyla.settings import child_environment
 from phyla.store import open_store
@@ -123,6 +123,16 @@ def test_overwriting_starts_anew(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     caplog.clear()
     study(tmp_path, cell(2.0)).run()
     assert "edited" not in caplog.text
+
+
+def test_a_study_whose_checkpoints_are_out_of_sight_is_not_overwritten(tmp_path: Path) -> None:
+    study(tmp_path, cell(1.0)).run()
+    (tmp_path / "checkpoints").rename(tmp_path / "unmounted")
+    with pytest.raises(CheckpointsAbsent, match=r"are not in .*no such directory"):
+        study(tmp_path, cell(2.0)).run(overwrite=True)
+    (tmp_path / "unmounted").rename(tmp_path / "checkpoints")
+    assert scores(study(tmp_path, cell(2.0)).run()) == {1.0}
+    assert scores(study(tmp_path, cell(2.0)).run(overwrite=True)) == {2.0}
 
 
 def test_one_study_can_be_run_and_overwritten(tmp_path: Path) -> None:

@@ -3,15 +3,20 @@
 import json
 import os
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from command_line import Phyla
+from phyla.launchers import Pool
 from phyla.launchers.local import Local
-from phyla.records import JobState, StudyState
+from phyla.records import JobState, Role, StudyState
+from phyla.service.tokens import create
+from phyla.store import open_store
 from pooled import TRIALS, Pooled, pids
 from pools import until
+from serving import served
 
 LOCAL = ("--launcher", "local", "--workers", 2)
 
@@ -111,6 +116,8 @@ def test_a_pool_serves_several_studies_in_turn_and_waits_for_them(tmp_path: Path
     assert "pool both: 1 of 1 worker alive" in one.call(*up)
     assert "pool both: 1 of 1 worker alive" in one.call(*up)
     log = one.home / "pools/both/worker-0.log"
+    pool = Pool.load(log.parent)
+    assert pool is not None
     until(lambda: "there is no study" in log.read_text(), "it waits")
     for study in (other, one):
         # This only makes the study: members that are done need no worker.
@@ -118,8 +125,28 @@ def test_a_pool_serves_several_studies_in_turn_and_waits_for_them(tmp_path: Path
         printed, _ = made.communicate(120)
         assert made.returncode == 0, printed
         assert study.completed()
-    until(lambda: json.loads(one.call("workers", "--json"))[0]["alive"] == 0, "all studies are completed")
+    until(lambda: Local().alive(pool) == 0, "all studies are completed")
+    (row,) = json.loads(one.call("workers", "--json"))
+    assert "is completed: 6/6 trials" in row["last_lines"]["worker-0.log"]
     one.call("down", "both")
+
+
+def test_a_pool_whose_service_is_gone_or_refuses_it_says_so(
+    toy: Pooled, cli: Phyla, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("phyla.store.remote.LOOK_S", 0.2)
+    monkeypatch.setenv("PHYLA_HOME", str(toy.home))
+    with closing(open_store("memory://")) as store, served(store) as url:
+        create(store, "somebody", Role.WORKER)
+        monkeypatch.setenv("PHYLA_TOKEN", "wrong")
+        assert "the token is not known here" in cli("up", toy.file, "--server", url, code=1)
+        assert json.loads(cli("workers", "--json")) == []
+    assert "pool toy: 2 of 2 workers alive" in cli("up", toy.file, "--server", url)
+    assert "The workers wait for it" in caplog.text
+    until(
+        lambda: "cannot be reached: [Errno 111] Connection refused; trying again" in cli("workers"), "it says why"
+    )
+    cli("down", "toy", "--grace", "1s")
 
 
 def test_a_pool_of_that_name_that_runs_something_else_is_left_alone(toy: Pooled) -> None:
@@ -157,6 +184,13 @@ def test_pods_get_the_store_that_the_environment_names(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ("up", toy.file, "--launcher", "kubernetes", "--launcher-option", "image=x", "--launcher-option")
+    for place in ((), ("--home", tmp_path), ("--storage", f"sqlite:///{tmp_path}/other.db")):
+        printed = cli(*words, "output=pool.json", *place, code=2)
+        assert "other machines, which cannot open the store" in printed
+        assert "Give --server URL" in printed
+        assert not (tmp_path / "pool.json").exists()
+    run = ("run", toy.file, *words[2:], "output=pool.json", "--home", tmp_path / "home")
+    assert "Give --server URL" in cli(*run, code=2)
     monkeypatch.setenv("PHYLA_STORAGE", "postgresql://me:hunter2@host/db")
     assert "has a password in it" in cli(*words, "output=pool.json", code=2)
     monkeypatch.setenv("PHYLA_STORAGE", "http://host:8470")

@@ -94,6 +94,17 @@ def test_a_command_ends_with_its_actor_and_begins_again_with_the_next(pools: Poo
     assert pools.launcher.alive(pool) == 1
 
 
+def test_a_store_of_this_machine_alone_is_refused_where_a_node_is_another(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools.start(workers=1, only_here="/home/me/.phyla/phyla.db")
+    pools.signs.until_up(1)
+    monkeypatch.setattr("platform.node", lambda: "elsewhere")
+    with pytest.raises(ConfigurationError, match=r"cannot open the store /home/me/.phyla/phyla.db.*--server URL"):
+        pools.start(workers=1, only_here="/home/me/.phyla/phyla.db")
+    pools.start(workers=1)
+
+
 def test_workers_that_wait_for_resources_are_alive_and_are_stopped_first(
     pools: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,7 +136,7 @@ def test_commands_on_a_study_whose_checkpoints_are_remote(
     cli("watch", "first", "--suite", "suite.py", "--once", "--workers", 1, *there)
     watched = json.loads(cli("best", "first-watch", "--json", *there))
     assert watched[0]["checkpoint"]["path"] == best["checkpoint"]["path"]
-    assert "watch follows directories" in cli("watch", "s3://other/prefix", "--suite", "suite.py", code=2)
+    assert "watch follows directories" in cli("watch", "gs://other/prefix", "--suite", "suite.py", code=2)
 
     shutil.rmtree(".phyla/cache")
     found = phyla.load_study("first", checkpoints=url).best

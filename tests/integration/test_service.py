@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -58,6 +59,9 @@ def test_a_study_of_another_language(http: httpx.Client) -> None:
             f"{at}/report", json={**lease, "step": trial["start_step"] + 5, "metrics": {"loss": 2}}
         )
         assert standing.json() == {"go_on": True, "why": None}
+        beyond = http.post(f"{at}/report", json={**lease, "step": trial["end_step"] + 1, "metrics": {}})
+        assert beyond.status_code == 422
+        assert f"trial {trial['trial']} goes on from {trial['start_step']} to" in beyond.text
         left = {
             **lease,
             "step": trial["end_step"],
@@ -262,6 +266,8 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert made.returncode == 0, made.stderr
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
     assert "me" in phyla("--home", home, "token", "list").stdout
+    reserved = phyla("--home", home, "token", "create", "published")
+    assert (reserved.returncode, "phyla serve --publish makes" in reserved.stderr) == (2, True)
     with Service("--home", str(home), extra=("--publish",)) as service:
         there = ("--home", tmp_path / "w", "--server", service.url)
         denied = phyla(*there, "status")
@@ -271,10 +277,35 @@ def test_the_command_line(tmp_path: Path) -> None:
         # Who can read the home needs nothing else.
         assert phyla("--home", tmp_path / "w", "--server", home / "service.json", "status").returncode == 0
         assert (home / "service.token").stat().st_mode & 0o777 == 0o600
+        taken = phyla("--home", tmp_path / "new", "serve", "--port", str(service.port))
+        assert taken.returncode == 2
+        assert f"cannot listen on 127.0.0.1, port {service.port}" in taken.stderr
+        assert not (tmp_path / "new").exists()
     away = phyla(*there, "status")
     assert away.returncode == 1
     assert "cannot be reached" in away.stderr
     assert "Traceback" not in away.stderr
+
+
+def test_a_home_whose_store_is_elsewhere_leads_to_the_service(tmp_path: Path) -> None:
+    home, file = tmp_path / "home", tmp_path / "home" / "service.json"
+    places = ("--home", str(home), "--storage", f"sqlite:///{tmp_path}/elsewhere.db")
+    with Service(*places, extra=("--publish",)) as service:
+        found = phyla("--home", home, "status")
+        assert (found.returncode, found.stderr) == (0, "")
+        # What was killed could not clean up.
+        service.stop(signal.SIGKILL)
+        gone = phyla("--home", home, "status")
+        assert gone.returncode == 1
+        assert f"the service {file} names {service.url}, which cannot be reached: " in gone.stderr.replace(
+            "/,", ","
+        )
+        service.start()
+        assert phyla("--home", home, "status").returncode == 0
+        service.stop()
+        assert not file.exists()
+    assert phyla("--home", home, "status").returncode == 0
+    assert not (home / "phyla.db").exists()
 
 
 def test_the_program_of_the_page_in_another_language(store: Store, tmp_path: Path) -> None:

@@ -250,6 +250,27 @@ def train(trial):
     assert "need 4 GPUs, but 1 are visible" in done.stderr
 
 
+def test_what_training_prints_without_end_does_not_fill_the_disk(tmp_path: Path) -> None:
+    train = """
+LOG = HOME / "logs/toy/worker-0.log"
+
+def train(trial):
+    if trial.generation == 0 and trial.member == 0:
+        for _ in range(160):
+            print("x" * 1_000_000)
+        size = LOG.stat().st_size
+        # Its beginning and its end are 72 MiB.
+        while LOG.stat().st_blocks * 512 > 140 << 20:
+            time.sleep(0.01)
+        assert LOG.stat().st_size == size
+        raise ValueError("still here")
+    save(trial)
+"""
+    done = run(write(tmp_path, train, options="retries=phyla.Retries(attempts=2)", workers=1))
+    assert done.returncode == 1
+    assert "still here" in (tmp_path / "home/logs/toy/worker-0.log").read_text(errors="replace")[-5000:]
+
+
 def test_training_that_exits_with_status_0_is_no_finished_worker(tmp_path: Path) -> None:
     train = """
 def train(trial):

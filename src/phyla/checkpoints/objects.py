@@ -42,11 +42,14 @@ class Objects:
 
     Calls may come from any threads. They raise FileNotFoundError for an object that is not there,
     CheckpointsAbsent where the store is out of reach or has no such bucket, and CheckpointStorageFailed where it
-    refuses. Messages say what to do.
+    refuses. Messages say what to do, and ask for the right to write unless `writes=False`. What is out of reach is
+    tried again for `patience_s`, by default for `PATIENCE_S` once it was reached.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, writes: bool = True, patience_s: float | None = None) -> None:
         self.url = url
+        self._writes = writes
+        self._patience_s = patience_s
         self._protocol, _, self._root = url.partition("://")
         self._is_s3 = self._protocol in ("s3", "s3a")
         self._made: tuple[int, Any] = (0, None)
@@ -71,15 +74,14 @@ class Objects:
             return fsspec.filesystem(self._protocol, **how)
         except ImportError as error:
             needs = 'pip install "phyla[s3]"' if self._is_s3 else str(error)
-            raise ConfigurationError(
-                f"checkpoints={self.url!r} needs a library that is missing: {needs}"
-            ) from None
+            raise ConfigurationError(f"{self.url} needs a library that is missing: {needs}") from None
         except ValueError as error:
             raise ConfigurationError(f"checkpoints={self.url!r}: {error}; give s3://bucket/prefix") from None
 
     def _call(self, doing: str, key: str, call: Callable[[Any, str], T]) -> T:
         files, (pause_s, longest_s) = self._files(), PAUSE_S
-        until = time.monotonic() + (PATIENCE_S if self._reached else 0.0)
+        usual_s = PATIENCE_S if self._reached else 0.0
+        until = time.monotonic() + (usual_s if self._patience_s is None else self._patience_s)
         while True:
             try:
                 found = call(files, f"{self._root}/{key}".rstrip("/"))
@@ -90,31 +92,36 @@ class Objects:
                 raise
             except Exception as error:  # each library below has errors of its own
                 if not _is_out_of_reach(error) or time.monotonic() + pause_s > until:
-                    raise _failure(error, doing, f"{self.url}/{key}".rstrip("/")) from error
+                    raise _failure(error, doing, f"{self.url}/{key}".rstrip("/"), self._writes) from error
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, longest_s)
 
     def sizes(self, below: str = "") -> dict[str, int]:
         """Return the sizes in bytes of all objects below a key, by their keys."""
+        return {key: int(info["size"]) for key, info in self.infos(below).items()}
+
+    def infos(self, below: str = "") -> dict[str, dict[str, Any]]:
+        """Return what the store's listing tells of all objects below a key, by their keys."""
         path = f"{self._root}/{below}".rstrip("/")
         # Where nothing is below a prefix, s3fs asks no further.
         path, how = (self._root, {"prefix": f"{below}/"}) if below and self._is_s3 else (path, {})
         try:
-            found = self._call("list", below, lambda files, _: files.find(path, detail=True, **how))
+            found = self._call("list", "", lambda files, _: files.find(path, detail=True, **how))
         except FileNotFoundError as error:
             bucket = self._root.partition("/")[0]
             raise CheckpointsAbsent(f"there is no bucket {bucket!r} for {self.url}: {error}") from error
         start = f"{self._root}/"
         within = f"{start}{below}/" if below else start
-        return {
-            path.removeprefix(start): int(info["size"])
-            for path, info in found.items()
-            if path.startswith(within) and path != within
-        }
+        found.pop(within, None)
+        return {path.removeprefix(start): info for path, info in found.items() if path.startswith(within)}
 
-    def read(self, key: str) -> bytes:
-        """Return a small object."""
-        how = {"max_concurrency": 1} if self._is_s3 else {}
+    def info(self, key: str) -> dict[str, Any]:
+        """Return what the store tells of one object."""
+        return dict(self._call("look at", key, lambda files, path: files.info(path)))
+
+    def read(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
+        """Return a small object, or a range of bytes of one."""
+        how = {"start": start, "end": end} | ({"max_concurrency": 1} if self._is_s3 else {})
         return bytes(self._call("read", key, lambda files, path: files.cat_file(path, **how)))
 
     def write(self, key: str, data: bytes) -> None:
@@ -239,13 +246,14 @@ def _is_out_of_reach(error: Exception) -> bool:
     return busy or any(base.__name__ in _OUT_OF_REACH for base in type(error).__mro__)
 
 
-def _failure(error: Exception, doing: str, url: str) -> CheckpointError:
+def _failure(error: Exception, doing: str, url: str, writes: bool) -> CheckpointError:
     said = (str(error).strip() or type(error).__name__).splitlines()[0]
     if _is_out_of_reach(error):
-        advice = "check the network, and AWS_ENDPOINT_URL if the store is not Amazon's; then run the study again"
+        advice = "check the network, and AWS_ENDPOINT_URL if the store is not Amazon's"
+        advice += "; then run the study again" if writes else ""
         return CheckpointsAbsent(f"cannot {doing} {url}, the store is out of reach: {said}; {advice}")
     if isinstance(error, PermissionError) or _status(error) in (401, 403):
-        advice = f"these credentials need the right to {_RIGHTS} there"
+        advice = f"these credentials need the right to {_RIGHTS if writes else 'list and read objects'} there"
     elif _CREDENTIALS.search(type(error).__name__):
         advice = "give this machine credentials, such as AWS_PROFILE, a file ~/.aws/credentials, or a role"
     elif isinstance(error, OSError) and not _status(error) and is_storage_error(error):

@@ -142,9 +142,9 @@ class Ownership:
                 raise ValueError(f"format {raw['format']!r}")
             return str(raw["store"]), str(raw["study"])
         except OSError as error:
-            raise self._absent(f"{path} cannot be read: {error.strerror or error}") from error
+            raise self._unreachable(f"{path} cannot be read: {error.strerror or error}") from error
         except CheckpointError as error:
-            raise self._absent(str(error)) from error
+            raise self._unreachable(str(error)) from error
         except (ValueError, KeyError, TypeError) as error:
             raise self._not_ours(f"its marker {path} is damaged: {error}", adoptable=True) from error
 
@@ -166,9 +166,9 @@ class Ownership:
         except NotADirectoryError:
             raise self._not_ours("it is a file", adoptable=False) from None
         except OSError as error:
-            raise self._absent(f"it cannot be read: {error.strerror or error}") from error
+            raise self._unreachable(f"it cannot be read: {error.strerror or error}") from error
         except CheckpointError as error:
-            raise self._absent(str(error)) from error
+            raise self._unreachable(str(error)) from error
 
     def _marker_or_refuse_content(self) -> tuple[str, str] | None:
         # The marker comes before everything else: what was seen without it is somebody else's only if there still
@@ -197,13 +197,19 @@ class Ownership:
                 "place with checkpoints= (on the command line: --checkpoints)"
             ) from error
 
+    def _unreachable(self, why: str) -> CheckpointsAbsent:
+        return CheckpointsAbsent(
+            f"{socket.gethostname()} cannot look for the checkpoints of study {self._owner.study!r} in "
+            f"{self._place}: {why}. Nothing was decided, deleted or marked as lost"
+        )
+
     def _absent(self, why: str) -> CheckpointsAbsent:
         study = self._owner.study
         return CheckpointsAbsent(
             f"the checkpoints of study {study!r} are not in {self._place} on {socket.gethostname()}: {why}. "
             f"Nothing was decided, deleted or marked as lost. {self._place.found}, "
             "or say where they are with checkpoints= (on the command line: --checkpoints). If they are gone for "
-            f"good, make the directory and run: phyla doctor {study} --adopt"
+            f"good, {self._place.made}run: phyla doctor {study} --adopt"
         )
 
     def _not_ours(self, what: str, *, adoptable: bool) -> CheckpointsNotOurs:
@@ -225,7 +231,7 @@ class Ownership:
 class MarkedDirectory:
     """A directory with a marker; methods raise OSError where it is out of reach."""
 
-    found = "Mount the disk, run from where the study was begun"
+    found, made = "Mount the disk, run from where the study was begun", "make the directory and "
     """What to do where it is lost."""
 
     def __init__(self, root: Path, disk: Disk) -> None:
@@ -290,7 +296,7 @@ class MarkedDirectory:
 class MarkedPrefix:
     """A prefix of an object store with a marker, as `MarkedDirectory`; methods raise CheckpointError."""
 
-    found = "Give this machine access to it"
+    found, made = "Check that it is the right bucket and prefix", ""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects

@@ -156,7 +156,8 @@ def doctor(
         str | None, Argument(metavar="NAME", help="Only this study or watched run.", show_default="everything")
     ] = None,
     adopt: Annotated[
-        bool, Option("--adopt", help="Give study NAME, whose store was copied, its directory; deletes nothing.")
+        bool,
+        Option("--adopt", help="Give study NAME the checkpoints found where --checkpoints says; deletes nothing."),
     ] = False,
     digests: Annotated[bool, Option("--digests", help="Read every byte of every checkpoint.")] = False,
     as_json: options.AsJson = False,

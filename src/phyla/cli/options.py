@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from typer import Argument, BadParameter, Context, Exit, Option
 
+from phyla import settings
 from phyla.cli.output import show
 from phyla.errors import Preempted, UsageError
 from phyla.words import masked, pasted
@@ -123,6 +124,14 @@ def places(ctx: Context) -> "Places":
     return Places.of(**where(ctx))
 
 
+def database(ctx: Context) -> "Places":
+    """Return where studies live, in a home with its own database, whatever service has published itself there."""
+    from phyla.store.sqlite_url import sqlite_url
+
+    named = where(ctx)["storage"] or settings.storage()
+    return places(ctx) if named else replace(places(ctx), storage=sqlite_url(places(ctx).home / "phyla.db"))
+
+
 def opened(ctx: Context, name: str) -> "Results | Evaluations":
     """Open a study, or a watched run, by its name."""
     from phyla.study import open_any
@@ -134,11 +143,11 @@ def place(ctx: Context, study: "Study") -> None:
     """Let a study of a file live where the options say."""
     given, said = where(ctx), places(ctx)
     if given["home"] is not None:
-        study.places = replace(said, checkpoint_root=said.home / "checkpoints")
+        study.places = replace(said, checkpoint_root=said.home / "checkpoints", named=False)
     elif given["storage"] is not None:
         study.places = replace(study.places, storage=given["storage"])
     if given["checkpoints"] is not None:
-        study.places = replace(study.places, checkpoint_root=said.checkpoint_root)
+        study.places = replace(study.places, checkpoint_root=said.checkpoint_root, named=True)
 
 
 def listed(text: str) -> list[str]:

@@ -1,7 +1,9 @@
 """`phyla up`, `phyla down` and `phyla workers`: pools of workers that a launcher places."""
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,13 +14,15 @@ from phyla.cli import options
 from phyla.cli.output import print_json, print_table
 from phyla.cli.output import show as print
 from phyla.cli.worker import worker_command
-from phyla.errors import LauncherFailed, UsageError
+from phyla.errors import LauncherFailed, StoreBusy, StoreUnavailable, UsageError
 from phyla.words import counted, masked
 
 if TYPE_CHECKING:
     from phyla.launchers import Pool
     from phyla.study import Places
 
+LOG = logging.getLogger("phyla")
+INHERIT = ("local", "slurm")  # whose workers have the variables of this process, a token among them
 MEMORY_MB = {"M": 1, "G": 1024, "T": 1024**2}
 
 
@@ -51,6 +55,7 @@ def up(
             raise UsageError(f"there is no file {file}")
     places = options.places(ctx)
     pool = pool_of(ctx.params, files, places, name=name or files[0].stem, where=options.where(ctx))
+    _look_at_store(pool, places)
     start_pool(pool)
     where = launcher_named(launcher)
     print(f"pool {pool.name}: {where.alive(pool)} of {counted(workers, 'worker')} alive; logs: {where.logs(pool)}")
@@ -78,14 +83,15 @@ def workers(
     pool: Annotated[str | None, Argument(metavar="POOL", help="Name of a pool.", show_default="all")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List pools of workers: where they run, how many are alive, for which files, and where their logs are."""
+    """List pools of workers: where they run, how many are alive, for which files, and what they said last."""
     from phyla.launchers import launcher_named
+    from phyla.launchers.pools import last_lines
 
     rows: list[dict[str, Any]] = []
     for each in _found(options.places(ctx), pool):
-        launcher, why = launcher_named(each.launcher), None
+        launcher, why, ended = launcher_named(each.launcher), None, None
         try:
-            alive = launcher.alive(each)
+            alive, ended = launcher.alive(each), launcher.outcomes(each)
         except LauncherFailed as error:
             alive, why = None, str(error)
         rows.append(
@@ -94,8 +100,10 @@ def workers(
                 "launcher": each.launcher,
                 "alive": alive,
                 "workers": each.workers,
+                "ended": ended,
                 "files": list(each.files),
                 "logs": launcher.logs(each),
+                "last_lines": last_lines(each),
                 "error": why,
             }
         )
@@ -106,18 +114,35 @@ def workers(
         print(f"no pools in {options.places(ctx).pools}; phyla up starts one")
         return
     print_table(
-        ("pool", "launcher", ">alive", "~files", "~logs"),
+        ("pool", "launcher", ">alive", "ended", "~files", "~logs"),
         (
             (
                 row["pool"],
                 row["launcher"],
                 f"{'?' if row['alive'] is None else row['alive']}/{row['workers']}",
+                ", ".join(f"{count} {how}" for how, count in (row["ended"] or {}).items()),
                 " ".join(row["files"]),
                 row["error"] or row["logs"],
             )
             for row in rows
         ),
     )
+    for row in rows:
+        for log, line in row["last_lines"].items():
+            print(f"{row['pool']} {log}: {line}")
+
+
+def _look_at_store(pool: "Pool", places: "Places") -> None:
+    """Refuse what the workers, which have this machine's variables, would be refused; say what they wait for."""
+    from phyla.store import open_store
+
+    if pool.launcher not in INHERIT or pool.only_here:
+        return
+    try:
+        with closing(open_store(places.storage)) as store:
+            store.studies()
+    except (StoreBusy, StoreUnavailable) as error:
+        LOG.warning("warning: %s. The workers wait for it", error)
 
 
 def pool_of(
@@ -145,8 +170,8 @@ def pool_of(
         raise UsageError("--workers 0: with --launcher, at least 1")
     if where is None:
         usual = places.storage == type(places).of(places.home).storage
-        storage = None if usual else places.storage
-        where = {"home": places.home, "storage": storage, "checkpoints": places.checkpoint_root}
+        storage, root = None if usual else places.storage, places.checkpoint_root if places.named else None
+        where = {"home": places.home, "storage": storage, "checkpoints": root}
     where = {key: value.absolute() if isinstance(value, Path) else value for key, value in where.items()}
     # Workers elsewhere do not see this variable. What a file says goes before it, but not before an option.
     inherited = None if where["storage"] or where["home"] else settings.storage()
@@ -156,6 +181,7 @@ def pool_of(
             f"the URL of the store, {masked(storage)}, has a password in it, which the list of processes and the "
             "folder of the pool would show; leave it out, and put it into ~/.pgpass or the variable PGPASSWORD"
         )
+    at = type(places).of(where["home"], storage, where["checkpoints"])
     further = dict(_option(each) for each in given["launcher_option"] or ())
     cpus, memory = (_amount(name, further.pop(name, None)) for name in ("cpus", "memory"))
     gpus = 0.0 if given["gpus_per_worker"] == "auto" else float(given["gpus_per_worker"])
@@ -178,6 +204,7 @@ def pool_of(
         memory_mb=None if memory is None else round(memory),
         time_limit_s=given["time_limit"],
         options=further,
+        only_here="" if at.sqlite_file is None else str(at.sqlite_file),
         environment={"PHYLA_STORAGE": inherited} if inherited else {},
         folder=places.pools / name,
     )

@@ -124,7 +124,9 @@ def run(
 
 def watch(
     ctx: Context,
-    paths: Annotated[list[str], Argument(metavar="DIR...", help="Directories of checkpoints; or a study's name.")],
+    paths: Annotated[
+        list[str], Argument(metavar="DIR...", help="Directories or s3:// URLs of checkpoints; or a study's name.")
+    ],
     suite: Annotated[list[str], Option(metavar="SUITES", help="file.py, file.py:name, module:name or file.toml.")],
     workers: Annotated[int, Option(min=0, help="Worker processes; 0 evaluates in this process.")] = 2,
     name: Annotated[str | None, Option(help="Name of the run.", show_default="made from the directory")] = None,

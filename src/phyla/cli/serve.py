@@ -36,7 +36,7 @@ def serve(
     from phyla.dashboard import dashboard_of
     from phyla.service.serving import serve_store
 
-    places = options.places(ctx)
+    places = options.database(ctx)
     host = host or ("0.0.0.0" if publish else "127.0.0.1")
     home = places.home if publish else None
     pages = dashboard_of(places)
@@ -87,7 +87,7 @@ def token(
 ) -> None:
     """Make, list and revoke the tokens of a service; the store keeps only what proves them."""
     from phyla.records import Role
-    from phyla.service.tokens import create, listed, revoke
+    from phyla.service.tokens import PUBLISHED_TOKEN, create, listed, revoke
     from phyla.study.places import open_existing
 
     if action not in ("create", "list", "revoke") or (name is None) != (action == "list"):
@@ -96,7 +96,11 @@ def token(
         )
     if role not in [*Role]:
         raise UsageError(f"--role {role}: choose one of: {', '.join(Role)}")
-    places = options.places(ctx)
+    if action == "create" and name == PUBLISHED_TOKEN:
+        raise UsageError(
+            f"token {name!r}: phyla serve --publish makes and replaces the token of this name; take another name"
+        )
+    places = options.database(ctx)
     if places.sqlite_file is not None:
         places.home.mkdir(parents=True, exist_ok=True)
     from phyla.store import open_store

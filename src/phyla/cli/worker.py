@@ -137,7 +137,7 @@ def _waiting(wait: bool) -> Iterator[None]:
     except PhylaError as error:
         if not wait:
             raise
-        print(f"{error}\nlooking again in {PAUSE_S:g} s", file=sys.stderr, flush=True)
+        print(f"looking again in {PAUSE_S:g} s: {error}", file=sys.stderr, flush=True)
 
 
 def _studies(ctx: Context, file: Path, name: str | None, *, wait: bool) -> "list[Study]":

@@ -1,7 +1,6 @@
 """How workers and tools speak with studies: a Protocol, and what implements it in this process."""
 
-from phyla.client.local import (
-    LocalClient,
+from phyla.client.directories import (
     claim_checkpoints,
     collect,
     known_checkpoints,
@@ -9,6 +8,7 @@ from phyla.client.local import (
     placed,
     sort_out,
 )
+from phyla.client.local import LocalClient
 from phyla.client.protocol import Client, CollectResult, GroupResults
 
 __all__ = [

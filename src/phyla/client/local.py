@@ -1,24 +1,14 @@
-"""The client that works in process, and what the directories are that lie where a study keeps its checkpoints."""
+"""The client that works in process."""
 
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import final
 
-from phyla.checkpoints import (
-    Checkpoints,
-    LocalCheckpoints,
-    Owner,
-    RemoteCheckpoints,
-    RemotePlace,
-    claim_digest,
-    made_by,
-)
-from phyla.checkpoints.local import is_name
+from phyla.checkpoints import Checkpoints
+from phyla.client.directories import collect, delete_marked, placed, sort_out
 from phyla.client.protocol import CollectResult, GroupResults
 from phyla.controller import TRAIN_ONLY, Controller, controller_of, housekeeping_of
 from phyla.errors import CheckpointError, LeaseLost
@@ -38,28 +28,22 @@ from phyla.machine import (
     Work,
 )
 from phyla.records import (
-    Attempt,
-    AttemptState,
     Checkpoint,
     CheckpointState,
     EvalResult,
     Group,
-    JobState,
     Report,
     StudyRecord,
     StudyState,
     WorkKind,
 )
 from phyla.settings import Clock, system_clock
-from phyla.store import Reader, Store
+from phyla.store import Store
 
 LOG = logging.getLogger("phyla")
 
 IDLE_LOOK_S = 1.0
 """How often a study without work is asked again by a worker that other studies keep busy."""
-
-MEMORY = "memory"
-"""What a marker says in place of the id of a store in memory, which ends with its process."""
 
 
 @final
@@ -329,7 +313,7 @@ class LocalClient:
         for name in found.leftover:
             repository.discard(name)
         repository.delete(*found.leftover, *deleted)
-        _delete(self.store, self.record.id, repository, deleting)
+        delete_marked(self.store, self.record.id, repository, deleting)
         back = []
         for row in (found.rows[name] for name in committed if name in found.rows):
             if row.state is CheckpointState.LOST:
@@ -337,114 +321,3 @@ class LocalClient:
                     if repository.check(row.name).digest == row.digest:
                         back.append(row.name)
         housekeeping_of(self.store, self.record.id).set_checkpoints(back, CheckpointState.LIVE)
-
-
-def placed(rows: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Return the checkpoints that are in the study's place; black-box clients name and keep their own."""
-    return [row for row in rows if not row.weak and is_name(row.name)]
-
-
-def collect(store: Store, study: int, repository: Checkpoints, candidates: Sequence[Checkpoint]) -> CollectResult:
-    """Delete those candidates that no trial took meanwhile; needs nothing of the study's rules."""
-    return _delete(store, study, repository, housekeeping_of(store, study).mark_deleting(placed(candidates)))
-
-
-def _delete(store: Store, study: int, repository: Checkpoints, names: Sequence[str]) -> CollectResult:
-    freed = 0
-    deleted: list[str] = []
-    try:
-        freed = repository.delete(*names)
-        deleted = list(names)
-    except CheckpointError:
-        # One of them cannot be deleted now; the others can.
-        for name in names:
-            with contextlib.suppress(CheckpointError):
-                freed += repository.delete(name)
-                deleted.append(name)
-    housekeeping_of(store, study).set_checkpoints(deleted, CheckpointState.DELETED)
-    return CollectResult(deleted=tuple(deleted), freed_bytes=freed)
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sorted:
-    """Directories by what the store knows about them."""
-
-    rows: dict[str, Checkpoint] = field(default_factory=dict)  # Checkpoints of the study, by name.
-    leftover: list[str] = field(default_factory=list)  # Of attempts of this store that are over.
-    forgotten: list[str] = field(default_factory=list)  # Made by this store for attempts that it does not know.
-    unknown: list[str] = field(default_factory=list)  # Not made by this store.
-
-
-def sort_out(reader: Reader, names: Collection[str], prefix: str) -> Sorted:
-    """Say what directories are; a reader that was opened after they were listed misses no row."""
-    found = Sorted()
-    for name in sorted(names):
-        row, made = reader.checkpoint(name), made_by(name)
-        if row is not None:
-            found.rows[name] = row
-        elif made is None or made.prefix != prefix:
-            found.unknown.append(name)
-        elif made.claim is None:
-            found.leftover.append(name)
-        else:
-            trial, token, claim = made.claim
-            attempt = reader.attempt(trial, token)
-            if attempt is None or claim_digest(attempt.worker, attempt.claimed_at) != claim:
-                found.forgotten.append(name)
-            elif not _may_complete(reader, attempt):
-                found.leftover.append(name)
-    return found
-
-
-def _may_complete(reader: Reader, attempt: Attempt) -> bool:
-    """Return whether an attempt is running, or only let its lease run out, and may still complete."""
-    if attempt.state is AttemptState.RUNNING or attempt.ended_at is None:
-        return True
-    if attempt.ended_at < attempt.expires_at:
-        return False
-    newest = reader.trial(attempt.job)
-    return newest.state is JobState.PENDING and newest.token == attempt.token
-
-
-def open_checkpoints(store: Store, study: str, root: Path | RemotePlace) -> Checkpoints:
-    """Return the checkpoints of a study, which are in the directory `root`, or below a URL; touches no file."""
-    identity = store.identity()
-    owner = Owner(
-        store=identity.id if identity.lasting else MEMORY,
-        study=study,
-        prefix=identity.id[:6],
-        copied_from=identity.copied_from,
-    )
-    return LocalCheckpoints(root, owner=owner) if isinstance(root, Path) else RemoteCheckpoints(root, owner=owner)
-
-
-def claim_checkpoints(store: Store, study: StudyRecord | None, repository: Checkpoints) -> Sequence[str]:
-    """Make sure that a checkpoint directory is the study's, before anything is decided.
-
-    It is made and marked if the study never had a checkpoint. The names of directories in it that this store did
-    not make are returned; they are left alone. `CheckpointsNotOurs` if it has some that the store has forgotten.
-    """
-    ownership = repository.ownership
-    if ownership is None:
-        return ()
-    ownership.claim(None if study is None else known_checkpoints(store, study))
-    names = sorted({*repository.names(), *repository.staged(), *repository.deleting()})
-    if study is None:
-        forgotten = [name for name in names if (made := made_by(name)) and made.prefix == repository.prefix]
-        unknown = [name for name in names if name not in forgotten]
-    else:
-        with store.reader(study.id) as reader:
-            found = sort_out(reader, names, repository.prefix)
-        forgotten, unknown = found.forgotten, found.unknown
-    if forgotten:
-        raise ownership.restored(forgotten)
-    return unknown
-
-
-def known_checkpoints(store: Store, study: StudyRecord) -> int:
-    """Return how many checkpoints of a study should be where it keeps them, lost ones included."""
-    with store.reader(study.id) as reader:
-        present = len(placed([*reader.live_checkpoints(), *reader.deleting_checkpoints()]))
-        # Lost ones have no index; they only matter when there is nothing else.
-        return present or sum(row.state is CheckpointState.LOST for row in placed(reader.checkpoints()))

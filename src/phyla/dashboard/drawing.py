@@ -113,7 +113,8 @@ class Drawings:
         process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
         places = self._places
         # The address of a database may have a password in it.
-        asked = {"home": str(places.home), "storage": places.storage, "checkpoints": str(places.checkpoint_root)}
+        named = str(places.checkpoint_root) if places.named else None
+        asked = {"home": str(places.home), "storage": places.storage, "checkpoints": named}
         try:
             out, errors = await process.communicate(json.dumps({"places": asked, "studies": studies}).encode())
         finally:

@@ -190,7 +190,7 @@ class Pages:
                 "children": reader.children(trial.id)[:ROWS],
                 "reported": [*reader.reports(trial.id)[-1:]],
                 "checkpoint": row,
-                "path": row and located(self._places.checkpoints(study.name) / row.name),
+                "path": row and located(self._places.checkpoints(study.name, study.config) / row.name),
                 "seen": seen,
                 "groups": [] if seen is None else reader.groups_of(seen.id),
                 "now": reader.now(),

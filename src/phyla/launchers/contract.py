@@ -29,6 +29,7 @@ class Pool:
         memory_mb: memory for each worker in MiB; None leaves it to the launcher.
         time_limit_s: seconds that each worker may last; None for no limit.
         options: further options, which only this launcher understands.
+        only_here: the store, if it is a file that other machines have under this name for themselves; else empty.
         environment: variables for the workers, besides those they inherit. Never secrets: they are stored.
         directory: the working directory.
         folder: for its logs and the launcher's files; on a shared disk where there are several machines.
@@ -44,6 +45,7 @@ class Pool:
     memory_mb: int | None = None
     time_limit_s: float | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    only_here: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     directory: Path = field(default_factory=Path.cwd)
     folder: Path
@@ -99,6 +101,10 @@ class Launcher(Protocol):
         """Ask the workers to save and to end, and end those that are left after some seconds; wait for them."""
         ...
 
+    def outcomes(self, pool: Pool) -> Mapping[str, int]:
+        """Return how many workers have `completed` and `failed`, as far as the engine still knows."""
+        return {}
+
     def logs(self, pool: Pool) -> str:
         """Return where the output of the workers is: paths, or a command that shows it."""
         ...
@@ -115,6 +121,16 @@ def launcher_named(name: str) -> Launcher:
         raise ConfigurationError(f"there is no launcher {name!r}; choose one of: {', '.join(found)}")
     launcher: Launcher = found[name].load()()
     return launcher
+
+
+def refuse_store(pool: Pool) -> None:
+    """Refuse a pool whose workers are on other machines, and whose store is on this one alone."""
+    if pool.only_here:
+        raise ConfigurationError(
+            f"launcher {pool.launcher!r} starts workers on other machines, which cannot open the store "
+            f"{pool.only_here}: each would look into a file of its own. Give --server URL, of phyla serve, or "
+            "--storage postgresql://..."
+        )
 
 
 def refuse_options(pool: Pool, known: Sequence[str]) -> None:

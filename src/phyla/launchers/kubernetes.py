@@ -11,13 +11,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, final
 
 from phyla.errors import ConfigurationError, LauncherFailed
-from phyla.launchers.contract import Pool, refuse_options
+from phyla.launchers.contract import Pool, refuse_options, refuse_store
 from phyla.launchers.identity import identity
 
 OPTIONS = ("image", "kind", "namespace", "context", "directory", "secret", "volume", "user", "grace", "output")
@@ -40,6 +40,7 @@ def manifest(pool: Pool) -> dict[str, Any]:
         ConfigurationError: an option is missing or makes no sense.
     """
     refuse_options(pool, OPTIONS)
+    refuse_store(pool)
     name, job, where = _name(pool), _kind(pool) == "job", pool.options.get("namespace")
     labels = {"app.kubernetes.io/name": "phyla", INSTANCE: name, "app.kubernetes.io/component": "worker"}
     spec: dict[str, Any] = {"replicas": pool.workers, "selector": {"matchLabels": {INSTANCE: name}}}
@@ -198,6 +199,12 @@ class Kubernetes:
             pool, *pods, f"--grace-period={max(1, math.ceil(grace_s))}", f"--timeout={wait_s}s", wait_s=wait_s
         )
         _kubectl(pool, *ends, f"--timeout={CALL_S:g}s", wait_s=CALL_S)
+
+    def outcomes(self, pool: Pool) -> Mapping[str, int]:
+        """Return what the cluster says of a Job; a Deployment starts its workers again, however they end."""
+        status = (_get(pool) or {}).get("status", {})
+        known = {"completed": status.get("succeeded"), "failed": status.get("failed")}
+        return {how: count for how, count in known.items() if count}
 
     def logs(self, pool: Pool) -> str:
         """Return the command that shows the output of the workers."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import final
 
 from phyla.errors import LauncherFailed
-from phyla.launchers.contract import Pool, refuse_options
+from phyla.launchers.contract import Launcher, Pool, refuse_options
 from phyla.launchers.spec import gpu_environments
 from phyla.settings import child_environment, thread_environment
 
@@ -22,7 +22,7 @@ WAITS = 'cd -- "$1" && shift && read -r go && exec "$@" </dev/null'
 
 
 @final
-class Local:
+class Local(Launcher):
     """Processes of this machine, which outlive the shell that started them.
 
     A process is known by its number and the time at which it began, so a number that was given to another process

@@ -16,6 +16,7 @@ from phyla.client import Client
 from phyla.errors import ConfigurationError, LauncherFailed, Preempted, StateError, StoreError, StudyFailed
 from phyla.launchers.contract import Pool, launcher_named
 from phyla.launchers.spec import PERSON, Term
+from phyla.worker.outputs import tail
 
 GRACE_S = 60.0
 """Seconds that workers have to save and to hand back what they are at."""
@@ -35,6 +36,12 @@ def pools_in(root: Path) -> list[Pool]:
     """Return the pools that are stored in a folder, by name."""
     found = [Pool.load(file.parent) for file in sorted(root.glob("*/pool.json"))]
     return [pool for pool in found if pool is not None]
+
+
+def last_lines(pool: Pool) -> dict[str, str]:
+    """Return the last lines of the newest logs of a pool, by the names of the logs."""
+    logs = sorted(pool.folder.glob("*.log"), key=lambda log: log.stat().st_mtime, reverse=True)
+    return {log.name: tail(log).rpartition("\n")[2] for log in logs[:3]}
 
 
 def start_pool(pool: Pool) -> None:
@@ -211,4 +218,4 @@ class PoolRun:
         if not logs:
             return f"; look at {launcher_named(self.pool.launcher).logs(self.pool)}"
         log = max(logs)[1]
-        return f"; the end of {log}:\n{log.read_text(errors='replace')[-LOG_TAIL:].strip()}"
+        return f"; the end of {log}:\n{tail(log, LOG_TAIL)}"

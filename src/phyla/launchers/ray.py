@@ -6,6 +6,7 @@ when the process that started them ends.
 
 import contextlib
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.errors import ConfigurationError, LauncherFailed
-from phyla.launchers.contract import Pool, refuse_options
+from phyla.launchers.contract import Launcher, Pool, refuse_options, refuse_store
 from phyla.launchers.identity import identity
 from phyla.launchers.spec import VISIBLE
 from phyla.settings import child_environment
@@ -88,7 +89,7 @@ class Command:
 
 
 @final
-class Ray:
+class Ray(Launcher):
     """Places workers on the nodes of a Ray cluster."""
 
     def start(self, pool: Pool) -> None:
@@ -101,6 +102,8 @@ class Ray:
         # From a worker that asks for no GPU, Ray hides none.
         environment = {"PYTHONUNBUFFERED": "1", **({} if pool.gpus else {VISIBLE: ""}), **pool.environment}
         with _connected(pool) as (ray, actors):
+            if any(one["NodeManagerHostname"] != platform.node() for one in ray.nodes() if one["Alive"]):
+                refuse_store(pool)
             kind = ray.remote(Command)
             for index in range(pool.workers):
                 name = f"{pool.name}-{index}"

@@ -6,6 +6,8 @@ import secrets
 import shlex
 import subprocess
 import time
+from collections import Counter
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import final
@@ -19,6 +21,9 @@ AHEAD_S = 120
 SHORTEST_S = 300.0
 ANSWER_S = 60.0
 POLL_S = 0.5
+ENDED = {"COMPLETED": "completed"} | dict.fromkeys(
+    ("BOOT_FAIL", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"), "failed"
+)
 OURS = (
     *("array", "chdir", "cpus-per-task", "dependency", "error", "gres", "job-name", "mem", "nodes", "ntasks"),
     *("open-mode", "output", "parsable", "requeue", "signal", "time", "wrap"),
@@ -64,6 +69,12 @@ class Slurm:
                 cancelled = True
                 _slurm("scancel", "--quiet", named)
             time.sleep(POLL_S)
+
+    def outcomes(self, pool: Pool) -> Mapping[str, int]:
+        """Return what Slurm still knows of jobs that ended, which it forgets after `MinJobAge`."""
+        words = ("squeue", "--noheader", "--array", "--states=all", f"--name={_job_name(pool)}", "--format=%T")
+        ended = [ENDED[state] for state in _slurm(*words).split() if state in ENDED]
+        return Counter(ended)
 
     def logs(self, pool: Pool) -> str:
         """Return the pattern of their logs."""

@@ -34,12 +34,14 @@ from phyla.launchers.spec import (
 from phyla.records import WorkKind
 from phyla.settings import SAVE_EVERY, child_environment, system_clock, thread_environment
 from phyla.worker import Closing, Launch, keeper
+from phyla.worker.outputs import drop_middle, tail
+from phyla.worker.processes import ending
 
 POLL_S = 0.02
 LOOK_S = 1.0
 """Seconds between two looks at the eval tasks that wait for more GPUs than a usual worker has."""
 COLLECT_S = 1.0
-"""Seconds between two collections of checkpoints, while trials complete."""
+"""Seconds between two collections of checkpoints, while trials complete, and between two looks at long logs."""
 
 CRASHES_IN_A_ROW = 10
 """Workers that die without a completed trial in between before the run gives up."""
@@ -173,11 +175,16 @@ class Supervisor:
                 self._make_room(folder)
                 for process in list(self._processes.values()):
                     self._look_at(process)
-                if self._uncollected and time.monotonic() - collected_at >= COLLECT_S:
-                    self._uncollected, collected_at = 0, time.monotonic()
-                    with contextlib.suppress(StoreBusy):
-                        # What stays is collected the next time.
-                        self.client.collect()
+                if time.monotonic() - collected_at >= COLLECT_S:
+                    collected_at = time.monotonic()
+                    for process in self._processes.values():
+                        with contextlib.suppress(OSError), open(process.spec.log, "r+b") as file:
+                            drop_middle(file.fileno())
+                    if self._uncollected:
+                        self._uncollected = 0
+                        with contextlib.suppress(StoreBusy):
+                            # What stays is collected the next time.
+                            self.client.collect()
                 self.on_tick()
                 time.sleep(POLL_S)
         if self._cannot_go_on is not None:
@@ -323,11 +330,11 @@ class Supervisor:
             return
         self._close(process)
         self._packing.release(process.spec.index)
-        spec, how = process.spec, f"worker process {process.popen.pid} {_how(status)}"
+        spec, how = process.spec, f"worker process {process.popen.pid} {ending(status)}"
         try:
-            tail = Path(spec.log).read_text(errors="replace")[-LOG_TAIL:].strip()
+            end = tail(Path(spec.log), LOG_TAIL)
         except OSError as error:
-            tail = f"({spec.log} cannot be read: {error.strerror})"
+            end = f"({spec.log} cannot be read: {error.strerror})"
         if status == 0 and not self.client.lose_worker(spec.name, f"{how} within the trial", counts=True):
             if process.closing:
                 self._start(spec)
@@ -336,7 +343,7 @@ class Supervisor:
                 self._start_again(spec, f"{how} while the study was running")
         elif status == EXIT_OUTDATED:
             self.client.lose_worker(spec.name, f"{how} within the trial", counts=False)
-            why = tail.splitlines()[-1]
+            why = end.splitlines()[-1]
             if spec.watched:
                 self._cannot_go_on = StudyChanged(f"worker {spec.index} ended: {why}")
             else:
@@ -344,7 +351,7 @@ class Supervisor:
         elif status == EXIT_NO_TIME:
             self._out_of_time = True
         elif status == EXIT_CANNOT_START:
-            failed = StudyFailed(f"worker {spec.index} cannot start (its log is {spec.log}):\n{tail}")
+            failed = StudyFailed(f"worker {spec.index} cannot start (its log is {spec.log}):\n{end}")
             if spec.index not in self._outdated:
                 raise failed
             # The others that run may finish what they are at.
@@ -353,7 +360,7 @@ class Supervisor:
             self.client.lose_worker(spec.name, "its worker was ended by a person", counts=False)
         else:
             blameless = status in (EXIT_STORE_FAILED, EXIT_CHECKPOINTS_ABSENT)
-            self._crashed(spec, how + (f"; the end of its log:\n{tail}" if tail else ""), counts=not blameless)
+            self._crashed(spec, how + (f"; the end of its log:\n{end}" if end else ""), counts=not blameless)
 
     def _check_progress(self, process: _Process) -> None:
         beats, trials, deadline = BEATS.unpack_from(Path(process.spec.beat_file).read_bytes())
@@ -438,13 +445,3 @@ class Supervisor:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.popen.pid, signal.SIGKILL)
         keeper.end_marked(process.mark)
-
-
-def _how(status: int) -> str:
-    if status >= 0:
-        return f"ended with exit status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    return f"was ended by {name}{' (out of memory?)' if -status == signal.SIGKILL else ''}"

@@ -26,7 +26,7 @@ from phyla.records import (
 from phyla.service.doors import MOST_WAIT_S, Doors, News, may
 from phyla.service.studies import Studies
 from phyla.settings import system_clock
-from phyla.store import Store
+from phyla.store import Reader, Store
 from phyla.study.tables import Where
 from phyla.study.toml import study_of
 
@@ -250,13 +250,15 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
     @router.post("/{name}/trials/{trial}/report", dependencies=[worker])
     def report(name: Name, trial: Id, reported: Reported) -> Standing:
         """Report metrics, and learn whether to go on; keeps the lease."""
-        asked = controller(name)
+        record, asked = found(name), controller(name)
+        with store.reader(record.id) as reader:
+            _check_step(reader, trial, reported.step)
         standing = asked.report(trial, reported.token, [Report(reported.step, reported.metrics)])
         if standing.cancelled:
             return Standing(
                 go_on=False, why="the lease is gone: another worker has the trial, or it was cancelled"
             )
-        with store.reader(found(name).id) as reader:
+        with store.reader(record.id) as reader:
             attempt = reader.attempt(trial, reported.token)
         if attempt is not None:
             asked.renew(attempt.worker)
@@ -278,14 +280,7 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
         with store.reader(record.id) as reader:
             row = reader.checkpoint(saved.checkpoint)
             earlier = reader.reports(trial, saved.token)
-            for known in reader.trials(after=trial - 1, limit=1):
-                if (
-                    known.id == trial
-                    and not min(known.start_step + 1, known.end_step) <= saved.step <= known.end_step
-                ):
-                    raise UsageError(
-                        f"step {saved.step}: trial {trial} goes on from {known.start_step} to {known.end_step}"
-                    )
+            _check_step(reader, trial, saved.step, least=1)
         if row is not None and row.trial != trial:
             raise StateError(f"checkpoint {saved.checkpoint!r} is that of trial {row.trial}; choose another name")
         told = [*(one.metrics for one in earlier), saved.metrics]
@@ -342,6 +337,13 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
         return Unneeded(checkpoints=_unneeded(store, found(name).id))
 
     return router
+
+
+def _check_step(reader: Reader, trial: int, step: int, *, least: int = 0) -> None:
+    """Refuse a step that is not one of a trial's, if there is one of that id."""
+    for known in reader.trials(after=trial - 1, limit=1):
+        if known.id == trial and not min(known.start_step + least, known.end_step) <= step <= known.end_step:
+            raise UsageError(f"step {step}: trial {trial} goes on from {known.start_step} to {known.end_step}")
 
 
 def _suggested(controller: Any, name: str, wanted: Wanted) -> tuple[Suggestions, float | None]:

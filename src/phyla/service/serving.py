@@ -5,9 +5,11 @@ import json
 import logging
 import os
 import platform
+import signal
 import socket
+import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, final
 
@@ -18,14 +20,13 @@ from phyla.errors import ConfigurationError, StateError
 from phyla.records import Role, token_of
 from phyla.service.app import LOOPBACK, make_app
 from phyla.service.doors import Doors, News
-from phyla.service.tokens import create
+from phyla.service.tokens import PUBLISHED_TOKEN, create
 from phyla.settings import system_clock
 from phyla.store import RemoteStore, Store, open_store
 from phyla.store.remote import TOKEN_FILE
 
 LOG = logging.getLogger("phyla.service")
 GRACE_S = 10
-PUBLISHED_TOKEN = "published"
 
 
 def serve_store(
@@ -54,13 +55,15 @@ def serve_store(
     Raises:
         ConfigurationError: it cannot listen there; or others reach the address, and there is no token.
     """
-    if publish is not None:
-        publish.mkdir(parents=True, exist_ok=True)
-    store = open_store(storage, alone=work)
-    try:
+    with ExitStack() as stack:
+        listening = stack.enter_context(_listening(host, port))
+        if publish is not None:
+            publish.mkdir(parents=True, exist_ok=True)
+        store = open_store(storage, alone=work)
+        stack.callback(store.close)
         if isinstance(store, RemoteStore):
             raise ConfigurationError(
-                f"--storage {storage}: this is a service already; name its database, or open this address in a "
+                f"--storage {storage}: this is a service already; name its database, or open {store.url} in a "
                 "browser"
             )
         # Who gives it another name has a proxy, which others reach.
@@ -75,11 +78,14 @@ def serve_store(
             )
         hosts = [*LOOPBACK, host, *names] if loopback or names else None
         app = make_app(store, hosts=hosts, loopback=loopback, work=work, pages=pages)
-        listening = _listening(host, port)
         shown = _name_here() if host in ("0.0.0.0", "::") else host
         url = f"http://{f'[{shown}]' if ':' in shown else shown}:{listening.getsockname()[1]}"
         if publish is not None:
-            _publish(publish / "service.json", {"url": url, "pid": os.getpid()})
+            told = {"url": url, "host": platform.node(), "pid": os.getpid()}
+            _publish(publish / "service.json", told)
+            stack.callback(_withdraw, publish / "service.json", told)
+            # uvicorn raises a signal again once it has stopped for it.
+            signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         logs = logging.StreamHandler()
         logs.setFormatter(Lines())
         logging.getLogger("phyla").addHandler(logs)
@@ -94,8 +100,6 @@ def serve_store(
             h11_max_incomplete_event_size=64 * 1024,
         )
         uvicorn.Server(config).run([listening])
-    finally:
-        store.close()
 
 
 @final
@@ -151,6 +155,13 @@ def _published_token(store: Store, home: Path) -> None:
     with suppress(StateError):
         store.revoke_token(PUBLISHED_TOKEN)
     create(store, PUBLISHED_TOKEN, Role.OPERATOR, file=file)
+
+
+def _withdraw(file: Path, told: object) -> None:
+    """Remove what says where this service is, unless another one has taken its place."""
+    with suppress(OSError, ValueError):
+        if json.loads(file.read_text()) == told:
+            file.unlink()
 
 
 def _publish(file: Path, told: object) -> None:

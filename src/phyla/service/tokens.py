@@ -12,6 +12,8 @@ from phyla.settings import system_clock
 from phyla.store import RemoteStore, Store
 
 BYTES = 32
+PUBLISHED_TOKEN = "published"
+"""Name of the token that a service makes when it publishes itself; nobody else's has it."""
 
 
 def create(store: Store, name: str, role: Role, lasts_s: float | None = None, file: Path | None = None) -> str:

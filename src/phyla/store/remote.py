@@ -113,6 +113,10 @@ class _Part:
         return call() if isinstance(getattr(kind, name, None), property) else call
 
 
+class _NotPublished(StoreUnavailable):
+    """The file in which a service says where it is is not there, or not yet."""
+
+
 def hold_on(store: Store) -> None:
     """Let a process that works wait for a service longer than one that only looks, whatever it asks."""
     if isinstance(store, RemoteStore):
@@ -210,8 +214,9 @@ class Connection:
         timeout = httpx.Timeout(answer_s, connect=5.0)
         pause_s, most_s = BACK_OFF_S
         while True:
-            client = self._open()
+            client = None
             try:
+                client = self._open()
                 answer = client.post(path, content=body, headers=headers, timeout=timeout)
                 if self._away and answer.status_code < 500:
                     self._away = False
@@ -225,15 +230,18 @@ class Connection:
                     self._refused(answer, told)
                 error, sent = told.get("detail") or f"it answered with status {answer.status_code}", broken
                 busy = told.get("title") == StoreBusy.__name__
-            except httpx.TransportError as failed:
+            except (httpx.TransportError, _NotPublished) as failed:
                 error, busy = str(failed) or type(failed).__name__, False
-                sent = not isinstance(failed, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
+                unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, _NotPublished)
+                sent = not isinstance(failed, unsent)
                 self._forget(client)
             if (once and sent) or time.monotonic() + pause_s > ends_at:
                 if busy:
                     raise StoreBusy(str(error))
+                via = client if self._url != self._shown else None
+                where = f"{self._shown} names {via.base_url}, which" if via else self._shown
                 raise StoreUnavailable(
-                    f"the service {self._shown} cannot be reached: {error}; is it running? phyla serve starts one"
+                    f"the service {where} cannot be reached: {error}; is it running? phyla serve starts one"
                 )
             if pause_s > 1 and not busy and not self._away:
                 self._away = True
@@ -274,7 +282,7 @@ class Connection:
                 self._process = os.getpid()
             return self._client
 
-    def _forget(self, client: "httpx.Client") -> None:
+    def _forget(self, client: "httpx.Client | None") -> None:
         """Look again where a service is that says so in a file: it may have been started elsewhere."""
         if self._url.startswith(PUBLISHED):
             with self._lock:
@@ -301,5 +309,5 @@ def where_is(url: str) -> tuple[str, str | None]:
         if found is None and beside.exists():
             found = beside.read_text().strip()
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreUnavailable(f"{file} does not say where the service is ({error}); was it started?") from error
+        raise _NotPublished(f"{file} does not say where the service is ({error}); was it started?") from error
     return address, found

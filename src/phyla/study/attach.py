@@ -103,7 +103,8 @@ def attach(
             f"study {study!r} uses functions of yours, which are not taken from a database: {error}. Pass the "
             "study itself: phyla.attach(Study(...))"
         ) from error
-    client = LocalClient(store, record, rules, open_checkpoints(store, record.name, places.checkpoints(study)))
+    repository = open_checkpoints(store, study, places.checkpoints(study, record.config))
+    client = LocalClient(store, record, rules, repository)
     return Attached(client, rules, places, kinds)
 
 
@@ -217,7 +218,7 @@ class Attached:
         spec = WorkerSpec(
             configs={name: self._client.record.config},
             storage=places.storage,
-            checkpoints=str(places.checkpoints(name)),
+            checkpoints=str(places.checkpoints(name, self._client.record.config)),
             work_root=str(places.work(name)),
             outputs=str(places.outputs(name)),
             kinds=tuple(sorted(set(self._kinds))),

@@ -109,7 +109,7 @@ def delete(name: str, places: Places) -> tuple[Belongings, list[str]]:
         for each in launch.predecessors():
             launch.forget(each)
         if record.kind is StudyKind.POPULATION:
-            root = places.checkpoints(name)
+            root = places.checkpoints(name, record.config)
             if isinstance(root, Path):
                 _remove_empty(root)
             else:
@@ -121,7 +121,7 @@ def _refuse_if_absent(store: "Store", record: StudyRecord, places: Places) -> No
     """Raise `CheckpointsAbsent` if checkpoints would stay behind somewhere else, and nobody would know of them."""
     if known_checkpoints(store, record):
         with contextlib.suppress(CheckpointsNotOurs):
-            open_checkpoints(store, record.name, places.checkpoints(record.name)).check_owner()
+            open_checkpoints(store, record.name, places.checkpoints(record.name, record.config)).check_owner()
 
 
 def overwrite(study: "Study") -> None:
@@ -133,7 +133,7 @@ def overwrite(study: "Study") -> None:
         record = find_population(store, study.name, deleting=True)
         if record is None:
             return
-        root = study.places.checkpoints(study.name)
+        root = study.places.checkpoints(study.name, record.config)
         for entry in study.start_from:
             own = isinstance(root, Path) and root.resolve()
             if own and Path(entry.path).expanduser().resolve().is_relative_to(own):
@@ -142,7 +142,10 @@ def overwrite(study: "Study") -> None:
                     "overwriting would delete; copy it to another place, or give the study another name. Nothing "
                     "was deleted"
                 )
+        if record.state is not StudyState.DELETING:
+            _refuse_if_absent(store, record, study.places)
         deleted, left = _delete(store, record, study.places)
+        study.places = study.places.like(record.config)
     finally:
         store.close()
     LOG.warning("study %r is started anew: its %d stored trials were deleted", study.name, deleted.trials)
@@ -155,7 +158,7 @@ def _delete(store: "Store", record: StudyRecord, places: Places) -> tuple[Belong
     housekeeping_of(store, record.id).begin_deleting()
     failpoint("delete.after_mark")
     found, left = _belongings(store, record, places), list[str]()
-    root = places.checkpoints(record.name)
+    root = places.checkpoints(record.name, record.config)
     if found.checkpoints or found.staged:
         try:
             repository = open_checkpoints(store, record.name, root)
@@ -199,7 +202,7 @@ def _belongings(store: "Store", record: StudyRecord, places: Places) -> Belongin
     with store.reader(record.id) as reader:
         if record.kind is StudyKind.POPULATION:
             rows = [row for row in placed(reader.checkpoints()) if row.state is not CheckpointState.DELETED]
-            repository = open_checkpoints(store, name, places.checkpoints(name))
+            repository = open_checkpoints(store, name, places.checkpoints(name, record.config))
             # What was never finished, or is in no row any more, if its name proves that this store made it.
             unfinished = {*repository.staged()}
             known = sort_out(reader, {*repository.names(), *unfinished}, repository.prefix)

@@ -222,7 +222,7 @@ def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[Finding]:
         running = reader.running()
         held = [reader.seen(number) for number in sorted(reader.held_paths())]
     where = shown(run.location)
-    if run.kind is StudyKind.DIRECTORY:
+    if run.kind is StudyKind.DIRECTORY and "://" not in run.location:
         directory, absent = f"{about} directory", f"{where} does not exist"
         if Path(run.location).is_dir():
             yield _ok(directory, where)
@@ -230,7 +230,7 @@ def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[Finding]:
             yield _warn(directory, absent, "checkpoints without a snapshot are gone")
         else:
             yield _fail(directory, absent, "mount its file system, or check the path")
-    lost = [shown(seen.path) for seen in held if seen.path and not Path(seen.path).exists()]
+    lost = [shown(seen.path) for seen in held if not ("://" in seen.path or Path(seen.path).exists())]
     if lost:
         yield _fail(
             about,
@@ -268,7 +268,7 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
     from phyla.worker import dead_launches, launch_of
 
     about = f"study {study.name}"
-    root = places.checkpoints(study.name)
+    root = places.checkpoints(study.name, study.config)
     repository = open_checkpoints(store, study.name, root)
     try:
         if known_checkpoints(store, study):

@@ -41,6 +41,7 @@ class BestEvaluation:
     values: dict[str, Estimate]
     checkpoint: str
     location: Path | RemotePlace  # where it is
+    seen: Checkpoint  # what the store knows of it
     step: int  # age of the weights; -1 when it is not known
     branch: int  # 0, and one more each time training was rewound
     index: int  # place within the checkpoint, when it holds several models
@@ -50,6 +51,10 @@ class BestEvaluation:
     @property
     def path(self) -> Path:
         """Where it is read, a directory or a file; of one on an object store a copy, downloaded if need be."""
+        if isinstance(self.location, RemotePlace) and self.seen.path:
+            from phyla.watcher.snapshots import Copies
+
+            return Copies(self.seen, self.location.cache).path(self.seen)
         return local_copy(self.location, None)
 
     @property
@@ -188,11 +193,13 @@ class Evaluations:
         known = self._run.config.get("checkpoints")
         path: Path | RemotePlace
         path = (
-            place_of(str(known), self.places.home) if known else self.places.checkpoints(self.name)
+            place_of(str(known), self.places.home)
+            if known
+            else self.places.checkpoints(self.name, self._run.config)
         ) / seen.name
         if seen.path:
-            path = Path(seen.path)
-            if not is_there(path) and len(seen.paths) == 1 and self._run.location:
+            path = place_of(seen.path, self.places.home)
+            if isinstance(path, Path) and not is_there(path) and len(seen.paths) == 1 and self._run.location:
                 path = Path(self._run.location) / seen.paths[0]
         measured = found[outline.objective]
         return BestEvaluation(
@@ -203,11 +210,12 @@ class Evaluations:
             values=dict(found),
             checkpoint=seen.name,
             location=path,
+            seen=seen,
             step=seen.step,
             branch=seen.branch,
             index=seen.index,
             trial=seen.trial,
-            gone=not is_there(path),
+            gone=not (seen.usable if seen.path and isinstance(path, RemotePlace) else is_there(path)),
         )
 
     def lag(self) -> list[Lag]:

@@ -5,13 +5,23 @@ Needs no training code. Whether others are at work is decided by leases and lock
 
 import logging
 import shutil
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from phyla import machine
 from phyla.arguments import check_integer
-from phyla.client import CollectResult, LocalClient, claim_checkpoints, collect, open_checkpoints, sort_out
-from phyla.controller import controller_of, keeping_of, resized
+from phyla.checkpoints import Checkpoints, RemotePlace
+from phyla.client import (
+    CollectResult,
+    LocalClient,
+    claim_checkpoints,
+    collect,
+    open_checkpoints,
+    placed,
+    sort_out,
+)
+from phyla.controller import controller_of, housekeeping_of, keeping_of, resized
 from phyla.errors import (
     CheckpointCorrupt,
     CheckpointMissing,
@@ -22,7 +32,7 @@ from phyla.errors import (
 )
 from phyla.machine import Retention
 from phyla.records import Aim, AttemptState, Checkpoint, JobState, StudyRecord, StudyState
-from phyla.study.places import Places, entries, find_study
+from phyla.study.places import ROOT, Places, entries, find_study
 from phyla.study.progress import best_of
 
 if TYPE_CHECKING:
@@ -52,7 +62,11 @@ class Maintenance:
         self.places = places
         self._store = store
         self._study = study
-        self._repository = open_checkpoints(store, study.name, places.checkpoints(study.name))
+
+    @cached_property
+    def _repository(self) -> Checkpoints:
+        root = self.places.checkpoints(self._study.name, self._study.config)
+        return open_checkpoints(self._store, self._study.name, root)
 
     def retention(self) -> Retention:
         """Return which checkpoints are kept and why, and which may go; changes nothing."""
@@ -71,39 +85,49 @@ class Maintenance:
         return collect(self._store, self._study.id, self._repository, found.collectable)
 
     def adopt(self) -> str:
-        """Make the checkpoint directory this study's, after its store was copied or restored; deletes nothing.
+        """Make the checkpoint directory this study's, after it was moved, or its store copied; deletes nothing.
 
         Only for a directory that no other store works on: one that belongs to a study of the same name in another
-        store, one that lost its marker and holds nothing but checkpoints, or an empty one. What was adopted is
-        returned in a sentence.
+        store, one that lost its marker and holds nothing but checkpoints, or an empty one. If a person named it,
+        the study remembers it. What was adopted is returned in a sentence.
         """
-        name, root = self._study.name, self.places.checkpoints(self._study.name)
+        name, config = self._study.name, self._study.config
+        root = self.places.like(config).checkpoint_root / name
+        repository = open_checkpoints(self._store, name, root)
         try:
-            claim_checkpoints(self._store, self._study, self._repository)
+            claim_checkpoints(self._store, self._study, repository)
         except CheckpointsAbsent:
-            pass
+            now = f"now; {self._take(root)}"
         else:
-            return f"{root} belongs to study {name!r} of this store already"
-        names = {*self._repository.names(), *self._repository.staged()}
+            now = "already"
+        if self.places.named:
+            given = {key: value for key, value in config.items() if key != ROOT} | self.places.remembered()
+            housekeeping_of(self._store, self._study.id).store_config(given, config)
+        self._study = self._now()
+        repository = open_checkpoints(self._store, name, root)
+        names = {*repository.names(), *repository.staged(), *repository.deleting()}
         with self._store.reader(self._study.id) as reader:
-            restored = bool(sort_out(reader, names, self._repository.prefix).forgotten)
-        assert self._repository.ownership is not None
-        was = self._repository.ownership.adopt()
-        if restored:
-            # What the store has forgotten keeps the old id in its names; what it makes from now on gets a new one.
-            self._store.renew_identity()
-            self._repository = open_checkpoints(self._store, name, root)
-            assert self._repository.ownership is not None
-            was = self._repository.ownership.adopt()
-        names = {*self._repository.names(), *self._repository.staged(), *self._repository.deleting()}
-        with self._store.reader(self._study.id) as reader:
-            found = sort_out(reader, names, self._repository.prefix)
-            missing = sum(row.name not in found.rows for row in reader.live_checkpoints())
+            found = sort_out(reader, names, repository.prefix)
+            missing = sum(row.name not in found.rows for row in placed(reader.live_checkpoints()))
         return (
-            f"{root} belongs to study {name!r} of this store now; {was}. The store knows {len(found.rows)} of the "
+            f"{root} belongs to study {name!r} of this store {now}. The store knows {len(found.rows)} of the "
             f"checkpoints there; {len(found.unknown)} it does not know, and leaves alone; {missing} that it knows "
             "are not there"
         )
+
+    def _take(self, root: Path | RemotePlace) -> str:
+        """Mark a directory as the study's, and return what it was."""
+        repository = open_checkpoints(self._store, self._study.name, root)
+        names = {*repository.names(), *repository.staged()}
+        with self._store.reader(self._study.id) as reader:
+            restored = bool(sort_out(reader, names, repository.prefix).forgotten)
+        assert repository.ownership is not None
+        was = repository.ownership.adopt()
+        if not restored:
+            return was
+        # What the store has forgotten keeps the old id in its names; what it makes from now on gets a new one.
+        self._store.renew_identity()
+        return self._take(root)
 
     def stop(self, message: str) -> None:
         """Stop the study, if it is running: its workers finish their trial and end."""

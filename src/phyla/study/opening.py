@@ -32,7 +32,7 @@ from phyla.machine import Imported
 from phyla.records import JsonObject, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
 from phyla.store import Store, hold_on, open_store
-from phyla.study.places import find_population, find_study
+from phyla.study.places import ROOT, find_population, find_study
 from phyla.study.progress import lease_s
 from phyla.study.results import ConfigChange, Results
 from phyla.worker import Command
@@ -54,7 +54,8 @@ def open_study(study: "Study", *, portable: bool, works: bool, store: Store | No
     if store is None:
         store = open_store(study.places.storage)
     found = find_population(store, study.name)
-    repository = open_checkpoints(store, study.name, study.places.checkpoints(study.name))
+    place = study.places.checkpoints(study.name, None if found is None else found.config)
+    repository = open_checkpoints(store, study.name, place)
     # Both raise before anything is stored: nothing is decided where the checkpoints are not to be seen.
     if works:
         claim_checkpoints(store, found, repository)
@@ -67,7 +68,10 @@ def open_study(study: "Study", *, portable: bool, works: bool, store: Store | No
             )
         for entry in entries:
             look_at_source(Path(entry.path))
+    if works or found is None:
+        config = {**config, **study.places.remembered()}
     before = store.create_study(study.name, config, study.seed, members)
+    study.places.checkpoints(study.name, before.config)  # raises if somebody was quicker, with another place
     record = reconcile(store, before, config, study)
     _say_if_edited(before, study.name, config["code"])
     client = LocalClient(store, record, study.rules, repository)
@@ -125,8 +129,8 @@ def claim(client: LocalClient) -> None:
 
 def join_study(study: "Study", *, portable: bool) -> LocalClient:
     """Open a study that exists to add workers to it; creates and changes nothing."""
-    given = study.config(portable=portable)
-    store, record = find_study(study.name, study.places)
+    store, record = find_study(study.name, study.places, patient=True)
+    given = {**study.config(portable=portable), ROOT: record.config.get(ROOT)}
     compare = (differences, suite_differences, command_differences)
     changed = {name: values for each in compare for name, values in each(record.config, given).items()}
     try:
@@ -147,7 +151,7 @@ def join_study(study: "Study", *, portable: bool) -> LocalClient:
         raise
     # Workers that join keep their leases as long as those of the run.
     study.rules = replace(study.rules, lease_s=lease_s(record.config))
-    repository = open_checkpoints(store, study.name, study.places.checkpoints(study.name))
+    repository = open_checkpoints(store, study.name, study.places.checkpoints(study.name, record.config))
     return LocalClient(store, replace(record, config=given), study.rules, repository, joins=True)
 
 
@@ -226,6 +230,8 @@ def reconcile(
     config = {**config, "changes": stored.get("changes", [])}
     if stored.get("replicate"):
         config.setdefault("replicate", stored["replicate"])
+    if ROOT in stored:
+        config[ROOT] = stored[ROOT]
     if study.train is None:
         # Ask/tell keeps the stored functions.
         config.update({name: stored.get(name) for name in ("train", "setup", "code")})

@@ -1,9 +1,11 @@
 """Where a study keeps its things, and how the store of a place is opened and searched."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 from phyla import settings
 from phyla.checkpoints import RemotePlace, place_of
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"\w[\w.-]{0,99}")
 """What studies of every kind may be called."""
+ROOT = "checkpoint_root"
+"""Name of the setting that says where a study's checkpoints are; without it they are in its home."""
+USUAL = "checkpoints"
 
 
 def shown(path: Path | RemotePlace) -> str:
@@ -37,6 +42,7 @@ class Places:
     home: Path
     storage: str
     checkpoint_root: Path | RemotePlace  # Of all studies' checkpoints.
+    named: bool = False  # Whether a person named it.
 
     @staticmethod
     def of(
@@ -44,15 +50,55 @@ class Places:
     ) -> "Places":
         """Fill in what was not given: the environment's, else everything under `.phyla`."""
         root = (Path(home) if home is not None else settings.home()).expanduser().absolute()
-        url = storage or (None if home is not None else settings.storage()) or sqlite_url(root / "phyla.db")
-        kept = place_of(checkpoints or root / "checkpoints", root)
+        url = storage or (None if home is not None else settings.storage()) or _store_of(root)
+        kept = place_of(checkpoints or root / USUAL, root)
         if isinstance(kept, Path):
             kept = kept.expanduser().absolute()
-        return Places(home=root, storage=url, checkpoint_root=kept)
+        return Places(home=root, storage=url, checkpoint_root=kept, named=checkpoints is not None)
 
-    def checkpoints(self, study: str) -> Path | RemotePlace:
-        """Return where one study's checkpoints are."""
-        return self.checkpoint_root / study
+    def checkpoints(self, study: str, config: Mapping[str, Any] | None = None) -> Path | RemotePlace:
+        """Return where one study's checkpoints are; refuse another place than its stored `config` has."""
+        given = self.checkpoint_root / study
+        if config is None:
+            return given
+        kept = self._root(config) / study
+        if not self.named or str(kept) == str(given):
+            return kept
+        if not config.get(ROOT) and not self._movable:
+            return given  # It was created in another home, perhaps.
+        if isinstance(kept, Path):
+            # What is not here may have another name on this machine; its marker is checked wherever it is used.
+            with suppress(OSError):
+                if not kept.is_dir() or (isinstance(given, Path) and kept.samefile(given)):
+                    return given
+        raise ConfigurationError(
+            f"study {study!r} has its checkpoints in {kept}, not in {given}. Leave --checkpoints out (in Python: "
+            f"checkpoints=): the study remembers where they are. If you copied them to {given}, let the study "
+            f"go on there with: phyla doctor {study} --adopt --checkpoints {self.checkpoint_root}"
+        )
+
+    def _root(self, config: Mapping[str, Any]) -> Path | RemotePlace:
+        found = place_of(config.get(ROOT) or USUAL, self.home)
+        return self.home / found if isinstance(found, Path) else found
+
+    def like(self, config: Mapping[str, Any]) -> "Places":
+        """Return the places of a new study that takes over from a stored one, unless a person named others."""
+        if self.named or not config.get(ROOT):
+            return self
+        return replace(self, checkpoint_root=self._root(config), named=True)
+
+    def remembered(self) -> dict[str, Any]:
+        """Return what a study's configuration has of the place; within a home that can be moved it is relative."""
+        root = self.checkpoint_root
+        if not self.named or root == self.home / USUAL:
+            return {}
+        if self._movable and isinstance(root, Path) and root.is_relative_to(self.home):
+            return {ROOT: str(root.relative_to(self.home))}
+        return {ROOT: str(root)}
+
+    @property
+    def _movable(self) -> bool:
+        return self.sqlite_file == self.home / "phyla.db"
 
     def work(self, study: str) -> Path:
         """Return the directory of one study's working directories."""
@@ -116,6 +162,18 @@ def _relative(path: Path | RemotePlace) -> str:
     return str(path.relative_to(here)) if isinstance(path, Path) and path.is_relative_to(here) else str(path)
 
 
+def _store_of(home: Path) -> str:
+    """Return the store of a home: its SQLite file; where none can be opened, the service that is named there."""
+    file, service = home / "phyla.db", home / "service.json"
+    if service.exists():
+        from phyla.store.remote import PUBLISHED
+        from phyla.store.sql.file_systems import network_file_system
+
+        if not file.exists() or network_file_system(file) is not None:
+            return f"{PUBLISHED}{service}"
+    return sqlite_url(file)
+
+
 def open_if_there(places: Places) -> "Store | None":
     """Open the store of a place; return None where it is a SQLite file that does not exist."""
     from phyla.store import open_store
@@ -136,13 +194,17 @@ def open_existing(what: str, places: Places) -> "Store":
 
 
 def find_study(
-    name: str, places: Places, *, watched: bool = False, deleting: bool = False
+    name: str, places: Places, *, watched: bool = False, deleting: bool = False, patient: bool = False
 ) -> "tuple[Store, StudyRecord]":
     """Open the store of a place and find a study in it; with `watched` also a watched one.
 
-    One whose deletion was begun is refused, unless `deleting` says otherwise.
+    One whose deletion was begun is refused, unless `deleting`. With `patient`, an absent service is waited for.
     """
     store = open_existing(f"study {'or run ' if watched else ''}{name!r}", places)
+    if patient:
+        from phyla.store import hold_on
+
+        hold_on(store)
     study = store.find_study(name)
     if study is not None and (watched or not study.watched):
         if not deleting:

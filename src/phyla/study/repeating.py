@@ -11,7 +11,7 @@ import numpy as np
 
 from phyla import plugins
 from phyla.arguments import check_integer
-from phyla.checkpoints import local_copy
+from phyla.checkpoints import RemotePlace, local_copy
 from phyla.controller import from_config, known_to
 from phyla.errors import ConfigurationError, NotImportable, StudyChanged, StudyNotFound
 from phyla.lineage import Lineage
@@ -221,7 +221,8 @@ def prepare(
     except NotImportable as error:
         raise NotImportable(f"study {study!r}: {error}: {how_to_give}") from error
     results = Results(store, record, places)
-    found = _Found(study, results.trials(), {row.name: row for row in results.checkpoints()}, places)
+    rows = {row.name: row for row in results.checkpoints()}
+    found = _Found(study, results.trials(), rows, places.checkpoints(study, record.config))
     path = found.path(trial)
     last = path[-1]
     start: StartFrom | None
@@ -263,7 +264,7 @@ def prepare(
         retention=Retention(best=rules.keep_best, front=rules.keep_front, every_steps=rules.keep_every_steps),
         retries=Retries(attempts=rules.max_attempts, broken=rules.max_broken),
     )
-    made.places = places
+    made.places = places.like(record.config)
     other = store.find_study(made.name)
     config: Any = made.config()
     if other is not None and any(other.config.get(key) != config[key] for key in ("strategy", "start_from")):
@@ -289,7 +290,7 @@ class _Found:
     name: str
     trials: Sequence[TrialRecord]
     rows: Mapping[str, Checkpoint]
-    places: Places
+    root: Path | RemotePlace
 
     def path(self, trial: int | None) -> list[TrialRecord]:
         """Return the ancestry of a trial, by default of the best one, from its root."""
@@ -314,7 +315,7 @@ class _Found:
         row = self.rows.get(trial.checkpoint or "")
         if row is None or row.state is not CheckpointState.LIVE:
             return None
-        path = local_copy(self.places.checkpoints(self.name) / row.name, row.digest)
+        path = local_copy(self.root / row.name, row.digest)
         return StartFrom(path, step=row.step, index=trial.checkpoint_index, digest=row.digest)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
@@ -140,6 +141,7 @@ class Results:
     def __init__(self, store: "Store", study: StudyRecord, places: Places) -> None:
         self._store = store
         self._id = study.id
+        self._root = partial(places.checkpoints, study.name, study.config)
         self.places = places
         self.name = study.name
         self.aim = Aim.from_config(study.config)
@@ -183,7 +185,7 @@ class Results:
                     continue
                 checkpoint = BestCheckpoint(
                     name=row.name,
-                    location=self.places.checkpoints(self.name) / row.name,
+                    location=self._root() / row.name,
                     step=row.step,
                     digest=row.digest,
                     size_bytes=row.size_bytes,
@@ -323,7 +325,7 @@ class Results:
                 attempts=tuple(reader.trial_attempts()),
                 aim=self.aim,
                 checkpoint_paths={
-                    row.name: shown(self.places.checkpoints(self.name) / row.name)
+                    row.name: shown(self._root() / row.name)
                     for row in reader.checkpoints()
                     if row.state is CheckpointState.LIVE
                 },

@@ -315,7 +315,7 @@ def _train(
     spec = WorkerSpec(
         configs={name: study.config(portable=bool(crew.workers))},
         storage=places.storage,
-        checkpoints=str(places.checkpoints(name)),
+        checkpoints=str(places.checkpoints(name, client.record.config)),
         work_root=str(places.work(name)),
         outputs=str(places.outputs(name)),
         kinds=tuple(sorted(set(crew.kinds))),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from phyla import settings
+from phyla.checkpoints import place_of
 from phyla.errors import ConfigurationError, StudyNotFound
 from phyla.evaluation import Suite
 from phyla.evaluation.policy import Skip, decide
@@ -31,15 +32,15 @@ COMMON = frozenset(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What to watch under the name of a run: a directory, or a study."""
+    """What to watch under the name of a run: a directory, a URL in place of one, or a study."""
 
     name: str
-    directory: Path | None = None
+    directory: Path | str | None = None
     study: StudyRecord | None = None
 
 
 def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: str | None) -> list[Target]:
-    """Return what to watch: each a directory that exists, or one study of the store."""
+    """Return what to watch: each a directory that exists, a URL, or one study of the store."""
     many = [paths] if isinstance(paths, (str, Path)) else list(paths)
     if not many:
         raise ConfigurationError("there is nothing to watch: give a directory, or the name of a study")
@@ -61,7 +62,7 @@ def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: s
             )
         if count > 1:
             raise ConfigurationError(f"{each!r} is given twice")
-    for directory in (target.directory for target in found if target.directory is not None):
+    for directory in (target.directory for target in found if isinstance(target.directory, Path)):
         where = shown(str(directory))
         if directory.exists() and not directory.is_dir():
             raise ConfigurationError(f"{where} is a file; name the directory that holds the checkpoints")
@@ -75,12 +76,13 @@ def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: s
 
 
 def _target(store: "Store", path: str | Path, name: str | None) -> Target:
-    if "://" in str(path):
+    is_s3 = str(path).startswith("s3://")
+    if "://" in str(path) and not is_s3:
         raise ConfigurationError(
-            f"{shown(masked(str(path)))} cannot be watched: phyla watch follows directories. Copy it into one "
-            "from time to time (aws s3 sync), or mount it, and watch that"
+            f"{shown(masked(str(path)))} cannot be watched: phyla watch follows directories and s3:// URLs. Copy "
+            "it into a directory from time to time, or mount it, and watch that"
         )
-    study = None if isinstance(path, Path) or Path(path).is_dir() else store.find_study(path)
+    study = None if is_s3 or isinstance(path, Path) or Path(path).is_dir() else store.find_study(path)
     if study is not None and not study.watched:
         if name == study.name:
             raise ConfigurationError(
@@ -94,14 +96,14 @@ def _target(store: "Store", path: str | Path, name: str | None) -> Target:
             f"{store.url}: {names_in(store, watched=False)}); check the path, or create the directory that "
             "training will write to"
         )
-    directory = Path(path).expanduser().absolute()
+    directory = str(place_of(path, Path())) if is_s3 else Path(path).expanduser().absolute()
     parts = _parts(directory)
     telling = [part for part in parts if part.lower() not in COMMON]
     return Target(name=name or _clean((telling or parts or ["run"])[-1]), directory=directory)
 
 
-def _parts(directory: Path) -> list[str]:
-    return [part for part in directory.parts if part.strip("./")]
+def _parts(directory: Path | str) -> list[str]:
+    return [part for part in str(directory).removeprefix("s3://").split("/") if part.strip("./")]
 
 
 def _clean(text: str) -> str:
@@ -177,7 +179,10 @@ def plan(
 def _present(store: "Store", target: Target, scanner: "CheckpointFormat", done: str) -> list[tuple[str, str, int]]:
     """Return name, fingerprint and step of the checkpoints that are there; -1 for a step that is not known."""
     if target.directory is not None:
-        found = scanner.scan(target.directory, now=settings.system_clock(), previous={})
+        from phyla.watcher.remote import Remote
+
+        root = Remote(target.directory) if isinstance(target.directory, str) else target.directory
+        found = scanner.scan(root, now=settings.system_clock(), previous={})
         return [
             (item.name, item.fingerprint, -1 if item.step is None else item.step)
             for item in found

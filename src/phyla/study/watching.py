@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from phyla import plugins, settings
 from phyla.checkpoints import place_of
+from phyla.checkpoints.objects import Objects
 from phyla.errors import ConfigurationError, NotImportable, RunChanged, StoreBusy
 from phyla.evaluation import Suite
 from phyla.records import EvalEvent, JsonObject, StudyKind, StudyState
@@ -54,13 +55,13 @@ def watch(
     storage: str | None = None,
     checkpoints: str | Path | None = None,
 ) -> Watched:
-    """Evaluate every checkpoint that a training job writes, until it ends.
+    """Evaluate every checkpoint that a training job writes, or uploads, until it ends.
 
     A run that exists under its name is resumed; suites that changed are filled in for checkpoints that are
     still there.
 
     Args:
-        paths: directories that hold checkpoints; or the name of one study of the store.
+        paths: directories or URLs (`s3://bucket/prefix`) of checkpoints; or the name of one study of the store.
         suites: what to run on each checkpoint: suites, or texts as `load_suites` takes them.
         workers: worker processes to start; 0 evaluates in this process, where `timeout_s` is not enforced.
         name: of the run; by default made from the path, or the study's with `-watch`.
@@ -86,6 +87,7 @@ def watch(
 
     Raises:
         UsageError: an argument makes no sense, the run is followed elsewhere, or is another one.
+        CheckpointError: there is no such bucket, or it cannot be listed now.
         StudyFailed: worker processes cannot start, or die again and again.
         KeyboardInterrupt: a person stopped it; watch again to resume.
         StoreError: the database failed.
@@ -99,6 +101,7 @@ def watch(
     from phyla.study.maintenance import remove_outputs, take_back
     from phyla.study.running import Crew
     from phyla.watcher import DirectoryWatcher, Following, Lock, StudyWatcher, WatchThread, get_format
+    from phyla.watcher.remote import Remote, is_url
     from phyla.watcher.snapshots import check_links
     from phyla.worker import Launch
 
@@ -120,6 +123,8 @@ def watch(
         stack.callback(store.close)
         targets = targets_of(store, paths, name)
         for target in targets:
+            if isinstance(target.directory, str):
+                _check_url(target.directory, how, snapshot_dir)
             stack.enter_context(Lock(places.watch_lock(target.name), target.name))
         try:
             name_of = plugins.reference if workers else plugins.reference_here
@@ -129,7 +134,7 @@ def watch(
         for target in targets:
             own = Path(snapshot_dir).expanduser().absolute() / target.name if snapshot_dir else None
             held = own or places.snapshots(target.name)
-            if target.directory is not None and how.snapshots == "link":
+            if isinstance(target.directory, Path) and how.snapshots == "link":
                 check_links(target.directory, held)
             config: JsonObject = {
                 "schema": SCHEMA,
@@ -140,13 +145,16 @@ def watch(
                 "outputs": str(places.outputs(target.name)),
                 "snapshots": str(held),
                 # Files of gin bindings are relative to it.
-                "gin_root": str(target.directory or Path.cwd()),
-                "checkpoints": "" if target.study is None else str(places.checkpoints(target.study.name)),
+                "gin_root": str(target.directory if isinstance(target.directory, Path) else Path.cwd()),
+                "checkpoints": ""
+                if target.study is None
+                else str(places.checkpoints(target.study.name, target.study.config)),
             }
             _create(store, target, config)
         names = [target.name for target in targets]
         configs: dict[str, JsonObject] = {each: {"suites": encoded} for each in names}
         client, runs = open_watched(store, dict.fromkeys(names, chosen), gin_bindings)
+        stack.enter_context(_copying(runs, places))
         launch = stack.enter_context(Launch(places.locks, store.url, names))
         take_back(client, launch)
         for record, _ in runs:
@@ -162,7 +170,8 @@ def watch(
             best = places.best(record.name)
             watcher: DirectoryWatcher | StudyWatcher
             if record.source is None:
-                root, held = Path(record.location), Path(stored["snapshots"])
+                root = Remote(record.location) if is_url(record.location) else Path(record.location)
+                held = Path(stored["snapshots"])
                 watcher = DirectoryWatcher(
                     sightings, root, scanner(), run=record, snapshots=held, best=best, following=how
                 )
@@ -235,6 +244,7 @@ def evaluate(
         KeyboardInterrupt: a person stopped it; `Preempted` where a signal or the end of its time did.
     """
     from phyla.launchers.process import check_suites, open_watched
+    from phyla.store import hold_on
     from phyla.study.checked import checked_term
     from phyla.study.running import Crew
     from phyla.worker import Launch
@@ -251,6 +261,7 @@ def evaluate(
     with ExitStack() as stack:
         store = open_existing(f"watched run{''.join(f' {name!r}' for name in wanted)}", places)
         stack.callback(store.close)
+        hold_on(store)
         wanted = wanted or runs_with(store, chosen_suites(suites))
         given = {name: suites_of(store, name, suites) for name in wanted}
         client, runs = open_watched(store, given, gin_bindings)
@@ -258,12 +269,29 @@ def evaluate(
             name: {"suites": [plugins.encode(suite) for suite in many]} for name, many in given.items()
         }
         check_suites(runs, configs)
+        stack.enter_context(_copying(runs, places))
         if client.is_active():
             launch = stack.enter_context(Launch(places.locks, store.url, wanted))
             tell = _teller([Changes(store, record) for record, _ in runs], on_change)
             if not _work(client, runs, configs, crew, places, launch, gin_bindings, tell):
                 raise KeyboardInterrupt
         return account(store, wanted, places)
+
+
+def _check_url(url: str, how: "Following", snapshot_dir: str | Path | None) -> None:
+    """Refuse options for directories alone, and a bucket that is not there or that cannot be listed."""
+    if how.snapshots != "link" or snapshot_dir is not None or how.content:
+        raise ConfigurationError(
+            f"{url}: leave out --snapshots and --content (in Python snapshots=, snapshot_dir=, content=): workers "
+            "evaluate copies of what is on an object store, which is told apart by names, sizes and ETags"
+        )
+    Objects(url, writes=False).infos("-")  # one request, since nothing is below that
+
+
+def _copying(runs: "Runs", places: Places) -> contextlib.AbstractContextManager[None]:
+    """Let workers keep copies of what is on an object store where this process would."""
+    remote = any("://" in record.location for record, _ in runs)
+    return settings.environment({"PHYLA_CACHE": str(settings.cache() or places.home / "cache")} if remote else {})
 
 
 def _create(store: "Store", target: Target, raw: JsonObject) -> None:

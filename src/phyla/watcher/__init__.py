@@ -1,7 +1,7 @@
 """Foreign checkpoints: found, judged, named and held still.
 
-A training job that knows nothing of phyla writes checkpoints into a directory. This package tells which of
-them are finished, without reading weights, and keeps one readable while its writer goes on. It
+A training job that knows nothing of phyla writes checkpoints into a directory, or uploads them. This package tells
+which of them are finished, without reading weights, and keeps one readable while its writer goes on. It
 decides nothing about evaluations. A format is one file in `formats/`.
 """
 

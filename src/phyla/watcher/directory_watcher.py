@@ -1,4 +1,4 @@
-"""Watches a directory into which a training job writes checkpoints."""
+"""Watches a directory, or a prefix of an object store, into which a training job writes checkpoints."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -11,6 +11,7 @@ from phyla.errors import (
     CheckpointChanged,
     CheckpointError,
     CheckpointGone,
+    CheckpointsAbsent,
     CheckpointStorageFailed,
     ConfigurationError,
     StoreBusy,
@@ -20,6 +21,7 @@ from phyla.errors import (
 from phyla.records import Checkpoint, CheckpointKind, CheckpointState, StudyRecord, shown
 from phyla.settings import Clock, system_clock
 from phyla.watcher.format import CheckpointFormat, Found
+from phyla.watcher.remote import Remote, is_url
 from phyla.watcher.snapshots import BestLinks, Mode, clean, identity, take
 
 AT_ONCE = 50
@@ -69,7 +71,7 @@ class DirectoryWatcher:
     def __init__(
         self,
         sink: Sightings,
-        root: Path,
+        root: Path | Remote,
         kind: CheckpointFormat,
         *,
         run: StudyRecord,
@@ -101,9 +103,9 @@ class DirectoryWatcher:
 
     @property
     def wait_s(self) -> float:
-        """Seconds after which to look again at the latest."""
+        """Seconds after which to look again at the latest; each look at an object store costs requests."""
         soon = bool(self._waiting) or self._following.once or self._following.idle_s is not None
-        return min(WAIT_S, self._kind.quiet_s / 4) if soon else float("inf")
+        return min(WAIT_S, self._kind.quiet_s / 4) if soon and isinstance(self.root, Path) else float("inf")
 
     def look(self) -> None:
         """Look once, and tell what is new; after a `StoreError`, look again."""
@@ -119,7 +121,7 @@ class DirectoryWatcher:
             if had_some and not self.root.is_dir():
                 why = "which had checkpoints, is not there: is its disk mounted?"
                 raise CheckpointStorageFailed(f"{self.root}, {why}")
-        except CheckpointStorageFailed as error:
+        except (CheckpointsAbsent, CheckpointStorageFailed) as error:
             if self._following.once:
                 raise
             self._note_once("unreadable", f"{error}; it is tried again")
@@ -233,12 +235,12 @@ class DirectoryWatcher:
 
     def _observed(self, item: Found) -> Checkpoint | None:
         """Return what to tell of a checkpoint; None to look at it again."""
-        if item.bad:
-            return self._told(item, error=item.why)
+        if item.bad or isinstance(self.root, Remote):
+            return self._told(item, error=item.why if item.bad else None)
         weak = not self._following.content
         try:
             key = identity(self.root, item, content=not weak)
-            path = self._taken(item)
+            path = self._taken(self.root, item)
         except CheckpointChanged:
             return None
         except CheckpointGone:
@@ -258,9 +260,9 @@ class DirectoryWatcher:
             snapshot=self._mode != "none",
         )
 
-    def _taken(self, item: Found) -> Path:
+    def _taken(self, root: Path, item: Found) -> Path:
         try:
-            return take(self.root, item, self._snapshots, self._mode)
+            return take(root, item, self._snapshots, self._mode)
         except CheckpointStorageFailed as error:
             self._mode = "none"
             self._sink.note(
@@ -268,7 +270,7 @@ class DirectoryWatcher:
                 "checkpoints are evaluated where they are, without snapshots, and are lost if their writer "
                 f"deletes them before their turn: {error}",
             )
-            return self._taken(item)
+            return self._taken(root, item)
 
     def _told(self, item: Found, error: str | None = None) -> Checkpoint:
         return Checkpoint(
@@ -327,7 +329,7 @@ class DirectoryWatcher:
         """Remove snapshots that nobody needs any more, and let `best` links lead to the best checkpoints."""
         held, best = self._sink.held()
         self._refresh()
-        self._best.lead_to({name: Path(seen.path) for name, seen in best.items()})
+        self._best.lead_to({name: Path(seen.path) for name, seen in best.items() if not is_url(seen.path)})
         fingerprints = {item.name: item.fingerprint for item in self._previous.values()}
         loose = {
             seen.id: f"{shown(seen.name)} was deleted, and nothing needs its snapshot any more"

@@ -7,14 +7,20 @@ import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 
 from phyla.errors import CheckpointStorageFailed
 from phyla.records import shown
 
+if TYPE_CHECKING:
+    from phyla.watcher.remote import Remote
+
+Place: TypeAlias = "Path | Remote"
+"""A directory that is watched, or a path in it; a format needs `/`, `name`, `is_dir`, `open` and `read_bytes`."""
 GONE = (FileNotFoundError, NotADirectoryError)
-_TEMPORARY = re.compile(
+TEMPORARY = re.compile(
     r"\A(\.|tmp[-_])"
     r"|\.orbax-checkpoint-tmp|\.tmp[.-]"
     r"|(\.(tmp|temp|part|partial|incomplete|crdownload|lock|swp)|~)\Z",
@@ -30,7 +36,7 @@ class File(NamedTuple):
     relative: str
     size_bytes: int
     modified_ns: int
-    inode: int
+    inode: int | str  # of an object of a store its ETag
 
     @property
     def name(self) -> str:
@@ -53,8 +59,11 @@ class Listing:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over `path NUL size NUL mtime_ns NUL inode LF` for every file, in hexadecimal."""
-        lines = "".join(["%s\0%d\0%d\0%d\n" % file for file in self.files])  # noqa: UP031 -- twice as fast
+        """Hexadecimal SHA-256 over `path NUL size NUL mtime_ns NUL inode LF` of each file; objects have time 0."""
+        files = self.files
+        if files and isinstance(files[0].inode, str):
+            files = tuple([file._replace(modified_ns=0) for file in files])
+        lines = "".join(["%s\0%d\0%d\0%s\n" % file for file in files])  # noqa: UP031 -- twice as fast
         return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
 
     @property
@@ -73,12 +82,13 @@ class Listing:
         return name, {file.relative[len(name) + 1 :]: file for file in self.files}
 
 
-def listing(root: Path, paths: Iterable[str]) -> Listing:
+def listing(root: Place, paths: Iterable[str]) -> Listing:
     """Look at files and directories, with everything in them; a path that is gone raises FileNotFoundError.
 
     What vanishes meanwhile is left out. Links are followed, to each directory once, so circles end.
     """
-    return _joined([_look(os.fspath(root), path) for path in paths])
+    look = partial(_look, os.fspath(root)) if isinstance(root, Path) else root.look
+    return _joined([look(path) for path in paths])
 
 
 def _joined(parts: list[Listing]) -> Listing:
@@ -154,11 +164,15 @@ class Root:
     `latest` often is) are left out. One that exists and cannot be listed raises CheckpointStorageFailed.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Place) -> None:
         self.path = path
         self.files: dict[str, File] = {}
         self.folders: list[str] = []
         self._listings: dict[str, Listing | None] = {}
+        if not isinstance(path, Path):
+            self.files, self._listings = path.entries()
+            self.folders = [*self._listings]
+            return
         try:
             with os.scandir(path) as found:
                 items = sorted(found, key=lambda item: item.name)
@@ -170,7 +184,7 @@ class Root:
         for item in items:
             # An entry that vanished, or is a link in a circle, holds nothing to evaluate.
             with suppress(OSError, RuntimeError):
-                if _TEMPORARY.search(item.name):
+                if TEMPORARY.search(item.name):
                     continue
                 if item.is_symlink() and Path(item.path).resolve().parent == path.resolve():
                     continue
@@ -187,7 +201,7 @@ class Root:
                 self._listings[path] = None
                 with suppress(FileNotFoundError):
                     known = self.files.get(path)
-                    self._listings[path] = Listing((known,)) if known else _look(os.fspath(self.path), path)
+                    self._listings[path] = Listing((known,)) if known else listing(self.path, (path,))
             part = self._listings[path]
             if part is None:
                 return None

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple, Self, final
 
 from phyla import plugins
-from phyla.errors import ConfigurationError
+from phyla.errors import CheckpointsAbsent, CheckpointStorageFailed, ConfigurationError
 from phyla.records import shown
-from phyla.watcher.files import GONE, File, Listing, Root
+from phyla.watcher.files import GONE, File, Listing, Place, Root
 from phyla.watcher.files import listing as look
 from phyla.watcher.step import StepFrom
 
@@ -109,7 +109,7 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
     return max(verdicts, key=lambda verdict: verdict.finish, default=Verdict.complete("nothing to check"))
 
 
-Check = Callable[[Path, Listing], Verdict]
+Check = Callable[[Place, Listing], Verdict]
 """Looks into the files of a candidate below a root; may raise whatever damaged content makes libraries raise."""
 
 
@@ -187,21 +187,21 @@ class CheckpointFormat(ABC):
         return self.step.rule(name)
 
     @final
-    def scan(self, root: Path, *, now: float, previous: Mapping[str, Found]) -> list[Found]:
+    def scan(self, root: Place, *, now: float, previous: Mapping[str, Found]) -> list[Found]:
         """Return what exists in a directory, ready or not, by step and then by name; changes nothing.
 
         `previous` is what the last scan found, by name: what is ready or bad and has the same fingerprint is not
-        read again. A root that exists and cannot be listed raises CheckpointStorageFailed.
+        read again. A root that exists and cannot be listed raises CheckpointStorageFailed, or CheckpointsAbsent.
         """
         entries = Root(root)
         found = []
         for candidate in self.candidates(entries):
             listed = entries.listing(candidate.paths)
             if listed is not None:
-                found.append(self._found(root, candidate, listed, now, previous.get(candidate.name)))
+                found.append(self._found(entries, candidate, listed, now, previous.get(candidate.name)))
         return sorted(found, key=lambda item: (item.step is None, item.step or 0, item.name))
 
-    def _found(self, root: Path, candidate: Candidate, listed: Listing, now: float, before: Found | None) -> Found:
+    def _found(self, root: Root, candidate: Candidate, listed: Listing, now: float, before: Found | None) -> Found:
         fingerprint = listed.fingerprint
         modified_at = listed.modified_ns / 1e9
         since = modified_at if listed.files and now - modified_at >= OLD_S else now
@@ -210,7 +210,7 @@ class CheckpointFormat(ABC):
             if settled and before.paths == candidate.paths and not listed.problems:
                 return before
             since = before.unchanged_since
-        (finish, why), step = self._verdict(root, candidate, listed)
+        (finish, why), step = self._verdict(root.path, candidate, listed)
         quiet = now - since >= self.quiet_s
         if finish is Finish.SETTLING:
             still = f"nothing changed for {self.quiet_s:g} s"
@@ -231,7 +231,7 @@ class CheckpointFormat(ABC):
             unreadable=finish is Finish.UNREADABLE,
         )
 
-    def _verdict(self, root: Path, candidate: Candidate, listed: Listing) -> tuple[Verdict, int | None]:
+    def _verdict(self, root: Place, candidate: Candidate, listed: Listing) -> tuple[Verdict, int | None]:
         step = self.step.of_name(candidate.name) if candidate.step is None else candidate.step
         if listed.problems:
             return Verdict(Finish.UNREADABLE, listed.problems[0]), step
@@ -239,6 +239,10 @@ class CheckpointFormat(ABC):
             return Verdict.waiting("there is no file in it"), step
         try:
             verdict = candidate.check(root, listed)
+            only = listed.files[0]
+            alone = isinstance(only.inode, str) and candidate.paths == (only.relative,)
+            if alone and verdict.finish is Finish.SETTLING:
+                verdict = Verdict.complete(f"{only.name} is one object, which appears whole")
             may_be_ready = verdict.finish <= Finish.SETTLING
             if self.step.file is not None:
                 step = self.step.of_content(root / candidate.paths[0]) if may_be_ready else None
@@ -251,6 +255,10 @@ class CheckpointFormat(ABC):
         except OSError as error:
             name = shown(str(error.filename or candidate.name))
             verdict = Verdict(Finish.UNREADABLE, f"{name} cannot be read: {error.strerror or error}")
+        except CheckpointStorageFailed as error:
+            verdict = Verdict(Finish.UNREADABLE, str(error))
+        except CheckpointsAbsent:
+            raise  # it says nothing of this checkpoint
         except Exception as error:  # noqa: BLE001  # whatever damaged content makes libraries raise, others go on
             verdict = Verdict.partial(f"it cannot be understood: {type(error).__name__}: {error}")
         return verdict, step
@@ -267,7 +275,7 @@ def installed() -> tuple[type[CheckpointFormat], ...]:
     return tuple(sorted(found, key=lambda kind: (kind.rank, kind.name)))
 
 
-def check_file(path: Path, size_bytes: int) -> Verdict:
+def check_file(path: Place, size_bytes: int) -> Verdict:
     """Return whether one file is whole, by the formats of its ending, else by any that knows its content.
 
     It raises OSError where it is gone or cannot be read, and whatever damaged content makes libraries raise.
@@ -279,16 +287,16 @@ def check_file(path: Path, size_bytes: int) -> Verdict:
         for kind in sorted(installed(), key=lambda kind: not path.name.endswith(kind.endings)):
             file.seek(0)
             verdict = verdict or kind.check_content(path.name, file)
-        status = os.fstat(file.fileno())
+        status = os.fstat(file.fileno()) if isinstance(path, Path) else None
     if verdict is None:
         return Verdict.settling(f"nothing in {path.name} tells where it ends")
-    if verdict.finish is Finish.COMPLETE and status.st_blocks * 512 < status.st_size:
+    if verdict.finish is Finish.COMPLETE and status is not None and status.st_blocks * 512 < status.st_size:
         # Space may be reserved before it is written; a compressing file system looks the same.
         return Verdict.settling(f"{path.name} has holes, as files have whose space was reserved first")
     return verdict
 
 
-def check_all(root: Path, listed: Listing) -> Verdict:
+def check_all(root: Place, listed: Listing) -> Verdict:
     """Return the worst verdict on the files themselves; which others there should be, nothing tells."""
     return worst(check_file(root / file.relative, file.size_bytes) for file in listed.files)
 

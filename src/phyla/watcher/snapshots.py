@@ -16,12 +16,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, final
 
+from phyla import settings
+from phyla.checkpoints.cache import Cache
 from phyla.checkpoints.content import Entry, digests
-from phyla.errors import CheckpointChanged, CheckpointGone, CheckpointStorageFailed, ConfigurationError
+from phyla.checkpoints.objects import PATIENCE_S, each
+from phyla.errors import (
+    CheckpointChanged,
+    CheckpointError,
+    CheckpointGone,
+    CheckpointsAbsent,
+    CheckpointStorageFailed,
+    ConfigurationError,
+)
 from phyla.failpoints import failpoint
 from phyla.records import Checkpoint, shown
-from phyla.watcher.files import Listing, listing
+from phyla.watcher.files import File, Listing, Place, listing
 from phyla.watcher.format import Found
+from phyla.watcher.remote import Remote, is_url
 
 Mode = Literal["link", "copy", "none"]
 SEAL = ".phyla-snapshot"
@@ -67,7 +78,7 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _look_again(root: Path, found: Found | Checkpoint, when: str = "after it was found; scan again") -> Listing:
+def _look_again(root: Place, found: Found | Checkpoint, when: str = "after it was found; scan again") -> Listing:
     """Return the files of a checkpoint, which must still be what they were when it was found."""
     listed = Listing(())
     with suppress(FileNotFoundError):
@@ -232,18 +243,87 @@ def _rename(staged: Path, final: Path, found: Found) -> None:
 
 
 @final
+class Copies:
+    """Copies of the checkpoints of a prefix on this machine, shared by its processes and bounded by `Cache`.
+
+    CheckpointGone and CheckpointChanged say that a checkpoint was deleted, or written to, before it was copied.
+    """
+
+    def __init__(self, seen: Checkpoint, root: Path | None = None) -> None:
+        url = seen.path.removesuffix(f"/{seen.paths[0]}")
+        root = root or settings.cache() or settings.home().absolute() / "cache"
+        self._remote = Remote(url, patience_s=PATIENCE_S)
+        self._cache = Cache(root, f"watched-{_sha256(url)[:12]}")
+        self._held = ""
+
+    def path(self, seen: Checkpoint) -> Path:
+        """Return the copy of a checkpoint, which stays until another one is read."""
+        name = seen.fingerprint
+        if name != self._held:
+            self._cache.release(self._held)
+            self._cache.hold(name)
+            self._held = name
+        try:
+            return _entrance(self._use(name) or self._download(seen, name), seen)
+        except CheckpointsAbsent as error:
+            # One attempt at an eval task fails, and the run goes on.
+            raise CheckpointStorageFailed(str(error)) from error
+
+    def check(self, seen: Checkpoint, *, again: bool = False) -> None:
+        """Make sure that the copy is still what was downloaded, whatever became of the original."""
+        if seen.fingerprint == self._held:
+            self._cache.local.use(self._held, again=again)
+
+    def _use(self, name: str) -> Path | None:
+        with suppress(CheckpointError):
+            return self._cache.local.use(name)
+        return None
+
+    def _download(self, seen: Checkpoint, name: str) -> Path:
+        local = self._cache.local
+        with self._cache.downloading(name):
+            if (path := self._use(name)) is not None:
+                return path  # another process was faster
+            files = _look_again(self._remote, seen, "before its evaluation").files
+            local.delete(name)
+            staged = local.stage(name)
+
+            def get(file: File) -> None:
+                target = staged / file.relative
+                target.parent.mkdir(parents=True, exist_ok=True)
+                self._remote.objects.get(file.relative, target)
+                if target.stat().st_size != file.size_bytes:
+                    raise CheckpointChanged(f"{seen.path} was written to while it was downloaded")
+
+            with self._cache.errors("download into", staged):
+                try:
+                    each(get, files)
+                except FileNotFoundError as error:
+                    raise CheckpointGone(f"{seen.path} was deleted while it was downloaded: {error}") from error
+            _look_again(self._remote, seen, "while it was downloaded")
+            local.commit(name, step=seen.step, now=seen.written_at)
+        self._cache.evict()
+        return local.path(name)
+
+
+@final
 class DirectorySources:
     """Where workers read the checkpoints of a watched directory: snapshots, and originals where there is none.
 
-    CheckpointGone says that what was seen was deleted since, CheckpointChanged that it was written to.
+    Of objects it has copies. CheckpointGone says that what was seen was deleted since, CheckpointChanged that it
+    was written to.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._given: dict[int, Path] = {}
+        self._copies: Copies | None = None
 
     def path(self, seen: Checkpoint) -> Path:
         """Return where a checkpoint is read: its snapshot, or else the original if it still is what was seen."""
+        if is_url(seen.path):
+            self._copies = self._copies or Copies(seen)
+            return self._copies.path(seen)
         path = Path(seen.path)
         if not (seen.snapshot and unchanged(path, seen)):
             _look_again(self._root, seen, "before its evaluation")
@@ -253,6 +333,9 @@ class DirectorySources:
 
     def check(self, seen: Checkpoint, *, again: bool = False) -> None:
         """Make sure that what was read still is what was seen."""
+        if self._copies is not None:
+            self._copies.check(seen, again=again)
+            return
         path = Path(seen.path)
         if not seen.snapshot or self._given.get(seen.id) != path:
             _look_again(self._root, seen, "during evaluation")

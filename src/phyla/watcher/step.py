@@ -3,10 +3,10 @@
 import json
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self, final
 
 from phyla.errors import ConfigurationError
+from phyla.watcher.files import Place
 
 _SUFFIX = re.compile(r"(?<=.)\.[A-Za-z][A-Za-z0-9]{0,11}\Z", re.DOTALL)
 DIGITS_AT_MOST = 18
@@ -102,7 +102,7 @@ class StepFrom:
                 return step, "the last whole number in the name"
         return None, "unknown: the name has no whole number; decimals, dates and hashes do not count"
 
-    def of_content(self, folder: Path) -> int:
+    def of_content(self, folder: Place) -> int:
         """Return the step that the JSON file tells; raises OSError or ValueError, with what is missing."""
         assert self.file is not None
         try:

@@ -171,7 +171,7 @@ class WatchThread:
         self._poll_s = poll_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="phyla-watch", daemon=True)
-        self._events = FileEvents(*{one.root for one in watchers if one.root is not None})
+        self._events = FileEvents(*{one.root for one in watchers if isinstance(one.root, Path)})
         self.error: BaseException | None = None
 
     def start(self) -> None:

@@ -11,10 +11,9 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import IO, Any, final
 
-from phyla.watcher.files import File, Listing, Root
+from phyla.watcher.files import File, Listing, Place, Root
 from phyla.watcher.format import Candidate, Finish, Verdict, check_all, check_file, closed_by, is_companion, worst
 from phyla.watcher.pickles import PICKLE_BYTES_AT_MOST, extents
 
@@ -29,7 +28,8 @@ _SHARD = re.compile(r".+-\d{5}-of-\d{5}\.[a-z]+")
 
 def tensors(file: IO[bytes], name: str) -> dict[str, tuple[int, int]]:
     """Return begin and end of every tensor in a safetensors file, in bytes after its header, if that is whole."""
-    size = os.fstat(file.fileno()).st_size
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
     length = int.from_bytes(file.read(8), "little")
     if size < 8 + length or not 2 <= length <= _HEADER_BYTES_AT_MOST:
         raise ValueError(f"{name} has {size} bytes and a header of {length}")
@@ -62,16 +62,16 @@ def weight_files(root: Root, endings: tuple[str, ...], index_ending: str) -> Ite
             yield Candidate.entry(name, check_all)
 
 
-def _check_set(index: str, root: Path, listed: Listing) -> Verdict:
+def _check_set(index: str, root: Place, listed: Listing) -> Verdict:
     return _check_index(root, index, {file.relative: file for file in listed.files})
 
 
-def _weight_map(index: Path) -> dict[str, Any]:
+def _weight_map(index: Place) -> dict[str, Any]:
     """Return the names of shards by tensor, as they are written."""
     return dict(json.loads(index.read_bytes())["weight_map"])
 
 
-def _check_index(folder: Path, index: str, files: Mapping[str, File]) -> Verdict:
+def _check_index(folder: Place, index: str, files: Mapping[str, File]) -> Verdict:
     """Return whether all shards that an index names are whole, and are the ones it was written for."""
     by_shard: dict[str, list[str]] = {}
     try:
@@ -93,7 +93,7 @@ def _check_index(folder: Path, index: str, files: Mapping[str, File]) -> Verdict
     return closed_by(files[index], verdict, [files[shard] for shard in by_shard])
 
 
-def _check_shard(folder: Path, file: File, shard: str, names: Collection[str]) -> Verdict:
+def _check_shard(folder: Place, file: File, shard: str, names: Collection[str]) -> Verdict:
     verdict = check_file(folder / shard, file.size_bytes)
     if verdict.finish is Finish.COMPLETE and shard.endswith(SAFETENSORS_ENDING):
         with (folder / shard).open("rb") as opened:
@@ -113,7 +113,7 @@ class Weights:
     index: File | None = None
 
 
-def weights(folder: Path, files: Mapping[str, File]) -> Weights | None:
+def weights(folder: Place, files: Mapping[str, File]) -> Weights | None:
     """Look for weights in a directory; None if there are none that this package knows."""
     here = {name: file for name, file in sorted(files.items()) if "/" not in name and not is_companion(name)}
     for ending in (SAFETENSORS_INDEX, TORCH_INDEX):
@@ -130,7 +130,7 @@ def weights(folder: Path, files: Mapping[str, File]) -> Weights | None:
     return _below(folder, files)
 
 
-def check_folder(root: Path, listed: Listing) -> Verdict:
+def check_folder(root: Place, listed: Listing) -> Verdict:
     """Return whether the weights in a directory are whole, by their headers and their index."""
     folder, files = listed.folder()
     found = weights(root / folder, files)
@@ -141,7 +141,7 @@ def check_folder(root: Path, listed: Listing) -> Verdict:
     return closed_by(found.index, found.verdict, folders_ns=listed.folders_ns)
 
 
-def _below(folder: Path, files: Mapping[str, File]) -> Weights | None:
+def _below(folder: Place, files: Mapping[str, File]) -> Weights | None:
     verdicts: list[Verdict] = []
     found: list[File] = []
     for name in sorted({name.partition("/")[0] for name in files if "/" in name}):
@@ -156,7 +156,7 @@ def _below(folder: Path, files: Mapping[str, File]) -> Weights | None:
     return Weights(worst(verdicts), tuple(found)) if verdicts else None
 
 
-def _deepspeed(folder: Path, files: Mapping[str, File], above: Mapping[str, File]) -> Verdict:
+def _deepspeed(folder: Place, files: Mapping[str, File], above: Mapping[str, File]) -> Verdict:
     # DeepSpeed writes the name of the newest step into `latest` after all ranks have saved.
     if "latest" not in above:
         return Verdict.partial(f"{folder.name} is there, and latest is not, which is written after it")
@@ -167,7 +167,7 @@ def _deepspeed(folder: Path, files: Mapping[str, File], above: Mapping[str, File
     return worst([verdict, Verdict.settling(f"how many ranks save into {folder.name}, nothing tells")])
 
 
-def check_distributed(folder: Path, files: Mapping[str, File]) -> Verdict:
+def check_distributed(folder: Place, files: Mapping[str, File]) -> Verdict:
     """Return whether a checkpoint of `torch.distributed.checkpoint` is whole.
 
     `.metadata`, which says how long each data file is, is written last, under another name, and then renamed. A

@@ -1,17 +1,13 @@
 """Runs the command of a study for one trial, reads what it reports, and says how it ended."""
 
-import ctypes
 import errno
 import json
-import os
 import re
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from phyla import settings
 from phyla.errors import (
@@ -29,6 +25,7 @@ from phyla.errors import (
 from phyla.records import Phase
 from phyla.space import Params
 from phyla.worker import placeholders, processes
+from phyla.worker.outputs import tail
 from phyla.worker.readings import EventFiles, Reading, Readings
 from phyla.worker.trial import Trial, session_of
 
@@ -39,9 +36,6 @@ GIVE_BACK = 75
 """Exit status of a command that asks to be run again later, EX_TEMPFAIL of sysexits.h."""
 POLL_S = 0.1
 """How often metrics are read, and requests to stop are looked for; the end of a command is noticed at once."""
-TAIL_BYTES = 1500
-KEPT_BYTES = (8 << 20, 64 << 20)
-"""The beginning and the end of an output that stay on disk, once it is longer than both and as much again."""
 LAST_CHARACTERS = 200
 
 
@@ -134,7 +128,7 @@ class Run:
                 with processes.Process(
                     arguments, output=output, errors=errors, environment=environment, cwd=cwd
                 ) as process:
-                    status = self._follow(process, (output, errors))
+                    status = self._follow(process)
             except processes.CannotStart as error:
                 hint = "; its first line should name an interpreter, such as #!/bin/sh"
                 text = f"{error}{hint if error.errno == errno.ENOEXEC else ''}"
@@ -142,13 +136,12 @@ class Run:
         self.session.watch.enter(Phase.SAVING)
         self._conclude(arguments, status)
 
-    def _follow(self, process: processes.Process, files: Sequence[IO[bytes]]) -> int:
+    def _follow(self, process: processes.Process) -> int:
         """Read what a command reports until it has ended, and ask it to stop if it should; return its status."""
         command, began = self.command, time.monotonic()
         ends_at: float | None = None
         while (status := process.wait(POLL_S)) is None:
             self._read()
-            _drop_middles(files)
             now = time.monotonic()
             self.late = self.late or (command.timeout_s is not None and now - began >= command.timeout_s)
             if ends_at is None and (self.late or self.bad is not None or self.trial.should_stop):
@@ -158,7 +151,6 @@ class Run:
                 process.kill()
         # What died may have left half a line.
         self._read(last=status == 0)
-        _drop_middles(files)
         return status
 
     def _read(self, *, last: bool = False) -> None:
@@ -223,34 +215,14 @@ class Run:
         session.reach(trial.end_step)
 
     def _failed(self, how: str, arguments: Sequence[str]) -> CommandFailed:
-        tails = [f"the end of {file}:\n{_tail(file) or '(nothing)'}" for file in (self.output, self.errors)]
+        tails = [f"the end of {file}:\n{tail(file) or '(nothing)'}" for file in (self.output, self.errors)]
         text = "\n".join([f"{self._last_line()}; all output is in {self.errors}", shlex.join(arguments), *tails])
         return CommandFailed(how, text)
 
     def _last_line(self) -> str:
         """Return the last line with words that the command wrote, first of all to standard error."""
         for file in (self.errors, self.output):
-            lines = [line.strip() for line in _tail(file).splitlines() if re.search(r"\w", line)]
+            lines = [line.strip() for line in tail(file).splitlines() if re.search(r"\w", line)]
             if lines:
                 return lines[-1][:LAST_CHARACTERS]
         return "it wrote no output"
-
-
-def _drop_middles(files: Sequence[IO[bytes]]) -> None:
-    """Take the middle of long files off the disk: it reads as zeros then, and nothing moves."""
-    begin, end = KEPT_BYTES
-    for file in files if sys.platform == "linux" else ():
-        found = os.fstat(file.fileno())
-        if found.st_blocks * 512 > begin + 2 * end:
-            at, length = ctypes.c_int64(begin), ctypes.c_int64(found.st_size - end - begin)
-            ctypes.CDLL(None).fallocate(file.fileno(), 3, at, length)  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
-
-
-def _tail(path: Path) -> str:
-    """Return the end of a file, which may be large and need not be text."""
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
-        text = file.read().decode(errors="replace")
-    lines = text.replace("\r", "\n").splitlines()
-    shown = "\n".join("".join(char if char.isprintable() else "\ufffd" for char in line) for line in lines)
-    return shown.strip()

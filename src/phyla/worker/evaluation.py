@@ -15,7 +15,8 @@ from phyla.evaluation import Metric, Moments
 from phyla.evaluation.recorder import Recorder, decode
 from phyla.plugins import loaded_class
 from phyla.records import Checkpoint, EvalJob, JsonObject
-from phyla.worker.processes import CannotStart, Process, how
+from phyla.worker.outputs import tail
+from phyla.worker.processes import CannotStart, Process, ending
 
 LOG_TAIL = 2000
 
@@ -244,17 +245,15 @@ def run_command(
             status = process.wait(timeout_s)
     except CannotStart as error:
         raise ConfigurationError(f"{where}: {error}: {command}") from error
-    with log.open("rb") as file:
-        file.seek(max(0, file.seek(0, 2) - LOG_TAIL))
-        tail = file.read().decode(errors="replace").strip()
+    end = tail(log, LOG_TAIL)
     if status is None:
-        raise EvaluationError(f"the command took more than timeout_s={timeout_s:g}: {command}\n{tail}")
+        raise EvaluationError(f"the command took more than timeout_s={timeout_s:g}: {command}\n{end}")
     if status:
-        raise EvaluationError(f"the command ended with {how(status)}: {command}\n{tail}")
+        raise EvaluationError(f"the command {ending(status)}: {command}\n{end}")
     try:
         found = json.loads(results.read_text())
     except FileNotFoundError:
-        raise EvaluationError(f"the command wrote no results to {{results}}: {command}\n{tail}") from None
+        raise EvaluationError(f"the command wrote no results to {{results}}: {command}\n{end}") from None
     except ValueError as error:
         raise EvaluationError(f"the command's results are no JSON: {error}: {command}") from error
     if not isinstance(found, Mapping):

@@ -1,11 +1,13 @@
 """Runs commands contained: whatever they start, in whatever session, ends with them, and with this process."""
 
 import logging
+import math
 import os
 import select
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +16,7 @@ from typing import IO, Self, final
 
 from phyla import settings
 from phyla.worker import keeper
+from phyla.worker.outputs import drop_middle
 
 
 class CannotStart(Exception):
@@ -25,6 +28,7 @@ class CannotStart(Exception):
 
 
 LOG = logging.getLogger("phyla")
+LOOK_S = 1.0  # between two looks at its output, whose middle is dropped once it is long
 _MARK = uuid.uuid4().hex
 _NUMBERS = count(1)
 
@@ -62,6 +66,7 @@ class Process:
         self._mark = f"{inherited}{next(_NUMBERS)}:"
         self._program = arguments[0]
         self._ended: int | None = None
+        self._outputs = (output, errors)
         try:
             self._keeper = subprocess.Popen(
                 [sys.executable, "-I", "-S", keeper.__file__, self._mark, str(output.fileno()), *arguments],
@@ -99,8 +104,19 @@ class Process:
         report, orders = self._keeper.stdout, self._keeper.stdin
         assert report is not None
         assert orders is not None
-        if self._ended is not None or not select.select([report], [], [], timeout_s)[0]:
+        if self._ended is not None:
             return self._ended
+        ends_at = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left_s = max(0.0, ends_at - time.monotonic())
+            ended = select.select([report], [], [], min(left_s, LOOK_S))[0]
+            for each in self._outputs:
+                if not each.closed:
+                    drop_middle(each.fileno())
+            if ended:
+                break
+            if left_s <= LOOK_S:
+                return None
         words = report.read().split()
         report.close()
         orders.close()
@@ -135,11 +151,16 @@ class Process:
 
 
 def how(status: int) -> str:
-    """Return how a command ended, in words."""
+    """Return what ended a process: its exit status, or a signal."""
     if status >= 0:
         return f"exit status {status}"
     try:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
-    return f"{name}, out of memory?" if -status == signal.SIGKILL else name
+    return f"{name} (out of memory?)" if -status == signal.SIGKILL else name
+
+
+def ending(status: int) -> str:
+    """Return how a process ended, as a verb."""
+    return f"{'ended with' if status >= 0 else 'was ended by'} {how(status)}"

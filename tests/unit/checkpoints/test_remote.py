@@ -329,9 +329,7 @@ def test_a_store_that_refuses_says_what_to_do(
         for call in (made.names, lambda: made.commit("1.1", step=1, now=0.0), lambda: made.use("2.1")):
             refused(call, kind, "s3://", advice)
         assert (made._cache.local._staging / "1.1" / "w").is_file(), "what was trained is not lost"
-        refused(
-            opened(owner=OURS).check_owner, CheckpointsAbsent, "study 's' are not in s3://", "Nothing was decided"
-        )
+        refused(opened(owner=OURS).check_owner, CheckpointsAbsent, "study 's' in s3://", "Nothing was decided")
 
 
 def test_a_store_that_is_out_of_reach(
@@ -339,6 +337,11 @@ def test_a_store_that_is_out_of_reach(
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     refused(opened().names, CheckpointsAbsent, "Could not connect", "check the network, and AWS_ENDPOINT_URL")
+    with pytest.raises(
+        CheckpointsAbsent, match=r"cannot look for .* 's' in s3://.*Could not connect.*as lost$"
+    ) as told:
+        opened(owner=OURS).check_owner()
+    assert "--adopt" not in str(told.value)
 
 
 def test_a_store_that_comes_back_gets_what_was_trained(

@@ -224,24 +224,33 @@ def test_pools_of_the_same_name_are_apart(tmp_path: Path, launcher: Launcher, cl
 
 
 @pytest.mark.parametrize(
-    ("status", "alive"),
+    ("status", "alive", "outcomes"),
     [
-        ({}, 8),
-        ({"active": 5, "failed": 3}, 8),  # their successors are to come
-        ({"active": 5, "succeeded": 3}, 5),  # the work is done: there are no successors
-        ({"active": 0, "succeeded": 8, "conditions": [{"type": "Complete", "status": "True"}]}, 0),
-        ({"failed": 25, "conditions": [{"type": "Failed", "status": "True"}]}, 0),
-        ({"active": 8, "conditions": [{"type": "Suspended", "status": "True"}]}, 8),
+        ({}, 8, {}),
+        ({"active": 5, "failed": 3}, 8, {"failed": 3}),  # their successors are to come
+        ({"active": 5, "succeeded": 3}, 5, {"completed": 3}),  # the work is done: there are no successors
+        (
+            {"active": 0, "succeeded": 8, "conditions": [{"type": "Complete", "status": "True"}]},
+            0,
+            {"completed": 8},
+        ),
+        ({"failed": 25, "conditions": [{"type": "Failed", "status": "True"}]}, 0, {"failed": 25}),
+        ({"active": 8, "conditions": [{"type": "Suspended", "status": "True"}]}, 8, {}),
     ],
 )
-def test_who_is_alive(
-    tmp_path: Path, launcher: Launcher, cluster: Cluster, status: dict[str, Any], alive: int
+def test_who_is_alive_and_how_others_ended(
+    tmp_path: Path,
+    launcher: Launcher,
+    cluster: Cluster,
+    status: dict[str, Any],
+    alive: int,
+    outcomes: dict[str, int],
 ) -> None:
     pool = make(tmp_path)
-    assert launcher.alive(pool) == 0
+    assert (launcher.alive(pool), launcher.outcomes(pool)) == (0, {})
     launcher.start(pool)
     cluster.becomes(status)
-    assert launcher.alive(pool) == alive
+    assert (launcher.alive(pool), launcher.outcomes(pool)) == (alive, outcomes)
 
 
 def test_a_deployment_has_as_many_as_it_says(tmp_path: Path, launcher: Launcher, cluster: Cluster) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from phyla.worker.outputs import tail
 from phyla.worker.processes import CannotStart, Process, how
 
 STRAYS = """
@@ -155,11 +156,23 @@ def test_what_cannot_be_started_is_said(tmp_path: Path, arguments: list[str], cw
         Process(arguments, output=log, errors=log, cwd=str(tmp_path / cwd)).wait()
 
 
+def test_the_middle_of_a_long_output_leaves_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phyla.worker.outputs.KEPT_BYTES", (1 << 20, 2 << 20))
+    script = "echo first; head -c 20000000 /dev/urandom; echo last; read go"
+    with (tmp_path / "log").open("wb") as log, Process(["sh", "-c", script], output=log, errors=log) as process:
+        assert process.wait() == 1  # there is nothing to read
+    found = (tmp_path / "log").stat()
+    assert found.st_size == 20_000_011
+    assert found.st_blocks * 512 <= 5 << 20
+    assert (tmp_path / "log").read_bytes()[:6] == b"first\n"
+    assert tail(tmp_path / "log").endswith("last")
+
+
 def test_how_a_command_ended_is_said_in_words() -> None:
     assert [how(status) for status in (3, -15, -9, -64, -99)] == [
         "exit status 3",
         "SIGTERM",
-        "SIGKILL, out of memory?",
+        "SIGKILL (out of memory?)",
         "SIGRTMAX",
         "signal 99",
     ]

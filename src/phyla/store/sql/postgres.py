@@ -22,8 +22,8 @@ except ImportError:
 
 OLDEST = 15
 LOCK_TIMEOUT_S = 30
-IDLE_TIMEOUT_S = 60
-"""A process that is suspended inside a transaction loses it, or it would hold up everybody."""
+IDLE_TIMEOUT_S = 20
+"""A process that is suspended or cut off inside a transaction loses it, before those who wait for it give up."""
 ALIVE = {
     "keepalives_idle": "10",
     "keepalives_interval": "5",
@@ -275,4 +275,6 @@ def _on_connect(connection: Any, _record: Any) -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'")
         cursor.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_TIMEOUT_S}s'")
+        # The same for a server that cannot get rid of an answer.
+        cursor.execute(f"SET tcp_user_timeout = '{IDLE_TIMEOUT_S}s'")
     connection.commit()

@@ -4,10 +4,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import ClassVar, final
 
-from phyla.watcher.files import Listing, Root
+from phyla.watcher.files import Listing, Place, Root
 from phyla.watcher.format import (
     Candidate,
     Check,
@@ -69,7 +68,7 @@ def _is_near(path: str) -> bool:
     return not is_companion(name) and (not folder or _RANK.fullmatch(folder) is not None)
 
 
-def _weights_somewhere(root: Path, listed: Listing) -> Verdict:
+def _weights_somewhere(root: Place, listed: Listing) -> Verdict:
     endings = tuple(ending for kind in installed() for ending in kind.endings)
     files = [file for file in listed.files if file.name.endswith(endings)]
     verdict = worst(check_file(root / file.relative, file.size_bytes) for file in files)

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, final
 
-from phyla.watcher.files import Listing, Root
+from phyla.watcher.files import Listing, Place, Root
 from phyla.watcher.format import Check, CheckpointFormat, Verdict, closed_by
 from phyla.watcher.weights import check_distributed
 
@@ -32,7 +31,7 @@ class Distributed(CheckpointFormat):
         return {folder: _check for folder in root.folders if root.has(folder, endings)}
 
 
-def _check(root: Path, listed: Listing) -> Verdict:
+def _check(root: Place, listed: Listing) -> Verdict:
     folder, below = listed.folder()
     files = {path: file for path, file in below.items() if "/" not in path}
     verdict = check_distributed(root / folder, files)

@@ -4,11 +4,10 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, final
 
 from phyla.watcher import weights
-from phyla.watcher.files import Listing, Root
+from phyla.watcher.files import Listing, Place, Root
 from phyla.watcher.format import Candidate, Check, CheckpointFormat, Finish, Verdict, closed_by
 
 STATE = "trainer_state.json"
@@ -45,7 +44,7 @@ class HuggingFace(CheckpointFormat):
         return found
 
 
-def _check(root: Path, listed: Listing) -> Verdict:
+def _check(root: Place, listed: Listing) -> Verdict:
     folder, files = listed.folder()
     if STATE not in files:
         return Verdict.partial(f"{STATE} is missing, which is written last")
@@ -64,7 +63,7 @@ def _check(root: Path, listed: Listing) -> Verdict:
     return closed_by(files[STATE], found.verdict, found.files, listed.folders_ns)
 
 
-def _check_without_state(root: Path, listed: Listing) -> Verdict:
+def _check_without_state(root: Place, listed: Listing) -> Verdict:
     verdict = weights.check_folder(root, listed)
     if verdict.finish is Finish.COMPLETE:
         return Verdict.settling(f"the Trainer may still write {STATE} ({verdict.why})")

@@ -3,11 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import ClassVar, final
 
 from phyla.errors import ConfigurationError
-from phyla.watcher.files import Listing, Root
+from phyla.watcher.files import Listing, Place, Root
 from phyla.watcher.format import Candidate, CheckpointFormat, Verdict, closed_by
 
 PLACE = "{name}"
@@ -56,7 +55,7 @@ class Marker(CheckpointFormat):
         before, _, after = self.marker.partition(PLACE)
         return entry.startswith(before) and entry.endswith(after) and len(entry) > len(before) + len(after)
 
-    def _check(self, entry: str, beside: str, root: Path, listed: Listing) -> Verdict:
+    def _check(self, entry: str, beside: str, root: Place, listed: Listing) -> Verdict:
         inside = f"{entry}/{self.marker}"
         marks = [file for file in listed.files if file.relative in {inside, beside}]
         rest = [file for file in listed.files if file.relative not in {inside, beside}]

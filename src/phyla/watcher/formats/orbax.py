@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, final
 
-from phyla.watcher.files import File, Listing, Root
+from phyla.watcher.files import File, Listing, Place, Root
 from phyla.watcher.format import Candidate, Check, CheckpointFormat, Verdict, closed_by
 
 COMMIT = "commit_success.txt"
@@ -75,7 +75,7 @@ def _checks(root: Root) -> Check:
     return partial(_check, signed_ns=min(signed, default=None))
 
 
-def _check(root: Path, listed: Listing, *, signed_ns: int | None) -> Verdict:
+def _check(root: Place, listed: Listing, *, signed_ns: int | None) -> Verdict:
     folder, files = listed.folder()
     temporary = next((path for path in files if ".orbax-checkpoint-tmp" in path), None)
     if temporary is not None:
@@ -88,6 +88,8 @@ def _check(root: Path, listed: Listing, *, signed_ns: int | None) -> Verdict:
             return Verdict.partial(f"{METADATA} is cut off or damaged: {error}")
         if committed_at is None and COMMIT not in files:
             return Verdict.partial(f"{METADATA} says that it is not committed, and there is no {COMMIT}")
+    if not isinstance(root, Path) and files.keys() <= {COMMIT, METADATA}:
+        return Verdict.partial("there is nothing in it but its marks")
     incomplete = _incomplete_item(root / folder, files)
     if incomplete is not None:
         return Verdict.partial(incomplete)
@@ -101,7 +103,7 @@ def _check(root: Path, listed: Listing, *, signed_ns: int | None) -> Verdict:
     return Verdict.settling(f"there is neither {COMMIT} nor {METADATA}")
 
 
-def _incomplete_item(folder: Path, files: Mapping[str, File]) -> str | None:
+def _incomplete_item(folder: Place, files: Mapping[str, File]) -> str | None:
     for path in (path for path in files if path.rpartition("/")[2] == _TREE):
         item = path.removesuffix(_TREE)
         try:

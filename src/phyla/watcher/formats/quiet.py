@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, final
 
-from phyla.watcher.files import Listing, Root
+from phyla.watcher.files import Listing, Place, Root
 from phyla.watcher.format import Candidate, CheckpointFormat, Verdict
 
 
@@ -24,5 +23,5 @@ class Quiet(CheckpointFormat):
         return [Candidate.entry(entry, _check) for entry in (*root.folders, *root.files)]
 
 
-def _check(root: Path, listed: Listing) -> Verdict:
+def _check(root: Place, listed: Listing) -> Verdict:
     return Verdict.settling("only time tells")

@@ -42,7 +42,7 @@ class Safetensors(CheckpointFormat):
         except (ValueError, LookupError, TypeError) as error:
             return Verdict.partial(f"{name} is cut off or damaged: {error}")
         wanted = file.tell() + max((end for _, end in found.values()), default=0)
-        size = os.fstat(file.fileno()).st_size
+        size = file.seek(0, os.SEEK_END)
         if size != wanted:
             return Verdict.partial(f"{name} has {size} bytes where its header says {wanted}")
         return Verdict.complete(f"{name} has the {wanted} bytes that its header says")

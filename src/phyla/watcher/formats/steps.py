@@ -4,11 +4,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import ClassVar, final
 
 from phyla.errors import ConfigurationError
-from phyla.watcher.files import Listing, Root
+from phyla.watcher.files import Listing, Place, Root
 from phyla.watcher.format import Candidate, CheckpointFormat, Verdict, check_all, worst
 from phyla.watcher.step import DIGITS_AT_MOST, StepFrom
 
@@ -64,7 +63,7 @@ class Steps(CheckpointFormat):
             )
 
 
-def _check(missing: list[str], root: Path, listed: Listing) -> Verdict:
+def _check(missing: list[str], root: Place, listed: Listing) -> Verdict:
     if missing:
         return Verdict.partial(f"{missing[0]} is missing")
     return worst([check_all(root, listed), Verdict.settling("all of its files are there")])

@@ -80,7 +80,6 @@ def _check_zip(name: str, file: IO[bytes]) -> Verdict:
 
 
 def _check_legacy(name: str, file: IO[bytes]) -> Verdict:
-    size = os.fstat(file.fileno()).st_size
     try:
         for _ in ("protocol version", "system"):
             storages(file)
@@ -90,6 +89,7 @@ def _check_legacy(name: str, file: IO[bytes]) -> Verdict:
         return Verdict.partial(f"{name} is cut off: {error}")
     lengths = [length for length in wanted.values() if length is not None]
     end = file.tell() + sum(8 + length for length in lengths)
+    size = file.seek(0, os.SEEK_END)
     if len(lengths) < len(wanted) or size < end:
         finish = Verdict.partial if size < end else Verdict.settling
         return finish(f"{name} has {size} bytes where its description says at least {end}")

@@ -1,0 +1,150 @@
+"""A study remembers where its checkpoints are, so that nobody has to say it again, or says it wrong."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import phyla
+from command_line import Phyla
+from object_store import client
+from phyla.errors import ConfigurationError
+from phyla.records import StudyState
+from phyla.study import Results, list_studies, load_study, maintain
+
+TRIALS = 3
+
+
+def train(trial: phyla.Trial) -> None:
+    """Continue what the parent left."""
+    before = json.loads((trial.source.path / "steps.json").read_text()) if trial.source else 0
+    assert before == trial.start_step
+    (trial.checkpoint_dir / "steps.json").write_text(json.dumps(trial.end_step))
+    trial.report(score=trial.params["lr"])
+
+
+def study(home: Path, function: Any = train, **options: Any) -> phyla.Study:
+    pbt = phyla.PBT(population_size=2, steps_per_trial=1, total_steps=TRIALS, quorum=1.0)
+    return phyla.Study(
+        "mine", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score"), pbt, function, home=home, **options
+    )
+
+
+def begun(home: Path, **options: Any) -> None:
+    """Run a study until every member has a checkpoint."""
+
+    def until(trial: phyla.Trial) -> None:
+        if trial.generation:
+            raise KeyboardInterrupt
+        train(trial)
+
+    with pytest.raises(KeyboardInterrupt):
+        study(home, until, **options).run()
+
+
+def location(results: Results) -> str:
+    assert results.best is not None
+    return results.best.checkpoint.where
+
+
+def complete(results: Results) -> bool:
+    states = {trial.state for trial in results.trials()}
+    return results.state is StudyState.COMPLETED and states == {"completed"}
+
+
+@pytest.mark.parametrize("kind", ["folder", "bucket"])
+def test_what_was_named_once_need_not_be_named_again(
+    tmp_path: Path, s3_bucket: str, kind: str, cli: Phyla
+) -> None:
+    root = str(tmp_path / "elsewhere") if kind == "folder" else f"s3://{s3_bucket}/runs"
+    begun(tmp_path / "home", checkpoints=root)
+    assert location(load_study("mine", home=tmp_path / "home")).startswith(f"{root}/mine/")
+    assert f"{root}/mine/" in cli("best", "mine", "--home", tmp_path / "home")
+    assert complete(study(tmp_path / "home").run())
+    assert not (tmp_path / "home" / "checkpoints").exists()
+    assert "as they should be" in cli("doctor", "mine", "--home", tmp_path / "home")
+    maintain("mine", home=tmp_path / "home").collect()
+    cli("delete", "mine", "--yes", "mine", "--home", tmp_path / "home")
+    if kind == "folder":
+        assert not (tmp_path / "elsewhere" / "mine").exists()
+    else:
+        assert "Contents" not in client().list_objects_v2(Bucket=s3_bucket)
+
+
+def test_another_place_is_refused_and_nothing_is_changed_there(tmp_path: Path, cli: Phyla) -> None:
+    home, root, other = tmp_path / "home", tmp_path / "root", tmp_path / "other"
+    begun(home, checkpoints=root)
+    words = f"'mine' has its checkpoints in {root}/mine, not in {other}/mine.*--adopt --checkpoints {other}$"
+    for attempt in (
+        lambda: study(home, checkpoints=other).run(),
+        lambda: study(home, checkpoints=other).work(0),
+        lambda: study(home, checkpoints=other).run(overwrite=True),
+        lambda: phyla.attach("mine", home=home, checkpoints=other),
+        lambda: load_study("mine", home=home, checkpoints=other).best,
+        lambda: maintain("mine", home=home, checkpoints=other).collect(),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            attempt()
+    assert "not in" in cli("best", "mine", "--home", home, "--checkpoints", other, code=2)
+    assert not other.exists()
+    assert [one.name for one in list_studies(home=home, checkpoints=other)] == ["mine"]
+    # A link to it is the same place.
+    other.symlink_to(root)
+    assert complete(study(home, checkpoints=other).run())
+
+
+def test_the_default_is_a_place_as_well(tmp_path: Path) -> None:
+    begun(tmp_path / "home")
+    with pytest.raises(ConfigurationError, match=f"in {tmp_path}/home/checkpoints/mine, not in {tmp_path}/other"):
+        study(tmp_path / "home", checkpoints=tmp_path / "other").run()
+
+
+def test_a_home_with_a_named_place_inside_it_can_be_moved(tmp_path: Path) -> None:
+    begun(tmp_path / "home", checkpoints=tmp_path / "home" / "weights")
+    (tmp_path / "home").rename(tmp_path / "moved")
+    assert complete(study(tmp_path / "moved").run())
+    assert location(load_study("mine", home=tmp_path / "moved")).startswith(f"{tmp_path}/moved/weights/")
+
+
+def test_checkpoints_move_to_a_bucket_and_home_again(tmp_path: Path, s3_bucket: str, cli: Phyla) -> None:
+    home, root, bucket = tmp_path / "home", tmp_path / "home" / "checkpoints", f"s3://{s3_bucket}/runs"
+    begun(home)
+    for path in (path for path in root.rglob("*") if path.is_file()):
+        client().upload_file(str(path), s3_bucket, f"runs/{path.relative_to(root)}")
+    said = cli("doctor", "mine", "--adopt", "--checkpoints", bucket, "--home", home)
+    assert "belongs to study 'mine' of this store already" in said
+    assert "0 that it knows are not there" in said
+    shutil.rmtree(root)
+    assert location(load_study("mine", home=home)).startswith(bucket)
+    assert "not there" in cli("doctor", "mine", "--adopt", "--checkpoints", bucket, "--home", home)
+    for name in client().list_objects_v2(Bucket=s3_bucket)["Contents"]:
+        target = root / name["Key"].removeprefix("runs/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        client().download_file(s3_bucket, name["Key"], str(target))
+    cli("doctor", "mine", "--adopt", "--checkpoints", root, "--home", home)
+    assert complete(study(home).run())
+    assert location(load_study("mine", home=home)).startswith(f"{root}/")
+
+
+def test_workers_with_another_home_learn_the_place_from_the_store(tmp_path: Path) -> None:
+    shared, storage = tmp_path / "shared", f"sqlite:///{tmp_path}/first.db"
+    begun(tmp_path / "first", storage=storage, checkpoints=shared / "runs")
+    maintain("mine", storage=storage).resume()
+    study(tmp_path / "second", storage=storage).work(0)
+    # The same directory may be mounted under another name, where the first one is unknown.
+    shared.rename(tmp_path / "mount")
+    there = tmp_path / "mount" / "runs"
+    found = load_study("mine", home=tmp_path / "third", storage=storage, checkpoints=there)
+    assert complete(found)
+    assert location(found).startswith(f"{there}/")
+
+
+def test_a_study_started_anew_stays_where_it_was(tmp_path: Path) -> None:
+    begun(tmp_path / "home", checkpoints=tmp_path / "root")
+    before = {path.name for path in (tmp_path / "root" / "mine").iterdir()}
+    assert complete(again := study(tmp_path / "home").run(overwrite=True))
+    assert location(again).startswith(f"{tmp_path}/root/")
+    assert not any((tmp_path / "root" / "mine" / name / "steps.json").exists() for name in before)
+    assert location(load_study("mine", home=tmp_path / "home")).startswith(f"{tmp_path}/root/")
