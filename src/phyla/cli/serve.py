@@ -52,7 +52,7 @@ def dashboard(
     from phyla.dashboard import dashboard_of
     from phyla.service.serving import serve_store
 
-    places, given = options.places(ctx), options.where(ctx)
+    places, given = options.database(ctx), options.where(ctx)
     file = places.sqlite_file
     if file is not None and not file.exists() and (given["home"] or given["storage"]):
         raise UsageError(f"there are no studies: {file} does not exist; is the place misspelt?")
