@@ -222,6 +222,36 @@ def test_links_lead_somewhere(page: str) -> None:
             assert part in anchors(target.read_text()), f"{page}: {link}"
 
 
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+def test_each_page_begins_with_when_to_read_it(page: Path) -> None:
+    assert re.match(r"# [^\n]+\n\n\*Read this .{10,110}\*\n\n", page.read_text())
+
+
+def test_what_is_said_of_other_tools_has_a_link_or_a_test() -> None:
+    written = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    page = (DOCS / "compared.md").read_text()
+    claims = re.findall(r"^(?:- |\| )(?!you want)(.+?)(?=\n(?:- |\||\n))", page, re.MULTILINE | re.DOTALL)
+    assert len(claims) >= 30
+    for claim in claims:
+        assert re.search(r"\]\(|::test_", claim), f"no link and no test: {claim}"
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", page)
+    assert len(named) >= 10
+    for path, name in named:
+        assert f"def {name}(" in written[ROOT / path], f"{name} is not in {path}"
+
+
+def test_every_route_for_programs_of_users_is_documented() -> None:
+    from phyla.service import make_app
+    from phyla.store import open_store
+
+    page = (DOCS / "reference/http.md").read_text()
+    rows = re.findall(r"^\| `([A-Z]+) (\S*)` \|", page, re.MULTILINE)
+    paths = make_app(open_store("memory://")).openapi()["paths"]
+    ours = {path: one for path, one in paths.items() if not path.startswith("/v1/calls/")}
+    wanted = {(method.upper(), path.removeprefix("/v1/studies")) for path, one in ours.items() for method in one}
+    assert set(rows) == wanted
+
+
 def test_settings_module_names_every_variable() -> None:
     text = importlib.import_module("phyla.settings").__doc__ or ""
     for name in settings.VARIABLES:
