@@ -2,9 +2,13 @@
 
 from phyla.report.comparison import ComparedStudy, StudyComparison, compare_studies
 from phyla.report.data import EvaluationData, StudyData, TimeSpent, time_spent
+from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
 from phyla.report.page import write_comparison_report, write_evaluation_report, write_report
 
 __all__ = [
+    "COMPARISON_FIGURES",
+    "EVALUATION_FIGURES",
+    "STUDY_FIGURES",
     "ComparedStudy",
     "EvaluationData",
     "StudyComparison",

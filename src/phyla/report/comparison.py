@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from phyla.report.measures import Band, By, Curve, Measure, band, curve
 from phyla.report.words import p_words
 from phyla.significance import holm, rank_sum, replicates_needed, signed_rank, smallest_p
 from phyla.words import counted, duration, number, score
+
+if TYPE_CHECKING:
+    from phyla.report.style import Figure
 
 ALPHA = 0.05
 """Adjusted p below which a difference counts as significant."""
@@ -225,6 +228,12 @@ class StudyComparison:
     def table_of_tests(self) -> list[dict[str, str]]:
         """Return a row of a table per test, like `table_of_groups`."""
         return [test.row() for test in self.tests]
+
+    def figure(self, name: str = "curves") -> "Figure":
+        """Return one of `phyla.report.COMPARISON_FIGURES`, such as "curves" or "finals"."""
+        from phyla.report.figures import COMPARISON_FIGURES, chosen
+
+        return chosen(COMPARISON_FIGURES, name)(self)
 
     def write_report(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained HTML file with the figures, in place of an existing one; return its path."""

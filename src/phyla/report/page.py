@@ -1,6 +1,8 @@
 """Reports: one HTML file each, made from the templates, that needs nothing else."""
 
+import gzip
 import os
+from base64 import b64encode
 from collections import Counter
 from html import unescape
 from itertools import count
@@ -13,20 +15,12 @@ from phyla.records import JobState, TrialRecord, shown, with_differences
 from phyla.report import style, words
 from phyla.report.comparison import ALPHA, StudyComparison
 from phyla.report.data import EvaluationData, StudyData, finite_fitness
-from phyla.report.figures.comparison import curves_figure, finals_figure, time_figure
-from phyla.report.figures.fitness import fitness_figure
-from phyla.report.figures.front import front_figure
-from phyla.report.figures.lineage import lineage_figure
-from phyla.report.figures.schedules import schedules_figure
-from phyla.report.figures.suites import aggregates_figure, matrix_figure
+from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
 from phyla.strategies import describe
 from phyla.words import counted, duration, lag_words, measured, number, score
 
-FIGURES = (
-    *(aggregates_figure, curves_figure, finals_figure, fitness_figure, front_figure, lineage_figure),
-    *(matrix_figure, schedules_figure, time_figure),
-)
-"""What templates draw."""
+PLOTLY = Path(__file__).parent / "plotly" / "plotly-cartesian.min.js.gz"
+"""Plotly's script with the traces that our figures have: a third of the whole one. CONTRIBUTING.md updates it."""
 ROWS = 1_000
 """Rows that a table shows."""
 WARNINGS = ("regression", "changed-source", "rewound")
@@ -84,7 +78,6 @@ def write_comparison_report(comparison: StudyComparison, path: str | os.PathLike
         title=names if len(groups) < 4 else f"{len(groups)} studies compared",
         now=max(one.data.last_moment for group in groups for one in group.studies),
         comparison=comparison,
-        spent={group.name: group.time for group in groups},
         winners=["winner" if group is best else "" for group in groups],
         significant=["changed" if test.is_significant else "" for test in comparison.tests],
         alpha=ALPHA,
@@ -108,10 +101,14 @@ def _member(data: StudyData, index: int, trials: list[TrialRecord]) -> dict[str,
 def _suites(data: EvaluationData) -> dict[str, Any]:
     return {
         "evaluation": data,
-        "suites": dict.fromkeys([suite.name for suite in data.suites] + [cell.suite for cell in data.cells]),
         "warnings": [event for event in data.events if event.kind in WARNINGS][-ROWS:][::-1],
         "causes": causes(cell for cell in data.cells if cell.replicate == 0),
     }
+
+
+def plotly_script() -> bytes:
+    """Return the script that draws figures on a page: JavaScript, in UTF-8."""
+    return gzip.decompress(PLOTLY.read_bytes())
 
 
 def _drawn(figure: style.Figure) -> dict[str, Any]:
@@ -119,7 +116,11 @@ def _drawn(figure: style.Figure) -> dict[str, Any]:
     from markupsafe import Markup
 
     title = figure.layout.title
-    heading = {"title": unescape(title.text or ""), "subtitle": unescape(title.subtitle.text or "")}
+    heading = {
+        "title": unescape(title.text or ""),
+        "subtitle": unescape(title.subtitle.text or ""),
+        "tables": style.tables(figure),
+    }
     figure.layout.title = None
     figure.layout.margin.t = 44
     figure.layout.height -= 60
@@ -130,8 +131,6 @@ def _drawn(figure: style.Figure) -> dict[str, Any]:
 def _write(template: str, path: str | os.PathLike[str], **context: Any) -> Path:
     """Write a page completely or not at all; folders on the way are created."""
     import jinja2
-    from markupsafe import Markup
-    from plotly.offline import get_plotlyjs
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("phyla.report"),
@@ -141,10 +140,11 @@ def _write(template: str, path: str | os.PathLike[str], **context: Any) -> Path:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals.update(
-        {draw.__name__: draw for draw in FIGURES}, ROWS=ROWS, numbers=count(), plotly=Markup(get_plotlyjs())
+    environment.globals.update(ROWS=ROWS, numbers=count(), plotly=b64encode(PLOTLY.read_bytes()).decode())
+    environment.globals.update(study=STUDY_FIGURES, evaluations=EVALUATION_FIGURES, compared=COMPARISON_FIGURES)
+    environment.filters.update(
+        {one.__name__: one for one in FILTERS}, drawn=_drawn, heard=words.text, next=next, shown=shown
     )
-    environment.filters.update({one.__name__: one for one in FILTERS}, drawn=_drawn, next=next, shown=shown)
     environment.filters["moment"] = lambda seconds, form: words.moment(seconds).strftime(form)
     environment.filters["to_the_right"] = ">{}".format
     page = environment.get_template(template).render(context)

@@ -5,12 +5,18 @@ with any kind of colour vision can tell apart.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, final
 
-from phyla.report.words import plain
+from phyla.report.words import plain, text
+from phyla.words import number
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+ROWS = 100
+"""Rows of a table behind a figure."""
+COLUMNS = 20
+"""Columns of a table behind a matrix."""
 
 T = TypeVar("T")
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -100,9 +106,9 @@ def figure(title: str, subtitle: str = "", *, height: int, notes: Sequence[str] 
         height=height + 18 * len(notes),
         margin={"l": 68, "r": 24, "t": 104, "b": 58 + 18 * len(notes)},
     )
-    for row, text in enumerate(notes):
+    for row, note in enumerate(notes):
         place = {"x": 0, "y": 0, "xanchor": "left", "yanchor": "top", "yshift": -46 - 18 * row, "align": "left"}
-        drawn.add_annotation(NOTE, text=plain(text), name=NOTES, font={"size": 11}, **place)
+        drawn.add_annotation(NOTE, text=plain(note), name=NOTES, font={"size": 11}, **place)
     return drawn
 
 
@@ -214,3 +220,79 @@ def sensible_range(
     if span <= 0 or ordered[-1] - ordered[0] <= 3 * span:
         return None
     return min([low, *always]) - 0.08 * span, max([high, *always]) + 0.08 * span
+
+
+@final
+class Table(NamedTuple):
+    """A table of text; headings that begin with `>` are of numbers."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def tables(drawn: Figure) -> list[Table]:
+    """Return what a figure shows as tables: one for the lines of a panel that share their places, one a matrix.
+
+    A table has at most 100 rows, an even selection, and its title says so. Traces without a name are left out.
+    """
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for at, one in enumerate(drawn.data):
+        if one.name:
+            # A trace with words for each of its points stands alone.
+            alone = at if one.type == "heatmap" or not isinstance(one.text, str | None) else None
+            places = () if alone is not None else tuple(one.x)
+            groups.setdefault((one.xaxis, one.yaxis, alone, places), []).append(one)
+    return [(_matrix if its[0].type == "heatmap" else _table)(drawn, its) for its in groups.values()]
+
+
+def _table(drawn: Figure, traces: Sequence[Any]) -> Table:
+    first, many = traces[0], len(traces) > 1
+    across, down = _axis(drawn, "x", first), _axis(drawn, "y", first)
+    picked = [at for at, place in enumerate(first.x) if place is not None]
+    shown = kept(picked, ROWS)
+    below = next((axis.title.text for axis in drawn.select_xaxes() if axis.title.text), "")
+    titles = [text(across.title.text or below), text(down.title.text or "")]
+    columns = (
+        [f">{titles[0]}", *(f">{text(one.name)}" for one in traces)] if many else [f">{one}" for one in titles]
+    )
+    rows = [[_told(across, first.x[at]), *(_told(down, one.y[at]) for one in traces)] for at in shown]
+    if not many and first.text is not None:
+        columns.append("what")
+        rows = [[*row, text(first.text[at])] for row, at in zip(rows, shown, strict=True)]
+    title = ": ".join(filter(None, [_panel(first), titles[1] if many else text(first.name)]))
+    return Table(title + _cut(shown, picked, "points"), columns, rows)
+
+
+def _matrix(drawn: Figure, traces: Sequence[Any]) -> Table:
+    (one,) = traces
+    across, down = _axis(drawn, "x", one), _axis(drawn, "y", one)
+    cells = one.z if one.text is None else one.text
+    width, height = range(len(cells[0])), range(len(cells))
+    shown = kept(width, COLUMNS)
+    columns = ["", *(_told(across, at if one.x is None else one.x[at]) for at in shown)]
+    rows = [
+        [_told(down, at if one.y is None else one.y[at]), *(_told(None, cells[at][column]) for column in shown)]
+        for at in kept(height, ROWS)
+    ]
+    return Table(text(one.name) + _cut(shown, width, "columns"), columns, rows)
+
+
+def _panel(one: Any) -> str:
+    return one.meta if isinstance(one.meta, str) else ""
+
+
+def _axis(drawn: Figure, letter: str, one: Any) -> Any:
+    """Return the axis of a trace."""
+    return drawn.layout[f"{letter}axis{(one[f'{letter}axis'] or '')[1:]}"]
+
+
+def _told(axis: Any, value: Any) -> str:
+    """Return a value as an axis shows it."""
+    if axis is not None and axis.ticktext is not None and value in axis.tickvals:
+        return text(axis.ticktext[list(axis.tickvals).index(value)]).strip()
+    return "-" if value is None else text(value) if isinstance(value, str) else number(value)
+
+
+def _cut(shown: Sequence[Any], every: Sequence[Any], what: str) -> str:
+    return f" ({len(shown)} of {len(every):,} {what})" if len(shown) < len(every) else ""

@@ -1,6 +1,7 @@
 """How numbers, times, trials and checkpoints read in figures and reports."""
 
 import html
+import re
 import textwrap
 from datetime import UTC, datetime
 
@@ -30,6 +31,11 @@ def short(text: str, limit: int = 90) -> str:
 def plain(text: str, limit: int | None = None) -> str:
     """Return a text, cut to a length, so that Plotly, which reads some HTML in labels, shows it as it is."""
     return html.escape(text if limit is None else short(text, limit), quote=False)
+
+
+def text(markup: str) -> str:
+    """Return what Plotly shows of a label or of a text under the pointer, on one line."""
+    return html.unescape(re.sub("<[^>]*>", "", markup.replace("<br>", "; ")))
 
 
 def p_words(p: float | None) -> str:

@@ -18,6 +18,7 @@ from phyla.study.places import Places
 
 if TYPE_CHECKING:
     from phyla.report import EvaluationData
+    from phyla.report.style import Figure
     from phyla.store import Reader, Store
 
 Row = TypeVar("Row", Checkpoint, Group, TrialRecord)
@@ -269,6 +270,13 @@ class Evaluations:
             members=self._members(),
             now=now,
         )
+
+    def figure(self, name: str = "aggregates") -> "Figure":
+        """Return one of `phyla.report.EVALUATION_FIGURES`, such as "aggregates" or "matrix"."""
+        from phyla.report import EVALUATION_FIGURES
+        from phyla.report.figures import chosen
+
+        return chosen(EVALUATION_FIGURES, name)(self.data(last=ROWS))
 
     def write_tensorboard(self, directory: str | Path) -> int:
         """Write event files for TensorBoard, replacing those of an earlier call; return how many points they have.

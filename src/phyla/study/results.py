@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from phyla.integrations.trackers import Tracker
     from phyla.lineage import Lineage, Schedule
     from phyla.report import StudyData, TimeSpent
+    from phyla.report.style import Figure
     from phyla.store import Reader, Store
     from phyla.study.evaluations import Evaluations
 
@@ -320,6 +321,13 @@ class Results:
                 evaluating=evaluating,
                 starts=tuple(reader.starts()),
             )
+
+    def figure(self, name: str = "progress") -> "Figure":
+        """Return one of `phyla.report.STUDY_FIGURES`, such as "progress", "phylogeny" or "schedules"."""
+        from phyla.report import STUDY_FIGURES
+        from phyla.report.figures import chosen
+
+        return chosen(STUDY_FIGURES, name)(self.data())
 
     def write_report(self, path: str | Path) -> Path:
         """Write one self-contained HTML file with the figures, replacing it if it exists; return its path."""

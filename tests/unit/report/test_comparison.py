@@ -31,8 +31,8 @@ from phyla.report import (
     compare_studies,
     time_spent,
 )
-from phyla.report.figures.comparison import curves_figure, finals_figure, time_figure
-from report_study import simulated
+from phyla.report.figures.comparison import curves_figure, finals_figure, spent_figure, time_figure
+from report_study import empty, simulated
 
 HOSTILE = "<script>alert('x')</script> \"quoted\" & </script>"
 A = [0.5, 0.7, 0.9, 0.6, 0.8]
@@ -245,7 +245,7 @@ def test_the_time_of_attempts_is_added_up() -> None:
     assert (spent.timed, spent.ended, spent.total_s) == (2, 3, 12.0)
     assert spent.words() == "training 42 %, evaluating 33 %, loading 25 % of 12 s"
     assert time_spent(attempts, [(0.0, 10.0), (5.0, 6.0)]).seconds[Phase.EVALUATING] == 11.0
-    figure = time_figure({"s": spent})
+    figure = time_figure(replace(empty(name="s"), attempts=attempts))
     assert [trace.name for trace in figure.data] == ["training", "loading", "evaluating"]
     assert "s: known of 2 of 3 attempts." in figure.layout.annotations[0].text
 
@@ -253,7 +253,7 @@ def test_the_time_of_attempts_is_added_up() -> None:
 def test_studies_made_before_tell_nothing_of_time(several: StudyComparison) -> None:
     spent = several.groups[0].time
     assert (spent.timed, spent.total_s, spent.words()) == (0, 0.0, "not known")
-    assert "No attempt recorded" in time_figure({"large": spent}).layout.annotations[0].text
+    assert "No attempt recorded" in spent_figure(several).layout.annotations[0].text
 
 
 # Figures and page
@@ -303,7 +303,7 @@ def test_the_page_needs_nothing_else(several: StudyComparison, tmp_path: Path) -
     path = several.write_report(tmp_path / "new" / "comparison.html")
     text = path.read_text(encoding="utf-8")
     assert len(re.findall(r"\* plotly\.js v", text)) == 1
-    assert text.count("data-figure=") == 3
+    assert text.count("data-figure=") == 2
     words = " ".join(Page(text).text.split())
     for told in (
         "large and small and alone",
@@ -334,7 +334,7 @@ def test_what_users_wrote_is_shown_as_they_wrote_it(tmp_path: Path) -> None:
     text = compare_studies(studies).write_report(tmp_path / "page.html").read_text(encoding="utf-8")
     assert "<script>alert" not in text
     page = Page(text)
-    assert page.tags.count("script") == 2 + 3
+    assert page.tags.count("script") == 2 + 2
     assert page.text.count("<script>alert('x')</script>") > 8
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from phyla.records import Phase
 from phyla.report import style
 from phyla.report.comparison import StudyComparison
-from phyla.report.data import TimeSpent
+from phyla.report.data import StudyData, TimeSpent
 from phyla.report.words import plain, time_unit
 from phyla.words import counted, duration, score
 
@@ -103,9 +103,19 @@ def finals_figure(comparison: StudyComparison) -> style.Figure:
     return figure
 
 
-def time_figure(spent: Mapping[str, TimeSpent], subtitle: str = "") -> style.Figure:
-    """Return a bar for each name, stacked by phase: where the time of workers went."""
-    title = "Where the time went"
+def time_figure(data: StudyData) -> style.Figure:
+    """Return a bar, stacked by phase: where the time of a study's workers went."""
+    return _time({data.study.name: data.time}, data.time.words().capitalize())
+
+
+def spent_figure(comparison: StudyComparison) -> style.Figure:
+    """Return a bar for each group, stacked by phase: where the time of its workers went."""
+    spent = {group.name: group.time for group in comparison.groups}
+    return _time(spent, "Seconds of all workers and replicates, failed attempts too")
+
+
+def _time(spent: Mapping[str, TimeSpent], subtitle: str) -> style.Figure:
+    title = "Where did the time go?"
     longest = max((one.total_s for one in spent.values()), default=0.0)
     if not longest:
         return style.empty(title, "No attempt recorded where its time went.")

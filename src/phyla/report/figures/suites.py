@@ -12,8 +12,8 @@ from phyla.report.data import EvaluationData
 from phyla.report.words import checkpoint_words, plain
 from phyla.words import counted, duration, measured
 
-NAMES = 6
-"""Aggregates that are drawn; the objective first."""
+PANELS = 6
+"""Aggregates that are drawn; objectives first."""
 SERIES = 40
 """Lines that are drawn of each aggregate."""
 POINTS = 2_000
@@ -34,31 +34,34 @@ MARKS = {
 """Symbol and colour of cells without a value."""
 
 
-def aggregates_figure(data: EvaluationData, suite: str) -> style.Figure:
-    """Return a suite's aggregates over steps, a panel each, with a line per branch or per member."""
-    title = f"{suite}: aggregates over steps"
-    values = data.values_of(suite)
-    known = dict.fromkeys(name for one in values for name in one.values)
-    if not known:
+def aggregates_figure(data: EvaluationData) -> style.Figure:
+    """Return the aggregates of every suite over steps, a panel each, with a line per branch or per member."""
+    title = "How do the evaluations go?"
+    panels = _panels(data)
+    if not panels:
         return style.empty(title, "No group is complete yet.")
-    names = sorted(known, key=lambda name: name != data.suite(suite).objective)[:NAMES]
-    lines: dict[str, list[GroupValues]] = defaultdict(list)
-    for one in values:
-        lines[_series(data, one.seen)].append(one)
-    notes = [f"{len(names)} of {counted(len(known), 'aggregate')} are drawn."] if len(names) < len(known) else []
-    notes += [f"{SERIES} of {counted(len(lines), 'line')} are drawn."] if len(lines) > SERIES else []
+    shown = panels[:PANELS]
+    notes = [f"{PANELS} of {counted(len(panels), 'aggregate')} are drawn."] if len(shown) < len(panels) else []
+    lines: dict[str, dict[str, list[GroupValues]]] = {}
+    for suite in dict.fromkeys(suite for suite, _ in shown):
+        found = lines[suite] = defaultdict(list)
+        for one in data.values_of(suite):
+            found[_series(data, one.seen)].append(one)
+    most = max(map(len, lines.values()))
+    notes += [f"{SERIES} of {counted(most, 'line')} are drawn."] if most > SERIES else []
     figure = style.figure(
         title,
         "Bands are 95 % intervals where standard errors are known; triangles mark regressions",
-        height=190 + (300 if len(names) == 1 else 210) * len(names),
+        height=190 + (300 if len(shown) == 1 else 210) * len(shown),
         notes=notes,
-        rows=len(names),
+        rows=len(shown),
         shared_xaxes=True,
-        vertical_spacing=0.16 / max(2, len(names)),
+        vertical_spacing=0.16 / max(2, len(shown)),
     )
-    many = len(lines) > len(style.PALETTE)
-    for row, name in enumerate(names, start=1):
-        for order, (series, its) in enumerate([*lines.items()][:SERIES]):
+    many = most > len(style.PALETTE)
+    several = len(lines) > 1
+    for row, (suite, name) in enumerate(shown, start=1):
+        for order, (series, its) in enumerate([*lines[suite].items()][:SERIES]):
             colour = style.MUTED if many else style.series_colour(order)
             label = "members" if many else series or "branch 0"
             having = [(_point(one, name, series), one) for one in its if name in one.values]
@@ -68,7 +71,7 @@ def aggregates_figure(data: EvaluationData, suite: str) -> style.Figure:
             rows = style.outline([point for point, _ in whole], POINTS)
             legend: dict[str, Any] = {
                 "legendgroup": label,
-                "showlegend": row == 1 and len(lines) > 1 and (order == 0 or not many),
+                "showlegend": row == 1 and most > 1 and (order == 0 or not many),
             }
             mode = "lines" if many or len(rows) > 200 else "lines+markers"
             width = 1.2 if many else 1.8
@@ -87,19 +90,29 @@ def aggregates_figure(data: EvaluationData, suite: str) -> style.Figure:
                 partial, "partial", colour, 7, marker_symbol="circle-open", marker_line={"width": 1.4}, **once
             )
             figure.add_traces([*line, *circles], rows=row, cols=1)
-        figure.update_yaxes(title_text=plain(name), row=row, col=1)
+        worse = _regressions(data, suite, name)
+        again: dict[str, Any] = {"legendgroup": "regression", "showlegend": row == 1}
+        triangles = style.marks(worse, "regression", style.FAILED, 10, marker_symbol="triangle-down", **again)
+        figure.add_traces(triangles, rows=row, cols=1)
+        figure.update_yaxes(title_text=plain(f"{suite}/{name}" if several else name), row=row, col=1)
+    figure.update_xaxes(tickformat="~s")
+    figure.update_xaxes(title_text="step of the checkpoint", row=len(shown), col=1)
+    return figure
+
+
+def _panels(data: EvaluationData) -> list[tuple[str, str]]:
+    """Return suite and name of every aggregate: the objectives first."""
+    known = dict.fromkeys((one.group.suite, name) for one in data.values for name in one.values)
+    return sorted(known, key=lambda panel: data.suite(panel[0]).objective != panel[1])
+
+
+def _regressions(data: EvaluationData, suite: str, name: str) -> list[style.Row]:
     found: dict[int | None, list[str]] = defaultdict(list)
     for event in data.events:
         if event.kind == "regression" and event.suite == suite:
             found[event.seen].append(plain(event.message, 120))
-    worse = [one for one in values if one.seen.id in found and names[0] in one.values]
-    points = [(*_point(one, names[0], "")[:2], "<br>".join(found[one.seen.id][:6])) for one in worse]
-    figure.add_traces(
-        style.marks(points, "regression", style.FAILED, 10, marker_symbol="triangle-down"), rows=1, cols=1
-    )
-    figure.update_xaxes(tickformat="~s")
-    figure.update_xaxes(title_text="step of the checkpoint", row=len(names), col=1)
-    return figure
+    worse = [one for one in data.values_of(suite) if one.seen.id in found and name in one.values]
+    return [(*_point(one, name, "")[:2], "<br>".join(found[one.seen.id][:6])) for one in worse]
 
 
 def _series(data: EvaluationData, seen: Checkpoint) -> str:
@@ -122,10 +135,10 @@ def _point(one: GroupValues, name: str, series: str) -> tuple[int, float | None,
     return seen.step if seen.step >= 0 else seen.number, value, "<br>".join(lines)
 
 
-def matrix_figure(data: EvaluationData, suite: str) -> style.Figure:
+def matrix_figure(data: EvaluationData) -> style.Figure:
     """Return one row per eval task and one column per checkpoint: values, and the state of cells without one."""
-    title = f"{suite}: eval tasks on checkpoints"
-    cells = [cell for cell in data.cells if cell.suite == suite and cell.replicate == 0]
+    title = "Which checkpoint is good at what?"
+    cells = [cell for cell in data.cells if cell.replicate == 0]
     if not cells:
         return style.empty(title, "No checkpoint was seen yet.")
     known = {cell.seen.id for cell in cells}
@@ -133,17 +146,19 @@ def matrix_figure(data: EvaluationData, suite: str) -> style.Figure:
     shown = every[-COLUMNS:]
     notes = [f"The newest {COLUMNS:,} of {counted(len(every), 'checkpoint')}."] if len(shown) < len(every) else []
     column = {seen.id: index for index, seen in enumerate(shown)}
-    tasks = {task: index for index, task in enumerate(dict.fromkeys(cell.task for cell in cells))}
+    tasks = {task: index for index, task in enumerate(dict.fromkeys((cell.suite, cell.task) for cell in cells))}
     cells = [cell for cell in cells if cell.seen.id in column]
-    maximize = data.suite(suite).maximize
-    brightest = "highest" if maximize else "lowest"
-    subtitle = f"Each row has its own scale; the brightest is the {brightest} value of the row"
+    subtitle = "Each row has its own scale; the brightest is its best value"
     height = 250 + max(2, len(tasks)) * (26 if len(tasks) <= 20 else 16)
     figure = style.figure(title, subtitle, height=height, notes=notes)
     shades: list[list[float | None]] = [[None] * len(column) for _ in tasks]
     words = [[""] * len(column) for _ in tasks]
-    for task, row in tasks.items():
-        measures = [(one, one.estimate.value) for one in cells if one.task == task and one.estimate is not None]
+    measured_cells: dict[tuple[str, str], list[tuple[Cell, float]]] = defaultdict(list)
+    for one in cells:
+        if one.estimate is not None:
+            measured_cells[one.suite, one.task].append((one, one.estimate.value))
+    for (suite, task), row in tasks.items():
+        measures, maximize = measured_cells[suite, task], data.suite(suite).maximize
         finite = [value for _, value in measures if math.isfinite(value)] or [0.0]
         worst, best = (min(finite), max(finite)) if maximize else (max(finite), min(finite))
         for one, value in measures:
@@ -167,7 +182,7 @@ def matrix_figure(data: EvaluationData, suite: str) -> style.Figure:
     marks.append(("partial: not all eval tasks of the group", "line-ne-open", "#ffffff", partial))
     size = max(3.0, min(9.0, 700 / len(column)))
     for name, symbol, colour, found in marks:
-        rows = [(column[cell.seen.id], tasks[cell.task], _cell_words(cell)) for cell in found]
+        rows = [(column[cell.seen.id], tasks[cell.suite, cell.task], _cell_words(cell)) for cell in found]
         edge = {"width": 1.4, "color": colour}
         figure.add_traces(style.marks(rows, name, colour, size, marker_symbol=symbol, marker_line=edge))
     for index, (before, after) in enumerate(pairwise(shown)):
@@ -182,7 +197,8 @@ def matrix_figure(data: EvaluationData, suite: str) -> style.Figure:
         ticktext=[f"{shown[tick].step:,}" if shown[tick].step >= 0 else "?" for tick in ticks],
         range=[-0.5, len(shown) - 0.5],
     )
-    figure.update_yaxes(style.categories(list(tasks)))
+    several = len({suite for suite, _ in tasks}) > 1
+    figure.update_yaxes(style.categories([f"{suite}/{task}" if several else task for suite, task in tasks]))
     return figure
 
 
