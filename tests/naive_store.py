@@ -326,6 +326,9 @@ class NaiveTransaction:
     def _trained(self, *states: JobState) -> list[TrialRecord]:
         return [t for t in self.trials() if t.kind is JobKind.TRAIN and t.state in states]
 
+    def children(self, trial: int) -> list[TrialRecord]:
+        return [one for one in self.trials() if one.parent == trial]
+
     def newest_trials(self, count: int) -> Sequence[TrialRecord]:
         return self.trials()[::-1][:count]
 

@@ -159,7 +159,9 @@ def test_nobody_trains_from_a_damaged_checkpoint(tmp_path: Path, cli: Phyla, way
     shown = cli("status", "bytes", "--home", tmp_path)
     assert "1 damaged checkpoint, not used any more" in shown
     assert row.error in shown
-    assert f"checkpoint {bad} was damaged: took over member" in cli("trials", "bytes", "--home", tmp_path)
+    assert f"weights at step {STEPS}, since checkpoint {bad} was damaged" in cli(
+        "trials", "bytes", "--home", tmp_path
+    )
     told = json.loads(cli("status", "bytes", "--home", tmp_path, "--json"))["damaged"]
     assert told == [{"checkpoint": bad, "trial": row.trial, "step": row.step, "damage": row.error}]
     assert row.error in cli("doctor", "--home", tmp_path)

@@ -25,7 +25,7 @@ from phyla.cli.output import show as print
 from phyla.cli.output import visible
 from phyla.cli.pools import down, up, workers
 from phyla.cli.run import replay, run, watch
-from phyla.cli.serve import serve, token
+from phyla.cli.serve import dashboard, serve, token
 from phyla.cli.simulate import simulate
 from phyla.cli.status import status
 from phyla.cli.trials import best, trials
@@ -76,7 +76,7 @@ app = typer.Typer(
 PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run": (init, check, run, worker, watch, change, stop, replay, simulate),
     "Run on many machines": (serve, token, up, down, workers),
-    "Look": (status, best, trials, evaluations, compare, report, export),
+    "Look": (status, dashboard, best, trials, evaluations, compare, report, export),
     "Look after": (gc, delete, doctor),
 }
 for panel, commands in PANELS.items():

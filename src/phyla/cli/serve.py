@@ -1,4 +1,4 @@
-"""The service, and the tokens that open it."""
+"""The service, the dashboard, and the tokens that open them."""
 
 import sys
 from pathlib import Path
@@ -32,16 +32,41 @@ def serve(
     ] = False,
 ) -> None:
     """Serve studies over HTTP, to workers that do not reach the database. Ctrl-C stops it; it keeps no state."""
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(f'phyla serve needs {error.name}: pip install "phyla[server]"') from error
+    _check_installed("serve")
+    from phyla.dashboard import dashboard_of
     from phyla.service.serving import serve_store
 
     places = options.places(ctx)
     host = host or ("0.0.0.0" if publish else "127.0.0.1")
-    serve_store(places.storage, host, port, names=name or (), publish=places.home if publish else None, say=print)
+    home = places.home if publish else None
+    pages = dashboard_of(places)
+    serve_store(places.storage, host, port, names=name or (), publish=home, pages=pages, say=print)
+
+
+def dashboard(
+    ctx: Context,
+    port: Annotated[int, Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8480,
+) -> None:
+    """Show studies and watched runs in a browser, on this machine only, while they run. Ctrl-C stops it."""
+    _check_installed("dashboard")
+    from phyla.dashboard import dashboard_of
+    from phyla.service.serving import serve_store
+
+    places, given = options.places(ctx), options.where(ctx)
+    file = places.sqlite_file
+    if file is not None and not file.exists() and (given["home"] or given["storage"]):
+        raise UsageError(f"there are no studies: {file} does not exist; is the place misspelt?")
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    serve_store(places.storage, "127.0.0.1", port, work=False, pages=dashboard_of(places), say=print)
+
+
+def _check_installed(command: str) -> None:
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(f'phyla {command} needs {error.name}: pip install "phyla[server]"') from error
 
 
 def token(

@@ -6,6 +6,7 @@ from typing import final
 
 from phyla import machine
 from phyla.evaluation import Suite
+from phyla.evaluation.suite import suite_named
 from phyla.failpoints import failpoint
 from phyla.machine import Command
 from phyla.records import Checkpoint, CheckpointState, EvalEvent, StudyRecord
@@ -76,6 +77,11 @@ class Sightings:
             if not page:
                 return added
             after = page[-1].id
+
+    def evaluate_again(self, seen: int, suite: str) -> None:
+        """Run a suite on a checkpoint again, as a person asks; see `phyla.machine.evaluate_again`."""
+        with self._exclusive() as tx:
+            tx.apply(machine.evaluate_again(tx, suite_named(self.suites, suite), tx.seen(seen)))
 
     def drain(self, why: str) -> None:
         """Say that no more checkpoints come: the final one is guaranteed, then the study ends."""

@@ -51,7 +51,7 @@ from phyla.machine.events import (
     Work,
 )
 from phyla.machine.finish import complete, save_progress
-from phyla.machine.observe import backfill, drain, gone, observe, set_unusable
+from phyla.machine.observe import backfill, drain, evaluate_again, gone, observe, set_unusable
 from phyla.machine.population import (
     Imported,
     awaits_imports,
@@ -131,6 +131,7 @@ __all__ = [
     "complete_evaluation",
     "drain",
     "ended_groups",
+    "evaluate_again",
     "expected_s",
     "explain",
     "fail",

@@ -318,7 +318,7 @@ def _recover(
                 weights=donor,
                 params=donor.params,
                 params_from=donor.trial,
-                reason={**reason, "donor": {"member": donor.member, "trial": donor.trial}},
+                reason={**reason, "donor": {"member": donor.member, "trial": donor.trial, "step": donor.step}},
                 exploited=True,
             )
     return replace(decision, reason=reason)

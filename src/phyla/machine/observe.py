@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from phyla.errors import StateError
 from phyla.evaluation import Suite
 from phyla.evaluation.policy import Skip, decide
 from phyla.machine.commands import (
@@ -337,6 +338,55 @@ def _withdrawn(suite: Suite, jobs: Sequence[EvalJob]) -> list[EvalJob]:
             and job.state in (JobState.PENDING, JobState.FAILED)
         )
     ]
+
+
+def evaluate_again(view: View, suite: Suite, seen: Checkpoint) -> list[Command]:
+    """Return what runs a suite on a checkpoint again, as a person asks.
+
+    Eval tasks that failed, or were skipped, run once more. Where all have results, the whole suite runs with other
+    seeds; that repetition is no part of a fitness.
+
+    Raises:
+        StateError: it is being evaluated, cannot be, or the study takes no more work.
+    """
+    what, study = f"suite {suite.name!r} on checkpoint {shown(seen.name)}", view.study()
+    if study.state not in (StudyState.RUNNING, StudyState.DRAINING):
+        raise StateError(f"{what} cannot run: {study.name!r} is {study.state}; let it go on first")
+    if not seen.usable:
+        raise StateError(f"{what} cannot run: the checkpoint is {seen.state}")
+    groups = [group for group in view.groups_of(seen.id) if group.study == study.id and group.suite == suite.name]
+    if any(group.state is GroupState.QUEUED for group in groups):
+        raise StateError(f"{what} is queued or running already")
+    first = next((group for group in groups if group.replicate == 0), None)
+    locked = None if first is None else view.locked_group(first.id)
+    if locked is not None and locked.state in (GroupState.PARTIAL, GroupState.SKIPPED):
+        now, jobs = view.now(), view.group_jobs(locked.id)
+        failed = [job for job in jobs if job.state is JobState.FAILED]
+        queued = replace(
+            locked,
+            state=GroupState.QUEUED,
+            priority=Priority.FRESH,
+            guaranteed=locked.guaranteed or "asked",
+            not_before=0.0,
+            why=None,
+            ended_at=None,
+        )
+        left = [job for job in jobs if job not in failed]
+        return [
+            *(Update(moved(job, JobState.CANCELLED, error="it runs again", ended_at=now)) for job in failed),
+            Update(queued),
+            InsertJobs(tuple(_jobs(view, suite, seen, queued, left))),
+        ]
+    number = max((group.replicate for group in groups), default=-1) + 1
+    group = Group(
+        study=study.id,
+        suite=suite.name,
+        seen=seen.id,
+        replicate=number,
+        guaranteed="asked",
+        created_at=view.now(),
+    )
+    return [InsertGroup(group, tuple(_jobs(view, suite, seen, group)))]
 
 
 def drain(view: View, suites: Sequence[Suite], why: str) -> list[Command]:

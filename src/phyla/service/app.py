@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from importlib import metadata
 from typing import Annotated, Any, final
 
-from fastapi import Body, Depends, FastAPI, Header, Path, Request, Response
+from fastapi import APIRouter, Body, Depends, FastAPI, Header, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
@@ -45,8 +45,8 @@ LOG = logging.getLogger("phyla.service")
 MOST_BYTES = 16 * 2**20
 """Of a request: a completion with all its reports, or a page of checkpoints that came into sight."""
 BIG = 2**63
-OPEN = ("/health", "/ready")
-"""What needs no token."""
+GUARDED = ("/v1/", "/metrics")
+"""What needs a token, sent as a header; the dashboard looks after its own pages."""
 LOOPBACK = ["localhost", "127.0.0.1", "[::1]", "::1"]
 
 Id = Annotated[int, Path(ge=0, lt=BIG)]
@@ -73,7 +73,7 @@ PARTS: Mapping[type[Any], Mapping[Role, Sequence[str]]] = {
     },
     Sightings: {
         Role.VIEWER: ("seen", "held"),
-        Role.OPERATOR: ("observe", "gone", "note", "backfill", "drain"),
+        Role.OPERATOR: ("observe", "gone", "note", "backfill", "drain", "evaluate_again"),
     },
 }
 """Every method that travels, by class and by the role that it takes."""
@@ -138,7 +138,7 @@ class Limits:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if scope["path"] not in OPEN:
+        if scope["path"].startswith(GUARDED):
             request = Request(scope)
             try:
                 await self.doors.check(request.headers.get("authorization"), Role.VIEWER)
@@ -166,13 +166,22 @@ class Limits:
             await _problem("StoreUnavailable", 503, "the service is being stopped")(scope, receive, send)
 
 
-def make_app(store: Store, *, hosts: Sequence[str] | None = None, loopback: bool = True) -> FastAPI:
+def make_app(
+    store: Store,
+    *,
+    hosts: Sequence[str] | None = None,
+    loopback: bool = True,
+    work: bool = True,
+    pages: Callable[[Store, Doors, News], APIRouter] | None = None,
+) -> FastAPI:
     """Return the application that serves the studies of a store.
 
     Args:
         store: where they are remembered; closed by whoever opened it.
         hosts: names that requests may be sent to; None for any.
         loopback: whether only this machine reaches it, so that no token is needed as long as there is none.
+        work: whether it also serves workers and other programs, under `/v1`.
+        pages: makes the dashboard, if there is to be one.
     """
     studies, news = Studies(store), News(store)
     doors = Doors(store, open_without=loopback)
@@ -214,6 +223,11 @@ def make_app(store: Store, *, hosts: Sequence[str] | None = None, loopback: bool
         """Say that the store can be reached."""
         store.identity()
         return {"status": "ready"}
+
+    if pages is not None:
+        app.include_router(pages(store, doors, news))
+    if not work:
+        return app
 
     @app.get("/v1/openapi.json", include_in_schema=False, dependencies=[may(doors, Role.VIEWER)])
     def interface() -> dict[str, Any]:

@@ -41,18 +41,10 @@ class Doors:
 
     async def check(self, authorization: str | None, needed: Role) -> None:
         """Raise `AccessDenied` unless a request may do what takes a role."""
-        now = time.monotonic()
-        if now - self._looked_at > TOKENS_S:
-            self._tokens = await run_in_threadpool(self._store.tokens)
-            self._looked_at = now
-            # When the last token is revoked, nothing is open again.
-            self._open_without = self._open_without and not self._tokens
-        if not self._tokens and self._open_without:
+        token = await self.token(authorization)
+        if token is None and not self._tokens and self._open_without:
             return
-        scheme, _, secret = (authorization or "").partition(" ")
-        token = token_of(secret.strip(), self._tokens, system_clock()) if scheme.lower() == "bearer" else None
         if token is None:
-            self._looked_at = min(self._looked_at, now - TOKENS_S + 0.5)  # It may be new.
             given = "the token is not known here, or has expired" if authorization else "a token is needed"
             raise AccessDenied(
                 f"{given}: make one with `phyla token create NAME --role ROLE` where the store is (viewer reads, "
@@ -64,6 +56,20 @@ class Doors:
                 f"token {token.name!r} has the role {token.role}; this takes the role {needed}: make one where "
                 f"the store is with `phyla token create NAME --role {needed}`"
             )
+
+    async def token(self, authorization: str | None) -> Token | None:
+        """Return the token that a request has; None without one, or with one that opens nothing."""
+        now = time.monotonic()
+        if now - self._looked_at > TOKENS_S:
+            self._tokens = await run_in_threadpool(self._store.tokens)
+            self._looked_at = now
+            # When the last token is revoked, nothing is open again.
+            self._open_without = self._open_without and not self._tokens
+        scheme, _, secret = (authorization or "").partition(" ")
+        token = token_of(secret.strip(), self._tokens, system_clock()) if scheme.lower() == "bearer" else None
+        if token is None and (self._tokens or not self._open_without or authorization):
+            self._looked_at = min(self._looked_at, now - TOKENS_S + 0.5)  # It may be new.
+        return token
 
 
 @final

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, final
 
 import uvicorn
+from fastapi import APIRouter
 
 from phyla.errors import ConfigurationError, StateError
 from phyla.records import Role, token_of
 from phyla.service.app import LOOPBACK, make_app
+from phyla.service.doors import Doors, News
 from phyla.service.tokens import create
 from phyla.settings import system_clock
 from phyla.store import RemoteStore, Store, open_store
@@ -33,6 +35,8 @@ def serve_store(
     *,
     names: Sequence[str] = (),
     publish: Path | None = None,
+    work: bool = True,
+    pages: Callable[[Store, Doors, News], APIRouter] | None = None,
     say: Callable[[str], object],
 ) -> None:
     """Serve a store until a signal ends it.
@@ -43,6 +47,8 @@ def serve_store(
         port: port; 0 takes a free one.
         names: further names that requests may be sent to.
         publish: the home in which to write where the service is, and a token for it.
+        work: whether workers are served, too, or only the dashboard.
+        pages: makes the dashboard.
         say: called with the address once it listens.
 
     Raises:
@@ -50,10 +56,13 @@ def serve_store(
     """
     if publish is not None:
         publish.mkdir(parents=True, exist_ok=True)
-    store = open_store(storage, alone=True)
+    store = open_store(storage, alone=work)
     try:
         if isinstance(store, RemoteStore):
-            raise ConfigurationError(f"--storage {storage}: this is a service already; name its database")
+            raise ConfigurationError(
+                f"--storage {storage}: this is a service already; name its database, or open this address in a "
+                "browser"
+            )
         # Who gives it another name has a proxy, which others reach.
         loopback = is_loopback(host) and not names
         if publish is not None:
@@ -65,7 +74,7 @@ def serve_store(
                 "first, with the same --home or --storage: phyla token create NAME --out FILE"
             )
         hosts = [*LOOPBACK, host, *names] if loopback or names else None
-        app = make_app(store, hosts=hosts, loopback=loopback)
+        app = make_app(store, hosts=hosts, loopback=loopback, work=work, pages=pages)
         listening = _listening(host, port)
         shown = _name_here() if host in ("0.0.0.0", "::") else host
         url = f"http://{f'[{shown}]' if ':' in shown else shown}:{listening.getsockname()[1]}"
@@ -74,12 +83,12 @@ def serve_store(
         logs = logging.StreamHandler()
         logs.setFormatter(Lines())
         logging.getLogger("phyla").addHandler(logs)
-        say(f"serving {store.url} at {url}")
+        say(f"{'serving' if work else 'showing'} {store.url} at {url}")
         config = uvicorn.Config(
             app,
             log_level="warning",
             access_log=False,
-            timeout_graceful_shutdown=GRACE_S,
+            timeout_graceful_shutdown=GRACE_S if work else 1,
             timeout_keep_alive=75,
             server_header=False,
             h11_max_incomplete_event_size=64 * 1024,

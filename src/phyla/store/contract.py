@@ -42,6 +42,9 @@ class Reader(View, Protocol):
     def newest_trials(self, count: int) -> Sequence[TrialRecord]:
         """Return the trials with the highest ids, newest first."""
 
+    def children(self, trial: int) -> Sequence[TrialRecord]:
+        """Return the trials that started from the weights of a trial, by id; looks at all that came after it."""
+
     def trial_attempts(self) -> Sequence[Attempt]:
         """Return the attempts of all trials by (trial, token)."""
 

@@ -5,19 +5,22 @@ from collections.abc import Mapping
 from phyla.records import Json, JsonObject
 
 
-def describe(reason: JsonObject) -> str:
-    """Return a stored reason, of a decision or of a stop, as one line for a person."""
+def describe(reason: JsonObject, who: str = "") -> str:
+    """Return a stored reason, of a decision or of a stop, as one line for a person; `who` is its subject, if given.
+
+    As in "member 7, 19th of 20, took over member 3's weights at step 4,000; lr 0.01 to 0.012".
+    """
     decision, compared = reason.get("decision"), _mapping(reason.get("compared"))
     if "decision" not in reason and "rule" in reason:
-        return _stop(reason)
+        return f"{who} was {_stop(reason)}" if who else _stop(reason)
     own, donor, opponent = (_mapping(compared.get(name)) for name in ("own", "donor", "opponent"))
     giver = _mapping(reason.get("donor"))
     words = _WORDS.get(str(decision), str(decision or "unknown"))
+    rank = None if decision == "promote" else compared.get("rank")
     match decision:
         case "exploit":
-            copied, p = reason.get("copied"), compared.get("p")
-            words = f"took {'over' if copied in (None, 'both') else copied} member {donor.get('member')}"
-            if donor and own:
+            words, p = _taken(donor, own, reason), compared.get("p")
+            if donor and own and rank is None:
                 words += f" ({_score(donor)} against {_score(own)}{'' if p is None else f', p {_number(p)}'})"
         case "explore" if opponent:
             words = f"won against member {opponent.get('member')} ({_score(own)} against {_score(opponent)})"
@@ -27,24 +30,28 @@ def describe(reason: JsonObject) -> str:
             way = reason.get("way")
             words = "went on with the best" if way == "best of three" else f"tried {way}"
         case "join":
-            words = f"joined from member {giver.get('member')}"
+            words = f"joined with {_weights(giver)}"
         case "recover":
             damaged = reason.get("damaged")
             gone = f"{reason.get('lost')} was lost" if damaged is None else f"{damaged} was damaged"
-            words = f"checkpoint {gone}: "
-            words += f"took over member {giver.get('member')}" if giver else "started fresh"
+            words = f"took over {_weights(giver)}" if giver else "started fresh"
+            words += f", since checkpoint {gone}"
     if reason.get("imported") is not None:
         begun = "started" if words == "started fresh" else words
         words = f"{begun} from imported trial {reason['imported']}"
+    if reason.get("joined"):
+        words = f"joined and {words}"
     if mate := _mapping(reason.get("mate")):
         words += f", crossed with member {mate.get('member')}"
-    for name, change in _mapping(reason.get("changes")).items():
-        words += f", {name} {_change(_mapping(change))}"
     if reason.get("replaces") is not None:
         stopped = _mapping(reason.get("stopped"))
         broken, why = ("", f" ({_stop(stopped)})") if stopped else ("broken ", "")
         words += f", in place of {broken}trial {reason['replaces']}{why}"
-    return words
+    changes = [f"{name} {_change(_mapping(change))}" for name, change in _mapping(reason.get("changes")).items()]
+    words = "; ".join(filter(None, [words, ", ".join(changes)]))
+    if not isinstance(rank, int):
+        return f"{who} {words}".lstrip()
+    return ", ".join(filter(None, [who, f"{_ordinal(rank)} of {_number(compared.get('of'))}", words]))
 
 
 _WORDS = {
@@ -72,8 +79,35 @@ def _stop(reason: JsonObject) -> str:
     return words + (f"{reason['why']} ({reason.get('rule')})" if "why" in reason else str(reason.get("rule")))
 
 
+def _taken(donor: JsonObject, own: JsonObject, reason: JsonObject) -> str:
+    copied, step = reason.get("copied"), _at(donor)
+    if donor.get("member") is not None and donor.get("member") == own.get("member"):
+        return f"went back to its own weights{step}"
+    if copied == "hyperparameters":
+        return f"took over member {donor.get('member')}'s hyperparameters"
+    both = "" if reason.get("changes") or copied == "weights" else " and hyperparameters"
+    return f"took over {'only ' if copied == 'weights' else ''}member {donor.get('member')}'s weights{both}{step}"
+
+
+def _weights(giver: JsonObject) -> str:
+    return f"member {giver.get('member')}'s weights{_at(giver)}"
+
+
+def _at(scored: JsonObject) -> str:
+    step = scored.get("step")
+    return f" at step {step:,}" if isinstance(step, int) else ""
+
+
+def _ordinal(rank: int) -> str:
+    ending = "th" if rank % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(rank % 10, "th")
+    return f"{rank:,}{ending}"
+
+
 def _change(change: JsonObject) -> str:
-    return f"{_number(change.get('from'))} -> {_number(change.get('to'))} ({change.get('by')})"
+    """Return what a value was and is, and the way, unless that is only the factor between the two."""
+    way = str(change.get("by"))
+    told = "" if way.startswith("x") else f" ({way})"
+    return f"{_number(change.get('from'))} to {_number(change.get('to'))}{told}"
 
 
 def _score(scored: JsonObject) -> str:
@@ -85,7 +119,9 @@ def _score(scored: JsonObject) -> str:
 
 
 def _number(value: Json) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "none" if value is None else f"{value:,}" if type(value) is int else str(value)
 
 
 def _mapping(value: Json) -> JsonObject:

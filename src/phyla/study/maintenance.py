@@ -125,6 +125,17 @@ class Maintenance:
         self._store.set_state(self._study.id, StudyState.RUNNING)
         return True
 
+    def retry(self) -> list[int]:
+        """Let the members that were given up, because their trials kept breaking, try again; return which."""
+        with self._store.reader(self._study.id) as reader:
+            state, members = reader.study().state, [one.index for one in reader.members() if one.given_up]
+        if state is not StudyState.RUNNING:
+            raise StateError(f"study {self._study.name!r} is {state}; once it is resumed, its members try again")
+        if not members:
+            raise StateError(f"study {self._study.name!r} has no member that was given up")
+        self._store.set_state(self._study.id, StudyState.RUNNING)
+        return members
+
     def resize(self, population_size: int, *, newcomers: Literal["best", "fresh"] = "best") -> int:
         """Give the study another number of members, of which running workers take part; return how many it had.
 

@@ -6,8 +6,8 @@ import typer.main
 from command_line import Phyla
 from phyla.cli.app import PANELS, app
 
-COMMANDS = 24
-OPTIONS = 142
+COMMANDS = 25
+OPTIONS = 143
 
 
 def test_there_are_few_commands_and_options() -> None:

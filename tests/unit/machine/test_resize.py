@@ -189,7 +189,7 @@ def test_new_members_stand_where_the_others_are_and_explore(which: int) -> None:
         if which < 5:
             assert (first.parent, first.jump_from) == (member.head.trial, None)
             assert first.params != member.head.params
-            assert phyla.strategies.describe(first.reason).startswith(f"joined from member {member.head.member}")
+            assert phyla.strategies.describe(first.reason).startswith(f"joined with member {member.head.member}'s")
 
 
 def test_fresh_ones_start_from_nothing() -> None:

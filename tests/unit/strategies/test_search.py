@@ -86,7 +86,7 @@ def test_a_fixed_schedule_switches_at_its_steps() -> None:
             (18, 25, 0.5),
         ]
         assert [t.parent for t in own[1:]] == [t.id for t in own[:-1]]
-        assert describe(own[2].reason).startswith("continued, lr 0.1 -> 0.5 (schedule)")
+        assert describe(own[2].reason).startswith("continued; lr 0.1 to 0.5 (schedule)")
     assert len({t.seed for t in done}) == len(done)
 
 

@@ -49,6 +49,7 @@ _OF_STUDY = _t.study == STUDY
 _TRAIN = _t.kind == "train"
 _TRIALS = TRIALS.select.where(_OF_STUDY, TRIAL_ROW, _t.id > given("after")).order_by(_t.id).limit(LIMIT)
 _NEWEST_TRIALS = TRIALS.select.where(_OF_STUDY, TRIAL_ROW).order_by(_t.id.desc()).limit(LIMIT)
+_CHILDREN = TRIALS.select.where(_OF_STUDY, TRIAL_ROW, _t.id > TRIAL, _t.parent == TRIAL).order_by(_t.id)
 _TRIALS_OF_MEMBER = _TRIALS.where(_t.member == MEMBER)
 # In no order: SQLite would else walk all trials by id instead of these by their own index.
 _UNFINISHED = TRIALS.select.where(_OF_STUDY, UNFINISHED_TRIAL)
@@ -171,6 +172,9 @@ class Population(Queue):
 
     def newest_trials(self, count: int) -> Sequence[TrialRecord]:
         return self._all(TRIALS, _NEWEST_TRIALS, limit=count)
+
+    def children(self, trial: int) -> Sequence[TrialRecord]:
+        return self._all(TRIALS, _CHILDREN, trial=trial)
 
     def counts(self) -> dict[str, int]:
         counts = {row[0]: row[1] for row in self._rows(_COUNT_UNFINISHED) + self._rows(_COUNT_GIVEN_UP)}

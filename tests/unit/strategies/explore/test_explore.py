@@ -70,7 +70,7 @@ def test_a_crossing_is_mutated_and_the_reason_tells_both() -> None:
     assert explored.params["lr"] == 0.45
     assert explored.changes["lr"] == {"from": 0.2, "to": 0.45, "by": "member 1, x0.5"}
     line = describe({"decision": "explore", "changes": explored.changes, **explored.facts})
-    assert line.startswith("explored, crossed with member 1, lr 0.2 -> 0.45 (member 1, x0.5)")
+    assert line.startswith("explored, crossed with member 1; lr 0.2 to 0.45 (member 1, x0.5)")
 
 
 def test_nobody_to_cross_with() -> None:

@@ -1,0 +1,185 @@
+"""Figures for pages, drawn behind them: of a short study in a thread, of a long one in a process of its own.
+
+Records of 100,000 trials take hundreds of megabytes, which a process gives back only when it ends; and a thread
+that draws them would hold up every page meanwhile.
+"""
+
+import asyncio
+import json
+import logging
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from starlette.concurrency import run_in_threadpool
+
+from phyla.errors import PhylaError, StudyNotFound
+from phyla.records import Aim, StudyRecord
+from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
+from phyla.report.style import Figure, tables
+from phyla.report.words import text
+from phyla.service.doors import News
+from phyla.store import Store, open_store
+from phyla.study.evaluations import ROWS, Evaluations
+from phyla.study.loading import compare
+from phyla.study.places import Places
+from phyla.study.results import Results
+
+LOG = logging.getLogger("phyla.dashboard")
+SHORT = 5_000
+"""Trials, or evaluated checkpoints, up to which a thread draws."""
+KEPT = 20
+"""Studies, or comparisons, whose figures are kept."""
+SHARE = 40
+"""Drawing the same figures again takes at most this part of the time."""
+COMPARISON = tuple(COMPARISON_FIGURES)
+Names = tuple[str, ...]
+
+
+def figures_of(study: StudyRecord, *, evaluation: bool = False) -> Names:
+    """Return the names of the figures of a study, or of its evaluation."""
+    if evaluation or study.watched:
+        return tuple(EVALUATION_FIGURES)
+    tradeoffs = Aim.from_config(study.config).tradeoffs
+    return tuple(name for name in STUDY_FIGURES if name != "front" or tradeoffs)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """The figures of a study as JSON, by name; drawn after a change, until a moment, in some seconds."""
+
+    figures: Mapping[str, str]
+    change: int
+    at: float
+    took_s: float
+
+
+@final
+class Drawings:
+    """Draws figures again when the store has changed, but never all the time."""
+
+    def __init__(self, store: Store, places: Places, news: News) -> None:
+        self._store, self._places, self._news = store, places, news
+        self._drawn: OrderedDict[Names, _Drawn] = OrderedDict()
+        self._tasks: dict[Names, asyncio.Task[None]] = {}
+        self._turn = asyncio.Semaphore(1)
+
+    async def get(self, studies: Names, figure: str) -> tuple[str, str]:
+        """Return a figure of a study, or of several that are compared, as JSON, and what tells it from others.
+
+        What has been drawn is returned at once, and drawn anew behind that if the store has changed.
+        """
+        found, now = self._drawn.get(studies), time.monotonic()
+        due = found is None or (found.change != self._news.change and now - found.at > SHARE * found.took_s)
+        if due and studies not in self._tasks:
+            task = self._tasks[studies] = asyncio.create_task(self._draw(studies))
+            task.add_done_callback(lambda _: self._tasks.pop(studies, None))
+        if found is None:
+            await asyncio.shield(self._tasks[studies])
+            found = self._drawn[studies]
+        if figure not in found.figures:
+            raise StudyNotFound(f"there is no figure {figure!r}; there are: {', '.join(found.figures)}")
+        return f'"{found.change}-{found.at}"', found.figures[figure]
+
+    async def _draw(self, studies: Names) -> None:
+        async with self._turn:
+            change, began = self._news.change, time.monotonic()
+            figures = await self._elsewhere(studies) if await run_in_threadpool(self._long, studies) else None
+            if figures is None:
+                figures = await run_in_threadpool(drawn, self._store, self._places, studies)
+            at = time.monotonic()
+            self._drawn[studies] = _Drawn(figures, change, at, at - began)
+            self._drawn.move_to_end(studies)
+            while len(self._drawn) > KEPT:
+                self._drawn.popitem(last=False)
+
+    def _long(self, studies: Names) -> bool:
+        count = 0
+        for study in filter(None, map(self._store.find_study, studies)):
+            with self._store.reader(study.id) as reader:
+                newest = reader.newest_seen()
+                count += sum(reader.counts().values()) + (0 if newest is None else newest.number)
+        return count > SHORT and self._store.identity().lasting
+
+    async def _elsewhere(self, studies: Names) -> Mapping[str, str] | None:
+        """Draw in a process; None if it could not, as where one process alone may open the database."""
+        pipe = asyncio.subprocess.PIPE
+        command = (sys.executable, "-m", "phyla.dashboard.drawing")
+        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+        places = self._places
+        # The address of a database may have a password in it.
+        asked = {"home": str(places.home), "storage": places.storage, "checkpoints": str(places.checkpoint_root)}
+        try:
+            out, errors = await process.communicate(json.dumps({"places": asked, "studies": studies}).encode())
+        finally:
+            if process.returncode is None:
+                process.kill()
+        if process.returncode == 0:
+            figures: Mapping[str, str] = json.loads(out)
+            return figures
+        LOG.warning("figures are drawn in the service: %s", errors.decode(errors="replace").strip()[-500:])
+        return None
+
+
+def drawn(store: Store, places: Places, studies: Sequence[str]) -> dict[str, str]:
+    """Draw all figures of a study, or of several that are compared; return them as JSON by name."""
+    return dict(_drawn(store, places, studies))
+
+
+def _drawn(store: Store, places: Places, studies: Sequence[str]) -> Iterator[tuple[str, str]]:
+    known = [found for found in map(store.find_study, studies) if found is not None]
+    if len(known) != len(studies) or not known:
+        raise StudyNotFound(f"there is no study among {', '.join(studies)} of that name")
+    if len(known) > 1:
+        comparison = compare([Results(store, one, places) for one in known if not one.watched])
+        for name, compared in COMPARISON_FIGURES.items():
+            yield name, _told(compared(comparison))
+        return
+    (study,) = known
+    if not study.watched:
+        data = Results(store, study, places).data()
+        for name, draw in STUDY_FIGURES.items():
+            yield name, _told(draw(data))
+        del data
+    if study.watched or study.config.get("suites"):
+        evaluation = Evaluations(store, study, places).data(last=ROWS)
+        for name, show in EVALUATION_FIGURES.items():
+            yield name, _told(show(evaluation))
+
+
+def _told(figure: Figure) -> str:
+    """Return a figure as JSON; its title and subtitle become a heading of the page."""
+    title = figure.layout.title
+    if not figure.data:
+        return json.dumps({"title": text(title.text or ""), "why": text(figure.layout.annotations[0].text)})
+    told: dict[str, Any] = {
+        "title": text(title.text or ""),
+        "subtitle": text(title.subtitle.text or ""),
+        "tables": [one._asdict() for one in tables(figure)],
+    }
+    figure.layout.title = None
+    figure.layout.margin.t = 44
+    figure.layout.height -= 60
+    return f'{json.dumps(told)[:-1]}, "figure": {figure.to_json()}}}'
+
+
+def main() -> int:
+    """Draw what standard input asks for, and write it to standard output."""
+    asked = json.load(sys.stdin)
+    store = open_store(asked["places"]["storage"])
+    try:
+        sys.stdout.write(json.dumps(drawn(store, Places.of(**asked["places"]), asked["studies"])))
+    except PhylaError as error:
+        sys.stderr.write(str(error))
+        return 1
+    finally:
+        store.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

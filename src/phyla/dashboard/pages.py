@@ -1,0 +1,377 @@
+"""What each page shows, read from the store; the templates say how."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from phyla.dashboard.actions import RECORD
+from phyla.dashboard.drawing import COMPARISON, figures_of
+from phyla.dashboard.logs import end_of_log
+from phyla.errors import StudyNotFound
+from phyla.evaluation.cells import causes
+from phyla.records import (
+    Checkpoint,
+    JobState,
+    Member,
+    Role,
+    StudyRecord,
+    StudyState,
+    Token,
+    TrialRecord,
+    said_by,
+    shown,
+    with_differences,
+)
+from phyla.report.page import PLOTLY
+from phyla.report.words import moment, outcome, short, step_of
+from phyla.store import Reader, Store
+from phyla.strategies import describe
+from phyla.study.evaluations import Evaluations
+from phyla.study.feed import decisions
+from phyla.study.findings import findings
+from phyla.study.places import Places, check_kept
+from phyla.study.progress import NEWEST, Progress, look
+from phyla.study.results import Results
+from phyla.study.standing import standing
+from phyla.words import counted, duration, fitness, lag_words, measured, number, params, score, size
+
+if TYPE_CHECKING:
+    import jinja2
+
+HERE = Path(__file__).parent / "static"
+REPORT = PLOTLY.parents[1] / "templates"
+FILES = {"page.css": REPORT, "dashboard.css": HERE, "dashboard.js": HERE, "plotly.js": PLOTLY.parent}
+ROWS = 100
+"""Of a table; there are links to the others."""
+FEW = 20
+ANCESTORS = 12
+ENDED = (StudyState.COMPLETED, StudyState.DELETING)
+ID = 10**18
+"""No id is larger."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a page is asked for: the parts of its path, what follows in the address, and by whom."""
+
+    path: Mapping[str, Any]
+    query: Mapping[str, str]
+    studies: Sequence[str]
+    operator: bool
+
+    @classmethod
+    def of(cls, path: Mapping[str, Any], query: Any, token: Token | None) -> "Asked":
+        """Return what a request asks for."""
+        may = token is not None and token.role.allows(Role.OPERATOR)
+        return cls(path, dict(query), tuple(dict.fromkeys(query.getlist("study"))), may)
+
+    def count(self, name: str) -> int:
+        """Return a number of the address; 0 without it."""
+        text = self.query.get(name, "")
+        return min(int(text), ID) if text.isdecimal() else 0
+
+
+class Pages:
+    """Reads what the pages show.
+
+    Args:
+        store: where studies are remembered.
+        places: where their files are, as far as this machine has them.
+    """
+
+    def __init__(self, store: Store, places: Places) -> None:
+        self._store = store
+        self._places = places
+
+    def _find(self, asked: Asked) -> StudyRecord:
+        study = self._store.find_study(asked.path["name"])
+        if study is None:
+            raise StudyNotFound(f"there is no study {asked.path['name']!r} in {self._store.url}")
+        check_kept(study)
+        return study
+
+    def studies(self, asked: Asked) -> dict[str, Any]:
+        """Read the list of studies and watched runs, newest first."""
+        known = [one for one in reversed(self._store.studies()) if one.state is not StudyState.DELETING]
+        first = asked.count("from")
+        page = known[first : first + ROWS]
+        rows = []
+        for study in (one for one in page if not one.watched):
+            with self._store.reader(study.id) as reader:
+                progress = look(reader, lambda members: (), self._places.locks)
+                rows.append({"progress": progress, "left_s": _left_s(reader, progress)})
+        runs = [standing(Evaluations(self._store, one, self._places)) for one in page if one.watched]
+        return {"title": "Studies", "rows": rows, "runs": runs, "store": self._store.url, **_paged(first, known)}
+
+    def study(self, asked: Asked) -> dict[str, Any]:
+        """Read one study, or one watched run."""
+        study = self._find(asked)
+        if study.watched:
+            return self._run(study)
+        first = asked.count("from")
+        with self._store.reader(study.id) as reader:
+            ranked: list[Member] = []
+
+            def choose(members: Sequence[Member]) -> Sequence[Member]:
+                ranked.extend(sorted(members, key=_rank))
+                return ranked[first : first + ROWS]
+
+            progress = look(reader, choose, self._places.locks)
+            context = {
+                "title": study.name,
+                "study": progress.study,
+                "progress": progress,
+                "left_s": _left_s(reader, progress),
+                "members": ranked[first : first + ROWS],
+                "given_up": sum(member.given_up for member in progress.members),
+                "findings": [*findings(reader)],
+                "record": _record(reader),
+                "starts": with_differences(reader.starts())[-FEW:],
+                "drawings": figures_of(study),
+                "evaluated": bool(study.config.get("suites")),
+                **_paged(first, ranked),
+            }
+        results = Results(self._store, study, self._places)
+        feed = decisions(results, limit=FEW)
+        return {**context, "changes": results.changes()[-FEW:], "best": results.best, "feed": feed}
+
+    def _run(self, run: StudyRecord) -> dict[str, Any]:
+        found = Evaluations(self._store, run, self._places)
+        with self._store.reader(run.id) as reader:
+            record = _record(reader)
+        return {
+            "title": run.name,
+            "study": found.run,
+            "progress": None,
+            "standing": standing(found),
+            "record": record,
+            "drawings": figures_of(run),
+            "evaluated": True,
+            **_evaluated(found),
+        }
+
+    def evaluations(self, asked: Asked) -> dict[str, Any]:
+        """Read what the suites of a study found on its newest checkpoints."""
+        study = self._find(asked)
+        found = Evaluations(self._store, study, self._places)
+        return {
+            "title": f"Evaluations of {study.name}",
+            "study": study,
+            "drawings": figures_of(study, evaluation=True),
+            **_evaluated(found),
+        }
+
+    def trials(self, asked: Asked) -> dict[str, Any]:
+        """Read a page of the trials of a study: the newest ones, or those after one."""
+        study, after = self._find(asked), asked.count("after")
+        with self._store.reader(study.id) as reader:
+            if "after" in asked.query:
+                rows = [*reader.trials(after=after, limit=ROWS)]
+            else:
+                rows = [*reversed(reader.newest_trials(ROWS))]
+        return {"title": f"Trials of {study.name}", "study": study, "trials": rows, "rows": ROWS}
+
+    def member(self, asked: Asked) -> dict[str, Any]:
+        """Read one member, and a page of its trials."""
+        study, index, after = self._find(asked), asked.path["member"], asked.count("after")
+        with self._store.reader(study.id) as reader:
+            if study.watched or not 0 <= index < study.population_size:
+                raise StudyNotFound(f"study {study.name!r} has no member {index}")
+            progress = look(reader, lambda members: [members[index]], self._places.locks)
+            rows = [*reader.trials(member=index, after=after, limit=ROWS)]
+            member = progress.members[index]
+        return {
+            "title": f"Member {index} of {study.name}",
+            "study": study,
+            "member": member,
+            "progress": progress,
+            "at": progress.trials.get(index),
+            "trials": rows,
+            "rows": ROWS,
+        }
+
+    def trial(self, asked: Asked) -> dict[str, Any]:
+        """Read one trial, and what belongs to it."""
+        study, key = self._find(asked), asked.path["trial"]
+        with self._store.reader(study.id) as reader:
+            trial = reader.job(min(key, ID))
+            if not isinstance(trial, TrialRecord):
+                raise StudyNotFound(f"study {study.name!r} has no trial {key}")
+            attempts = [*reader.attempts(trial.id)]
+            row = None if trial.checkpoint is None else reader.checkpoint(trial.checkpoint)
+            seen = None if row is None else reader.find_seen(row.name, trial.checkpoint_index)
+            return {
+                "title": f"Trial {trial.id} of {study.name}",
+                "study": study,
+                "trial": trial,
+                "attempts": attempts,
+                "ancestors": _ancestors(reader, trial),
+                "children": reader.children(trial.id)[:ROWS],
+                "reports": reader.reports(trial.id)[-FEW:],
+                "checkpoint": row,
+                "path": row and shown_path(self._places, study, row),
+                "seen": seen,
+                "groups": [] if seen is None else reader.groups_of(seen.id),
+                "now": reader.now(),
+                "log": end_of_log(self._places, study.name, trial, attempts),
+            }
+
+    def workers(self, asked: Asked) -> dict[str, Any]:
+        """Read what workers are at, and on which machines studies were started."""
+        rows: list[dict[str, Any]] = []
+        machines: list[Any] = []
+        for study in self._store.studies():
+            if study.state in ENDED:
+                continue
+            with self._store.reader(study.id) as reader:
+                now = reader.now()
+                gone: Mapping[int, float] = {}
+                if not study.watched:
+                    gone = look(reader, lambda members: (), self._places.locks).gone
+                rows += [
+                    {
+                        "study": study,
+                        "job": reader.job(attempt.job),
+                        "worker": [*attempt.worker.split(":"), "", "", ""],
+                        "for_s": now - attempt.claimed_at,
+                        "left_s": attempt.expires_at - now,
+                        "gone": attempt.job in gone or attempt.expires_at < now,
+                    }
+                    for attempt in reader.running()
+                ]
+                machines += [(study, one, dict(one.facts)) for one in reader.starts()[-1:]]
+        rows.sort(key=lambda row: (row["worker"], row["study"].id))
+        return {
+            "title": "Workers and devices",
+            "workers": rows[: 10 * ROWS],
+            "total": len(rows),
+            "machines": machines,
+            "pools": _pools(self._places),
+        }
+
+    def comparison(self, asked: Asked) -> dict[str, Any]:
+        """Read which studies are to be compared; what comes of it are figures."""
+        known = [one for one in reversed(self._store.studies()) if not one.watched and one.state not in ENDED[1:]]
+        chosen = [name for name in asked.studies if any(one.name == name for one in known)]
+        return {
+            "title": " and ".join(chosen) if 1 < len(chosen) < 4 else "Compare studies",
+            "known": known[:ROWS],
+            "chosen": chosen,
+            "drawings": COMPARISON if len(chosen) > 1 else (),
+        }
+
+
+# What pages share
+
+
+def shown_path(places: Places, study: StudyRecord, row: Checkpoint) -> str:
+    """Return where a checkpoint is, in words."""
+    from phyla.study.places import shown as found
+
+    return found(places.checkpoints(study.name) / row.name)
+
+
+def _paged(first: int, every: Sequence[object]) -> dict[str, int]:
+    return {"first": first, "total": len(every), "per_page": ROWS}
+
+
+def _rank(member: Member) -> tuple[bool, float, int]:
+    order = member.head.order if member.head else None
+    return member.retired, float("inf") if order is None else -order, member.index
+
+
+def _record(reader: Reader) -> list[Any]:
+    """Return who did what, newest first."""
+    return [event for event in reader.events() if event.kind == RECORD][: -FEW - 1 : -1]
+
+
+def _left_s(reader: Reader, progress: Progress) -> float | None:
+    """Return the time that is left, at the pace of the newest trials; None where it cannot be known."""
+    total = progress.total_steps
+    if progress.study.state is not StudyState.RUNNING or total is None or progress.silent_s is not None:
+        return None
+    done = [one for one in reader.newest_trials(NEWEST) if one.state is JobState.COMPLETED and one.ended_at]
+    steps = sum((one.reached_step or 0) - one.start_step for one in done)
+    took_s = progress.now - min((one.started_at or progress.now for one in done), default=progress.now)
+    return None if steps <= 0 or took_s <= 0 else max(0, total - progress.spent_steps) * took_s / steps
+
+
+def _ancestors(reader: Reader, trial: TrialRecord) -> list[TrialRecord]:
+    """Return the trials that it comes from, parent first; not all of a long lineage."""
+    found: list[TrialRecord] = []
+    while trial.parent is not None and len(found) < ANCESTORS:
+        trial = reader.trial(trial.parent)
+        found.append(trial)
+    return found
+
+
+def _evaluated(found: Evaluations) -> dict[str, Any]:
+    """Return the matrix of the newest checkpoints, how far it is behind, and what went wrong."""
+    cells = [*found.cells(last=FEW)]
+    once = [cell for cell in cells if cell.replicate == 0]
+    suites = []
+    for suite in found.suites:
+        tasks = list(dict.fromkeys([task.name for task in suite.tasks]))
+        values = {one.seen.id: one for one in found.values(suite.name, last=FEW) if one.group.replicate == 0}
+        seen = {cell.seen.id: cell.seen for cell in once if cell.suite == suite.name}
+        by = {(cell.seen.id, cell.task): cell for cell in once if cell.suite == suite.name}
+        ordered = sorted(seen.values(), key=lambda one: -one.number)
+        suites.append({"suite": suite, "tasks": tasks, "seen": ordered, "cells": by, "values": values})
+    return {
+        "suites": suites,
+        "lags": found.lag(),
+        "causes": causes(once)[:FEW],
+        "repeated": [cell for cell in cells if cell.replicate],
+        "events": [one for one in found.events() if one.kind != RECORD][: -FEW - 1 : -1],
+        "checkpoints": FEW,
+    }
+
+
+def _pools(places: Places) -> list[Any]:
+    from phyla.errors import ConfigurationError
+    from phyla.launchers.contract import Pool
+    from phyla.study.places import entries
+
+    found = []
+    for folder in sorted(entries(places.pools)):
+        try:
+            pool = Pool.load(folder)
+        except ConfigurationError:
+            continue
+        found += [] if pool is None else [pool]
+    return found
+
+
+@cache
+def environment() -> "jinja2.Environment":
+    """Return the templates, with the filters that they use; everything is escaped."""
+    import jinja2
+
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("phyla.dashboard"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = (counted, describe, duration, fitness, lag_words, measured, number, outcome, params, said_by, score)
+    made.filters.update({one.__name__: one for one in (*filters, short, shown, size, step_of)})
+    made.filters["moment"] = lambda seconds: moment(seconds).strftime("%Y-%m-%d %H:%M:%S")
+    made.globals.update(static=_static_address, version=metadata.version("phyla"))
+    return made
+
+
+def static_file(name: str) -> Path:
+    """Return a script or style of the pages; those of reports are the same."""
+    return FILES[name] / name if name != "plotly.js" else PLOTLY
+
+
+@cache
+def _static_address(name: str) -> str:
+    """Return the address of a script or style, which changes with what is in it."""
+    return f"/static/{name}?v={hashlib.sha256(static_file(name).read_bytes()).hexdigest()[:12]}"

@@ -1,0 +1,283 @@
+"""The dashboard in a real browser, and what it refuses over plain HTTP."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+import dashboard_study
+from dashboard_study import MARKUP
+from phyla.dashboard import dashboard_of
+from phyla.records import JobState, Role
+from phyla.service.tokens import create
+from phyla.store import open_store
+from phyla.study import Places, Results, load_study
+from serving import served
+
+pytestmark = pytest.mark.xdist_group("dashboard")
+
+STUDY_FILE = Path(dashboard_study.__file__)
+BAD = ("error", "warning", "trace")
+MARKED = "window.neverReloaded = true"
+
+
+@dataclass
+class Shown:
+    """A dashboard in a browser: a study that is over, and one that waits for the file `most`."""
+
+    url: str
+    home: Path
+    token: str
+    browser: Browser
+    live: "subprocess.Popen[bytes]"
+    requested: set[str] = field(default_factory=set)
+    said: list[str] = field(default_factory=list)
+
+    def context(self, scheme: str = "light", width: int = 1280) -> BrowserContext:
+        context = self.browser.new_context(
+            color_scheme="dark" if scheme == "dark" else "light", viewport={"width": width, "height": 900}
+        )
+        context.set_default_timeout(60_000)
+        context.on("request", lambda request: self.requested.add(urlsplit(request.url).netloc))
+        context.on("console", lambda said: said.type in BAD and self.said.append(f"{said.type}: {said.text}"))
+        context.on("weberror", lambda error: self.said.append(str(error.error)))
+        return context
+
+    def sign_in(self, page: Page) -> None:
+        page.goto(f"{self.url}/sign-in")
+        page.get_by_label("Token").fill(self.token)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("heading", name="Studies")).to_be_visible()
+
+    def results(self, name: str) -> Results:
+        return load_study(name, home=self.home)
+
+
+def start(home: Path, name: str, trials: int) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, STUDY_FILE, home, name, str(trials)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    home = tmp_path_factory.mktemp("dashboard") / "home"
+    home.mkdir()
+    (home / "broken").touch()
+    assert start(home, "done", 4).wait() == 0
+    (home / "most").write_text("1")
+    store = open_store(f"sqlite:///{home / 'phyla.db'}")
+    token = create(store, "me", Role.OPERATOR)
+    store.close()
+    live = start(home, "live", 8)
+    command = [sys.executable, "-m", "phyla.cli", "dashboard", "--home", home, "--port", "0"]
+    dashboard = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert dashboard.stdout is not None
+    found = re.search(r"http://\S+", dashboard.stdout.readline())
+    assert found
+    expect.set_options(timeout=60_000)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        yield Shown(found[0], home, token, browser, live)
+        browser.close()
+    (home / "most").unlink(missing_ok=True)
+    for process in (live, dashboard):
+        process.terminate()
+        process.wait()
+    dashboard.stdout.close()
+
+
+def test_a_study_is_followed_walked_through_stopped_and_resumed(shown: Shown) -> None:
+    page = shown.context().new_page()
+    shown.sign_in(page)
+    page.get_by_role("link", name="live").click()
+    completed = page.locator("dl div", has_text="trials completed")
+    expect(completed).to_contain_text("4 of")
+    page.evaluate(MARKED)
+    # The next trials arrive by themselves, and the last member's break.
+    (shown.home / "most").write_text("2")
+    expect(completed).to_contain_text("7 of")
+    expect(page.locator("#feed")).to_contain_text(f"RuntimeError: {MARKUP} the loss")
+    expect(page.get_by_role("row", name="given up")).to_be_visible()
+    assert page.evaluate("window.neverReloaded")
+    expect(page.locator("[data-figure] .main-svg").first).to_be_visible()
+
+    failed = next(one for one in shown.results("live").trials() if one.state is JobState.FAILED)
+    page.goto(f"{shown.url}/studies/live/trials/{failed.id}")
+    line = 1 + next(
+        at for at, text in enumerate(STUDY_FILE.read_text().splitlines()) if "raise RuntimeError" in text
+    )
+    expect(page.locator("#errors")).to_contain_text(f"{STUDY_FILE}, line {line}")
+    expect(page.locator("#log")).to_contain_text(f"trial {failed.id} began with skill")
+
+    # From a trial to its parent, its checkpoint, and what was found on it.
+    best = shown.results("live").best
+    assert best is not None
+    page.goto(f"{shown.url}/studies/live")
+    page.locator("#head").get_by_role("link", name=f"trial {best.trial}").click()
+    expect(page.locator("#values")).to_contain_text("batch")
+    expect(page.locator("#metrics")).to_contain_text(MARKUP)
+    expect(page.locator("#checkpoint")).to_contain_text(best.checkpoint.where)
+    parent = page.locator("#lineage").get_by_role("link").first
+    key = parent.text_content()
+    parent.click()
+    expect(page.get_by_role("heading", name=f"Trial {key} ")).to_be_visible()
+    expect(page.locator("#children")).to_contain_text(str(best.trial))
+    page.locator("#checkpoint").get_by_role("link", name="school").click()
+    expect(page.locator("#suite-1")).to_contain_text("moody")
+    expect(page.locator("#causes")).to_contain_text(f"{MARKUP} not today")
+
+    # A member that was given up tries again; the study is stopped, resumed, and evaluated again.
+    (shown.home / "broken").unlink()
+    page.goto(f"{shown.url}/studies/live")
+    page.get_by_role("link", name="Retry what was given up").click()
+    page.get_by_role("button", name="Retry").click()
+    expect(page.locator("#record")).to_contain_text("me let 1 member try again that was given up: 3")
+    page.get_by_role("link", name="Stop").click()
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("h1")).to_contain_text("stopped")
+    expect(page.locator("#record")).to_contain_text("me stopped the study")
+    (shown.home / "most").unlink()
+    assert shown.live.wait() == 0
+    page.get_by_role("link", name="Resume").click()
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator("h1")).to_contain_text("running")
+    expect(page.locator("#record")).to_contain_text("me let the study go on")
+    page.get_by_role("link", name="Evaluations", exact=True).click()
+    evaluated = page.locator("#suite-1").get_by_role("row").filter(has_text="0.5").last
+    evaluated.get_by_role("link", name="evaluate again").click()
+    page.get_by_role("button", name="Evaluate").click()
+    expect(page.locator("#record")).to_contain_text("me had suite school evaluate checkpoint")
+    # A further worker does all of it.
+    assert start(shown.home, "live", 8).wait() == 0
+    expect(page.locator("h1")).to_contain_text("completed")
+    results = shown.results("live")
+    assert {member.generation for member in results.members()} == {8}
+    assert any(group.replicate == 1 and group.values for group in results.evaluations().groups())
+    page.context.close()
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 375)])
+def test_pages_can_be_used_by_everybody(shown: Shown, scheme: str, width: int) -> None:
+    results = shown.results("done")
+    assert results.best is not None
+    failed = next(one for one in results.trials() if one.state is JobState.FAILED)
+    page = shown.context(scheme, width).new_page()
+    shown.sign_in(page)
+    for path in (
+        "/",
+        "/studies/done",
+        "/studies/done/trials",
+        f"/studies/done/trials/{results.best.trial}",
+        f"/studies/done/trials/{failed.id}",
+        "/studies/done/members/3",
+        "/studies/done/evaluations",
+        "/workers",
+        "/compare?study=done&study=live",
+        "/studies/live/do/stop",
+        "/sign-in",
+    ):
+        page.goto(shown.url + path)
+        for figure in page.locator("[data-figure]").all():
+            expect(figure).to_have_attribute("data-tag", re.compile(".+"))
+        for details in page.locator("details:visible").all():
+            details.locator("summary").click()
+        dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 28)"
+        assert dark == (scheme == "dark")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        found = Axe().run(page)
+        serious = [one for one in found.response["violations"] if one["impact"] in ("serious", "critical")]
+        assert not serious, (path, [(one["id"], one["nodes"][0]["html"]) for one in serious])
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement !== document.body"), path
+    page.context.close()
+
+
+def test_a_browser_is_told_nothing_wrong_and_asks_nobody_else(shown: Shown) -> None:
+    page = shown.context().new_page()
+    shown.sign_in(page)
+    page.goto(f"{shown.url}/studies/done")
+    expect(page.locator("[data-figure] .main-svg").first).to_be_visible()
+    page.context.close()
+    assert shown.said == []
+    assert shown.requested == {urlsplit(shown.url).netloc}
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places.of(tmp_path)
+
+
+def test_without_tokens_this_machine_reads_and_nobody_changes_anything(places: Places) -> None:
+    store = open_store("memory://")
+    store.create_study("wild", {"options": {"lease_s": 60}, "strategy": {"plugin": "?"}, "aim": None}, 0, 0)
+    with served(store, pages=dashboard_of(places)) as url, httpx.Client(base_url=url) as http:
+        answer = http.get("/compare")
+        assert answer.status_code == 200
+        assert "wild" in answer.text
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self';" in policy
+        assert "<script>" not in answer.text
+        assert "style=" not in answer.text
+        assert answer.headers["cache-control"] == "no-store"
+        assert http.get("/compare", headers={"Host": "evil.example"}).status_code == 400
+        assert http.get("/studies/wild/do/stop").status_code in (303, 401)
+        assert http.post("/studies/wild/do/stop", headers={"Origin": url}).status_code == 401
+        assert http.get("/studies/nothing").status_code == 404
+        assert http.get("/studies/nothing/figures/progress").status_code == 404
+        assert http.get("/static/..%2Froutes.py").status_code == 404
+
+
+def test_roles_and_origins_decide_what_a_browser_may_do(places: Places) -> None:
+    store = open_store("memory://")
+    study = store.create_study("wild", {}, 0, 0)
+    secrets = {role: create(store, role, role) for role in Role}
+    stop = "/studies/wild/do/stop"
+    with served(store, pages=dashboard_of(places)) as url:
+        with httpx.Client(base_url=url) as http:
+            assert http.get("/compare").headers["location"] == "/sign-in"
+            assert http.get("/events").status_code == 401
+            assert http.get("/sign-in").status_code == 200
+            same = {"Origin": url}
+            wrong = http.post("/sign-in", data={"token": "wrong"}, headers=same)
+            assert (wrong.status_code, wrong.cookies) == (401, httpx.Cookies())
+            for origin in ({}, {"Origin": "https://evil.example"}, {"Origin": "null"}):
+                assert (
+                    http.post("/sign-in", data={"token": secrets[Role.VIEWER]}, headers=origin).status_code == 401
+                )
+            assert http.post("/sign-in", data={"token": "x" * 5000}, headers=same).status_code == 401
+            cookie = http.post("/sign-in", data={"token": secrets[Role.VIEWER]}, headers=same).headers[
+                "set-cookie"
+            ]
+            assert "HttpOnly" in cookie
+            assert "SameSite=strict" in cookie
+            assert http.get("/compare").status_code == 200
+            # The cookie opens the pages, and nothing of the service.
+            assert http.post("/v1/calls/store/studies", json={}).status_code == 401
+            assert http.post(stop, headers=same).status_code == 403
+            assert http.post("/sign-out", headers=same).status_code == 303
+            assert http.get("/compare").status_code == 303
+        cookies = {"phyla_token": secrets[Role.OPERATOR]}
+        with httpx.Client(base_url=url, cookies=cookies) as http:
+            assert http.post(stop).status_code == 403
+            assert http.post(stop, headers={"Origin": "https://evil.example"}).status_code == 403
+            assert http.post(stop, headers={**same, "Sec-Fetch-Site": "cross-site"}).status_code == 403
+            with store.reader(study.id) as reader:
+                assert reader.study().state == "running"
+            assert http.get(stop).status_code == 200
+            assert http.post(stop, headers=same).status_code == 303
+            with store.reader(study.id) as reader:
+                assert reader.study().state == "stopped"
+                assert [event.message for event in reader.events()] == ["operator stopped the study"]
+            again = http.post(stop, headers=same)
+            assert again.status_code == 409
+            assert "nothing to stop" in again.text
