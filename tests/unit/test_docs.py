@@ -116,6 +116,15 @@ def test_the_program_of_each_page_with_a_framework_runs(page: Path, tmp_path: Pa
     assert done.returncode == 0, done.stderr
 
 
+def test_the_study_files_of_the_tutorial_are_found(tmp_path: Path) -> None:
+    write_program(DOCS / "tutorial.md", tmp_path)
+    load = "from phyla.study import load_studies as load; print(*(one.name for name in {} for one in load(name)))"
+    found = run_python("-c", load.format(["study.py", "baseline.py"]), cwd=tmp_path).split()
+    command = re.search(r"^\$ phyla compare (.+)$", (DOCS / "tutorial.md").read_text(), re.MULTILINE)
+    assert command is not None
+    assert found == command[1].split()
+
+
 def test_every_strategy_and_rule_has_its_page() -> None:
     pages = "".join(page.read_text() for page in (ROOT / "docs/strategies").glob("*.md"))
     groups = ("phyla.strategies", "phyla.exploit", "phyla.explore", "phyla.stopping", "phyla.objectives")
