@@ -36,6 +36,24 @@ def welch(first: Summary, second: Summary, *, alternative: Alternative = "greate
     return (2 if alternative == "two-sided" else 1) * float(stdtr(freedom, -difference / stderr))
 
 
+def difference_interval(first: Sequence[float], second: Sequence[float], *, paired: bool) -> tuple[float, float]:
+    """Return the 95 % t-interval of the difference of the means of samples of at least 2: Welch's, or of pairs."""
+    from scipy.special import stdtrit
+
+    if paired:
+        differences, _ = _differences(first, second)
+        mean, freedom = statistics.fmean(differences), len(differences) - 1.0
+        stderr = statistics.stdev(differences) / math.sqrt(len(differences))
+    else:
+        mean = statistics.fmean(first) - statistics.fmean(second)
+        parts = [statistics.variance(one) / len(one) for one in (first, second)]
+        stderr = math.sqrt(sum(parts))
+        squares = sum(part**2 / (len(one) - 1) for part, one in zip(parts, (first, second), strict=True))
+        freedom = sum(parts) ** 2 / squares if squares else 1.0
+    wide = float(stdtrit(freedom, 0.975)) * stderr
+    return mean - wide, mean + wide
+
+
 def paired(first: Sequence[float], second: Sequence[float]) -> float:
     """Return the one-sided p of the paired t-test: small if the first values are above their partners.
 

@@ -223,4 +223,4 @@ def test_status_and_report_tell_where_the_time_went(cli: Phyla, tmp_path: Path) 
     assert time_s["saving"] > 0
     page = tmp_path / "page.html"
     cli("report", "pbt-r0", "-o", page)
-    assert "<h2>Where the time went</h2>" in page.read_text()
+    assert "<h2>Where did the time go?</h2>" in page.read_text()

@@ -239,10 +239,10 @@ def test_an_extra_that_is_missing_is_named(
 
 def test_report(phyla_at: Phyla, tmp_path: Path) -> None:
     phyla_at("report", "watched", "-o", tmp_path / "run.html")
-    assert "heldout: eval tasks on checkpoints" in (tmp_path / "run.html").read_text()
+    assert "heldout/labels" in (tmp_path / "run.html").read_text()
     phyla_at("report", "suited", "-o", tmp_path / "study.html")
     page = (tmp_path / "study.html").read_text()
-    assert "s: eval tasks on checkpoints" in page
+    assert "Which checkpoint is good at what?" in page
     assert "The winner's schedule" in unescape(page)
 
 

@@ -131,7 +131,8 @@ def test_the_commands_show_the_front(results: phyla.Results, folder: Path) -> No
 
 def test_the_report_shows_the_front(results: phyla.Results, tmp_path: Path) -> None:
     page = results.write_report(tmp_path / "report.html").read_text()
-    assert "Pareto front: f1 and f2" in page
+    assert "What are the trade-offs?" in page
+    assert "that no other beats in f1 and f2" in page
     assert "minimise f1 and minimise f2, subject to size &lt;= 8" in page
     assert "f2, lower is better" in page
     assert all(str(one.checkpoint.path) in page for one in results.front())

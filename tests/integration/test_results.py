@@ -9,7 +9,7 @@ import pytest
 import forked
 import phyla
 from durability import load, run
-from phyla.errors import StudyNotFound
+from phyla.errors import StudyNotFound, UsageError
 
 STUDY = """
 import os
@@ -64,6 +64,10 @@ def test_results_need_no_training_code(tmp_path: Path) -> None:
     assert [segment.trial for segment in schedule.segments] == [trial for trial, _ in chain]
     report = results.write_report(tmp_path / "report.html")
     assert "<html" in report.read_text()
+    assert results.figure().layout.title.text == "Is it working?"
+    assert results.figure("schedules").data[-1].name == "the winner"
+    with pytest.raises(UsageError, match="there is no figure 'lineage'; there are progress, phylogeny, front,"):
+        results.figure("lineage")
 
 
 def test_an_unknown_study_names_the_known_ones(tmp_path: Path) -> None:

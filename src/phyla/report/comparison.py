@@ -17,7 +17,7 @@ from phyla.records import Phase, StudyState
 from phyla.report.data import StudyData, TimeSpent, time_spent
 from phyla.report.measures import Band, By, Curve, Measure, band, curve
 from phyla.report.words import p_words
-from phyla.significance import holm, rank_sum, replicates_needed, signed_rank, smallest_p
+from phyla.significance import difference_interval, holm, rank_sum, replicates_needed, signed_rank, smallest_p
 from phyla.words import counted, duration, number, score
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ class PairTest:
         p: two-sided; None where a group has fewer than two replicates to compare.
         p_holm: p adjusted for all pairs of groups (Holm 1979).
         smallest: the smallest p that so few replicates can give.
+        mean: mean of the first less that of the second.
+        interval: its 95 % t-interval (Welch's where replicates are not in pairs); None with fewer than two.
         needed: replicates of each, more than there are, with which the observed difference would be significant
             with a power of 80 %; None if it is, if there is no difference, or with fewer than two replicates.
     """
@@ -76,6 +78,8 @@ class PairTest:
     paired: bool
     count: tuple[int, int]
     difference: float
+    mean: float
+    interval: tuple[float, float] | None
     p: float | None
     p_holm: float | None = None
     smallest: float = 1.0
@@ -114,6 +118,8 @@ class PairTest:
         return {
             **{name: getattr(self, name) for name in ("first", "second", "test", "difference", "p", "p_holm")},
             "n": list(self.count),
+            "mean": self.mean,
+            "interval": self.interval and list(self.interval),
             "smallest_p": self.smallest,
             "seeds_needed": self.needed,
         }
@@ -378,6 +384,8 @@ def _test(first: StudyGroup, second: StudyGroup, *, alpha: float) -> PairTest:
         paired=paired,
         count=(len(ours), len(theirs)),
         difference=statistics.median(ours) - statistics.median(theirs),
+        mean=statistics.fmean(ours) - statistics.fmean(theirs),
+        interval=difference_interval(ours, theirs, paired=paired) if fewer > 1 else None,
         p=(signed_rank if paired else rank_sum)(ours, theirs) if fewer > 1 else None,
         smallest=smallest_p(len(ours), len(theirs), paired=paired),
         needed=None if needed is None else max(needed, fewer + 1),

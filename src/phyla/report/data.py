@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias, final
 
+import numpy as np
+
 from phyla.evaluation import Cell, GroupValues, Lag, SuiteOutline
 from phyla.lineage import Lineage, Schedule
 from phyla.records import (
@@ -28,6 +30,17 @@ from phyla.words import duration
 
 Interval: TypeAlias = tuple[float, float]
 """Begin and end, in seconds since the epoch."""
+
+
+@final
+class Ran(NamedTuple):
+    """When a worker ran an eval task, in seconds since the epoch."""
+
+    begin: float
+    end: float
+    worker: str = ""
+
+
 PHASES = (Phase.TRAINING, Phase.LOADING, Phase.SAVING, Phase.EVALUATING, Phase.CONTROL, Phase.WAITING)
 """All phases, in the order in which they are shown."""
 
@@ -55,7 +68,7 @@ class TimeSpent:
         return f"{told} of {duration(self.total_s)}"
 
 
-def time_spent(attempts: Sequence[Attempt], evaluating: Sequence[Interval] = ()) -> TimeSpent:
+def time_spent(attempts: Sequence[Attempt], evaluating: Sequence[Ran] = ()) -> TimeSpent:
     """Add up where the time of a study's attempts went; those that were released or crashed have no times.
 
     `evaluating` says when each eval task ran, on any worker, and gives the time of evaluation if there are any:
@@ -64,7 +77,7 @@ def time_spent(attempts: Sequence[Attempt], evaluating: Sequence[Interval] = ())
     known = [attempt.timings for attempt in attempts if attempt.timings is not None]
     seconds = {phase: sum(timings.get(phase.value, 0.0) for timings in known) for phase in PHASES}
     if evaluating:
-        seconds[Phase.EVALUATING] = sum(max(0.0, end - begin) for begin, end in evaluating)
+        seconds[Phase.EVALUATING] = sum(max(0.0, one.end - one.begin) for one in evaluating)
     ended = sum(attempt.ended_at is not None for attempt in attempts)
     return TimeSpent(seconds=seconds, timed=len(known), ended=ended)
 
@@ -83,6 +96,31 @@ class Hyperparameter(NamedTuple):
         known = enumerate(self.categories or ())
         return next((index for index, category in known if is_same(category, value)), None)
 
+    def values(self, trials: Sequence[TrialRecord]) -> Any:
+        """Return its value in each trial as an array of numbers, of categories their places; nan without one."""
+        raw = [trial.params.get(self.name) for trial in trials]
+        if self.categories is not None:
+            places = {repr(value): self.place(value) for value in {repr(value): value for value in raw}.values()}
+            raw = [places[repr(value)] for value in raw]
+        return np.array(raw, dtype=float)
+
+
+@final
+class Columns(NamedTuple):
+    """Completed training trials by id, an array for each thing.
+
+    `parent` and `jump` are places in these arrays, -1 for none; `progress` is the member's clock at the end of the
+    trial, `start` and `end` the steps of the weights; `fitness` is nan unless it is finite and the trial feasible.
+    """
+
+    member: Any
+    progress: Any
+    start: Any
+    end: Any
+    parent: Any
+    jump: Any
+    fitness: Any
+
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -96,7 +134,7 @@ class StudyData:
     aim: Aim
     checkpoint_paths: Mapping[str, str] = field(default_factory=dict)
     damaged: Sequence[Checkpoint] = ()
-    evaluating: Sequence[Interval] = ()
+    evaluating: Sequence[Ran] = ()
     starts: Sequence[Start] = ()
 
     def __repr__(self) -> str:
@@ -135,6 +173,22 @@ class StudyData:
     def completed(self) -> list[TrialRecord]:
         """Completed training trials, by id."""
         return [trial for trial in self.lineage if trial.state is JobState.COMPLETED]
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The completed training trials as arrays."""
+        places: dict[int | None, int] = {}
+        clock: dict[int, int] = {}
+        rows, fitness = [], []
+        for trial in self.completed:
+            steps = trained(trial)
+            now = clock[trial.member] = max(clock.get(trial.member, 0), trial.age) + steps
+            origin = places.get(trial.parent, -1), places.get(trial.jump_from, -1)
+            rows.append((trial.member, now, trial.start_step, trial.start_step + steps, *origin))
+            fitness.append(finite_fitness(trial))
+            places[trial.id] = len(places)
+        member, progress, start, end, parent, jump = np.array(rows, dtype=int).reshape(-1, 6).T
+        return Columns(member, progress, start, end, parent, jump, np.array(fitness, dtype=float))
 
     @cached_property
     def scored(self) -> list[TrialRecord]:

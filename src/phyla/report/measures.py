@@ -1,15 +1,16 @@
 """What a comparison measures of studies: how good they were after how much work."""
 
+import math
 import statistics
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias, final
+from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
 
 from phyla.records import StudyState
-from phyla.report.data import Interval, StudyData, finite_fitness, trained
+from phyla.report.data import Columns, Interval, StudyData, finite_fitness, trained
 
 By: TypeAlias = Literal["steps", "time"]
 """What counts as work: steps of all members together, or seconds in which anything was running."""
@@ -57,7 +58,7 @@ def curve(data: StudyData, *, by: By = "steps", measure: Measure = "best") -> Cu
     Steps count when a trial completes. Time passes while a trial or an eval task is running, so it stands still
     while a study is interrupted. A fitness counts from the moment that its trial completed.
     """
-    passed = time_in([*data.running, *data.evaluating]) if by == "time" else None
+    passed = time_in([*data.running, *((one.begin, one.end) for one in data.evaluating)]) if by == "time" else None
     points: dict[float, float] = {}
     newest: dict[int, float] = {}
     value: float | None = None
@@ -101,3 +102,32 @@ def band(curves: Sequence[Curve]) -> Band:
     xs = sorted({x for one in known for x in (*one.xs, one.last) if first <= x <= end})
     values = np.array([[one.at(x) for x in xs] for one in known], dtype=float).reshape(len(known), len(xs))
     return Band(tuple(xs), *map(tuple, np.quantile(values, [0.25, 0.5, 0.75], axis=0).tolist()))
+
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""What is drawn of a population."""
+
+
+def grid(columns: Columns, most: int = 200) -> Any:
+    """Return at which progress to look at a population: where trials ended, or evenly spread places."""
+    ends = np.unique(columns.progress)
+    return ends if len(ends) <= most else np.linspace(ends[-1] / most, ends[-1], most)
+
+
+def newest(columns: Columns, places: Any) -> Any:
+    """Return each member's newest completed trial at each progress; -1 where it has not come so far."""
+    slots = np.searchsorted(places, columns.progress)
+    members = np.unique(columns.member, return_inverse=True)[1]
+    found = np.full((members.max(initial=-1) + 1, len(places)), -1)
+    found[members, slots] = np.arange(len(members))
+    last = np.zeros(len(found), dtype=int)
+    np.maximum.at(last, members, slots)
+    found = np.maximum.accumulate(found, axis=1)
+    found[np.arange(len(places)) > last[:, None]] = -1
+    return found
+
+
+def quantiles(groups: Iterable[Any], at: Sequence[float] = QUANTILES) -> Any:
+    """Return a row per quantile of the finite values of each group; nan where there are none."""
+    known = [group[np.isfinite(group)] for group in groups]
+    return np.array([np.quantile(one, at) if len(one) else [math.nan] * len(at) for one in known]).T

@@ -41,6 +41,7 @@ def write_report(
         title=data.study.name,
         now=data.last_moment,
         data=data,
+        plots=[draw(data) for draw in STUDY_FIGURES.values()],
         kept=[trial for trial in data.front if trial.checkpoint in data.checkpoint_paths],
         states={member.index: member.state.value for member in data.members},
         elites=data.lineage.elites(),
@@ -78,6 +79,7 @@ def write_comparison_report(comparison: StudyComparison, path: str | os.PathLike
         title=names if len(groups) < 4 else f"{len(groups)} studies compared",
         now=max(one.data.last_moment for group in groups for one in group.studies),
         comparison=comparison,
+        plots=[draw(comparison) for draw in COMPARISON_FIGURES.values()],
         winners=["winner" if group is best else "" for group in groups],
         significant=["changed" if test.is_significant else "" for test in comparison.tests],
         alpha=ALPHA,
@@ -101,6 +103,7 @@ def _member(data: StudyData, index: int, trials: list[TrialRecord]) -> dict[str,
 def _suites(data: EvaluationData) -> dict[str, Any]:
     return {
         "evaluation": data,
+        "evaluation_plots": [draw(data) for draw in EVALUATION_FIGURES.values()],
         "warnings": [event for event in data.events if event.kind in WARNINGS][-ROWS:][::-1],
         "causes": causes(cell for cell in data.cells if cell.replicate == 0),
     }
@@ -141,7 +144,6 @@ def _write(template: str, path: str | os.PathLike[str], **context: Any) -> Path:
         keep_trailing_newline=True,
     )
     environment.globals.update(ROWS=ROWS, numbers=count(), plotly=b64encode(PLOTLY.read_bytes()).decode())
-    environment.globals.update(study=STUDY_FIGURES, evaluations=EVALUATION_FIGURES, compared=COMPARISON_FIGURES)
     environment.filters.update(
         {one.__name__: one for one in FILTERS}, drawn=_drawn, heard=words.text, next=next, shown=shown
     )

@@ -1,9 +1,10 @@
 """The look that all figures share: colours, axes, notes, and how much they draw.
 
 Text is a grey that reads on white and on black. The accents are from the palette of Okabe and Ito, which people
-with any kind of colour vision can tell apart.
+with any kind of colour vision can tell apart; its blue is lightened, to read on black.
 """
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, final
 
@@ -27,7 +28,7 @@ GRID = "rgba(128,136,148,0.20)"
 MUTED = "rgba(128,136,148,0.50)"
 CLEAR = "rgba(0,0,0,0)"
 WINNER = "#D55E00"
-BEST = "#0072B2"
+BEST = "#2589C9"
 JUMP = "#009E73"
 FAILED = "#CC79A7"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
@@ -112,6 +113,20 @@ def figure(title: str, subtitle: str = "", *, height: int, notes: Sequence[str] 
     return drawn
 
 
+def panels(title: str, subtitle: str, names: Sequence[str], notes: Sequence[str]) -> tuple[Figure, list[Any]]:
+    """Return a figure with a panel for each name, and their places, `{"row": 1, "col": 1}` and so on."""
+    columns = min(len(names), 2 if len(names) <= 4 else 3)
+    depth = math.ceil(len(names) / columns)
+    height = 150 + depth * (330 if depth == 1 else 250)
+    grid: dict[str, Any] = {"rows": depth, "cols": columns, "horizontal_spacing": 0.08}
+    grid |= {
+        "vertical_spacing": min(0.24, 92 / (height - 160)),
+        "subplot_titles": [plain(name, 40) for name in names],
+    }
+    places = [{"row": at // columns + 1, "col": at % columns + 1} for at in range(len(names))]
+    return figure(title, subtitle, height=height, notes=notes, **grid), places
+
+
 def empty(title: str, why: str) -> Figure:
     """Return a figure that says why there is nothing to draw."""
     drawn = figure(title, height=220)
@@ -144,10 +159,17 @@ Row: TypeAlias = tuple[Any, ...]
 
 def trace(rows: Iterable[Row], name: str, mode: str, **look: Any) -> list[dict[str, Any]]:
     """Return a scatter trace; none without rows."""
-    columns = [list(column) for column in zip(*rows, strict=True)]
+    columns = [[_tidy(value) for value in column] for column in zip(*rows, strict=True)]
     data = dict(zip(("x", "y", "text"), columns, strict=False))
     silent = {"hoverinfo": "skip"} if len(columns) == 2 else {}
     return [{"type": "scatter", "name": name, "mode": mode, **data, **silent, **look}] if columns else []
+
+
+def _tidy(value: Any) -> Any:
+    """Return a number with the digits that a figure can show, None for nan; the rest as it is."""
+    if not isinstance(value, float):
+        return value.item() if hasattr(value, "item") else value
+    return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def line(
@@ -166,15 +188,45 @@ def band(
     xs: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str, **look: Any
 ) -> list[dict[str, Any]]:
     """Return a trace that fills what lies between two lines."""
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    fill = {"fill": "toself", "fillcolor": f"rgba({red},{green},{blue},0.20)", "line": {"width": 0}}
+    fill = {"fill": "toself", "fillcolor": _faint(colour, 0.2), "line": {"width": 0}}
     edge = [*zip(xs, high, strict=True), *reversed([*zip(xs, low, strict=True)])]
     return trace(edge, "band", "lines", showlegend=False, **fill, **look)
+
+
+def spread(
+    xs: Sequence[float],
+    quantiles: Sequence[Sequence[float]],
+    colour: str = BEST,
+    name: str = "median",
+    **look: Any,
+) -> list[dict[str, Any]]:
+    """Return what draws the quantiles 0.05, 0.25, 0.5, 0.75, 0.95 of a population: two bands, and the median."""
+    low, lower, middle, upper, high = ([*zip(xs, its, strict=True)] for its in quantiles)
+    edge: dict[str, Any] = {"showlegend": False, "hoverinfo": None, **look}
+    drawn = []
+    for below, above, names, strength in (
+        (low, high, ("5 %", "95 %"), 0.15),
+        (lower, upper, ("25 %", "75 %"), 0.25),
+    ):
+        drawn += line(below, names[0], CLEAR, 0, **edge)
+        drawn += line(above, names[1], CLEAR, 0, fill="tonexty", fillcolor=_faint(colour, strength), **edge)
+    return [*drawn, *line(middle, name, colour, 1.8, hoverinfo=None, **look)]
+
+
+def _faint(colour: str, strength: float) -> str:
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{strength})"
 
 
 def colorbar(title: str = "", **more: Any) -> dict[str, Any]:
     """Return a thin colour bar."""
     return {"title": {"text": plain(title), "side": "right"}, "thickness": 10, "outlinewidth": 0, **more}
+
+
+def menu(buttons: Sequence[Any]) -> dict[str, Any]:
+    """Return a menu at the upper right."""
+    place = {"x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom", "pad": {"b": 4}}
+    return {"buttons": buttons, "font": {"color": INK}, "bgcolor": CLEAR, "bordercolor": GRID, **place}
 
 
 def pieces(lines: Iterable[Sequence[Row]]) -> list[Row]:
@@ -240,57 +292,46 @@ def tables(drawn: Figure) -> list[Table]:
     for at, one in enumerate(drawn.data):
         if one.name:
             # A trace with words for each of its points stands alone.
-            alone = at if one.type == "heatmap" or not isinstance(one.text, str | None) else None
-            places = () if alone is not None else tuple(one.x)
-            groups.setdefault((one.xaxis, one.yaxis, alone, places), []).append(one)
-    return [(_matrix if its[0].type == "heatmap" else _table)(drawn, its) for its in groups.values()]
+            key = (at,) if one.type == "heatmap" or one.text is not None else (one.xaxis, one.yaxis, *one.x)
+            groups.setdefault(key, []).append(one)
+    return [_matrix(drawn, *its) if its[0].type == "heatmap" else _lines(drawn, its) for its in groups.values()]
 
 
-def _table(drawn: Figure, traces: Sequence[Any]) -> Table:
-    first, many = traces[0], len(traces) > 1
-    across, down = _axis(drawn, "x", first), _axis(drawn, "y", first)
+def _lines(drawn: Figure, traces: Sequence[Any]) -> Table:
+    first, (across, down) = traces[0], _axes(drawn, traces[0])
     picked = [at for at, place in enumerate(first.x) if place is not None]
     shown = kept(picked, ROWS)
     below = next((axis.title.text for axis in drawn.select_xaxes() if axis.title.text), "")
-    titles = [text(across.title.text or below), text(down.title.text or "")]
-    columns = (
-        [f">{titles[0]}", *(f">{text(one.name)}" for one in traces)] if many else [f">{one}" for one in titles]
-    )
+    heading, of = text(across.title.text or below), text(down.title.text or "")
+    columns = [heading, *((text(one.name) for one in traces) if len(traces) > 1 else [of])]
     rows = [[_told(across, first.x[at]), *(_told(down, one.y[at]) for one in traces)] for at in shown]
-    if not many and first.text is not None:
-        columns.append("what")
-        rows = [[*row, text(first.text[at])] for row, at in zip(rows, shown, strict=True)]
-    title = ": ".join(filter(None, [_panel(first), titles[1] if many else text(first.name)]))
-    return Table(title + _cut(shown, picked, "points"), columns, rows)
+    more = [] if first.text is None else ["what"]
+    for row, at in zip(rows, shown, strict=True):
+        row += [text(first.text[at]) for _ in more]
+    title = ": ".join(filter(None, [first.meta, of if len(traces) > 1 else text(first.name)]))
+    return Table(title + _cut(shown, picked, "points"), [*map(">{}".format, columns), *more], rows)
 
 
-def _matrix(drawn: Figure, traces: Sequence[Any]) -> Table:
-    (one,) = traces
-    across, down = _axis(drawn, "x", one), _axis(drawn, "y", one)
+def _matrix(drawn: Figure, one: Any) -> Table:
+    across, down = _axes(drawn, one)
     cells = one.z if one.text is None else one.text
-    width, height = range(len(cells[0])), range(len(cells))
-    shown = kept(width, COLUMNS)
+    every = range(len(cells[0]))
+    shown = kept(every, COLUMNS)
     columns = ["", *(_told(across, at if one.x is None else one.x[at]) for at in shown)]
     rows = [
-        [_told(down, at if one.y is None else one.y[at]), *(_told(None, cells[at][column]) for column in shown)]
-        for at in kept(height, ROWS)
+        [_told(down, at), *(_told(None, row[column]) for column in shown)] for at, row in enumerate(cells[:ROWS])
     ]
-    return Table(text(one.name) + _cut(shown, width, "columns"), columns, rows)
+    return Table(": ".join(filter(None, [one.meta, one.name])) + _cut(shown, every, "columns"), columns, rows)
 
 
-def _panel(one: Any) -> str:
-    return one.meta if isinstance(one.meta, str) else ""
-
-
-def _axis(drawn: Figure, letter: str, one: Any) -> Any:
-    """Return the axis of a trace."""
-    return drawn.layout[f"{letter}axis{(one[f'{letter}axis'] or '')[1:]}"]
+def _axes(drawn: Figure, one: Any) -> tuple[Any, Any]:
+    return drawn.layout[f"xaxis{(one.xaxis or '')[1:]}"], drawn.layout[f"yaxis{(one.yaxis or '')[1:]}"]
 
 
 def _told(axis: Any, value: Any) -> str:
     """Return a value as an axis shows it."""
     if axis is not None and axis.ticktext is not None and value in axis.tickvals:
-        return text(axis.ticktext[list(axis.tickvals).index(value)]).strip()
+        return text(axis.ticktext[axis.tickvals.index(value)]).strip()
     return "-" if value is None else text(value) if isinstance(value, str) else number(value)
 
 

@@ -75,6 +75,11 @@ def hover(trial: TrialRecord, metric: str) -> str:
     return "<br>".join(lines)
 
 
+def brief(trial: TrialRecord, metric: str) -> str:
+    """Return the least that appears under the pointer over a trial, where there are many."""
+    return f"trial {trial.id}, member {trial.member}: {plain(outcome(trial, metric), 60)}"
+
+
 def step_of(seen: Checkpoint) -> str:
     """Return the step of a checkpoint in words."""
     return f"step {seen.step:,}" if seen.step >= 0 else "unknown step"

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from phyla.integrations.trackers import Tracker
     from phyla.lineage import Lineage, Schedule
     from phyla.report import StudyData, TimeSpent
+    from phyla.report.data import Ran
     from phyla.report.style import Figure
     from phyla.store import Reader, Store
     from phyla.study.evaluations import Evaluations
@@ -288,11 +289,15 @@ class Results:
 
         return evaluations_of(self._store, self.name, self.places)
 
-    def evaluating(self) -> list[tuple[float, float]]:
-        """Return when each eval task of the study ran: begin and end of its newest attempt, in seconds."""
+    def evaluating(self) -> "list[Ran]":
+        """Return when each eval task of the study ran, by its newest attempt, and on which worker."""
+        from phyla.report.data import Ran
+
         tasks = self._read(lambda reader: reader.eval_jobs())
-        times = [(one.started_at, one.ended_at) for one in tasks]
-        return [(begin, end) for begin, end in times if begin is not None and end is not None]
+        times = [(one.started_at, one.ended_at, one.worker) for one in tasks]
+        return [
+            Ran(begin, end, worker or "") for begin, end, worker in times if begin is not None and end is not None
+        ]
 
     def time_spent(self) -> "TimeSpent":
         """Return where the time of its workers went: seconds by phase."""

@@ -31,8 +31,10 @@ from phyla.report import (
     compare_studies,
     time_spent,
 )
-from phyla.report.figures.comparison import curves_figure, finals_figure, spent_figure, time_figure
-from report_study import empty, simulated
+from phyla.report.data import Ran
+from phyla.report.figures.comparison import curves_figure, differences_figure, finals_figure
+from phyla.significance import difference_interval
+from report_study import simulated
 
 HOSTILE = "<script>alert('x')</script> \"quoted\" & </script>"
 A = [0.5, 0.7, 0.9, 0.6, 0.8]
@@ -244,16 +246,12 @@ def test_the_time_of_attempts_is_added_up() -> None:
     }
     assert (spent.timed, spent.ended, spent.total_s) == (2, 3, 12.0)
     assert spent.words() == "training 42 %, evaluating 33 %, loading 25 % of 12 s"
-    assert time_spent(attempts, [(0.0, 10.0), (5.0, 6.0)]).seconds[Phase.EVALUATING] == 11.0
-    figure = time_figure(replace(empty(name="s"), attempts=attempts))
-    assert [trace.name for trace in figure.data] == ["training", "loading", "evaluating"]
-    assert "s: known of 2 of 3 attempts." in figure.layout.annotations[0].text
+    assert time_spent(attempts, [Ran(0.0, 10.0), Ran(5.0, 6.0)]).seconds[Phase.EVALUATING] == 11.0
 
 
 def test_studies_made_before_tell_nothing_of_time(several: StudyComparison) -> None:
     spent = several.groups[0].time
     assert (spent.timed, spent.total_s, spent.words()) == (0, 0.0, "not known")
-    assert "No attempt recorded" in spent_figure(several).layout.annotations[0].text
 
 
 # Figures and page
@@ -266,9 +264,10 @@ def test_a_line_and_a_band_per_group(several: StudyComparison) -> None:
     bands = [trace for trace in figure.data if trace.fill == "toself"]
     assert len(bands) == 2
     band = several.groups[0].band
-    assert list(lines["large (3 replicates)"].y) == list(band.middle)
+    assert lines["large (3 replicates)"].y == pytest.approx(band.middle, rel=1e-5)
     assert lines["large (3 replicates)"].line.shape == "hv"
-    assert max(bands[0].y) == max(band.high)
+    assert max(bands[0].y) == pytest.approx(max(band.high), rel=1e-5)
+    assert figure.layout.title.subtitle.text.startswith("At the end: ")
 
 
 def test_every_replicate_is_a_point_joined_with_those_of_its_seed(several: StudyComparison) -> None:
@@ -277,6 +276,29 @@ def test_every_replicate_is_a_point_joined_with_those_of_its_seed(several: Study
     assert [len(trace.y) for trace in points] == [3, 3, 1]
     (pairs,) = (trace for trace in figure.data if trace.name == "same seed")
     assert list(pairs.y).count(None) == 3
+
+
+def test_differences_have_intervals_and_say_how_many_seeds_they_take() -> None:
+    comparison = compared(a=numbers(*A), b=numbers(*B), c=numbers(0.1, 0.2, 0.15, 0.12, 0.18))
+    figure = differences_figure(comparison)
+    rows = [label.strip() for label in figure.layout.yaxis.ticktext]
+    (first, *_) = comparison.tests
+    assert rows[0] == f"a less b ({first.needed} seeds)"
+    drawn = {
+        y: (x, wide) for one in figure.data for x, y, wide in zip(one.x, one.y, one.error_x.array, strict=True)
+    }
+    ours, theirs = np.array(A), np.array(B)
+    low, high = stats.ttest_rel(ours, theirs).confidence_interval()
+    assert drawn[0] == pytest.approx(((ours - theirs).mean(), (high - low) / 2), rel=1e-4)
+    assert first.interval == pytest.approx((low, high))
+    assert "of 3 differences significant" in figure.layout.title.subtitle.text
+
+
+def test_intervals_of_groups_that_share_no_seeds_are_welchs() -> None:
+    first, second = A, [0.2, 0.3, 0.9]
+    low, high = stats.ttest_ind(first, second, equal_var=False).confidence_interval()
+    assert difference_interval(first, second, paired=False) == pytest.approx((low, high))
+    assert difference_interval([1.0, 1.0], [0.5, 0.5], paired=False) == (0.5, 0.5)
 
 
 class Page(HTMLParser):
@@ -302,8 +324,8 @@ class Page(HTMLParser):
 def test_the_page_needs_nothing_else(several: StudyComparison, tmp_path: Path) -> None:
     path = several.write_report(tmp_path / "new" / "comparison.html")
     text = path.read_text(encoding="utf-8")
-    assert len(re.findall(r"\* plotly\.js v", text)) == 1
-    assert text.count("data-figure=") == 2
+    assert text.count('id="plotly"') == 1
+    assert text.count("data-figure=") == 3
     words = " ".join(Page(text).text.split())
     for told in (
         "large and small and alone",
@@ -343,8 +365,9 @@ def test_replicates_of_one_study_have_a_page(finals: list[float | None], tmp_pat
     comparison = compared(a=finals)
     assert comparison.tests == []
     text = Page(comparison.write_report(tmp_path / "page.html").read_text(encoding="utf-8")).text
-    assert "Is the difference real?" not in text
-    assert "Final values" in text
+    assert "The tests" not in text
+    assert "Is the difference real? That takes two studies with two replicates each" in text
+    assert "How much do replicates differ?" in text
 
 
 def test_a_difference_that_is_not_significant_says_how_many_seeds_it_takes(tmp_path: Path) -> None:

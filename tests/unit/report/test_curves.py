@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from compared import Line, study_of
 from phyla.records import StudyState
 from phyla.report import StudyData
+from phyla.report.data import Ran
 from phyla.report.measures import Curve, band, curve, time_in
 from report_study import large, simulated
 
@@ -94,7 +95,7 @@ def test_time_stands_still_while_a_study_was_interrupted() -> None:
         trials=[data.trials[0], replace(data.trials[1], started_at=1010.0, ended_at=1020.0)],
     )
     assert curve(paused, by="time").xs == curve(data, by="time").xs == (10.0, 20.0)
-    evaluated = replace(paused, evaluating=[(500.0, 503.0), (1015.0, 1018.0)])
+    evaluated = replace(paused, evaluating=[Ran(500.0, 503.0), Ran(1015.0, 1018.0)])
     assert curve(evaluated, by="time").xs == (10.0, 23.0)
 
 

@@ -9,18 +9,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from phyla.records import Aim, Criteria, Goal, JobState, Maximize, Minimize, Pareto, TrialRecord
-from phyla.report import StudyData
-from phyla.report.data import finite_fitness
-from phyla.report.figures.fitness import fitness_figure
+from compared import study_of
+from phyla.records import Aim, AttemptState, Criteria, Goal, JobState, Maximize, Minimize, Pareto, Phase
+from phyla.report import STUDY_FIGURES, StudyData, style
+from phyla.report.data import Ran
 from phyla.report.figures.front import front_figure
-from phyla.report.figures.lineage import lineage_figure
+from phyla.report.figures.gains import effects, gains_figure
+from phyla.report.figures.phylogeny import LINES, phylogeny_figure
+from phyla.report.figures.progress import progress_figure
 from phyla.report.figures.schedules import schedules_figure
-from report_study import empty, large, simulated
+from phyla.report.figures.selection import selection_figure
+from phyla.report.figures.timeline import LOST, timeline_figure
+from report_study import START, empty, large, simulated
 
 Draw = Callable[[StudyData], Any]
-ALL: tuple[Draw, ...] = (fitness_figure, schedules_figure, lineage_figure)
+ALL = [draw for name, draw in STUDY_FIGURES.items() if name != "front"]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +35,7 @@ def study() -> StudyData:
 
 @pytest.fixture(scope="module")
 def many() -> StudyData:
-    return large(100, 200)
+    return large(1_000, 20)
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +43,27 @@ def big(many: StudyData) -> dict[Draw, Any]:
     return {draw: draw(many) for draw in ALL}
 
 
+def traces(figure: Any, name: str) -> list[Any]:
+    return [one for one in figure.data if one.name and name in one.name]
+
+
 def trace(figure: Any, name: str) -> Any:
-    found = [one for one in figure.data if one.name and name in one.name]
-    assert len(found) == 1, [one.name for one in figure.data]
-    return found[0]
+    (found,) = traces(figure, name)
+    return found
+
+
+def panel(figure: Any, heading: str, name: str) -> Any:
+    """Return a trace of one panel of several."""
+    (found,) = [one for one in traces(figure, name) if one.meta and heading in one.meta]
+    return found
 
 
 def notes(figure: Any) -> str:
-    return "\n".join(note.text for note in figure.layout.annotations if note.name == "notes")
+    return "\n".join(note.text for note in figure.layout.annotations if note.name == style.NOTES)
+
+
+def answer(figure: Any) -> str:
+    return str(figure.layout.title.subtitle.text)
 
 
 def pieces(xs: Any) -> list[list[float]]:
@@ -68,77 +86,48 @@ def test_plotly_is_imported_only_when_something_is_drawn() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_fitness_has_a_line_for_each_member_on_its_own_clock(study: StudyData) -> None:
-    lines = [one for one in fitness_figure(study).data if one.legendgroup == "members"]
-    assert len(lines) == 8
-    assert sum(line.showlegend for line in lines) == 1
-    for line, trials in zip(lines, study.by_member.values(), strict=True):
-        done = [trial for trial in trials if trial.state is JobState.COMPLETED]
-        assert list(line.x) == [250 * (place + 1) for place in range(20)]
-        assert list(line.y) == [finite_fitness(trial) for trial in done]
+# Is it working?
 
 
-def test_every_jump_is_an_arrow_from_donor_to_child(study: StudyData) -> None:
-    arrows = trace(fitness_figure(study), "jumps")
-    jumped = [study.lineage.trial(child) for _, child in study.lineage.jumps]
-    expected = set()
-    for child in jumped:
-        donor = study.lineage.parent(child.id)
-        assert donor is not None
-        if finite_fitness(child) is not None:
-            expected.add((study.spent[donor.id], donor.fitness, study.spent[child.id], child.fitness))
-    assert len(expected) > 20
-    flat = list(zip(arrows.x, arrows.y, strict=True))
-    drawn = {(*flat[place], *flat[place + 1]) for place in range(0, len(flat), 3)}
-    assert drawn == expected
-    assert list(arrows.marker.symbol[:3]) == ["circle", "arrow", "circle"]
-
-
-def test_the_winner_stands_out(study: StudyData) -> None:
-    figure = fitness_figure(study)
-    best = study.best
-    assert best is not None
-    path = trace(figure, "the winner's path")
-    assert list(path.y) == [trial.fitness for trial in study.winner_path]
-    assert path.y[-1] == max(trial.fitness or 0.0 for trial in study.scored)
-    assert f"trial {best.id} of member {best.member}" in path.name
-    assert (path.x[-1], path.y[-1]) == (study.spent[best.id], best.fitness)
+def test_progress_has_the_quantiles_of_the_members_that_came_so_far() -> None:
+    # Member 2 has stopped after its first trial.
+    lines = [(m, 10, 5.0, float(m)) for m in range(3)] + [(m, 10, 9.0, 10.0 + m) for m in range(2)]
+    figure = progress_figure(study_of(lines))
+    assert list(trace(figure, "median").x) == [10, 20]
+    assert list(trace(figure, "median").y) == [1.0, 10.5]
+    assert list(trace(figure, "25 %").y) == [0.5, 10.25]
+    assert list(trace(figure, "95 %").y) == pytest.approx([1.9, 10.95])
+    assert list(trace(figure, "best so far").y) == [2.0, 11.0]
+    assert "of 3 members" in notes(figure)
 
 
 @pytest.mark.parametrize("maximize", [True, False])
 def test_the_best_so_far_never_gets_worse_and_ends_at_the_best(maximize: bool) -> None:
     data = simulated(members=4, generations=6, maximize=maximize)
-    line = trace(fitness_figure(data), "best so far")
+    line = trace(progress_figure(data), "best so far")
     assert list(line.y) == sorted(line.y, reverse=not maximize)
     assert data.best is not None
-    assert line.y[-1] == data.best.fitness
-    assert list(line.x) == sorted(line.x)
+    assert line.y[-1] == pytest.approx(data.best.fitness, rel=1e-5)
 
 
-def test_hovering_tells_the_decision_in_words(study: StudyData) -> None:
-    told = "\n".join(text for line in fitness_figure(study).data if line.text for text in line.text)
-    assert "started fresh" in told
-    assert "took over member" in told
-    assert "opt/lr = " in told
+def test_progress_says_how_good_it_is_and_whether_it_still_gets_better(study: StudyData) -> None:
+    best = study.best
+    assert best is not None
+    assert f"Best {best.fitness:.4f}, by trial {best.id} of member {best.member}" in answer(progress_figure(study))
+    assert "the last quarter of the steps brought +" in answer(progress_figure(study))
+    stuck = study_of([(0, 10, 5.0, 0.9), *((0, 10, 6.0 + n, 0.5) for n in range(7))])
+    assert "nothing better since step 10 of 80" in answer(progress_figure(stuck))
 
 
-def test_failed_trials_and_odd_fitness_lie_at_the_edge(study: StudyData) -> None:
-    trials = [
-        replace(trial, fitness=float("nan"), order=float("-inf")) if trial.id == 20 else trial
-        for trial in study.trials
-    ]
-    data = replace(study, trials=trials)
-    figure = fitness_figure(data)
-    odd, failed = trace(figure, "1 nan or infinite"), trace(figure, "failed trials")
-    assert len(odd.x) == 1
-    assert len(failed.x) == data.counts[JobState.FAILED]
-    assert set(failed.y) == {0.012}
-    assert "out of memory" in failed.text[0]
-    line = next(one for one in figure.data if one.meta and one.meta["member"] == data.lineage.trial(20).member)
-    assert list(line.y).count(None) == 1
+def test_a_baseline_is_compared_after_as_many_steps(study: StudyData) -> None:
+    worse = study_of([(0, 2_500, 5.0, 0.2), (0, 2_500, 6.0, 0.3), (0, 9_000, 9.0, 0.99)], name="<plain>")
+    figure = progress_figure(study, baseline=worse)
+    assert list(trace(figure, "&lt;plain&gt;: best").y) == [0.2, 0.3, 0.99]
+    assert trace(figure, "&lt;plain&gt;: median").line.dash == "dash"
+    assert "&lt;plain&gt; had 0.3000 after as many steps" in answer(figure)
 
 
-def test_outliers_do_not_flatten_the_rest(study: StudyData) -> None:
+def test_one_diverged_member_does_not_flatten_the_rest(study: StudyData) -> None:
     data = simulated(maximize=False)
     # Far from 0, so that the axis is linear.
     moved = [
@@ -146,17 +135,90 @@ def test_outliers_do_not_flatten_the_rest(study: StudyData) -> None:
         for trial in data.trials
     ]
     ruined = [replace(trial, fitness=1e9, order=-1e9) if trial.id == 30 else trial for trial in moved]
-    figure = fitness_figure(replace(data, trials=ruined))
+    figure = progress_figure(replace(data, trials=ruined))
     assert figure.layout.yaxis.range[1] < 10
     assert data.best is not None
     assert figure.layout.yaxis.range[0] < 5 + (data.best.fitness or 0.0)
-    assert "Outside of the range shown: 1 point;" in notes(figure)
-    assert fitness_figure(study).layout.yaxis.range is None
+    assert "Outside of the range shown: 1 trial;" in notes(figure)
+    assert progress_figure(study).layout.yaxis.range is None
+
+
+def test_what_is_left_out_of_progress_is_said(study: StudyData) -> None:
+    trials = [
+        replace(trial, fitness=float("nan"), order=float("-inf")) if trial.id == 20 else trial
+        for trial in study.trials
+    ]
+    figure = progress_figure(replace(study, trials=trials))
+    failed = study.counts[JobState.FAILED]
+    assert failed > 0
+    assert f"Trials left out: {failed} failed, 1 without a finite fitness that is feasible." in notes(figure)
+
+
+# Where did the winner come from?
+
+
+def test_the_phylogeny_has_every_trial_once_at_the_step_where_it_ended(study: StudyData) -> None:
+    points = trace(phylogeny_figure(study), "trials")
+    assert sorted(points.x) == sorted(trial.reached_step or 0 for trial in study.completed)
+    known = {trial.fitness for trial in study.scored}
+    assert {*points.marker.color} == {float(f"{one:.4g}") for one in known if one is not None}
+    told = "\n".join(points.text)
+    assert "started fresh" in told
+    assert "took over member" in told
+    assert "opt/lr = " in told
+
+
+def test_the_winners_line_is_strong_and_straight(study: StudyData) -> None:
+    line = trace(phylogeny_figure(study), "the winner")
+    assert list(line.x[1::2]) == [trial.reached_step for trial in study.winner_path]
+    assert len({*line.y}) == 1
+    assert line.line.width >= 2 * trace(phylogeny_figure(study), "with a member at its end").line.width
+
+
+def test_lineages_are_alive_or_abandoned_and_start_where_they_branch_off(study: StudyData) -> None:
+    figure = phylogeny_figure(study)
+    alive, abandoned = trace(figure, "with a member at its end"), trace(figure, "abandoned")
+    ends = {trials[-1].reached_step for trials in study.by_member.values()}
+    assert {piece[-1] for piece in pieces(alive.x)} <= ends
+    roots = sum(trial.parent is None for trial in study.completed)
+    jumps = sum(trial.jump_from is not None for trial in study.completed)
+    assert len(pieces(alive.x)) + len(pieces(abandoned.x)) == roots + jumps
+    # No line crosses another: a row is only one lineage's.
+    rows = [piece[-1] for one in (alive, abandoned) for piece in pieces(one.y)]
+    assert len(rows) == len({*rows})
+
+
+def test_points_can_be_coloured_by_every_hyperparameter(study: StudyData) -> None:
+    figure = phylogeny_figure(study)
+    (menu,) = figure.layout.updatemenus
+    assert [button.label for button in menu.buttons] == [
+        *("accuracy", "opt/lr", "opt/momentum", "batch", "layers", "augment", "activation"),
+    ]
+    look, where = menu.buttons[1].args
+    assert [*where] == [len(figure.data) - 1]
+    by_id = {
+        f"<b>trial {trial.id}</b>": math.log10(float(str(trial.params["opt/lr"]))) for trial in study.completed
+    }
+    expected = [by_id[text.split(",")[0]] for text in figure.data[-1].text]
+    assert look["marker"][0]["color"] == pytest.approx(expected, rel=1e-3)
+    assert look["marker"][0]["colorbar"]["title"]["text"] == "log10 opt/lr"
+
+
+def test_the_answer_counts_founders_and_takeovers(study: StudyData) -> None:
+    path = study.winner_path
+    taken = sum(trial.jump_from is not None for trial in path)
+    members = len({trial.member for trial in path})
+    assert f"through {members} members and {taken} takeovers" in answer(phylogeny_figure(study))
+    roots = {study.lineage.ancestry(trials[-1].id)[0].id for trials in study.by_member.values()}
+    assert f"{len(roots)} founder" in answer(phylogeny_figure(study))
+
+
+# What schedule did it find?
 
 
 def test_each_hyperparameter_gets_a_panel_of_its_kind(study: StudyData) -> None:
     figure = schedules_figure(study)
-    titles = [note.text for note in figure.layout.annotations]
+    titles = [note.text for note in figure.layout.annotations if note.name != style.NOTES]
     assert titles == ["opt/lr", "opt/momentum", "batch", "layers", "augment", "activation"]
     assert figure.layout.yaxis.type == "log"
     assert figure.layout.yaxis2.type is None
@@ -169,60 +231,176 @@ def test_the_winners_schedule_is_on_top_of_its_panel(study: StudyData) -> None:
     figure = schedules_figure(study)
     schedule = study.schedule
     assert schedule is not None
-    for index, name in ((0, "opt/lr"), (3, "layers")):
-        line = figure.data[2 * index + 1]
-        assert line.name == "the winner's schedule"
+    for name in ("opt/lr", "layers"):
+        line = panel(figure, name, "the winner")
         assert line.x[-1] == schedule.steps
         for start, end, value in zip(line.x[::2], line.x[1::2], line.y[::2], strict=True):
-            assert {schedule(step)[name] for step in range(start, end)} == {value}
+            assert {float(f"{schedule(step)[name]:.6g}") for step in range(start, end)} == {value}
+        last = [one for one in figure.data if one.meta == name][-1]
+        assert last is line
 
 
-def test_members_of_one_category_do_not_hide_each_other() -> None:
-    data = changed(simulated(members=6, generations=2, failing=0), params={"opt": "adam"})
-    line = schedules_figure(data).data[0]
-    assert len({y for y in line.y if y is not None}) == 6
-    assert all(abs(y) < 0.5 for y in line.y if y is not None)
+def test_the_population_of_a_number_is_its_quantiles(study: StudyData) -> None:
+    first = [float(str(trial.params["opt/lr"])) for trial in study.completed if trial.generation == 0]
+    middle = panel(schedules_figure(study), "opt/lr", "median")
+    assert middle.x[0] == 250
+    assert middle.y[0] == pytest.approx(np.median(first), rel=1e-5)
+
+
+def test_the_population_of_choices_is_their_shares(study: StudyData) -> None:
+    shares = panel(schedules_figure(study), "activation", "share of members")
+    columns = np.array(shares.z, dtype=float)
+    assert columns.sum(axis=0) == pytest.approx(1, abs=0.01)
+    first = [trial.params["activation"] for trial in study.completed if trial.generation == 0]
+    assert columns[:, 0] == pytest.approx([first.count(name) / 8 for name in ("relu", "gelu", "tanh")], abs=0.001)
 
 
 def test_conditional_hyperparameters_have_gaps() -> None:
     data = large(3, 10)
     trials = [replace(t, params={"a": 1.0} if t.generation % 2 else {"b": 2.0}) for t in data.trials]
-    figure = schedules_figure(replace(data, trials=trials))
-    assert [note.text for note in figure.layout.annotations] == ["b", "a"]
-    lines = pieces(figure.data[0].x)
-    assert len(lines) == 3 * 5
-    assert all(line[-1] - line[0] == 1000 for line in lines)
+    line = panel(schedules_figure(replace(data, trials=trials)), "a", "the winner")
+    assert all(
+        piece[-1] - piece[0] == 1000
+        for piece in pieces([x if y else None for x, y in zip(line.x, line.y, strict=True)])
+    )
 
 
-def test_the_lineage_shows_every_trial_and_every_edge(study: StudyData) -> None:
-    figure = lineage_figure(study)
-    nodes = trace(figure, "fitness")
-    assert len(nodes.x) == len(study.scored)
-    assert list(nodes.marker.color) == [trial.fitness for trial in study.scored]
-    assert len(trace(figure, "failed").x) == study.counts[JobState.FAILED] > 0
-    completed = [trial for trial in study.lineage if trial.state is JobState.COMPLETED]
-    assert len(pieces(trace(figure, "abandoned").x)) == sum(trial.jump_from is not None for trial in completed)
-    assert len(pieces(trace(figure, "weights taken from").x)) == sum(t.parent is not None for t in completed)
-    path = pieces(trace(figure, "the winner's path").x)
-    assert [piece[-1] for piece in path] == [trial.generation for trial in study.winner_path[1:]]
+# What mattered?
 
 
-def test_a_failed_trial_lies_before_the_one_that_replaced_it(study: StudyData) -> None:
-    failed = trace(lineage_figure(study), "failed")
-    generations = [trial.generation for trial in study.lineage if trial.state is JobState.FAILED]
-    assert all(g - 0.5 < x < g for x, g in zip(failed.x, generations, strict=True))
+def improving(seed: int = 0) -> StudyData:
+    """A study in which halving the learning rate gains 0.1 more than doubling it, and the width does nothing."""
+    rng = np.random.default_rng(seed)
+    lines, params = [], []
+    for member in range(20):
+        rate, fitness = 1.0, 0.0
+        for trial in range(6):
+            lowered = bool(rng.random() < 0.5)
+            rate *= 0.5 if lowered else 2.0
+            fitness += 1.0 + 0.1 * lowered + float(rng.normal(0, 0.02))
+            lines.append((member, 10, 10.0 * trial, fitness))
+            params.append({"lr": rate, "width": int(rng.integers(1, 4))})
+    parameters: list[Any] = [
+        {"name": "lr", "kind": "float", "low": 1e-3, "high": 1e3, "log": True},
+        {"name": "width", "kind": "int", "low": 1, "high": 3},
+    ]
+    return study_of(lines, params=params, parameters=parameters)
 
 
-def test_what_still_runs_is_drawn() -> None:
+def test_gains_are_over_what_is_usual_by_the_factor_of_the_change() -> None:
+    figure = gains_figure(improving())
+    means = panel(figure, "lr", "mean gain")
+    assert list(means.x) == [0.5, 2.0]
+    assert means.y[0] - means.y[1] == pytest.approx(0.1, abs=0.015)
+    assert "×0.5" in means.text[0]
+    half = means.error_y.array[0]
+    assert 0 < half < 0.03
+    assert figure.layout.xaxis.type == "log"
+
+
+def test_intervals_are_those_of_a_mean_at_95_percent() -> None:
+    (lr,) = [one for one in effects(improving()) if one.param.name == "lr"]
+    lowered = lr.gains[lr.changes < 1]
+    means = panel(gains_figure(improving()), "lr", "mean gain")
+    low, high = stats.t.interval(0.95, len(lowered) - 1, loc=lowered.mean(), scale=stats.sem(lowered))
+    assert means.y[0] == pytest.approx(lowered.mean(), rel=1e-4)
+    assert means.error_y.array[0] == pytest.approx((high - low) / 2, rel=1e-4)
+    assert f"{len(lowered)} trials" in means.text[0]
+
+
+def test_the_answer_names_what_is_beyond_chance_only() -> None:
+    assert "after lowering lr (p below 0.05, adjusted)" in answer(gains_figure(improving()))
+    data = improving()
+    rng = np.random.default_rng(1)
+    noise = [replace(trial, fitness=float(rng.normal())) for trial in data.trials]
+    assert "No direction of change stands out" in answer(gains_figure(replace(data, trials=noise)))
+
+
+def test_choices_are_compared_by_what_was_chosen(study: StudyData) -> None:
+    figure = gains_figure(study)
+    where = panel(figure, "activation", "mean gain").xaxis
+    assert list(figure.layout[f"xaxis{where[1:]}"].ticktext) == ["relu", "gelu", "tanh"]
+
+
+# Is selection healthy?
+
+
+def test_founders_left_are_the_roots_of_the_members_weights(study: StudyData) -> None:
+    figure = selection_figure(study)
+    left = trace(figure, "founders left")
+    assert left.y[0] == 8
+    assert list(left.y) == sorted(left.y, reverse=True)
+    roots = {study.lineage.ancestry(trials[-1].id)[0].id for trials in study.by_member.values()}
+    assert left.y[-1] == len(roots)
+
+
+def test_selection_shows_takeovers_ages_and_waits(study: StudyData) -> None:
+    figure = selection_figure(study)
+    shares, decided = trace(figure, "share of decisions"), [t for t in study.completed if t.parent is not None]
+    taken = sum(trial.jump_from is not None for trial in decided)
+    assert np.mean(shares.y) == pytest.approx(taken / len(decided), abs=0.02)
+    assert f"{taken / len(decided):.0%} of decisions took over weights" in answer(figure)
+    ages = panel(figure, "age of the weights taken over", "median")
+    assert set(ages.y) <= {0.0, 250.0, -250.0}
+    assert min(panel(figure, "wait before a trial", "median").y) >= 0
+    assert trace(figure, "diversity").y[0] == 1.0
+
+
+def test_diversity_is_that_of_the_start_while_nothing_changes() -> None:
+    data = large(20, 6)
+    trials = [replace(trial, params={"lr": 2.0 ** (trial.member % 4)}) for trial in data.trials]
+    assert set(trace(selection_figure(replace(data, trials=trials)), "diversity").y) == {1.0}
+
+
+# Where did the time go?
+
+
+def worked() -> StudyData:
+    """Two workers: one trains 60 of 100 seconds, one loses an attempt; one eval task on a third."""
+    data = study_of([(0, 10, 100.0, 0.5), (1, 10, 200.0, 0.6)])
+    first, second = data.attempts
+    known = {"loading": 10.0, "training": 60.0, "waiting": 30.0}
+    lost = replace(second, worker="host:1:1:1", state=AttemptState.LOST, claimed_at=0.0, ended_at=50.0)
+    return replace(data, attempts=[replace(first, timings=known), lost], evaluating=[Ran(0.0, 25.0, "eval:0:1")])
+
+
+def test_the_timeline_adds_up_to_what_the_records_say() -> None:
+    figure = timeline_figure(worked())
+    steps = 100.0 / 200
+    spent = {one.name: steps * sum(one.y) for one in figure.data if one.type == "scatter"}
+    assert spent == pytest.approx(
+        {"training": 60, "loading": 10, "evaluating": 25, "waiting": 30, LOST: 50}, rel=1e-3
+    )
+    assert answer(figure) == "training 34%, lost 29%, waiting 17%, evaluating 14%, loading 6%; 2:55 of 3 workers"
+    assert "Phases are known of 1 of 2 attempts" in notes(figure)
+
+
+def test_every_worker_has_a_row_with_what_it_did_when() -> None:
+    figure = timeline_figure(worked())
+    rows = trace(figure, "what each worker did")
+    assert [label.strip() for label in figure.layout.yaxis2.ticktext] == ["host:0", "host:1", "eval:0"]
+    first, second, third = rows.text
+    assert [first[at] for at in (0, 70, 199)] == [Phase.WAITING, Phase.LOADING, Phase.TRAINING]
+    assert [second[at] for at in (0, 99, 199)] == [LOST, LOST, ""]
+    assert [third[at] for at in (0, 49, 60)] == [Phase.EVALUATING, Phase.EVALUATING, ""]
+
+
+def test_what_still_runs_is_drawn_up_to_the_last_record() -> None:
     data = simulated(until=20)
-    unfinished = trace(lineage_figure(data), "unfinished")
-    assert len(unfinished.x) == data.counts[JobState.RUNNING] + data.counts[JobState.PENDING] > 0
+    running = [a for a in data.attempts if a.state is AttemptState.RUNNING]
+    assert running
+    figure = timeline_figure(data)
+    hours = 60 if "(min)" in figure.layout.xaxis2.title.text else 1
+    assert max(trace(figure, "training").x) == pytest.approx((data.last_moment - START) / hours, rel=0.02)
+
+
+# All of them
 
 
 @pytest.mark.parametrize("draw", ALL)
 def test_a_study_without_trials_says_so(draw: Draw) -> None:
     figure = draw(empty())
-    assert [note.text[:8] for note in figure.layout.annotations] == ["No trial"]
+    assert [note.text[:3] for note in figure.layout.annotations] == ["No "]
     assert not figure.data
 
 
@@ -254,48 +432,52 @@ def no_params() -> StudyData:
 @pytest.mark.parametrize("draw", ALL)
 @pytest.mark.parametrize("make", [nothing_completed, all_nan, one_trial, no_params])
 def test_odd_studies_are_drawn_all_the_same(make: Callable[[], StudyData], draw: Draw) -> None:
-    assert draw(make()).to_json()
+    figure = draw(make())
+    assert figure.to_json()
+    style.tables(figure)
 
 
 def test_labels_show_markup_as_it_was_written(study: StudyData) -> None:
     data = replace(study, aim=replace(study.aim, name="<b>acc</b> & more"))
-    assert "&lt;b&gt;acc&lt;/b&gt; &amp; more" in fitness_figure(data).layout.title.text
-    assert "<b>acc" not in str(lineage_figure(data).to_json())
+    assert "&lt;b&gt;acc&lt;/b&gt; &amp; more" in progress_figure(data).layout.yaxis.title.text
+    for draw in ALL:
+        assert "<b>acc" not in str(draw(data).to_json())
 
 
 @pytest.mark.parametrize("draw", ALL)
-def test_twenty_thousand_trials_stay_light(big: dict[Draw, Any], draw: Draw) -> None:
-    assert len(big[draw].to_json()) < 6_000_000
+def test_a_thousand_members_stay_light(big: dict[Draw, Any], draw: Draw) -> None:
+    assert len(big[draw].to_json()) < 300_000
 
 
 def test_what_is_left_out_is_said(many: StudyData, big: dict[Draw, Any]) -> None:
-    figure = big[fitness_figure]
-    shown = sum(len(line.x) for line in figure.data if line.legendgroup == "members")
-    assert f"show {shown:,} of 20,000 trials" in notes(figure)
-    assert shown < 10_000
-    arrows = trace(figure, "jumps")
-    assert f"{len(arrows.x) // 3} of {len(many.lineage.jumps):,} jumps" in notes(figure)
-    assert "of 100 members are drawn" in notes(big[schedules_figure])
+    assert f"{LINES} of " in notes(big[phylogeny_figure])
+    points = trace(big[phylogeny_figure], "trials")
+    assert f"{len(points.x):,} of 20,000 trials have a point" in notes(big[phylogeny_figure])
+    winner = trace(big[phylogeny_figure], "the winner")
+    assert list(winner.x[1::2]) == [trial.reached_step for trial in many.winner_path]
+    assert "of 1,000 members" in notes(big[progress_figure])
+    assert "Dots: at most 250" in notes(big[gains_figure])
 
 
-def test_beyond_its_limit_the_lineage_shows_the_newest_and_the_winners_path(many: StudyData) -> None:
-    last = many.trials[-1]
-    more: list[TrialRecord] = [
-        replace(last, id=last.id + 1 + n, generation=last.generation + 1 + n, parent=last.id + n, jump_from=None)
-        for n in range(50)
+def test_tables_say_what_the_figure_shows(study: StudyData) -> None:
+    (progress,) = style.tables(progress_figure(study))
+    assert progress.columns == [
+        *(">progress of the member (steps)", ">5 %", ">95 %", ">25 %", ">75 %", ">median", ">best so far"),
     ]
-    figure = lineage_figure(replace(many, trials=[*many.trials, *more]))
-    assert "newest 6,000 of 20,050" in notes(figure)
-    assert len(trace(figure, "the winner's path").x) == 3 * (len(many.winner_path) - 1)
+    assert len(progress.rows) == 20
+    assert progress.rows[-1][0] == "5,000"
+    found = {table.title: table for table in style.tables(schedules_figure(study))}
+    assert found["activation: share of members"].rows[0][0] == "relu"
+    winner = found["activation: the winner"]
+    assert winner.columns == [">steps", ">", "what"]
+    assert winner.rows[0][1:] == ["tanh", "steps 0 to 250, trial 1; tanh"]
 
 
-def test_members_outlines_keep_their_extremes(many: StudyData, big: dict[Draw, Any]) -> None:
-    lines = [one for one in big[fitness_figure].data if one.legendgroup == "members"]
-    for line, trials in zip(lines, many.by_member.values(), strict=True):
-        values = [trial.fitness or 0.0 for trial in trials]
-        assert max(line.y) == max(values)
-        assert min(line.y) == min(values)
-        assert line.x[-1] == 200_000
+def test_a_long_table_is_an_even_selection_and_says_so() -> None:
+    figure = progress_figure(study_of([(0, 10 + n % 7, float(n), n / 200) for n in range(180)]))
+    (table,) = style.tables(figure)
+    assert len(table.rows) == style.ROWS
+    assert "(100 of 180 points)" in table.title
 
 
 def judged(data: StudyData, *goals: Goal, limit: float = math.inf) -> StudyData:
@@ -319,9 +501,10 @@ def test_the_front_is_drawn_on_top_of_all_trials(study: StudyData) -> None:
     data = judged(study, Maximize("accuracy"), Minimize("cost"), limit=4.0)
     figure = front_figure(data)
     front = trace(figure, "on the front")
-    assert list(zip(front.x, front.y, strict=True)) == [
+    expected = [
         (one.criteria.values["accuracy"], one.criteria.values["cost"]) for one in data.front if one.criteria
     ]
+    assert pytest.approx(np.array(expected), rel=1e-5) == np.array([front.x, front.y]).T
     assert len(front.x) > 3
     infeasible = trace(figure, "infeasible")
     assert min(infeasible.y) > 4.0
@@ -348,7 +531,8 @@ def test_a_front_without_trials_says_so() -> None:
 
 def test_infeasible_trials_are_marked_in_the_figure_of_fitness(study: StudyData) -> None:
     data = judged(study, Maximize("accuracy"), Minimize("cost"), limit=4.0)
-    shown = trace(fitness_figure(data), "infeasible")
-    assert len(shown.x) == sum(bool(one.criteria and one.criteria.infeasible) for one in data.completed)
-    best = trace(fitness_figure(data), "best so far")
-    assert max(best.y) == max(one.fitness for one in data.scored if one.fitness is not None)
+    figure = progress_figure(data)
+    infeasible = sum(bool(one.criteria and one.criteria.infeasible) for one in data.completed)
+    assert f"{infeasible} without a finite fitness that is feasible" in notes(figure)
+    best = trace(figure, "best so far")
+    assert max(best.y) == pytest.approx(max(one.fitness or 0.0 for one in data.scored), rel=1e-5)

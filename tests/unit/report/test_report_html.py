@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from phyla.records import StudyState
-from phyla.report import StudyData, write_report
+from phyla.report import STUDY_FIGURES, StudyData, write_report
 from phyla.report.page import plotly_script
 from report_study import empty, large, simulated
 
@@ -71,13 +71,25 @@ def test_it_loads_nothing_from_anywhere(written: str) -> None:
     assert "@import" not in without_plotly(written)
 
 
-def test_plotly_is_in_it_once(written: str) -> None:
+def test_plotly_is_in_it_once(study: StudyData, written: str) -> None:
     (packed,) = re.findall(r'<script type="text/plain" id="plotly">(.*?)</script>', written)
     script = gzip.decompress(b64decode(packed))
     assert script == plotly_script()
     assert b"Licensed under the MIT license" in script[:300]
-    assert written.count("data-figure=") == 3
-    assert written.count('type="application/json"') == 3
+    drawn = sum(bool(draw(study).data) for draw in STUDY_FIGURES.values())
+    assert written.count("data-figure=") == written.count('type="application/json"') == drawn == 6
+
+
+def test_behind_every_figure_are_tables(written: str) -> None:
+    assert written.count("<summary>The same as tables</summary>") == written.count("data-figure=")
+    table = written[written.index("<summary>") : written.index("</details>")]
+    assert '<th class="n">best so far</th>' in table
+    assert '<td class="n">5,000</td>' in table
+
+
+def test_figures_with_nothing_to_show_say_why(written: str) -> None:
+    text = " ".join(Page(written).text.split())
+    assert "What are the trade-offs? The objective has one goal." in text
 
 
 def test_the_header_says_what_matters(study: StudyData, written: str) -> None:
@@ -122,7 +134,7 @@ def test_what_users_wrote_is_shown_as_they_wrote_it(study: StudyData, tmp_path: 
     text = path.read_text(encoding="utf-8")
     assert "<script>alert" not in text
     page = Page(text)
-    assert page.tags.count("script") == 2 + 3
+    assert page.tags.count("script") == 2 + text.count("data-figure=")
     assert page.text.count("<script>alert('x')</script>") > 8
 
 
@@ -157,4 +169,4 @@ def test_it_appears_complete_or_not_at_all(study: StudyData, tmp_path: Path) -> 
 
 def test_twenty_thousand_trials_stay_small(tmp_path: Path) -> None:
     path = write_report(large(100, 200), tmp_path / "report.html")
-    assert path.stat().st_size < 12_000_000
+    assert path.stat().st_size < 1_500_000

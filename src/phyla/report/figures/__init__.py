@@ -11,32 +11,38 @@ from phyla.errors import UsageError
 from phyla.report import style
 from phyla.report.comparison import StudyComparison
 from phyla.report.data import EvaluationData, StudyData
-from phyla.report.figures.comparison import curves_figure, finals_figure, spent_figure, time_figure
-from phyla.report.figures.fitness import fitness_figure
+from phyla.report.figures.comparison import curves_figure, differences_figure, finals_figure
 from phyla.report.figures.front import front_figure
-from phyla.report.figures.lineage import lineage_figure
+from phyla.report.figures.gains import gains_figure
+from phyla.report.figures.phylogeny import phylogeny_figure
+from phyla.report.figures.progress import progress_figure
 from phyla.report.figures.schedules import schedules_figure
-from phyla.report.figures.suites import aggregates_figure, matrix_figure
+from phyla.report.figures.selection import selection_figure
+from phyla.report.figures.suites import aggregates_figure, lag_figure, matrix_figure
+from phyla.report.figures.timeline import timeline_figure
 
 T = TypeVar("T")
 
 STUDY_FIGURES: Mapping[str, Callable[[StudyData], style.Figure]] = {
-    "progress": fitness_figure,
+    "progress": progress_figure,
+    "phylogeny": phylogeny_figure,
     "front": front_figure,
-    "phylogeny": lineage_figure,
     "schedules": schedules_figure,
-    "timeline": time_figure,
+    "gains": gains_figure,
+    "selection": selection_figure,
+    "timeline": timeline_figure,
 }
 """Figures of a study by name."""
 EVALUATION_FIGURES: Mapping[str, Callable[[EvaluationData], style.Figure]] = {
     "aggregates": aggregates_figure,
     "matrix": matrix_figure,
+    "lag": lag_figure,
 }
 """Figures of the evaluation of checkpoints by name."""
 COMPARISON_FIGURES: Mapping[str, Callable[[StudyComparison], style.Figure]] = {
     "curves": curves_figure,
+    "differences": differences_figure,
     "finals": finals_figure,
-    "time": spent_figure,
 }
 """Figures of compared studies by name."""
 

@@ -1,27 +1,18 @@
 """Figures of compared studies: how good they were after how much work, and at the end."""
 
-from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
 
-from phyla.records import Phase
 from phyla.report import style
-from phyla.report.comparison import StudyComparison
-from phyla.report.data import StudyData, TimeSpent
-from phyla.report.words import plain, time_unit
-from phyla.words import counted, duration, score
+from phyla.report.comparison import MOST_NEEDED, PairTest, StudyComparison
+from phyla.report.words import p_words, plain, short, time_unit
+from phyla.words import counted, number, score
 
-POINTS = 2_000
+POINTS = 500
 """Places where a band is drawn; beyond, an even selection of them."""
-COLORS = {
-    Phase.TRAINING: style.BEST,
-    Phase.LOADING: "#56B4E9",
-    Phase.SAVING: style.JUMP,
-    Phase.EVALUATING: "#E69F00",
-    Phase.CONTROL: style.FAILED,
-    Phase.WAITING: "#9AA1AB",
-}
+PAIRS = 30
+"""Differences that are drawn."""
 
 
 def curves_figure(comparison: StudyComparison) -> style.Figure:
@@ -30,10 +21,12 @@ def curves_figure(comparison: StudyComparison) -> style.Figure:
     if comparison.by == "time":
         unit, size = time_unit(max(one.last for group in comparison.groups for one in group.curves))
         unit = f"time in which anything was running ({unit})"
-    what = "Best so far" if comparison.measure == "best" else "Median of members"
-    title = f"{what}: {comparison.metric}, {'higher' if comparison.maximize else 'lower'} is better"
-    subtitle = "Line: median of replicates; band: between their quartiles; dotted: the target"
-    figure = style.figure(title, subtitle, height=520)
+    what = "best so far" if comparison.measure == "best" else "median of members"
+    ranked = sorted(comparison.groups, key=lambda group: group.final.median, reverse=comparison.maximize)[:3]
+    answer = f"At the end: {', '.join(f'{short(one.name, 24)} {score(one.final.median)}' for one in ranked)}"
+    answer += f" and {len(comparison.groups) - 3} more" if len(comparison.groups) > 3 else ""
+    notes = [f"Line: median of replicates, the {what} of each; band: between their quartiles; dotted: the target."]
+    figure = style.figure("Which is better?", answer, height=520, notes=notes)
     values: list[float] = []
     for place, group in enumerate(comparison.groups):
         band, colour, name = group.band, style.series_colour(place), plain(group.name, 60)
@@ -60,7 +53,8 @@ def curves_figure(comparison: StudyComparison) -> style.Figure:
     figure.add_hline(y=comparison.target, line={"color": style.MUTED, "width": 1.2, "dash": "dot"})
     figure.update_layout(showlegend=True)
     figure.update_xaxes(title_text=unit, rangemode="tozero", tickformat="~s" if comparison.by == "steps" else None)
-    style.values_axis(figure, comparison.metric, values, maximize=comparison.maximize)
+    better = f"{comparison.metric}, {'higher' if comparison.maximize else 'lower'} is better"
+    style.values_axis(figure, better, values, maximize=comparison.maximize)
     return figure
 
 
@@ -68,7 +62,7 @@ def finals_figure(comparison: StudyComparison) -> style.Figure:
     """Return the final value of every replicate, one column per group; grey lines join those of one seed."""
     groups = comparison.groups
     subtitle = "A point is a replicate, a bar the median of a group; grey lines join replicates of one seed"
-    figure = style.figure(f"Final values: {comparison.metric}", subtitle, height=440)
+    figure = style.figure("How much do replicates differ?", subtitle, height=440)
     if len(groups) > 1:
         pairs = [
             [(place, ours.by_seed[seed]), (place + 1, theirs.by_seed[seed])]
@@ -103,41 +97,54 @@ def finals_figure(comparison: StudyComparison) -> style.Figure:
     return figure
 
 
-def time_figure(data: StudyData) -> style.Figure:
-    """Return a bar, stacked by phase: where the time of a study's workers went."""
-    return _time({data.study.name: data.time}, data.time.words().capitalize())
-
-
-def spent_figure(comparison: StudyComparison) -> style.Figure:
-    """Return a bar for each group, stacked by phase: where the time of its workers went."""
-    spent = {group.name: group.time for group in comparison.groups}
-    return _time(spent, "Seconds of all workers and replicates, failed attempts too")
-
-
-def _time(spent: Mapping[str, TimeSpent], subtitle: str) -> style.Figure:
-    title = "Where did the time go?"
-    longest = max((one.total_s for one in spent.values()), default=0.0)
-    if not longest:
-        return style.empty(title, "No attempt recorded where its time went.")
+def differences_figure(comparison: StudyComparison) -> style.Figure:
+    """Return a row for each two groups: the difference of their means, its interval, and the replicates needed."""
+    title = "Is the difference real?"
+    tests = comparison.tests
+    known = [(test, test.interval) for test in tests if test.interval is not None]
+    if not known:
+        return style.empty(
+            title, "That takes two studies with two replicates each: `phyla run FILE --replicates 5`."
+        )
     notes = [
-        f"{name}: known of {one.timed:,} of {counted(one.ended, 'attempt')}."
-        for name, one in spent.items()
-        if one.timed < one.ended
+        "In brackets: replicates of each with which such a difference would be significant in 80 of 100 cases."
     ]
-    figure = style.figure(title, subtitle, height=170 + 34 * len(spent), notes=notes)
-    unit, size = time_unit(longest)
-    for phase, colour in COLORS.items():
-        seconds = [(one.seconds[phase], one.total_s or 1) for one in spent.values()]
-        if any(its for its, _ in seconds):
-            figure.add_bar(
-                orientation="h",
-                y=list(range(len(spent))),
-                x=[its / size for its, _ in seconds],
-                text=[f"{phase}: {duration(its)}, {its / total:.1%}" for its, total in seconds],
-                marker={"color": colour},
-                name=phase.value,
-            )
-    figure.update_layout(barmode="stack", bargap=0.35, showlegend=True, legend={"traceorder": "normal"})
-    figure.update_xaxes(title_text=f"time of workers ({unit})")
-    figure.update_yaxes(style.categories(list(spent)))
+    notes += [f"The first {PAIRS} of {len(known)} pairs are drawn."] if len(known) > PAIRS else []
+    known = known[:PAIRS]
+    clear = [test for test in tests if test.is_significant]
+    answer = f"{len(clear)} of {counted(len(tests), 'difference')} significant; bars: 95 % intervals of the means"
+    if len(tests) == 1:
+        (test,) = tests
+        sure = "Yes" if clear else "Not known yet" if test.needed else "No difference"
+        more = (
+            f"; about {test.needed:,} seeds of each would tell"
+            if test.needed and test.needed <= MOST_NEEDED
+            else ""
+        )
+        answer = f"{sure}: p {p_words(test.p)}{more}"
+    figure = style.figure(title, answer, height=190 + 44 * len(known), notes=notes)
+    for significant, name, colour in ((True, "significant", style.WINNER), (False, "not significant", style.INK)):
+        these = [(row, *one) for row, one in enumerate(known) if one[0].is_significant is significant]
+        rows = [(test.mean, row, _difference(test, interval)) for row, test, interval in these]
+        wide = [high - test.mean for _, test, (_, high) in these]
+        bars = {"error_x": {"type": "data", "array": wide, "color": colour, "thickness": 2}}
+        figure.add_traces(style.marks(rows, name, colour, 10, **bars))
+    figure.add_vline(x=0, line={"color": style.INK, "width": 1})
+    figure.update_layout(showlegend=True)
+    better = "right" if comparison.maximize else "left"
+    figure.update_xaxes(
+        title_text=f"difference of {plain(comparison.metric, 40)}; to the {better}, the first is better"
+    )
+    needed = [f" ({counted(test.needed, 'seed')})" if test.needed else "" for test, _ in known]
+    names = [f"{test.first} less {test.second}{more}" for (test, _), more in zip(known, needed, strict=True)]
+    figure.update_yaxes(style.categories(names))
     return figure
+
+
+def _difference(test: PairTest, interval: tuple[float, float]) -> str:
+    lines = [
+        f"{plain(test.first, 40)} less {plain(test.second, 40)}: {number(test.mean)}",
+        f"95 %: {number(interval[0])} to {number(interval[1])}",
+        f"p {p_words(test.p)}, adjusted {p_words(test.p_holm)}; seeds needed: {test.row()['>seeds needed']}",
+    ]
+    return "<br>".join(lines)

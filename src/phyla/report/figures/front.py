@@ -6,11 +6,13 @@ from typing import Any
 from phyla.records import Goal, TrialRecord
 from phyla.report import style
 from phyla.report.data import StudyData
-from phyla.report.words import hover, plain
+from phyla.report.words import brief, hover, plain, short
 from phyla.words import counted
 
-POINTS = 6_000
+POINTS = 1_500
 """Trials behind the front that are drawn; beyond, an even selection."""
+WORDY = 400
+"""Trials up to which all is said of one behind the front under the pointer."""
 CROWDED = 50
 """Trials on the front up to which their points are large."""
 
@@ -18,7 +20,9 @@ CROWDED = 50
 def front_figure(data: StudyData) -> style.Figure:
     """Return all trials by their first two goals, with the front on top; a third goal is the front's colour."""
     goals = data.aim.tradeoffs
-    title = f"Pareto front: {' and '.join(goal.metric for goal in goals)}"
+    title = "What are the trade-offs?"
+    if not goals:
+        return style.empty(title, "The objective has one goal.")
     judged = [trial for trial in data.completed if trial.criteria is not None and trial.criteria.orders]
     drawn = [trial for trial in judged if all(math.isfinite(_value(trial, goal)) for goal in goals[:2])]
     if not drawn:
@@ -45,7 +49,8 @@ def front_figure(data: StudyData) -> style.Figure:
         notes.append(f"Not drawn: {', '.join(goal.metric for goal in goals[3:])}; point at a trial to see them.")
     if any(limits):
         notes.append("A few trials lie outside of the range shown; double-click to see all.")
-    subtitle = "A point is a trial; no other trial is better than one on the front in every goal"
+    names = " and ".join(short(goal.metric, 24) for goal in goals[:3])
+    subtitle = f"{counted(len(data.front), 'trial')} that no other beats in {names}"
     figure = style.figure(title, subtitle, height=520, notes=notes)
     if len(goals) == 2 and len(data.front) > 1:
         # The edge of what is dominated: steps between the trials of the front, worse than both.
@@ -66,7 +71,8 @@ def front_figure(data: StudyData) -> style.Figure:
         (infeasible, "infeasible", {"color": style.FAILED, "size": 6, "symbol": "x-thin-open"}),
         (data.front, "on the front", {"size": size, "line": {"color": "#fff", "width": 1}, **top}),
     ):
-        rows = [(_value(t, goals[0]), _value(t, goals[1]), hover(t, data.aim.name)) for t in trials]
+        told = hover if len(drawn) <= WORDY or trials is data.front else brief
+        rows = [(_value(t, goals[0]), _value(t, goals[1]), told(t, data.aim.name)) for t in trials]
         name = f"{counted(len(trials), 'trial')} {what}"
         figure.add_traces(style.trace(rows, name, "markers", marker=marker))
     for update, goal, known in zip((figure.update_xaxes, figure.update_yaxes), goals, limits, strict=False):

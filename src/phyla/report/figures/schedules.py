@@ -1,103 +1,113 @@
-"""Hyperparameters over the age of the weights, a panel each."""
+"""What schedule did it find? Hyperparameters of the winner and of the population, a panel each."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from phyla.records import TrialRecord
 from phyla.report import style
 from phyla.report.data import Hyperparameter, StudyData
-from phyla.report.words import plain
-from phyla.space.params import is_same
-from phyla.words import counted, number
+from phyla.report.measures import grid, newest, quantiles
+from phyla.report.words import plain, short
+from phyla.words import number
 
 PANELS = 24
 """Hyperparameters that get a panel."""
-PIECES = 24_000
-"""Trials of all panels together; beyond, fewer members are drawn."""
+PLACES = 100
+"""Places along progress at which the population is drawn."""
+CHANGES = 400
+"""Changes of the winner's schedule that are drawn; beyond, its outline."""
 CATEGORIES = 40
-"""Categories that get a label."""
+"""Categories that get a row."""
 
 
 def schedules_figure(data: StudyData) -> style.Figure:
-    """Return one panel per hyperparameter over the age of the weights, with the winner's schedule on top."""
-    title = "Hyperparameters of every member"
+    """Return a panel per hyperparameter: the population's spread over progress, the winner's schedule on top."""
+    title = "What schedule did it find?"
     params = data.hyperparameters[:PANELS]
-    if not params:
-        why = "The search space has no hyperparameters." if len(data.lineage) else "No trial has started yet."
+    if not params or not data.completed:
+        why = "The search space has no hyperparameters." if data.completed else "No trial has completed yet."
         return style.empty(title, why)
-    notes: list[str] = []
+    notes = [
+        "Bands: 5 to 95 % and 25 to 75 % of members at that progress; choices: stronger where more have one.",
+        "The winner's schedule is by the steps that trained its weights.",
+    ]
     if len(params) < len(data.hyperparameters):
         notes.append(f"The first {PANELS} of {len(data.hyperparameters)} hyperparameters are shown.")
-    total = len(data.by_member)
-    limit = max(8, total * PIECES // (len(data.lineage) * len(params)))
-    members = {member: data.by_member[member] for member in style.kept([*data.by_member], limit)}
-    if len(members) < total:
-        notes.append(f"{len(members)} of {counted(total, 'member')} are drawn in grey: an even selection.")
-    columns = min(len(params), 2 if len(params) <= 4 else 3)
-    depth = math.ceil(len(params) / columns)
-    height = 130 + depth * (340 if depth == 1 else 250)
-    figure = style.figure(
-        title,
-        "Grey: every member; orange: the schedule that made the winner",
-        height=height,
-        notes=notes,
-        rows=depth,
-        cols=columns,
-        subplot_titles=[plain(param.name, 40) for param in params],
-        horizontal_spacing=0.08,
-        vertical_spacing=min(0.2, 78 / (height - 160)) if depth > 1 else 0.0,
-    )
-    for index, param in enumerate(params):
-        where = {"row": index // columns + 1, "col": index % columns + 1}
-        panel = {"rows": where["row"], "cols": where["col"]}
-        lines = [
-            line
-            for member, trials in members.items()
-            for line in _lines(trials, param, member, total, f"member {member}, from trial {{trial}}")
-        ]
-        figure.add_traces(style.line(style.pieces(lines)[:-1], "members", style.MUTED, 1.1), **panel)
-        if data.best is not None:
-            label = "the winner, steps {start:,} to {end:,}, from trial {trial}"
-            winner = _lines(data.winner_path, param, data.best.member, total, label)
-            rows = style.pieces(winner)[:-1]
-            figure.add_traces(style.line(rows, "the winner's schedule", style.WINNER, 2.6), **panel)
-        label = "age of the weights (steps)" if index + columns >= len(params) else ""
-        figure.update_xaxes(title_text=label, rangemode="tozero", tickformat="~s", nticks=6, **where)
-        figure.update_yaxes(_value_axis(data, param), **where)
+    figure, wheres = style.panels(title, _answer(data), [param.name for param in params], notes)
+    places = grid(data.columns, PLACES)
+    trials = newest(data.columns, places)
+    for param, where in zip(params, wheres, strict=True):
+        values, name = param.values(data.completed), plain(param.name, 40)
+        drawn = np.where(trials < 0, math.nan, values[trials])
+        if param.categories is None:
+            population = style.spread(places, quantiles(drawn.T), meta=name)
+        else:
+            population = [_shares(places, drawn, param, name)]
+        winner = style.line(_changes(data.winner_path, param), "the winner", style.WINNER, 2.6, meta=name)
+        figure.add_traces([*population, *winner], rows=where["row"], cols=where["col"])
+        figure.update_xaxes(title_text="steps", rangemode="tozero", tickformat="~s", nticks=6, **where)
+        figure.update_yaxes(_value_axis(values, param), **where)
     figure.update_layout(showlegend=False)
     return figure
 
 
-def _lines(
-    trials: Sequence[TrialRecord], param: Hyperparameter, member: int, members: int, label: str
-) -> list[list[style.Row]]:
-    """Return the lines of one member; a line ends where it takes over other weights."""
-    runs: list[tuple[int, int, int, Any]] = []
-    for trial in trials:
-        if param.name not in trial.params or trial.reached_step is None:
-            continue
-        value: Any = trial.params[param.name]
-        if runs and runs[-1][1] == trial.start_step and is_same(runs[-1][3], value):
-            runs[-1] = (runs[-1][0], trial.reached_step, *runs[-1][2:])
-        else:
-            runs.append((trial.start_step, trial.reached_step, trial.id, value))
-    lines: list[list[style.Row]] = []
-    for start, end, trial_id, value in runs:
-        if param.categories is not None:
-            # Members of one category lie beside each other.
-            beside = 0.5 * (member / (members - 1) - 0.5) if members > 1 else 0.0
-            height: float | None = (param.place(value) or 0) + beside
-        else:
-            height = float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
-        told = f"{label.format(start=start, end=end, trial=trial_id)}<br>{plain(number(value), 60)}"
-        if not lines or lines[-1][-1][0] != start:
-            lines.append([])
-        lines[-1] += [(start, height, told), (end, height, told)]
-    return lines
+def _answer(data: StudyData) -> str:
+    """Return how each number changed along the winner's path, for as many hyperparameters as fit on a line."""
+    if data.schedule is None:
+        return "No winner yet"
+    first, last = data.schedule.segments[0].params, data.schedule.segments[-1].params
+    told = [
+        f"{short(name, 24)} {number(first[name], 2)} to {number(last[name], 2)}"
+        for name in last
+        if name in first and first[name] != last[name]
+    ]
+    fitting = max((count for count in range(len(told) + 1) if len(", ".join(told[:count])) < 100), default=0)
+    more = f" and {len(told) - fitting} more" if fitting < len(told) else ""
+    return f"The winner: {', '.join(told[:fitting])}{more}" if told else "The winner kept its hyperparameters"
 
 
-def _value_axis(data: StudyData, param: Hyperparameter) -> dict[str, Any]:
+def _shares(places: Any, drawn: Any, param: Hyperparameter, name: str) -> dict[str, Any]:
+    """Return a row per category, with the share of members that have it."""
+    count = np.maximum(1, np.isfinite(drawn).sum(axis=0))
+    shares = np.array([(drawn == at).sum(axis=0) / count for at in range(len(param.categories or ()))])
+    known = np.isfinite(drawn).any(axis=0)
+    cells = [
+        [round(float(one), 3) if there else None for one, there in zip(row, known, strict=True)] for row in shares
+    ]
+    return {
+        "type": "heatmap",
+        "name": "share of members",
+        "meta": name,
+        "x": [int(place) for place in places],
+        "z": cells,
+        "zmin": 0,
+        "zmax": 1,
+        "colorscale": [[0, "rgba(37,137,201,0.02)"], [1, "rgba(37,137,201,0.75)"]],
+        "showscale": False,
+        "hoverinfo": None,
+        "hovertemplate": "step %{x:,d}<br>%{y}: %{z:.0%}<extra></extra>",
+    }
+
+
+def _changes(path: Sequence[TrialRecord], param: Hyperparameter) -> list[style.Row]:
+    """Return the line of a schedule, with what appears under the pointer; a gap where it has no value."""
+    rows: list[style.Row] = []
+    values = param.values(path)
+    for trial, value in zip(path, values.tolist(), strict=True):
+        end = trial.end_step if trial.reached_step is None else trial.reached_step
+        words = plain(number(trial.params.get(param.name)), 60)
+        told = f"steps {trial.start_step:,} to {end:,}, trial {trial.id}<br>{words}"
+        if rows and rows[-1][1] == value:
+            rows[-1] = (end, value, told)
+        else:
+            rows += [(trial.start_step, value, told), (end, value, told)]
+    return style.outline(rows, 2 * CHANGES)
+
+
+def _value_axis(values: Any, param: Hyperparameter) -> dict[str, Any]:
     if param.categories is not None:
         places = style.kept(range(len(param.categories)), CATEGORIES)
         return {
@@ -105,10 +115,11 @@ def _value_axis(data: StudyData, param: Hyperparameter) -> dict[str, Any]:
             "tickvals": places,
             "ticktext": [plain(number(param.categories[place]), 24) for place in places],
             "range": [-0.5, len(param.categories) - 0.5],
+            "showgrid": False,
         }
-    if not param.log:
-        return {"exponentformat": "SI", "nticks": 6}
-    values = [float(v) for trial in data.lineage if isinstance(v := trial.params.get(param.name), (int, float))]
-    decades = math.log10(max(values) / min(values))
+    known = values[np.isfinite(values)]
+    if not param.log or not len(known):
+        return {"exponentformat": "SI", "nticks": 6, "hoverformat": ".4~g"}
+    decades = math.log10(known.max() / known.min())
     ticks: dict[str, Any] = {"dtick": math.ceil(decades / 5)} if decades > 1.5 else {"nticks": 4}
-    return {"type": "log", "tickformat": ".3~g", **ticks}
+    return {"type": "log", "tickformat": ".3~g", "hoverformat": ".4~g", **ticks}

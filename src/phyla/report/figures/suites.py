@@ -1,25 +1,36 @@
-"""Figures of the evaluation of checkpoints: aggregates over steps, the matrix of eval tasks, and the lag."""
+"""How do the evaluations look? Aggregates over steps, the matrix of eval tasks, and the lag behind training."""
 
 import math
-from collections import defaultdict
-from itertools import pairwise
+from collections import Counter, defaultdict
+from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
+
 from phyla.evaluation import Cell, CellStatus, GroupValues
-from phyla.records import Checkpoint, said_by
+from phyla.records import Checkpoint, Group, GroupState, said_by
 from phyla.report import style
 from phyla.report.data import EvaluationData
-from phyla.report.words import checkpoint_words, plain
-from phyla.words import counted, duration, measured
+from phyla.report.measures import quantiles
+from phyla.report.words import checkpoint_words, moment, plain, step_of, time_unit
+from phyla.words import counted, duration, lag_words, measured, number
 
 PANELS = 6
-"""Aggregates that are drawn; objectives first."""
-SERIES = 40
-"""Lines that are drawn of each aggregate."""
-POINTS = 2_000
+"""Panels of aggregates; objectives first."""
+SERIES = 6
+"""Members or branches up to which each has a line; beyond, their spread is drawn."""
+POINTS = 300
 """Points of one line; beyond, it keeps only its outline."""
+PLACES = 100
+"""Stretches of steps in which the spread of many lines is drawn."""
 COLUMNS = 300
 """Checkpoints that a matrix shows."""
+CELLS = 3_000
+"""Cells of a matrix; beyond, it shows fewer checkpoints."""
+WORDY = 1_000
+"""Cells up to which all is said of a cell under the pointer."""
+LAGS = 500
+"""Moments at which the lag of a suite is drawn; beyond, the outline."""
 BAND = 1.96
 """Standard errors on each side of a line: 95 % if the error is normal."""
 MARKS = {
@@ -35,75 +46,115 @@ MARKS = {
 
 
 def aggregates_figure(data: EvaluationData) -> style.Figure:
-    """Return the aggregates of every suite over steps, a panel each, with a line per branch or per member."""
-    title = "How do the evaluations go?"
+    """Return the aggregates of every suite over steps, with a line per branch, or the spread of the members.
+
+    Aggregates that differ only in the tag of their eval tasks, such as those in and out of distribution, are in
+    one panel.
+    """
+    title = "How do the evaluations look?"
     panels = _panels(data)
     if not panels:
         return style.empty(title, "No group is complete yet.")
-    shown = panels[:PANELS]
-    notes = [f"{PANELS} of {counted(len(panels), 'aggregate')} are drawn."] if len(shown) < len(panels) else []
-    lines: dict[str, dict[str, list[GroupValues]]] = {}
-    for suite in dict.fromkeys(suite for suite, _ in shown):
-        found = lines[suite] = defaultdict(list)
-        for one in data.values_of(suite):
-            found[_series(data, one.seen)].append(one)
+    shown = [*panels.items()][:PANELS]
+    lines: dict[str, dict[str, list[GroupValues]]] = defaultdict(lambda: defaultdict(list))
+    for one in data.values:
+        if one.group.replicate == 0:
+            lines[one.group.suite][_series(data, one.seen)].append(one)
     most = max(map(len, lines.values()))
-    notes += [f"{SERIES} of {counted(most, 'line')} are drawn."] if most > SERIES else []
+    notes = ["Bands: 95 % intervals where standard errors are known."]
+    notes += (
+        [f"Bands of more than {SERIES} members: 5 to 95 % and 25 to 75 % of {most:,}."] if most > SERIES else []
+    )
+    notes += [f"{PANELS} of {counted(len(panels), 'panel')} are drawn."] if len(shown) < len(panels) else []
     figure = style.figure(
         title,
-        "Bands are 95 % intervals where standard errors are known; triangles mark regressions",
+        _answer(data),
         height=190 + (300 if len(shown) == 1 else 210) * len(shown),
         notes=notes,
         rows=len(shown),
         shared_xaxes=True,
         vertical_spacing=0.16 / max(2, len(shown)),
     )
-    many = most > len(style.PALETTE)
-    several = len(lines) > 1
-    for row, (suite, name) in enumerate(shown, start=1):
-        for order, (series, its) in enumerate([*lines[suite].items()][:SERIES]):
-            colour = style.MUTED if many else style.series_colour(order)
-            label = "members" if many else series or "branch 0"
-            having = [(_point(one, name, series), one) for one in its if name in one.values]
-            # A member's weights get younger when it takes over another's: the line goes by their age.
-            having.sort(key=lambda pair: (pair[0][0], pair[1].seen.id))
-            whole = [one for one in having if not one[1].partial]
-            rows = style.outline([point for point, _ in whole], POINTS)
-            legend: dict[str, Any] = {
-                "legendgroup": label,
-                "showlegend": row == 1 and most > 1 and (order == 0 or not many),
-            }
-            mode = "lines" if many or len(rows) > 200 else "lines+markers"
-            width = 1.2 if many else 1.8
-            if not many:
-                errors = [(x, y, one.values[name].stderr) for (x, y, _), one in whole]
-                sure = [
-                    (x, y, BAND * e) for x, y, e in errors if e is not None and math.isfinite(e) and y is not None
-                ]
-                if len(sure) > 1:
-                    xs, low, high = zip(*((x, y - e, y + e) for x, y, e in sure), strict=True)
-                    figure.add_traces(style.band(xs, low, high, colour, legendgroup=label), rows=row, cols=1)
-            line = style.line(rows, label, colour, width, mode=mode, marker={"size": 5}, **legend)
-            once: dict[str, Any] = {"legendgroup": "partial", "showlegend": row == 1 and order == 0}
-            partial = [point for point, one in having if one.partial]
-            circles = style.marks(
-                partial, "partial", colour, 7, marker_symbol="circle-open", marker_line={"width": 1.4}, **once
-            )
-            figure.add_traces([*line, *circles], rows=row, cols=1)
-        worse = _regressions(data, suite, name)
-        again: dict[str, Any] = {"legendgroup": "regression", "showlegend": row == 1}
-        triangles = style.marks(worse, "regression", style.FAILED, 10, marker_symbol="triangle-down", **again)
-        figure.add_traces(triangles, rows=row, cols=1)
-        figure.update_yaxes(title_text=plain(f"{suite}/{name}" if several else name), row=row, col=1)
+    for row, ((suite, base), names) in enumerate(shown, start=1):
+        for place, name in enumerate(names):
+            tag = name.rpartition("/")[0] or ("all" if len(names) > 1 else "")
+            drawn = _spread(lines[suite], name, style.series_colour(place), tag)
+            if len(lines[suite]) <= SERIES:
+                drawn = []
+                for order, (series, its) in enumerate(lines[suite].items()):
+                    label = plain(", ".join(filter(None, [tag, series])) or base, 40)
+                    colour = style.series_colour(order if len(lines[suite]) > 1 else place)
+                    drawn += _curve(
+                        its, name, series, label, colour, ("solid", "dash", "dot", "dashdot")[place % 4]
+                    )
+            look = {"marker_symbol": "triangle-down", "legendgroup": "regression"}
+            drawn += style.marks(_regressions(data, suite, name), "regression", style.FAILED, 10, **look)
+            figure.add_traces(drawn, rows=row, cols=1)
+        figure.update_yaxes(title_text=plain(f"{suite}/{base}" if len(lines) > 1 else base, 30), row=row, col=1)
+    named: set[str] = set()
+    for trace in figure.data:
+        # A line of several panels is in the legend once.
+        if trace.showlegend is None:
+            trace.showlegend = trace.name not in named
+            named.add(trace.name)
+    figure.update_layout(showlegend=True)
     figure.update_xaxes(tickformat="~s")
     figure.update_xaxes(title_text="step of the checkpoint", row=len(shown), col=1)
     return figure
 
 
-def _panels(data: EvaluationData) -> list[tuple[str, str]]:
-    """Return suite and name of every aggregate: the objectives first."""
+def _panels(data: EvaluationData) -> dict[tuple[str, str], list[str]]:
+    """Return the aggregates by suite and name without the tag: the objectives first."""
     known = dict.fromkeys((one.group.suite, name) for one in data.values for name in one.values)
-    return sorted(known, key=lambda panel: data.suite(panel[0]).objective != panel[1])
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for suite, name in sorted(known, key=lambda panel: data.suite(panel[0]).objective != panel[1]):
+        found[suite, name.rpartition("/")[2]].append(name)
+    return found
+
+
+def _curve(
+    its: list[GroupValues], name: str, series: str, label: str, colour: str, dash: str
+) -> list[dict[str, Any]]:
+    """Return a line with its band, and circles for what is partial."""
+    having = [(*_point(one, name, series), one.values[name].stderr, one) for one in its if name in one.values]
+    # A member's weights get younger when it takes over another's: the line goes by their age.
+    having.sort(key=lambda row: (row[0], row[-1].seen.id))
+    whole = style.outline([row for row in having if not row[-1].partial], POINTS)
+    look: dict[str, Any] = {"mode": "lines" if len(whole) > 200 else "lines+markers", "marker": {"size": 5}}
+    drawn = style.line((row[:3] for row in whole), label, colour, 1.8, legendgroup=label, line_dash=dash, **look)
+    sure = [(x, y, BAND * e) for x, y, _, e, _ in whole if e is not None and math.isfinite(e) and y is not None]
+    if len(sure) > 1:
+        xs, low, high = zip(*((x, y - e, y + e) for x, y, e in sure), strict=True)
+        drawn = [*style.band(xs, low, high, colour, legendgroup=label), *drawn]
+    ring: dict[str, Any] = {"marker_symbol": "circle-open", "legendgroup": "partial"}
+    return [*drawn, *style.marks((row[:3] for row in having if row[-1].partial), "partial", colour, 7, **ring)]
+
+
+def _spread(lines: dict[str, list[GroupValues]], name: str, colour: str, tag: str) -> list[dict[str, Any]]:
+    """Return the spread of the checkpoints of all lines within stretches of steps."""
+    every = [one for its in lines.values() for one in its if name in one.values and not one.partial]
+    known = np.array([(one.seen.step, one.values[name].value) for one in every], dtype=float).reshape(-1, 2)
+    known = known[np.isfinite(known[:, 1])]
+    if not len(known):
+        return []
+    first, last = known[:, 0].min(), known[:, 0].max()
+    places = np.minimum(PLACES * (known[:, 0] - first) / max(1, last - first), PLACES - 1).astype(int)
+    groups = [known[places == place] for place in np.unique(places)]
+    ends = [float(its[:, 0].max()) for its in groups]
+    return style.spread(ends, quantiles(its[:, 1] for its in groups), colour, name=tag or "median")
+
+
+def _answer(data: EvaluationData) -> str:
+    """Return the best value of each objective, and how many regressions there are."""
+    best = [
+        f"{one.group.suite}/{name} {number(found.value)} at {step_of(one.seen)}"
+        for one in data.values
+        if one.best
+        and one.group.replicate == 0
+        and (found := one.values.get(name := data.suite(one.group.suite).objective or "")) is not None
+    ]
+    told = f"Best {', '.join(best)}; " if best else ""
+    return told + counted(sum(event.kind == "regression" for event in data.events), "regression")
 
 
 def _regressions(data: EvaluationData, suite: str, name: str) -> list[style.Row]:
@@ -111,7 +162,7 @@ def _regressions(data: EvaluationData, suite: str, name: str) -> list[style.Row]
     for event in data.events:
         if event.kind == "regression" and event.suite == suite:
             found[event.seen].append(plain(event.message, 120))
-    worse = [one for one in data.values_of(suite) if one.seen.id in found and name in one.values]
+    worse = [one for one in data.values_of(suite) if one.seen.id in found and name in one.values][-POINTS:]
     return [(*_point(one, name, "")[:2], "<br>".join(found[one.seen.id][:6])) for one in worse]
 
 
@@ -143,14 +194,20 @@ def matrix_figure(data: EvaluationData) -> style.Figure:
         return style.empty(title, "No checkpoint was seen yet.")
     known = {cell.seen.id for cell in cells}
     every = [seen for seen in data.checkpoints if seen.id in known]
-    shown = every[-COLUMNS:]
-    notes = [f"The newest {COLUMNS:,} of {counted(len(every), 'checkpoint')}."] if len(shown) < len(every) else []
+    names = dict.fromkeys((cell.suite, cell.task) for cell in cells)
+    shown = every[-min(COLUMNS, max(20, CELLS // len(names))) :]
+    notes = (
+        [f"The newest {len(shown):,} of {counted(len(every), 'checkpoint')}."] if len(shown) < len(every) else []
+    )
     column = {seen.id: index for index, seen in enumerate(shown)}
-    tasks = {task: index for index, task in enumerate(dict.fromkeys((cell.suite, cell.task) for cell in cells))}
+    tasks = {name: index for index, name in enumerate(names)}
     cells = [cell for cell in cells if cell.seen.id in column]
-    subtitle = "Each row has its own scale; the brightest is its best value"
+    counts = Counter(cell.status for cell in cells)
+    answer = ", ".join(f"{count:,} {status.value}" for status, count in counts.most_common())
+    notes.append("Each row has its own scale; the brightest is its best value.")
     height = 250 + max(2, len(tasks)) * (26 if len(tasks) <= 20 else 16)
-    figure = style.figure(title, subtitle, height=height, notes=notes)
+    figure = style.figure(title, answer.capitalize(), height=height, notes=notes)
+    told = _cell_words if len(cells) <= WORDY else _cell_brief
     shades: list[list[float | None]] = [[None] * len(column) for _ in tasks]
     words = [[""] * len(column) for _ in tasks]
     measured_cells: dict[tuple[str, str], list[tuple[Cell, float]]] = defaultdict(list)
@@ -162,12 +219,13 @@ def matrix_figure(data: EvaluationData) -> style.Figure:
         finite = [value for _, value in measures if math.isfinite(value)] or [0.0]
         worst, best = (min(finite), max(finite)) if maximize else (max(finite), min(finite))
         for one, value in measures:
-            shade = 1.0 if best == worst else (value - worst) / (best - worst)
+            shade = 1.0 if best == worst else round((value - worst) / (best - worst), 3)
             shades[row][column[one.seen.id]] = shade if math.isfinite(value) else 0.0
-            words[row][column[one.seen.id]] = _cell_words(one)
+            words[row][column[one.seen.id]] = told(one)
     figure.add_heatmap(
         z=shades,
         text=words,
+        name="value",
         colorscale=style.SCALE,
         zmin=0,
         zmax=1,
@@ -182,7 +240,7 @@ def matrix_figure(data: EvaluationData) -> style.Figure:
     marks.append(("partial: not all eval tasks of the group", "line-ne-open", "#ffffff", partial))
     size = max(3.0, min(9.0, 700 / len(column)))
     for name, symbol, colour, found in marks:
-        rows = [(column[cell.seen.id], tasks[cell.suite, cell.task], _cell_words(cell)) for cell in found]
+        rows = [(column[cell.seen.id], tasks[cell.suite, cell.task], told(cell)) for cell in found]
         edge = {"width": 1.4, "color": colour}
         figure.add_traces(style.marks(rows, name, colour, size, marker_symbol=symbol, marker_line=edge))
     for index, (before, after) in enumerate(pairwise(shown)):
@@ -202,6 +260,11 @@ def matrix_figure(data: EvaluationData) -> style.Figure:
     return figure
 
 
+def _cell_brief(cell: Cell) -> str:
+    value = cell.status.value if cell.estimate is None else number(cell.estimate.value)
+    return f"{step_of(cell.seen)}: {value}"
+
+
 def _cell_words(cell: Cell) -> str:
     """Return what appears under the pointer over a cell, as Plotly's HTML."""
     lines = [f"<b>{plain(cell.task)}</b>", checkpoint_words(cell.seen)]
@@ -219,3 +282,38 @@ def _cell_words(cell: Cell) -> str:
     lines += [counted(cell.attempts, "attempt")] if cell.attempts > cell.shards else []
     lines += [plain(cell.worker, 60)] if cell.worker else []
     return "<br>".join(lines)
+
+
+def lag_figure(data: EvaluationData) -> style.Figure:
+    """Return how many checkpoints waited for each suite, and how long each took, over time."""
+    title = "How far is evaluation behind training?"
+    by_suite: dict[str, list[Group]] = defaultdict(list)
+    for group in data.groups:
+        if group.state is not GroupState.SKIPPED:
+            by_suite[group.suite].append(group)
+    if not by_suite:
+        return style.empty(title, "Nothing was queued yet.")
+    start = min(group.created_at for its in by_suite.values() for group in its)
+    (unit, size), titles = time_unit(data.now - start), ("checkpoints that wait", "seconds until complete")
+    told = "; ".join(map(lag_words, data.lag)) if len(data.lag) < 3 else f"{len(data.lag)} suites"
+    figure = style.figure(title, told, height=480, rows=2, shared_xaxes=True, vertical_spacing=0.08)
+    for order, (suite, own) in enumerate(by_suite.items()):
+        look: dict[str, Any] = {"legendgroup": suite, "meta": plain(suite, 40)}
+        colour, name = style.series_colour(order), plain(suite, 40)
+        begun = [(group.created_at, 1) for group in own]
+        changes = sorted([*begun, *((one.ended_at, -1) for one in own if one.ended_at is not None), (data.now, 0)])
+        # Of several changes at one moment the last count stays.
+        waiting = dict(zip((at for at, _ in changes), accumulate(by for _, by in changes), strict=True))
+        rows = [((at - start) / size, count) for at, count in style.outline([*waiting.items()], LAGS)]
+        waits = style.line(rows, name, colour, 1.6, line_shape="hv", hoverinfo=None, **look)
+        figure.add_traces(waits, rows=1, cols=1)
+        done = [one for one in own if one.state is GroupState.COMPLETE]
+        took = [((one.ended_at - start) / size, one.ended_at - one.created_at) for one in done if one.ended_at]
+        points = style.outline(took, LAGS)
+        dots = style.marks(points, name, colour, 4, opacity=0.7, showlegend=False, hoverinfo=None, **look)
+        figure.add_traces(dots, rows=2, cols=1)
+    figure.update_layout(showlegend=True)
+    for row, heading in enumerate(titles, start=1):
+        figure.update_yaxes(title_text=heading, rangemode="tozero", hoverformat=".3~g", row=row, col=1)
+    figure.update_xaxes(title_text=f"time since {moment(start):%Y-%m-%d %H:%M} UTC ({unit})", row=2, col=1)
+    return figure

@@ -1,0 +1,163 @@
+"""Where did the time go? What workers did, over time."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from phyla.records import AttemptState, Phase
+from phyla.report import style
+from phyla.report.data import PHASES, StudyData
+from phyla.report.words import moment, plain, time_unit
+from phyla.words import counted, duration
+
+PLACES = 200
+"""Stretches of time."""
+ROWS = 40
+"""Workers that get a row; beyond, those that worked longest."""
+LOST = "lost"
+WORK = (*PHASES, LOST)
+"""What a worker's time goes into, in the order of its colours."""
+COLOURS = {
+    Phase.TRAINING: style.BEST,
+    Phase.LOADING: "#56B4E9",
+    Phase.SAVING: style.JUMP,
+    Phase.EVALUATING: "#E69F00",
+    Phase.CONTROL: style.FAILED,
+    Phase.WAITING: "#9AA1AB",
+    LOST: style.WINNER,
+}
+WITHIN = (Phase.EVALUATING, Phase.WAITING, Phase.CONTROL, Phase.LOADING, Phase.TRAINING, Phase.SAVING)
+"""The order in which the phases of an attempt are drawn: their times are known, not their order."""
+
+
+@final
+class Spans(NamedTuple):
+    """Stretches of time, an array each: begin and end, of which worker, and the place of its work in `WORK`."""
+
+    begin: Any
+    end: Any
+    worker: Any
+    work: Any
+
+
+def timeline_figure(data: StudyData) -> style.Figure:
+    """Return how many workers did what over time, and below, what each of them did most of the time."""
+    title = "Where did the time go?"
+    spans, workers = _spans(data)
+    if not len(spans.begin):
+        return style.empty(title, "No worker has done anything yet.")
+    start = float(spans.begin.min())
+    spans = spans._replace(begin=spans.begin - start, end=spans.end - start)
+    edges = np.linspace(0, spans.end.max(), PLACES + 1)
+    unit, size = time_unit(edges[-1])
+    middles = (edges[1:] + edges[:-1]) / 2 / size
+    seconds = {work: _seconds(spans, spans.work == at, edges) for at, work in enumerate(WORK)}
+    total = sum(float(its.sum()) for its in seconds.values())
+    shares = sorted(((float(its.sum()) / total, work) for work, its in seconds.items() if its.any()), reverse=True)
+    told = ", ".join(f"{work} {share:.0%}" if share >= 0.005 else f"{work} < 1%" for share, work in shares)
+    timed = sum(one.timings is not None for one in data.attempts)
+    notes = [
+        "The order of phases within an attempt is not recorded. Blank: no record. Lost: attempts that failed."
+    ]
+    if timed < len(data.attempts):
+        count = counted(len(data.attempts), "attempt")
+        notes.append(
+            f"Phases are known of {timed:,} of {count}; the time of others counts as training, or as lost."
+        )
+    busy = np.bincount(spans.worker, spans.end - spans.begin, len(workers))
+    shown = np.sort(np.argsort(-busy, kind="stable")[:ROWS])
+    if len(shown) < len(workers):
+        notes.append(f"Rows: the {ROWS} of {len(workers):,} workers that worked longest.")
+    figure = style.figure(
+        title,
+        f"{told}; {duration(total)} of {counted(len(workers), 'worker')}",
+        height=380 + 16 * max(4, len(shown)),
+        notes=notes,
+        rows=2,
+        shared_xaxes=True,
+        row_heights=[180, 40 + 16 * max(4, len(shown))],
+        vertical_spacing=0.06,
+    )
+    for work, its in seconds.items():
+        if its.any():
+            rows = zip(middles, its / (edges[1] - edges[0]), strict=True)
+            look: dict[str, Any] = {
+                "stackgroup": "workers",
+                "fillcolor": COLOURS[work],
+                "line_shape": "hvh",
+                "hoverinfo": None,
+            }
+            figure.add_traces(style.line(rows, str(work), COLOURS[work], 0, **look), rows=1, cols=1)
+    figure.add_trace(_rows(spans, shown.tolist(), edges, middles), row=2, col=1)
+    figure.update_layout(showlegend=True, legend={"traceorder": "normal"})
+    figure.update_xaxes(title_text=f"time since {moment(start):%Y-%m-%d %H:%M} UTC ({unit})", row=2, col=1)
+    figure.update_yaxes(title_text="workers", rangemode="tozero", hoverformat=".1f", row=1, col=1)
+    figure.update_yaxes(style.categories(_labels([workers[at] for at in shown])), row=2, col=1)
+    return figure
+
+
+def _spans(data: StudyData) -> tuple[Spans, list[str]]:
+    """Return what was done when, and the names of workers."""
+    workers: dict[str, int] = {}
+    # When eval tasks ran, on any worker, is better known than from the attempts beside them.
+    names = ["" if phase is Phase.EVALUATING and data.evaluating else phase.value for phase in WITHIN]
+    rows = []
+    for attempt, (begin, end) in zip(data.attempts, data.running, strict=True):
+        known = attempt.timings or {Phase.TRAINING.value: end - begin}
+        lost = attempt.state in (AttemptState.FAILED, AttemptState.LOST)
+        whose = workers.setdefault(attempt.worker, len(workers))
+        rows.append((end, whose, lost, *(known.get(name, 0.0) for name in names)))
+    for task in data.evaluating:
+        its = (task.end - task.begin if phase is Phase.EVALUATING else 0.0 for phase in WITHIN)
+        rows.append((task.end, workers.setdefault(task.worker, len(workers)), False, *its))
+    table = np.array(rows, dtype=float).reshape(-1, 3 + len(WITHIN))
+    seconds = table[:, 3:].clip(0)
+    ends = table[:, :1] - np.cumsum(seconds[:, ::-1], axis=1)[:, ::-1] + seconds
+    work = np.where(table[:, 2:3], WORK.index(LOST), [WORK.index(phase) for phase in WITHIN])
+    worker = np.broadcast_to(table[:, 1:2], seconds.shape).astype(int)
+    some = seconds > 0
+    return Spans((ends - seconds)[some], ends[some], worker[some], work[some]), [*workers]
+
+
+def _seconds(spans: Spans, which: Any, edges: Any) -> Any:
+    """Return the seconds of some stretches that lie between each two edges."""
+
+    def before(moments: Any) -> Any:
+        ordered = np.sort(moments)
+        count = np.searchsorted(ordered, edges)
+        return count * edges - np.concatenate([[0.0], np.cumsum(ordered)])[count]
+
+    return np.diff(before(spans.begin[which]) - before(spans.end[which])).clip(0)
+
+
+def _rows(spans: Spans, shown: Sequence[int], edges: Any, middles: Any) -> dict[str, Any]:
+    """Return a row per worker: its most frequent work in each stretch of time."""
+    cells: list[list[int | None]] = []
+    for worker in shown:
+        own = Spans(*(one[spans.worker == worker] for one in spans))
+        found = np.array([_seconds(own, own.work == at, edges) for at in range(len(WORK))])
+        most, some = found.argmax(axis=0), found.sum(axis=0) > 0.05 * (edges[1] - edges[0])
+        cells.append([int(at) if there else None for at, there in zip(most, some, strict=True)])
+    count = len(WORK)
+    scale = [(end / count, COLOURS[work]) for at, work in enumerate(WORK) for end in (at, at + 1)]
+    return {
+        "type": "heatmap",
+        "name": "what each worker did",
+        "x": [float(f"{x:.5g}") for x in middles],
+        "z": cells,
+        "text": [["" if at is None else str(WORK[at]) for at in row] for row in cells],
+        "zmin": -0.5,
+        "zmax": count - 0.5,
+        "colorscale": scale,
+        "showscale": False,
+        "ygap": 2,
+        "hoverinfo": None,
+        "hovertemplate": "%{y}: %{text}<extra></extra>",
+    }
+
+
+def _labels(workers: Sequence[str]) -> list[str]:
+    """Return host and process of workers if these are unique, else their names."""
+    labels = [":".join(worker.split(":")[:2]) or "not known" for worker in workers]
+    return [plain(one, 40) for one in (labels if len({*labels}) == len(labels) else workers)]
