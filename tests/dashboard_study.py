@@ -1,6 +1,7 @@
 """A study for the dashboard: small, evaluated, with a metric that tries to be HTML, and trials that fail.
 
-While the home has a file `broken`, the second trial of the last member fails. Run as a program, with the home, the name, and the number of trials of each member.
+While the home has a file `broken`, the second trial of the last member fails. Run as a program, with the home, the
+name, and the number of trials of each member.
 """
 
 import json

@@ -1,8 +1,10 @@
 """How numbers, times, counts and hyperparameters read, on a terminal and in reports."""
 
 import math
+import os
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from phyla.records import Json, Scored, TrialRecord
@@ -91,6 +93,22 @@ def masked(url: str) -> str:
         return url
     url = re.sub(r"(://[^/@:]*):[^@\s]*@", r"\1:***@", url)
     return re.sub(r"([?&](?:ssl)?password=)[^&]*", r"\1***", url)
+
+
+def pasted(words: Iterable[str]) -> str:
+    """Return a command line that can be pasted into any shell, also with names that are not valid text."""
+    return " ".join(map(_quoted, words))
+
+
+def _quoted(word: str) -> str:
+    raw = os.fsencode(word)
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        # Terminals cannot show these bytes, so the shell has to make them.
+        written = "".join(chr(b) if (chr(b).isalnum() and b < 128) or b in b" /._-" else f"\\{b:03o}" for b in raw)
+        return f"\"$(printf '{written}')\"".replace("\\045", "%%")
+    return shlex.quote(word)
 
 
 def size(size_bytes: int) -> str:

@@ -140,8 +140,8 @@ def test_a_study_can_be_followed_whoever_trains_it(cli: Phyla, monkeypatch: pyte
     monkeypatch.setattr(StudyDisplay, "progressed", look)
     training = threading.Thread(target=train, args=(trials,))
     training.start()
-    lines = cli("status", "told", "--follow").splitlines()
+    lines = cli("status", "told", "--watch").splitlines()
     training.join()
     assert "0/6 trials" in lines[0]
     assert any("told: completed" in line for line in lines)
-    assert "--follow: name the study" in cli("status", "--follow", code=2)
+    assert "--watch: name the study" in cli("status", "--watch", code=2)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 import dashboard_study
 from dashboard_study import MARKUP
@@ -47,9 +47,13 @@ class Shown:
         )
         context.set_default_timeout(60_000)
         context.on("request", lambda request: self.requested.add(urlsplit(request.url).netloc))
-        context.on("console", lambda said: said.type in BAD and self.said.append(f"{said.type}: {said.text}"))
+        context.on("console", self.heard)
         context.on("weberror", lambda error: self.said.append(str(error.error)))
         return context
+
+    def heard(self, message: ConsoleMessage) -> None:
+        if message.type in BAD:
+            self.said.append(f"{message.type}: {message.text}")
 
     def sign_in(self, page: Page) -> None:
         page.goto(f"{self.url}/sign-in")
@@ -63,7 +67,9 @@ class Shown:
 
 def start(home: Path, name: str, trials: int) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
-        [sys.executable, STUDY_FILE, home, name, str(trials)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, str(STUDY_FILE), str(home), name, str(trials)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
 
 
@@ -78,7 +84,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     token = create(store, "me", Role.OPERATOR)
     store.close()
     live = start(home, "live", 8)
-    command = [sys.executable, "-m", "phyla.cli", "dashboard", "--home", home, "--port", "0"]
+    command = [sys.executable, "-m", "phyla.cli", "dashboard", "--home", str(home), "--port", "0"]
     dashboard = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert dashboard.stdout is not None
     found = re.search(r"http://\S+", dashboard.stdout.readline())
@@ -250,7 +256,8 @@ def test_roles_and_origins_decide_what_a_browser_may_do(places: Places) -> None:
             same = {"Origin": url}
             wrong = http.post("/sign-in", data={"token": "wrong"}, headers=same)
             assert (wrong.status_code, wrong.cookies) == (401, httpx.Cookies())
-            for origin in ({}, {"Origin": "https://evil.example"}, {"Origin": "null"}):
+            elsewhere: list[dict[str, str]] = [{}, {"Origin": "https://evil.example"}, {"Origin": "null"}]
+            for origin in elsewhere:
                 assert (
                     http.post("/sign-in", data={"token": secrets[Role.VIEWER]}, headers=origin).status_code == 401
                 )

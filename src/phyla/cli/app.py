@@ -130,12 +130,13 @@ def _options(
 def run_app() -> NoReturn:
     """Run the command line and exit; errors of ours become one paragraph, others show where they came from."""
     formatted = warnings.formatwarning
-    warnings.formatwarning = lambda *told, **more: visible(formatted(*told, **more))
+    names = [function.__name__ for commands in PANELS.values() for function in commands]
+    warnings.formatwarning = lambda *told, **more: visible(options.with_places(formatted(*told, **more), names))
     settings.escape_output()
     try:
         app()
     except PhylaError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {options.with_places(str(error), names)}", file=sys.stderr)
         sys.exit(options.EXIT_USAGE if isinstance(error, UsageError) else options.EXIT_FAILED)
     except Exception:  # noqa: BLE001  # the last resort: nothing is hidden, and the way to report it is shown
         print(traceback.format_exc(), file=sys.stderr)

@@ -8,6 +8,7 @@ from typer import Argument, Option
 from phyla.cli.output import print_json
 from phyla.cli.output import show as print
 from phyla.errors import UsageError
+from phyla.words import pasted
 
 
 def init(
@@ -37,4 +38,4 @@ def init(
         raise UsageError(f"{output} exists, and is left as it is; give another name with --output") from None
     except OSError as error:
         raise UsageError(f"{error.filename}: {error.strerror}") from error
-    print(f"wrote {output}; decide what is marked TODO, then: phyla check {output}")
+    print(f"wrote {output}; decide what is marked TODO, then: {pasted(['phyla', 'check', str(output)])}")

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -9,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, final
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -18,9 +19,9 @@ from rich.text import Text
 from phyla import records, settings
 from phyla.cli.output import console, picked, print_json, table
 from phyla.cli.output import show as print
-from phyla.errors import StoreError
+from phyla.errors import PhylaError, StoreError
 from phyla.records import Member, said_by, shown
-from phyla.words import counted, duration, fitness, infeasible, measured, params
+from phyla.words import counted, duration, fitness, infeasible, lag_words, measured, params, score
 
 if TYPE_CHECKING:
     from phyla.records import Attempt, Goal
@@ -29,8 +30,15 @@ if TYPE_CHECKING:
 LIVE_EVERY_S = 0.25
 LINES_EVERY_S = 1.0
 MEMBERS_SHOWN = 20
-OTHER_LINES = 8
-"""Lines of the terminal that the rows of the table may not take."""
+OTHER_LINES = 16
+"""Lines of the terminal that the rows of the table may not take, before it is known."""
+DECISIONS_SHOWN = 4
+QUIET_S = 30.0
+"""Seconds after which a line says that nothing has completed, where nothing is drawn."""
+SPARKS = ("▁▂▃▄▅▆▇█", "_.-:=+*#")
+"""Low to high, and what stands for it where an encoding lacks it."""
+NARROW, WIDE = 70, 120
+"""Columns below which a table of members has no hyperparameters, and from which it has decisions."""
 VALUES_SHOWN = 3
 STYLES = {"partial": "red", "gone": "yellow", "quarantined": "yellow", "complete": "green", "skipped": "dim"}
 STOPPING = "stopping: what is running goes back to the queue; press Ctrl-C again to stop at once"
@@ -43,9 +51,10 @@ class Display:
     def __init__(self, *, stays: bool = False, plain: bool = False) -> None:
         self._message = ""
         self.live: Live | None = None
-        if sys.stdout.isatty() and not plain:
+        drawn_on = console()
+        if sys.stdout.isatty() and not plain and not drawn_on.is_dumb_terminal:
             self.live = Live(
-                console=console(), get_renderable=self._drawn, refresh_per_second=4, transient=not stays
+                console=drawn_on, get_renderable=self._drawn, refresh_per_second=4, transient=not stays
             )
             self.live.start()
 
@@ -86,37 +95,61 @@ class Display:
 
 @final
 class StudyDisplay(Display):
-    """Shows a running study: its members on a terminal, else a line whenever trials were completed.
+    """Shows a running study: drawn in place on a terminal, else a line whenever trials were completed.
 
-    A study that is new and runs well gets a hint, once.
+    The first line says what is `starting`. A study that is new and runs well gets a hint, once.
     """
 
-    def __init__(self, study: str, hint: str = "") -> None:
+    def __init__(self, study: str, hint: str = "", starting: str = "") -> None:
         from phyla.study.progress import Throttle
 
         self._hint = hint
         self._drawing: RenderableType = Text(f"{study}: starting")
+        self._others = OTHER_LINES
         super().__init__(stays=True)
         self.seconds = 0.0
-        self._started = time.monotonic()
+        self._started = self._spoke = time.monotonic()
         self._since = settings.system_clock()
+        self._told_until = self._since
         self._throttle = Throttle(LINES_EVERY_S if self.live is None else LIVE_EVERY_S)
         self._completed: int | None = None
         self._given_back = 0
         self._first: Progress | None = None
         self._failures: Callable[[], list[Attempt]] | None = None
         self.results: Results | None = None
+        if starting:
+            self.print(starting)
+        self._ended = threading.Event()
+        if self.live is None:
+            threading.Thread(target=self._beats, daemon=True).start()
 
     def draw(self) -> RenderableType:
         """Return how far the study was at the last look."""
         return self._drawing
 
     def __exit__(self, *error: object) -> None:
+        self._ended.set()
         self.seconds = time.monotonic() - self._started
         if self.results is not None:
             with suppress(StoreError):
                 self._look(self.results)
         super().__exit__(*error)
+
+    def print(self, line: str, style: str = "") -> None:
+        """Print a line."""
+        self._spoke = time.monotonic()
+        super().print(line, style)
+
+    def _beats(self) -> None:
+        """Print a line from time to time where nothing else does, also while this process trains."""
+        while not self._ended.wait(max(0.01, self._spoke + QUIET_S - time.monotonic())):
+            line = f"still starting, for {duration(time.monotonic() - self._started)}"
+            with suppress(PhylaError):
+                if self.results is not None:
+                    progress = self.results.progress(lambda members: ())
+                    line = f"{progress_line(progress)}  {at_work(progress)}"
+                if time.monotonic() - self._spoke >= QUIET_S:
+                    self.print(line)
 
     def progressed(self, results: "Results") -> None:
         """Look at the study if it is time; the last look is at the end."""
@@ -130,11 +163,13 @@ class StudyDisplay(Display):
                 self._failures = None
 
     def _look(self, results: "Results") -> None:
+        from phyla.study.feed import decisions
+
         self._failures = self._failures or results.failures(self._since)
         for attempt in self._failures():
             self.print(attempt.words, style="red")
             self._hint = ""
-        room = 0 if self.live is None else self.live.console.height - OTHER_LINES
+        room = 0 if self.live is None else self.live.console.height - self._others
         progress = results.progress(lambda members: foremost(members, room))
         first = self._first = self._first or progress
         if self._hint and progress.study.created_at >= self._since:
@@ -143,14 +178,66 @@ class StudyDisplay(Display):
         left_s = time_left_s(progress.now - first.now, progress.spent_steps - first.spent_steps, progress)
         waiting = "" if self._message else waiting_line(progress, self._since, results.places.work(results.name))
         if self.live is not None:
-            table = drawn(progress, foremost(progress.members, room), left_s)
-            self._drawing = Group(table, waiting) if waiting else table
+            self._draw(results, progress, left_s, waiting, room)
         elif waiting and len(progress.given_back) != self._given_back:
             self._given_back = len(progress.given_back)
             self.print(waiting)
         elif progress.completed != self._completed:
             self._completed = progress.completed
             self.print(progress_line(progress, left_s))
+            # What failed was told above, and that members start is no news.
+            found = [one for one in decisions(results, limit=DECISIONS_SHOWN) if one.at > self._told_until]
+            for one in reversed([one for one in found if one.kind not in ("started", "failed")]):
+                self.print(f"  {one.words}")
+                self._told_until = one.at
+
+    def _draw(
+        self, results: "Results", progress: "Progress", left_s: float | None, waiting: str, room: int
+    ) -> None:
+        from phyla.study.feed import decisions
+
+        assert self.live is not None
+        board = self.live.console
+        lags = results.evaluations().lag() if results.has_suites else []
+        lines = [*sparks(results, board), at_work(progress), *(f"evaluation of {lag_words(lag)}" for lag in lags)]
+        small = board.height < 30 or board.width < NARROW
+        found = decisions(results, limit=DECISIONS_SHOWN // 2 if small else DECISIONS_SHOWN)
+        lines += ["", *(one.line for one in found), *([waiting] if waiting else [])]
+        parts = [Text(line) for line in lines]
+        alone = drawn(progress, (), left_s, parts, board.width)
+        # The table has a heading of two lines; the cursor stands on the last one.
+        self._others = len(board.render_lines(alone)) + 3
+        members = foremost(progress.members, min(room, board.height - self._others))
+        self._drawing = drawn(progress, members, left_s, parts, board.width)
+
+
+def sparks(results: "Results", board: Console) -> list[str]:
+    """Return lines that show how good the population was over time, high bars for high values."""
+    found = results.course(max(8, min(40, board.width - 36)))
+    if len(found) < 2:
+        return []
+    bars = SPARKS[board.options.ascii_only]
+    return [
+        f"{name:13} {spark(values, bars)} {score(values[0])} to {score(values[-1])}"
+        for name, values in zip(("best", "median", "worst quarter"), zip(*found, strict=True), strict=True)
+    ]
+
+
+def spark(values: Sequence[float], bars: str) -> str:
+    """Return values as one bar each."""
+    low, high = min(values), max(values)
+    return "".join(bars[round((value - low) / ((high - low) or 1.0) * (len(bars) - 1))] for value in values)
+
+
+def at_work(progress: "Progress") -> str:
+    """Return how many workers do what."""
+    gone = sum(attempt.job in progress.gone for attempt in progress.running)
+    longest = [progress.now - attempt.claimed_at for attempt in progress.running]
+    told = [f"{len(progress.running) - gone} training"]
+    told += [f"{progress.evaluating} evaluating"] if progress.evaluating else []
+    told += [f"{gone} held by workers that are gone"] if gone else []
+    told += [f"the longest for {duration(max(longest))}"] if longest else []
+    return f"workers: {', '.join(told)}"
 
 
 def foremost(members: Sequence[Member], room: int) -> Sequence[Member]:
@@ -166,16 +253,24 @@ def foremost(members: Sequence[Member], room: int) -> Sequence[Member]:
     return sorted(members, key=rank)[:most]
 
 
-def drawn(progress: "Progress", members: Sequence[Member], left_s: float | None) -> RenderableType:
-    """Return how far a study is, and some of its members."""
+def drawn(
+    progress: "Progress",
+    members: Sequence[Member],
+    left_s: float | None,
+    more: Sequence[RenderableType] = (),
+    width: int = WIDE,
+) -> RenderableType:
+    """Return how far a study is, more about it, and some of its members."""
     total = progress.total_steps
-    bar = Table.grid(padding=(0, 1))
-    bar.add_row(
-        Text(progress.study.name, style="bold"),
-        ProgressBar(total=total or 1, completed=progress.spent_steps if total else 0, width=30),
-        Text(progress_line(progress, left_s)),
-    )
-    parts: list[RenderableType] = [bar, members_table(progress, members)]
+    line = Text(progress_line(progress, left_s))
+    head: list[RenderableType] = [Text(progress.study.name, style="bold"), line]
+    if width >= WIDE:
+        bar = Table.grid(padding=(0, 1))
+        length = progress.spent_steps if total else 0
+        bar.add_row(head[0], ProgressBar(total=total or 1, completed=length, width=30), line)
+        head = [bar]
+    parts: list[RenderableType] = [*head, *more]
+    parts += [members_table(progress, members, width)] if members else []
     if len(members) < len(progress.members):
         states = Counter(member.state for member in progress.members)
         told = ", ".join(f"{count} {state}" for state, count in states.items())
@@ -183,8 +278,8 @@ def drawn(progress: "Progress", members: Sequence[Member], left_s: float | None)
     return Group(*parts)
 
 
-def members_table(progress: "Progress", members: Sequence[Member]) -> Table:
-    """Return a table of members: where they are, how good, with what, and why."""
+def members_table(progress: "Progress", members: Sequence[Member], width: int = WIDE) -> Table:
+    """Return a table of members: where they are, how good, with what, and why; less where there is no room."""
     from phyla.strategies import describe
 
     front = {trial.id for trial in progress.front}
@@ -192,14 +287,17 @@ def members_table(progress: "Progress", members: Sequence[Member]) -> Table:
     if progress.aim.tradeoffs:
         # Those that are on the Pareto front now.
         best = {member.index for member in progress.members if member.head and member.head.trial in front}
+    headings = [">member", ">steps", ">gen", ">fitness", "", "~hyperparameters", "~last decision", "state"]
+    columns = [0, 1, 3, 4, 7] if width < NARROW else [0, 1, 2, 3, 4, 5, 7] if width < WIDE else range(8)
     rows = []
     for member in members:
         trial = progress.trials.get(member.index)
         decision = trial and "; ".join(filter(None, (infeasible(member.head), describe(trial.reason))))
         steps = f"{member.progress}/{progress.member_steps or '?'}"
         place = (member.index, steps, member.generation, fitness(member.head), "*" if member.index in best else "")
-        rows.append((*place, trial and params(trial.params), decision, progress.doing(member)))
-    headings = (">member", ">steps", ">gen", ">fitness", "", "~hyperparameters", "~last decision", "state")
+        row = (*place, trial and params(trial.params), decision, progress.doing(member))
+        rows.append([row[column] for column in columns])
+    headings = [headings[column] for column in columns]
     return table(headings, rows, ["bold" if member.index in best else "" for member in members])
 
 

@@ -24,7 +24,7 @@ def stop(ctx: Context, study: options.StudyName) -> None:
     maintenance = maintain(study, **options.where(ctx))
     maintenance.stop("stopped by a person")
     print(f"stopped {study}: its workers finish their trial and end")
-    again = options.command("change", study, maintenance.places)
+    again = maintenance.places.command("change", study)
     print(f"run its study file again to let it go on; without workers of this machine: {again}")
 
 
@@ -72,7 +72,7 @@ def change(
             print(f"write population_size={population} into its study file, so that it can be run again")
     if maintenance.resume():
         named, _, _ = str(results.study().config.get("train") or "").rpartition(":")
-        again = options.command("run", named if named.endswith(".py") else "FILE", maintenance.places)
+        again = maintenance.places.command("run", named if named.endswith(".py") else "FILE")
         print(f"{study} may go on; start workers for it with: {again} --study {study}")
     elif population is None:
         print(f"{study} is running already; give --population N, or the changed study file, to change it")

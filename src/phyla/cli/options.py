@@ -1,8 +1,6 @@
 """What commands share: options and what they mean, command lines to give next, interruptions."""
 
-import os
 import re
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,10 +12,9 @@ from typer import Argument, BadParameter, Context, Exit, Option
 
 from phyla.cli.output import show
 from phyla.errors import Preempted, UsageError
-from phyla.words import masked
+from phyla.words import masked, pasted
 
 if TYPE_CHECKING:
-    from phyla.checkpoints import RemotePlace
     from phyla.study import Evaluations, Places, Results, Study
 
 EXIT_FAILED = 1
@@ -161,21 +158,16 @@ def interruptible(told: Callable[[], str]) -> Iterator[None]:
         raise Exit(EXIT_PREEMPTED if preempted else EXIT_INTERRUPTED) from None
 
 
-def command(name: str, study: str, places: "Places") -> str:
-    """Return the command line that runs a command on a study, wherever it is."""
-    from phyla.study import Places
-
-    words = ["phyla", name, study]
-    usual = Places.of()
-    if places.home != usual.home:
-        words += ["--home", _relative(places.home)]
-    if places.storage != Places.of(places.home if places.home != usual.home else None).storage:
-        service = places.storage.startswith(("http://", "https://", "published:"))
-        url = masked(places.storage.removeprefix("published:"))
-        words += ["--server" if service else "--storage", url]
-    if places.checkpoint_root != Places.of(places.home).checkpoint_root:
-        words += ["--checkpoints", _relative(places.checkpoint_root)]
-    return _pasted(words)
+def with_places(text: str, commands: Iterable[str]) -> str:
+    """Return a message whose command lines say where studies live as this one does, so that they can be pasted."""
+    given, words = list[str](), iter(sys.argv[1:])
+    for word in words:
+        if word.partition("=")[0] in PLACES:
+            given += [word] if "=" in word else [word, next(words, "")]
+    if not given or any(place in text for place in PLACES):
+        return text
+    where = pasted(map(masked, given))
+    return re.sub(rf"\bphyla (?=(?:{'|'.join(commands)})\b)", lambda _: f"phyla {where} ", text)
 
 
 def again() -> str:
@@ -185,25 +177,4 @@ def again() -> str:
         if word.partition("=")[0] == "--overwrite":
             del words[at : at + (1 if "=" in word else 2)]
             break
-    return _pasted(["phyla", *words])
-
-
-def _pasted(words: Iterable[str]) -> str:
-    """Return a command line that can be pasted into any shell, also with names that are not valid text."""
-    return " ".join(map(_quoted, words))
-
-
-def _quoted(word: str) -> str:
-    raw = os.fsencode(word)
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        # Terminals cannot show these bytes, so the shell has to make them.
-        written = "".join(chr(b) if (chr(b).isalnum() and b < 128) or b in b" /._-" else f"\\{b:03o}" for b in raw)
-        return f"\"$(printf '{written}')\"".replace("\\045", "%%")
-    return shlex.quote(word)
-
-
-def _relative(path: "Path | RemotePlace") -> str:
-    here = Path.cwd()
-    return str(path.relative_to(here)) if isinstance(path, Path) and path.is_relative_to(here) else str(path)
+    return pasted(["phyla", *words])

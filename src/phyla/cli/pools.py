@@ -54,7 +54,7 @@ def up(
     start_pool(pool)
     where = launcher_named(launcher)
     print(f"pool {pool.name}: {where.alive(pool)} of {counted(workers, 'worker')} alive; logs: {where.logs(pool)}")
-    print(f"stop it with: {options.command('down', pool.name, places)}")
+    print(f"stop it with: {places.command('down', pool.name)}")
 
 
 def down(

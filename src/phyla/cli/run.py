@@ -11,7 +11,7 @@ from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
 from phyla.cli.live import ChangeDisplay, StudyDisplay
-from phyla.cli.options import again, command
+from phyla.cli.options import again
 from phyla.cli.output import picked, print_json, print_table
 from phyla.cli.output import show as print
 from phyla.cli.status import damage_lines
@@ -117,7 +117,7 @@ def run(
                 # Replicates before it took their part of the time; the next run has all of it.
                 raise Preempted(str(error)) from error
         if replicates:
-            print(f"compare them with: {command('compare', chosen.name, chosen.places)}")
+            print(f"compare them with: {chosen.places.command('compare', chosen.name)}")
     if not scored:
         raise Exit(options.EXIT_FAILED)
 
@@ -307,7 +307,13 @@ def _chosen(studies: "Sequence[Study]", file: Path, name: str | None) -> "Study"
 
 def _run(study: "Study", workers: int, hint: str = "", **more: Any) -> bool:
     """Run a study with a live view; say at the end what it found, and return whether any score is finite."""
-    display = StudyDisplay(study.name, hint)
+    told = [
+        counted(study.rules.strategy.population_size, "member"),
+        counted(workers, "worker") if workers else "no worker",
+    ]
+    watch = study.places.command("status", study.name, "--watch")
+    starting = f"starting {study.name}: {', '.join(told)}; watch it elsewhere with: {watch}"
+    display = StudyDisplay(study.name, hint, starting)
     with options.interruptible(lambda: f"{_requeued(display.results)}. Resume it with: {again()}"), display:
         results = study.run(workers, on_progress=display.progressed, on_interrupt=display.interrupted, **more)
         display.progressed(results)
@@ -338,7 +344,7 @@ def _requeued(results: "Results | None") -> str:
 
 
 def _closing(results: "Results", seconds: float, warned: int) -> Iterator[str]:
-    look = (results.name, results.places)
+    name, command = results.name, results.places.command
     counts = results.counts()
     cancelled = f", {counts['cancelled']} cancelled" if counts.get("cancelled") else ""
     completed, failed = counted(counts.get("completed", 0), "trial"), counts.get("failed", 0)
@@ -347,11 +353,11 @@ def _closing(results: "Results", seconds: float, warned: int) -> Iterator[str]:
     yield from best_lines(results)[: None if results.replicate is None else 1]
     front = results.front() if results.aim.tradeoffs else ()
     if front:
-        yield f"{counted(len(front), 'trial')} on the Pareto front: {command('best', *look)}"
+        yield f"{counted(len(front), 'trial')} on the Pareto front: {command('best', name)}"
     if warned:
         # They were shown as soon as they were found.
-        yield f"{counted(warned, 'warning')}, see above or in: {command('status', *look)}"
-    yield f"make the report with: {command('report', *look)}"
+        yield f"{counted(warned, 'warning')}, see above or in: {command('status', name)}"
+    yield f"make the report with: {command('report', name)}"
 
 
 def _print_plan(rows: "list[Planned]", workers: int, *, as_json: bool) -> None:

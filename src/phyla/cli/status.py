@@ -35,7 +35,7 @@ def status(
     study: Annotated[
         str | None, Argument(metavar="NAME", help="Name of the study, or of the watched run.", show_default="all")
     ] = None,
-    follow: Annotated[bool, Option("--follow", help="Show a study while it runs, whoever trains it.")] = False,
+    watch: Annotated[bool, Option("--watch", help="Show a study while it runs, whoever trains it.")] = False,
     disk: Annotated[bool, Option("--disk", help="Of one: show what it takes on disk, and what keeps it.")] = False,
     provenance: Annotated[
         bool, Option("--provenance", help="Of one: show how it was started each time, and what changed.")
@@ -45,17 +45,17 @@ def status(
     """Show all studies and watched runs; or one: its members or checkpoints, what is running and what failed."""
     from phyla.study import Results, list_all, load_study, standing
 
-    if study is None and (disk or provenance or follow):
-        option = "--disk" if disk else "--provenance" if provenance else "--follow"
+    if study is None and (disk or provenance or watch):
+        option = "--disk" if disk else "--provenance" if provenance else "--watch"
         raise UsageError(f"{option}: name the study, as in phyla status NAME {option}")
     if study is not None and disk:
         _disk(study, options.places(ctx), as_json=as_json)
     elif study is not None and provenance:
         _provenance(load_study(study, **options.where(ctx)), as_json=as_json)
-    elif study is not None and follow:
+    elif study is not None and watch:
         if as_json:
-            raise UsageError("--follow shows a study in a terminal; leave --json out")
-        _follow(load_study(study, **options.where(ctx)))
+            raise UsageError("--watch shows a study in a terminal; leave --json out")
+        _watch(load_study(study, **options.where(ctx)))
     elif study is not None:
         found = options.opened(ctx, study)
         show = _study if isinstance(found, Results) else _run
@@ -84,7 +84,7 @@ def status(
         )
 
 
-def _follow(results: "Results") -> None:
+def _watch(results: "Results") -> None:
     with suppress(KeyboardInterrupt), StudyDisplay(results.name) as display:
         while results.state is StudyState.RUNNING:
             display.progressed(results)
@@ -213,7 +213,7 @@ def _study(results: "Results", *, as_json: bool) -> None:
     print_table(
         ("failed trial", ">member", ">failures", "state", "=last error"),
         ((one.id, one.member, one.failures, one.state, error) for one, error in zip(last, errors, strict=True)),
-        caption=_cut(failed, FAILED_SHOWN, "phyla trials STUDY --state failed"),
+        caption=_cut(failed, FAILED_SHOWN, results.places.command("trials", results.name, "--state", "failed")),
         gap=True,
     )
     for trial in last:
@@ -244,7 +244,8 @@ def _study_lines(results: "Results", progress: "Progress") -> Iterator[str]:
     best, goals = progress.best, results.aim.tradeoffs
     if best is not None:
         names = ", ".join(goal.metric for goal in goals) or results.metric
-        others = f"; {len(progress.front) - 1} more on the Pareto front: phyla best {results.name}"
+        best_of = results.places.command("best", results.name)
+        others = f"; {len(progress.front) - 1} more on the Pareto front: {best_of}"
         yield (
             f"best {names} {fitness(best)}: trial {best.id} of member {best.member}, "
             f"step {best.reached_step}{others if goals else ''}"
@@ -345,7 +346,7 @@ def _run(found: "Evaluations", *, as_json: bool) -> None:
         told += f"; the newest is {shown(newest.name)} at step {step(newest.step)}"
         told += "" if one.step_from is None else f", {one.step_from}"
     print(told)
-    print(f"every eval task: {options.command('evaluations', run.name, found.places)}")
+    print(f"every eval task: {found.places.command('evaluations', run.name)}")
     for lag in lags:
         print(f"evaluation of {lag_words(lag)}")
     suites: list[tuple[object, ...]] = []

@@ -160,10 +160,8 @@ def explored(decision: Decision, member: Member, rules: TrainRules, context: Con
     head = member.head
     if not isinstance(decision, Start) or head is None:
         return decision
-    reason: JsonObject = {
-        "decision": "join",
-        "donor": {"member": head.member, "trial": head.trial, "step": head.step},
-    }
+    giver: JsonObject = {"member": head.member, "trial": head.trial, "step": head.step}
+    reason: JsonObject = {"decision": "join", "donor": giver}
     if decision.weights != head or decision.params != head.params:
         return replace(decision, reason={**decision.reason, "joined": reason["donor"]}, exploited=True)
     params, changes = rules.space.perturb(head.params, context.rng)

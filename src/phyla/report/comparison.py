@@ -21,6 +21,8 @@ from phyla.significance import difference_interval, holm, rank_sum, replicates_n
 from phyla.words import counted, duration, number, score
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from phyla.report.style import Figure
 
 ALPHA = 0.05
@@ -240,6 +242,25 @@ class StudyComparison:
         from phyla.report.figures import COMPARISON_FIGURES, chosen
 
         return chosen(COMPARISON_FIGURES, name)(self)
+
+    def dataframe(self) -> "pd.DataFrame":
+        """Return one row per study: its group, replicate, seed, final value, work and time.
+
+        Raises:
+            ImportError: pandas is not installed; `pip install "phyla[pandas]"`.
+        """
+        from phyla.report.notebook import dataframe
+
+        return dataframe(self.rows())
+
+    def _ipython_display_(self) -> None:
+        from phyla.report.notebook import display, summary
+
+        found = [rows for rows in (self.table_of_groups(), self.table_of_tests()) if rows]
+        shown = [
+            [[name.removeprefix(">") for name in rows[0]], *([*row.values()] for row in rows)] for rows in found
+        ]
+        display(summary("; ".join([repr(self), *self.notes]), *shown), self.figure())
 
     def write_report(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained HTML file with the figures, in place of an existing one; return its path."""

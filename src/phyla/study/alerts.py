@@ -67,7 +67,8 @@ def beside(
                 found.write_tensorboard(tensorboard)
                 written = True
 
-        instead = f"write them with: phyla export {run.name} --format tensorboard --output {tensorboard}"
+        written_by = places.command("export", run.name, "--format", "tensorboard", "--output", str(tensorboard))
+        instead = f"write them with: {written_by}"
         stack.enter_context(Beside("writing TensorBoard's files", write, instead, every_s=BOARD_EVERY_S))
     if alert:
         told = Remembered(places.tracking(run.name) / f"alerts-{run.id:016x}.json")
@@ -75,7 +76,7 @@ def beside(
             # What was found before anybody wanted to know is no news.
             with store.reader(run.id) as reader:
                 told.write(max((event.id for event in reader.events()), default=0))
-        instead = f"see the regressions with: phyla evaluations {run.name}"
+        instead = f"see the regressions with: {places.command('evaluations', run.name)}"
         look = partial(_look, store, run, told, alert)
         stack.enter_context(Beside("looking for regressions", look, instead))
 

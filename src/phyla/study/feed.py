@@ -1,7 +1,8 @@
 """The newest decisions of a study in plain words."""
 
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
 from phyla.records import AttemptState, JobState, TrialRecord, said_by
@@ -27,12 +28,19 @@ class Decision:
         trial: the trial that it led to, or that ended.
         member: index of the member whose trial it is.
         words: the whole of it on one line, the member included.
+        kind: "started" from nothing, "decided" otherwise; of a trial "failed", "stopped" or "cancelled".
     """
 
     at: float
     trial: int
     member: int
     words: str
+    kind: str = "decided"
+
+    @property
+    def line(self) -> str:
+        """The time of day, and the words."""
+        return f"{time.strftime('%H:%M:%S', time.localtime(self.at))}  {self.words}"
 
 
 def decisions(results: "Results", *, limit: int) -> list[Decision]:
@@ -50,23 +58,27 @@ def decisions(results: "Results", *, limit: int) -> list[Decision]:
 
 
 def _found(reader: "Reader", count: int) -> Iterator[Decision]:
-    newest = reader.newest_trials(count)
-    known = {trial.id for trial in newest}
-    for trial in [*newest, *(trial for trial in reader.unfinished() if trial.id not in known)]:
+    trials = {trial.id: trial for trial in [*reader.newest_trials(count), *reader.unfinished()]}
+    for trial in trials.values():
         who = f"member {trial.member}"
 
-        def told(at: float | None, words: str, trial: TrialRecord = trial) -> Decision:
-            return Decision(at=at or trial.created_at, trial=trial.id, member=trial.member, words=words)
+        def told(words: str, at: float | None, kind: str, trial: TrialRecord = trial) -> Decision:
+            at = trial.created_at if at is None else at
+            return Decision(at=at, trial=trial.id, member=trial.member, words=words, kind=kind)
 
-        routine = trial.reason.get("decision") in ROUTINE
-        if not routine or trial.replaces is not None or trial.reason.get("changes"):
-            yield told(trial.created_at, describe(trial.reason, who))
+        decision = trial.reason.get("decision")
+        if decision not in ROUTINE or trial.replaces is not None or trial.reason.get("changes"):
+            kind = "started" if decision == "start" else "decided"
+            yield told(describe(trial.reason, who), trial.created_at, kind)
         for attempt in reader.attempts(trial.id) if trial.failures else ():
             if attempt.state in (AttemptState.FAILED, AttemptState.LOST) and attempt.error:
                 last = trial.state is JobState.FAILED and attempt.token == trial.token
                 then = "failed for good" if last else "failed and is tried again"
-                yield told(attempt.ended_at, f"{who}: trial {trial.id} {then}: {said_by(attempt.error)}")
+                why = replace(attempt.cause, log=None).words() if attempt.cause else said_by(attempt.error)
+                yield told(f"{who}: trial {trial.id} {then}: {why}", attempt.ended_at, "failed")
         if trial.stop_reason is not None:
-            yield told(trial.ended_at, describe(trial.stop_reason, who))
+            yield told(describe(trial.stop_reason, who), trial.ended_at, "stopped")
         elif trial.state is JobState.CANCELLED:
-            yield told(trial.ended_at, f"{who}: trial {trial.id} was cancelled: {said_by(trial.error)}")
+            yield told(
+                f"{who}: trial {trial.id} was cancelled: {said_by(trial.error)}", trial.ended_at, "cancelled"
+            )

@@ -10,6 +10,7 @@ from phyla.checkpoints import RemotePlace, place_of
 from phyla.errors import ConfigurationError, StateError, StudyNotFound
 from phyla.records import StudyRecord, StudyState
 from phyla.store.sqlite_url import PREFIX, read_sqlite_url, sqlite_url
+from phyla.words import masked, pasted
 
 if TYPE_CHECKING:
     from phyla.store import Store
@@ -95,6 +96,24 @@ class Places:
     def sqlite_file(self) -> Path | None:
         """File of a SQLite store; None for another kind of store."""
         return read_sqlite_url(self.storage)[0] if self.storage.startswith(PREFIX) else None
+
+    def command(self, name: str, study: str, *more: str) -> str:
+        """Return the command line that runs a command on a study, wherever it is."""
+        words, usual = ["phyla", name, study, *more], Places.of()
+        if self.home != usual.home:
+            words += ["--home", _relative(self.home)]
+        if self.storage != Places.of(self.home if self.home != usual.home else None).storage:
+            service = self.storage.startswith(("http://", "https://", "published:"))
+            url = masked(self.storage.removeprefix("published:"))
+            words += ["--server" if service else "--storage", url]
+        if self.checkpoint_root != Places.of(self.home).checkpoint_root:
+            words += ["--checkpoints", _relative(self.checkpoint_root)]
+        return pasted(words)
+
+
+def _relative(path: Path | RemotePlace) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here)) if isinstance(path, Path) and path.is_relative_to(here) else str(path)
 
 
 def open_if_there(places: Places) -> "Store | None":

@@ -46,6 +46,7 @@ class Progress:
     # The trial that a member is at, by its index: its running one, else its last completed one.
     trials: Mapping[int, TrialRecord]
     running: tuple[Attempt, ...]  # the running attempts at trials
+    evaluating: int = 0  # how many eval jobs are running
     counts: Mapping[str, int]  # how many training trials are in each state
     # Trials on the Pareto front, best in the first goal first; without trade-offs only the best.
     front: tuple[TrialRecord, ...]
@@ -150,6 +151,7 @@ def look(
         members=members,
         trials=trials,
         running=tuple(attempt for attempt in held if attempt.job in current),
+        evaluating=sum(attempt.job not in current for attempt in held),
         counts=counts,
         front=tuple(best_of(reader, aim)),
         aim=aim,

@@ -22,6 +22,7 @@ from phyla.records import (
 )
 from phyla.space import Params
 from phyla.strategies import describe
+from phyla.study.course import course
 from phyla.study.findings import Finding, findings
 from phyla.study.places import Places, shown
 from phyla.study.progress import Failures, Progress, best_of, lease_s, look
@@ -259,6 +260,10 @@ class Results:
         told = Failures(since)
         return lambda: self._read(told.new)
 
+    def course(self, points: int) -> list[tuple[float, float, float]]:
+        """Return the best fitness so far, the median and the worse quartile, at so many points in time at most."""
+        return self._read(lambda reader: course(reader, points))
+
     def lineage(self) -> "Lineage":
         """Return the tree of trials."""
         from phyla.lineage import Lineage
@@ -334,6 +339,15 @@ class Results:
 
         return chosen(STUDY_FIGURES, name)(self.data())
 
+    def __repr__(self) -> str:
+        return f"<Results of study {self.name!r}>"
+
+    def _ipython_display_(self) -> None:
+        from phyla.report.notebook import display
+        from phyla.study.notebook import summary
+
+        display(summary(self), self.figure())
+
     def write_report(self, path: str | Path) -> Path:
         """Write one self-contained HTML file with the figures, replacing it if it exists; return its path."""
         from phyla.report import write_report
@@ -359,11 +373,11 @@ class Results:
         Raises:
             ImportError: pandas is not installed; `pip install "phyla[pandas]"`.
         """
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise ImportError('dataframe() needs pandas: pip install "phyla[pandas]"') from error
-        made = pd.DataFrame([trial_row(trial) for trial in self.trials()])
+        from phyla.report.notebook import dataframe
+
+        made = dataframe(map(trial_row, self.trials()))
+        import pandas as pd
+
         for column in {"created_at", "started_at", "ended_at"} & {*made}:
             made[column] = pd.to_datetime(made[column], unit="s", utc=True)
         return made

@@ -1,6 +1,7 @@
 """A study: what to search, how, with which training function; run it and read its results."""
 
 import copy
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, final, overload
 
 from phyla import plugins
 from phyla.arguments import suggest_arguments
-from phyla.errors import ConfigurationError
+from phyla.errors import ConfigurationError, StudyNotFound
 from phyla.machine import TrainRules
 from phyla.records import JsonObject, Objective, StartFrom
 from phyla.space import Space
@@ -17,7 +18,7 @@ from phyla.strategies import StoppingRule, Strategy, check_space
 from phyla.study.checked import Retention, Retries, check_tasks, checked_gpus, checked_starts, checked_term
 from phyla.study.files import check_objectives
 from phyla.study.findings import Lookout
-from phyla.study.places import NAME, Places
+from phyla.study.places import NAME, Places, find_study
 from phyla.study.results import ConfigChange, Replicate, Results
 
 if TYPE_CHECKING:
@@ -177,7 +178,8 @@ class Study:
             trackers: where to log metrics, hyperparameters, lineage and evaluations: `tensorboard`, `wandb` or
                 `mlflow`, perhaps with a place as in `tensorboard=DIR`, `wandb=PROJECT`, `mlflow=URI`.
             pool: workers that a launcher places, instead of processes of this one; see `phyla.launchers.Pool`.
-            on_progress: called many times a second in this process; with `workers=0` between trials.
+            on_progress: called many times a second in this process; with `workers=0` between trials. By default
+                a notebook shows in place how the study goes on.
             on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
 
         Raises:
@@ -197,6 +199,11 @@ class Study:
         from phyla.study.running import Crew, run_study
         from phyla.study.tracking import checked
 
+        shown = None
+        if on_progress is None and "IPython" in sys.modules:
+            from phyla.study.notebook import Shown, in_notebook
+
+            shown = Shown() if in_notebook() else None
         crew = Crew(
             workers=workers,
             placed=pool,
@@ -209,7 +216,7 @@ class Study:
             save_every_s=save_every_s,
             term=checked_term(stop_signal, time_limit_s),
             trackers=checked(trackers),
-            on_progress=on_progress,
+            on_progress=shown or on_progress,
             on_interrupt=on_interrupt,
         )
         crew.check_study(self)
@@ -222,7 +229,10 @@ class Study:
                 self._client.store.close()
                 self._client = None
             delete(self)
-        return run_study(self, self._open(portable=bool(workers)), crew)
+        results = run_study(self, self._open(portable=bool(workers)), crew)
+        if shown is not None:
+            shown(results, at_once=True)
+        return results
 
     def work(
         self,
@@ -391,6 +401,18 @@ class Study:
         """Return what the study has found so far."""
         client = self._open(works=False)
         return Results(client.store, client.record, self.places)
+
+    def _ipython_display_(self) -> None:
+        from phyla.report.notebook import display
+        from phyla.study.notebook import outline
+
+        try:
+            found = find_study(self.name, self.places) if self._client is None else None
+        except StudyNotFound:
+            display(outline(self))
+            return
+        results = self.results() if found is None else Results(*found, self.places)
+        results._ipython_display_()
 
     # Opening
 

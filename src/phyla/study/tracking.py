@@ -281,8 +281,8 @@ def follow(trackers: Sequence[Tracker], store: "Store", study: StudyRecord, plac
     with ExitStack() as stack:
         for tracker in trackers:
             following = Following(tracker, store, study, places)
-            output = f" --output {tracker.place}" if tracker.place else " --output PLACE"
-            instead = f"write all of it with: phyla export {study.name} --format {tracker.name}{output}"
+            output = ("--format", tracker.name, "--output", tracker.place or "PLACE")
+            instead = f"write all of it with: {places.command('export', study.name, *output)}"
             what = f"the tracker {tracker.name}"
             stack.enter_context(Beside(what, following.look, instead, close=following.close))
         return stack.pop_all()

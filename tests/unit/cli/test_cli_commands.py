@@ -1,13 +1,14 @@
 """The command lines that the command line suggests."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 from typer import BadParameter
 
+import phyla
 from command_line import Phyla
 from phyla.cli import options
-from phyla.cli.options import command
 from phyla.study import Places
 from phyla.words import masked
 
@@ -16,14 +17,33 @@ def test_a_command_line_names_what_is_not_usual(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PHYLA_HOME", raising=False)
     monkeypatch.delenv("PHYLA_STORAGE", raising=False)
-    assert command("best", "s", Places.of()) == "phyla best s"
-    assert command("best", "s", Places.of("runs")) == "phyla best s --home runs"
-    assert command("best", "s", Places.of(checkpoints="/data")) == "phyla best s --checkpoints /data"
+    assert Places.of().command("best", "s") == "phyla best s"
+    assert Places.of("runs").command("best", "s") == "phyla best s --home runs"
+    assert Places.of(checkpoints="/data").command("best", "s") == "phyla best s --checkpoints /data"
     elsewhere = Places.of("runs", "postgresql://me:secret@host/db?password=secret&a=b")
-    assert "secret" not in command("best", "s", elsewhere)
+    assert "secret" not in elsewhere.command("best", "s")
     assert masked(elsewhere.storage) == "postgresql://me:***@host/db?password=***&a=b"
     for file in ("sqlite:////tmp/a:b@c.db", "sqlite:////tmp/a&password=b/c.db"):
         assert masked(file) == file
+
+
+def test_commands_in_an_error_look_where_this_one_looked(tmp_path: Path, cli: Phyla) -> None:
+    made = phyla.Study(
+        "kept",
+        {"lr": phyla.Float(0.1, 1.0)},
+        phyla.Maximize("score"),
+        phyla.PBT(population_size=2, steps_per_trial=1, total_steps=2),
+        home=tmp_path / "a home",
+    )
+    trial = made.ask()
+    assert trial is not None
+    (trial.checkpoint_dir / "weights").write_text("w")
+    made.tell(trial, metrics={"score": 1.0})
+    home = tmp_path / "a home"
+    for written in (["--home", home], [f"--home={home}"]):
+        told = cli("replay", "kept", *written, code=2)
+        words = shlex.split(told[told.index("as in: ") + 7 : told.index(" (in Python")])
+        assert words == ["phyla", *map(str, written), "replay", "kept", "--file", "FILE"]
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,20 @@
-"""The live table has room for the members that matter."""
+"""What is shown while a study runs, on terminals of any width and without one."""
 
+import os
+import pty
 import re
+import sys
+import threading
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from phyla.cli.live import drawn, foremost, time_left_s
+import phyla
+from phyla.cli import live
+from phyla.cli.live import StudyDisplay, drawn, foremost, spark, time_left_s
 from phyla.records import Aim, Maximize, Member, MemberState, Scored, StudyRecord, StudyState
 from phyla.study import Progress
 
@@ -75,3 +83,143 @@ def test_time_left_follows_what_was_done_since_the_start() -> None:
     assert time_left_s(10.0, 90, many) == pytest.approx(100.0)
     assert time_left_s(10.0, 90, replace(many, member_steps=10)) == 0.0
     assert time_left_s(10.0, 90, replace(many, member_steps=None)) is None
+
+
+# On terminals and without
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> phyla.Study:
+    """Of twelve members, with scores by index, of which the last two are the worst."""
+    return phyla.Study(
+        "shown",
+        {"lr": phyla.Float(0.1, 1.0), "momentum": phyla.Float(0.1, 1.0)},
+        phyla.Maximize("score"),
+        phyla.PBT(population_size=12, steps_per_trial=5, total_steps=20),
+        home=tmp_path,
+        storage="memory://",
+    )
+
+
+def train_round(study: phyla.Study) -> None:
+    """Train each member once more."""
+    for trial in study.ask(12):
+        (trial.checkpoint_dir / "weights").write_text("w")
+        study.tell(trial, metrics={"score": trial.end_step - 0.1 * trial.member})
+
+
+class Screen:
+    """A real terminal of some size, and what stands on it; lines that are longer than it is wide stay whole."""
+
+    def __init__(self, width: int, height: int, encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setenv("LINES", str(height))
+        monkeypatch.setenv("TERM", "xterm")
+        self._terminal, inside = pty.openpty()
+        self._file = os.fdopen(inside, "w", encoding=encoding, errors="backslashreplace")
+        monkeypatch.setattr(sys, "stdout", self._file)
+        self.written = ""
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while chunk := self._chunk():
+            self.written += chunk.decode()
+
+    def _chunk(self) -> bytes:
+        try:
+            return os.read(self._terminal, 65536)
+        except OSError:
+            return b""
+
+    def lines(self) -> list[str]:
+        """Close the terminal and return what it shows in the end."""
+        self._file.close()
+        self._reader.join()
+        os.close(self._terminal)
+        lines, row = [""], 0
+        for part in re.split(r"(\x1b\[[0-9;?]*[A-Za-z]|\r\n|\r)", self.written):
+            if part == "\r\n":
+                row += 1
+                lines += [""] * (row + 1 - len(lines))
+            elif moved := re.fullmatch(r"\x1b\[(\d+)A", part):
+                row -= int(moved[1])
+            elif part == "\x1b[2K":
+                lines[row] = ""
+            elif part != "\r" and not part.startswith("\x1b"):
+                lines[row] += part
+        return lines
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 24), (80, 24), (200, 50)])
+def test_one_screen_shows_how_it_goes(
+    study: phyla.Study, width: int, height: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Screen(width, height, "utf-8", monkeypatch)
+    with StudyDisplay("shown") as display:
+        display.progressed(study.results())
+        for _ in range(3):
+            train_round(study)
+        held = study.ask(1)
+        display.progressed(study.results())
+    lines = screen.lines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= height
+    shown = " ".join(" ".join(lines).split())
+    assert "36/48 trials best 15 (member 0, step 15)" in shown
+    assert "best ▁▅█ 5.000 to 15.00" in shown
+    assert re.search("worst quarter ▁[▄▅]█ 4.200 to 14.20", shown)
+    assert "workers: 1 training, the longest for" in shown
+    assert "member 11, 12th of 12, took over member" in shown
+    assert ("hyperparameters" in shown) == (width >= 80)
+    assert ("last decision" in shown) == (width >= 120)
+    assert len(held) == 1
+
+
+def test_no_colour_and_no_block_characters(study: phyla.Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    screen = Screen(100, 40, "ascii", monkeypatch)
+    with StudyDisplay("shown") as display:
+        for _ in range(2):
+            train_round(study)
+        display.progressed(study.results())
+    assert "best          _# 5.000 to 10.00" in screen.lines()
+    assert screen.written.isascii()
+    assert "\\u" not in screen.written
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", screen.written), "no colours"
+
+
+def test_values_are_bars_from_low_to_high() -> None:
+    assert spark([0.0, 1.0, 2.0, 4.0], "_-#") == "__-#"
+    assert spark([3.0, 3.0], "_-#") == "__"
+
+
+def test_without_a_terminal_lines_keep_coming(
+    study: phyla.Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(live, "QUIET_S", 0.02)
+    monkeypatch.setattr(live, "LINES_EVERY_S", 0.0)
+    printed = ""
+
+    def read_until(wanted: Callable[[], bool]) -> None:
+        nonlocal printed
+        while not wanted():
+            printed += capsys.readouterr().out
+
+    with StudyDisplay("shown", starting="starting shown: 12 members") as display:
+        read_until(lambda: "still starting, for" in printed)
+        assert printed.startswith("starting shown: 12 members\n")
+        display.progressed(study.results())
+        held = study.ask(1)
+        read_until(lambda: "0/48 trials  workers: 1 training, the longest for" in printed)
+        (trial,) = held
+        (trial.checkpoint_dir / "weights").write_text("w")
+        study.tell(trial, metrics={"score": 5.0})
+        for _ in range(3):
+            train_round(study)
+        display.progressed(study.results())
+    printed += capsys.readouterr().out
+    lines = printed.splitlines()
+    assert any(re.match(r"\d+/48 trials  best 15 \(member 0", line) for line in lines), printed
+    assert [line for line in lines if line.startswith("  member 11, 12th of 12, took over member")]
+    assert "started fresh" not in printed

@@ -51,6 +51,7 @@ def test_an_exploit_says_who_took_what_from_whom_and_what_changed(tmp_path: Path
     assert [one.at for one in found] == sorted((one.at for one in found), reverse=True)
     # Members that went on unchanged are left out, and those that started are told.
     assert len(found) == 7
+    assert [one.kind for one in found] == ["decided"] * 2 + ["started"] * 5
     assert {one.words for one in found[-5:]} == {f"member {member} started fresh" for member in range(5)}
     assert [one.words for one in decisions(made.results(), limit=2)] == [one.words for one in found[:2]]
 
@@ -105,8 +106,10 @@ def test_what_a_rule_stopped(tmp_path: Path) -> None:
                     "act": {"from": "relu", "to": None, "by": "dropped"},
                 },
             },
-            "member 3, 22nd of 1,000, took over only member 1's weights at step 5; n 1,024 to 2,048, "
-            "act relu to none (dropped)",
+            (
+                "member 3, 22nd of 1,000, took over only member 1's weights at step 5; n 1,024 to 2,048, "
+                "act relu to none (dropped)"
+            ),
         ),
         (
             {"decision": "exploit", "compared": {"donor": {"member": 3, "step": 40}, "own": {"member": 3}}},

@@ -1,0 +1,274 @@
+"""What the dashboard costs on a long study: server time of each page, memory, and how soon a change arrives.
+
+Run: python bench/dashboard.py [--trials 100000] [--members 1000] [--output bench/results/dashboard.json]
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import psutil
+
+from control_plane import STEPS, rules
+from machine import facts
+from phyla.controller import to_config
+from phyla.dashboard.drawing import figures_of
+from phyla.machine import AddReports, Command, Insert, Update
+from phyla.records import (
+    Attempt,
+    AttemptState,
+    Checkpoint,
+    CheckpointState,
+    JobState,
+    Member,
+    MemberState,
+    Report,
+    Scored,
+    StudyRecord,
+    StudyState,
+    TrialRecord,
+)
+from phyla.store import Store, open_store
+
+NAME = "long"
+
+
+def history(study: StudyRecord, generations: int, began: float) -> Iterator[tuple[int, list[Command]]]:
+    """Yield the commands of each generation of a study whose bad fifth takes over the good fifth."""
+    rng = np.random.default_rng(0)
+    size, new = study.population_size, 0
+    heads: list[Scored | None] = [None] * size
+    params = [{"rate": float(10 ** rng.uniform(-5, 0)), "momentum": float(rng.uniform())} for _ in range(size)]
+    skill = np.zeros(size)
+    for generation in range(generations):
+        commands: list[Command] = []
+        order = [int(index) for index in np.argsort(-skill)]
+        parents = list(range(size))
+        changes: list[dict[str, Any]] = [{}] * size
+        for place in range(size - size // 5, size) if generation else ():
+            index, donor = order[place], order[int(rng.integers(size // 5))]
+            factors = {name: float(rng.choice((0.8, 1.2))) for name in params[donor]}
+            new_params = {name: value * factors[name] for name, value in params[donor].items()}
+            changes[index] = {
+                name: {"from": params[donor][name], "to": new_params[name], "by": f"x{factors[name]}"}
+                for name in new_params
+            }
+            parents[index], params[index], skill[index] = donor, new_params, skill[donor]
+        before = list(heads)
+        for index in range(size):
+            new += 1
+            at = began + 60.0 * generation + 50.0 * index / size
+            head, own = before[parents[index]], before[index]
+            skill[index] += float(rng.normal(0.02 - 0.01 * abs(np.log10(params[index]["rate"]) + 2), 0.01))
+            score, name, start = float(skill[index]), f"{new}.1-0123456789abcdef", STEPS * generation
+            reason: dict[str, Any] = {
+                "decision": "continue",
+                "compared": {"rule": "truncation", "rank": 5, "of": size},
+            }
+            if parents[index] != index and head and own:
+                sides = {
+                    who: {"member": one.member, "trial": one.trial, "fitness": one.fitness, "step": one.step}
+                    for who, one in (("own", own), ("donor", head))
+                }
+                compared = {"rule": "truncation", "rank": size - 1, "of": size, "share": size // 5, **sides}
+                reason = {"decision": "exploit", "compared": compared, "changes": changes[index]}
+            trial = TrialRecord(
+                id=new,
+                study=study.id,
+                member=index,
+                generation=generation,
+                state=JobState.COMPLETED,
+                parent=head and head.trial,
+                parent_checkpoint=head and head.checkpoint,
+                jump_from=own.trial if own and parents[index] != index else None,
+                params_from=head and head.trial,
+                params=params[index],
+                start_step=start,
+                end_step=start + STEPS,
+                reached_step=start + STEPS,
+                seed=int(rng.integers(2**31)),
+                token=1,
+                exploited=parents[index] != index,
+                fitness=score,
+                order=score,
+                metrics={"score": score, "loss": 1 - score},
+                checkpoint=name,
+                reason=reason,
+                worker=f"node:{index % 8}:{4000 + index % 8}:launch",
+                created_at=at,
+                started_at=at,
+                ended_at=at + 8.0,
+                age=start,
+            )
+            timings = {"control": 0.01, "waiting": 0.0, "loading": 0.5, "training": 7.0, "saving": 0.49}
+            attempt = Attempt(
+                job=new,
+                token=1,
+                study=study.id,
+                worker=trial.worker or "",
+                state=AttemptState.COMPLETED,
+                claimed_at=at,
+                expires_at=at + 60,
+                ended_at=at + 8.0,
+                outcome={"trial": new, "repeated": False},
+                timings=timings,
+            )
+            checkpoint = Checkpoint(
+                study=study.id,
+                name=name,
+                trial=new,
+                step=start + STEPS,
+                identity="0" * 64,
+                size_bytes=1_000_000,
+                created_at=at + 8.0,
+                state=CheckpointState.LIVE if generation >= generations - 2 else CheckpointState.DELETED,
+            )
+            heads[index] = Scored(
+                trial=new,
+                member=index,
+                checkpoint=name,
+                index=0,
+                step=start + STEPS,
+                params=params[index],
+                fitness=score,
+                order=score,
+                age=start + STEPS,
+                progress=start + STEPS,
+            )
+            reports = [Report(start + step, {"score": score, "loss": 1 - score}) for step in (STEPS // 2, STEPS)]
+            commands += [Insert(trial), Insert(attempt), Insert(checkpoint), AddReports(new, 1, reports)]
+        if generation == generations - 1:
+            ready = Member(study=study.id, index=0, state=MemberState.READY, progress=STEPS * generations)
+            ready = replace(ready, generation=generations)
+            for index, head in enumerate(heads):
+                assert head is not None
+                earlier = replace(head, trial=before[index].trial) if before[index] else head  # type: ignore[union-attr]
+                commands.append(Update(replace(ready, index=index, head=head, states=(head, earlier))))
+        yield new, commands
+
+
+def fill(store: Store, trials: int, members: int) -> StudyRecord:
+    study = store.create_study(NAME, to_config(rules(members), 0), 0, members)
+    began = time.time() - 60.0 * trials / members
+    for done, commands in history(study, trials // members, began):
+        with store.transaction(study.id, exclusive=True) as tx:
+            tx.apply(commands)
+        print(f"\r{done:,} trials", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return study
+
+
+PAGES = (
+    "/",
+    f"/studies/{NAME}",
+    f"/studies/{NAME}?from=900",
+    f"/studies/{NAME}/trials",
+    f"/studies/{NAME}/trials?after=50000",
+    f"/studies/{NAME}/trials/100",
+    f"/studies/{NAME}/members/7",
+    "/workers",
+    "/compare",
+)
+TIMES = 7
+
+
+def memory_mib(process: psutil.Process) -> float:
+    return float(process.memory_info().rss) / 2**20
+
+
+def touch(store: Store, study: StudyRecord) -> None:
+    """Commit something, so that pages are made anew."""
+    store.set_state(study.id, StudyState.RUNNING)
+
+
+def page_times(http: httpx.Client, path: str, commit: Callable[[], None]) -> list[float]:
+    """Return how long a page took after commits that it had to look at."""
+    taken = []
+    for _ in range(TIMES):
+        commit()
+        time.sleep(0.1)  # until the dashboard has heard of it
+        began = time.perf_counter()
+        http.get(path).raise_for_status()
+        taken.append(time.perf_counter() - began)
+    return taken
+
+
+def delays(http: httpx.Client, commit: Callable[[], None]) -> list[float]:
+    """Return how long after a commit an open page is told to look again."""
+    taken = []
+    with http.stream("GET", "/events", params={"page": "/compare"}) as answer:
+        lines = (line for line in answer.iter_lines() if line.startswith("data:"))
+        for _ in range(TIMES):
+            # A page is told once a second at most.
+            time.sleep(2.0)
+            began = time.perf_counter()
+            commit()
+            next(lines)
+            taken.append(time.perf_counter() - began)
+    return taken
+
+
+def peak_of_children(process: psutil.Process, ended: threading.Event, peak: list[float]) -> None:
+    while not ended.wait(0.1):
+        for child in process.children():
+            with suppress(psutil.NoSuchProcess):
+                peak[0] = max(peak[0], memory_mib(child))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=100_000)
+    parser.add_argument("--members", type=int, default=1_000)
+    parser.add_argument("--home", type=Path, help="keep the study there, and use it if it is there already")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        home = options.home or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dashboard")))
+        home.mkdir(parents=True, exist_ok=True)
+        store = open_store(f"sqlite:///{home / 'phyla.db'}?synchronous=normal")
+        study = store.find_study(NAME) or fill(store, options.trials, options.members)
+        command = [sys.executable, "-m", "phyla.cli", "dashboard", "--home", str(home), "--port", "0"]
+        server = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        stack.callback(server.terminate)
+        assert server.stdout is not None
+        http = stack.enter_context(httpx.Client(base_url=server.stdout.readline().split()[-1], timeout=600))
+        process, commit = psutil.Process(server.pid), partial(touch, store, study)
+        found: dict[str, Any] = {"trials": options.trials, "members": options.members, "pages_ms": {}}
+        for path in PAGES:
+            taken = page_times(http, path, commit)
+            found["pages_ms"][path] = {"median": 1e3 * statistics.median(taken), "worst": 1e3 * max(taken)}
+            print(
+                f"{path:<40}", "  ".join(f"{k} {v:.0f} ms" for k, v in found["pages_ms"][path].items()), flush=True
+            )
+        told = delays(http, commit)
+        found["update_ms"] = {"median": 1e3 * statistics.median(told), "worst": 1e3 * max(told)}
+        ended, peak = threading.Event(), [0.0]
+        thread = threading.Thread(target=peak_of_children, args=(process, ended, peak))
+        thread.start()
+        began = time.perf_counter()
+        sizes = {name: len(http.get(f"/studies/{NAME}/figures/{name}").content) for name in figures_of(study)}
+        ended.set()
+        thread.join()
+        found["figures"] = {"took_s": time.perf_counter() - began, "bytes": sizes}
+        found["memory_mib"] = {"dashboard": memory_mib(process), "while it draws": peak[0]}
+        for what in ("update_ms", "figures", "memory_mib"):
+            print(f"{what:<40}", found[what])
+    if options.output:
+        options.output.write_text(json.dumps({"machine": facts(), "found": found}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

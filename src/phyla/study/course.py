@@ -1,0 +1,39 @@
+"""How good a population was over time, in few numbers: what a line of a terminal shows."""
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from phyla.records import JobState
+
+if TYPE_CHECKING:
+    from phyla.store import Reader
+
+SAMPLE = 30
+"""Trials that are read for one point, at most."""
+
+
+def course(reader: "Reader", points: int) -> list[tuple[float, float, float]]:
+    """Return how good the population was, from the first trial to the newest, at so many points at most.
+
+    A point is the best fitness so far, and of trials then the median, and that of which a quarter is no better.
+    It is of a sample of trials, so that a long history takes no longer.
+    """
+    ends, found, top = [0], list[tuple[float, float, float]](), (-math.inf, math.nan)
+    for newest in reader.newest_trials(1):
+        start = reader.trials(limit=1)[0].id - 1
+        points = max(1, min(points, (newest.id - start) // max(1, reader.study().population_size)))
+        ends = [start + (newest.id - start) * point // points for point in range(points + 1)]
+    for after, end in pairwise(ends):
+        trials = [one for one in reader.trials(after=after, limit=SAMPLE) if one.id <= end]
+        completed = [one for one in trials if one.state is JobState.COMPLETED and one.fitness is not None]
+        scores = sorted(
+            (one.order or 0.0, one.fitness or 0.0) for one in completed if math.isfinite(one.order or 0.0)
+        )
+        if scores:
+            top = max(top, scores[-1])
+            found.append((top[1], scores[len(scores) // 2][1], scores[len(scores) // 4][1]))
+    best = next(iter(reader.best_trials(1)), None)
+    if found and best is not None and best.fitness is not None:
+        found[-1] = (best.fitness, *found[-1][1:])
+    return found

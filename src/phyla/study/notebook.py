@@ -1,0 +1,73 @@
+"""How a study looks in a notebook, once and while it runs."""
+
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, final
+
+from phyla.errors import StoreError
+from phyla.report import notebook
+from phyla.study.feed import decisions
+from phyla.study.progress import Throttle
+from phyla.words import counted, fitness, lag_words, params
+
+if TYPE_CHECKING:
+    from phyla.study.results import Results
+    from phyla.study.study import Study
+
+EVERY_S = 1.0
+DECISIONS_SHOWN = 5
+
+
+def summary(results: "Results") -> dict[str, str]:
+    """Return how a study stands as a bundle of MIME types."""
+    progress = results.progress(lambda members: ())
+    record, best = progress.study, progress.best
+    others = "".join(f", {count} {state}" for state, count in progress.counts.items() if state != "completed")
+    rows = [
+        ["trials", f"{progress.completed}/{progress.planned_trials or '?'} completed{others}"],
+        ["steps", f"{progress.spent_steps}/{progress.total_steps or '?'} by {counted(progress.active, 'member')}"],
+    ]
+    rows += [["message", record.message]] if record.message else []
+    if best is not None:
+        where = f"trial {best.id} of member {best.member}, step {best.reached_step:,}"
+        names = ", ".join(goal.metric for goal in results.aim.tradeoffs) or results.metric
+        rows += [[f"best {names}", f"{fitness(best)} ({where})"], ["with", params(best.params)]]
+    if results.has_suites:
+        rows += [["evaluation", lag_words(lag)] for lag in results.evaluations().lag()]
+    for one in decisions(results, limit=DECISIONS_SHOWN):
+        rows.append(["", one.line])
+    return notebook.summary(f"{record.name}: {record.state}", rows)
+
+
+def outline(study: "Study") -> dict[str, str]:
+    """Return the settings of a study that has not run yet as a bundle of MIME types."""
+    told = {"objective": study.rules.objective, "strategy": study.rules.strategy, "space": study.rules.space}
+    return notebook.summary(f"{study.name}: has not run yet", [(name, str(each)) for name, each in told.items()])
+
+
+def in_notebook() -> bool:
+    """Return whether this is a notebook; IPython in a terminal is none."""
+    ipython: Any = sys.modules.get("IPython")
+    return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
+
+
+@final
+class Shown:
+    """Shows in a cell of a notebook, in place, how a study goes on."""
+
+    def __init__(self) -> None:
+        self._throttle = Throttle(EVERY_S)
+        self._handle: Any = None
+
+    def __call__(self, results: "Results", *, at_once: bool = False) -> None:
+        """Show how the study stands, if it is time."""
+        # Showing is not worth ending a run for.
+        with suppress(StoreError), self._throttle.turn(at_once=at_once) as due:
+            if not due:
+                return
+            from IPython import display
+
+            if self._handle is None:
+                self._handle = display.display(summary(results), raw=True, display_id=True)
+            else:
+                self._handle.update(summary(results), raw=True)
