@@ -126,7 +126,7 @@ def test_what_is_worked_on_or_watched_is_not_deleted(tmp_path: Path, cli: Phyla)
     once = phyla.Following(once=True)
     phyla.watch("doomed", SUITE, name="watcher", home=tmp_path, following=once)
     said = cli("delete", "doomed", "--home", tmp_path, "--yes", "doomed", code=1)
-    assert "its checkpoints are watched by 'watcher'; delete that first: phyla delete watcher" in said
+    assert f"are watched by 'watcher'; delete that first: phyla --home {tmp_path} delete watcher" in said
     assert phyla.load_study("doomed", home=tmp_path).counts() == {"completed": MEMBERS * TRIALS}
     for name in ("watcher", "doomed"):
         assert f"deleted {name}" in cli("delete", name, "--home", tmp_path, "--yes", name)

@@ -298,7 +298,7 @@ def test_without_the_study_file_nothing_is_imported_and_the_way_out_is_told(tmp_
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
         assert f"the store calls it {tmp_path / 'found.py'}:train" in done.stderr
-        assert "phyla replay found --file FILE" in done.stderr
+        assert "phyla --home home replay found --file FILE" in done.stderr
         assert "phyla.replay(study)" in done.stderr
     # Where the file is, or what it is called, does not matter.
     (tmp_path / "found.py").rename(tmp_path / "moved.py")

@@ -230,7 +230,7 @@ def test_a_run_is_followed_by_one_watcher_only(tmp_path: Path) -> None:
     wait_for(lambda: has_run(tmp_path) and Look(tmp_path).states()["complete"], "group complete")
     output = run(tmp_path, words, expect=2)
     assert f"process {process.pid} on" in output
-    assert "phyla worker SUITES.py --study job" in output
+    assert " worker SUITES.py --study job" in output
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 75

@@ -1,6 +1,5 @@
 """`phyla run`, `phyla watch` and `phyla replay`: what runs studies."""
 
-import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from phyla.cli.status import damage_lines
 from phyla.cli.trials import best_lines
 from phyla.errors import Preempted, TimeTooShort, UsageError
 from phyla.records import CheckpointState, JobState, StudyState, said_by, shown
-from phyla.words import counted, duration, number, step
+from phyla.words import counted, duration, number, pasted, step
 
 if TYPE_CHECKING:
     from phyla.study import Planned, Prepared, Results, Study, Watched
@@ -108,7 +107,8 @@ def run(
                 how["pool"] = pool_of(ctx.params, [file], one.places, name=one.name, study=one.name)
             elif time_limit is not None:
                 how["time_limit_s"] = max(1.0, time_limit - (time.monotonic() - began))
-            hint = "" if replicates else f"check how it trains with: phyla check {shlex.quote(str(file))}"
+            check = pasted(["phyla", "check", str(file), *(["--study", study] if study else [])])
+            hint = "" if replicates else f"check how it trains with: {check}"
             try:
                 scored = _run(one, workers, hint, **how) and scored
             except TimeTooShort as error:

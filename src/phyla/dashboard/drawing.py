@@ -5,6 +5,7 @@ that draws them would hold up every page meanwhile.
 """
 
 import asyncio
+import gc
 import json
 import logging
 import sys
@@ -169,6 +170,7 @@ def _told(figure: Figure) -> str:
 
 def main() -> int:
     """Draw what standard input asks for, and write it to standard output."""
+    gc.disable()  # it ends soon, and millions of records are looked at in vain
     asked = json.load(sys.stdin)
     store = open_store(asked["places"]["storage"])
     try:

@@ -2,11 +2,12 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
+
+from starlette.requests import Request
 
 from phyla.dashboard.actions import RECORD
 from phyla.dashboard.drawing import COMPARISON, figures_of
@@ -14,13 +15,10 @@ from phyla.dashboard.logs import end_of_log
 from phyla.errors import StudyNotFound
 from phyla.evaluation.cells import causes
 from phyla.records import (
-    Checkpoint,
     JobState,
     Member,
-    Role,
     StudyRecord,
     StudyState,
-    Token,
     TrialRecord,
     said_by,
     shown,
@@ -34,10 +32,11 @@ from phyla.study.evaluations import Evaluations
 from phyla.study.feed import decisions
 from phyla.study.findings import findings
 from phyla.study.places import Places, check_kept
+from phyla.study.places import shown as located
 from phyla.study.progress import NEWEST, Progress, look
 from phyla.study.results import Results
 from phyla.study.standing import standing
-from phyla.words import counted, duration, fitness, lag_words, measured, number, params, score, size
+from phyla.words import counted, duration, fitness, measured, number, params, score, size
 
 if TYPE_CHECKING:
     import jinja2
@@ -50,32 +49,11 @@ ROWS = 100
 FEW = 20
 ANCESTORS = 12
 ENDED = (StudyState.COMPLETED, StudyState.DELETING)
-ID = 10**18
-"""No id is larger."""
+DIGITS = 18
+"""No id has more."""
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a page is asked for: the parts of its path, what follows in the address, and by whom."""
-
-    path: Mapping[str, Any]
-    query: Mapping[str, str]
-    studies: Sequence[str]
-    operator: bool
-
-    @classmethod
-    def of(cls, path: Mapping[str, Any], query: Any, token: Token | None) -> "Asked":
-        """Return what a request asks for."""
-        may = token is not None and token.role.allows(Role.OPERATOR)
-        return cls(path, dict(query), tuple(dict.fromkeys(query.getlist("study"))), may)
-
-    def count(self, name: str) -> int:
-        """Return a number of the address; 0 without it."""
-        text = self.query.get(name, "")
-        return min(int(text), ID) if text.isdecimal() else 0
-
-
 class Pages:
     """Reads what the pages show.
 
@@ -88,17 +66,18 @@ class Pages:
         self._store = store
         self._places = places
 
-    def _find(self, asked: Asked) -> StudyRecord:
-        study = self._store.find_study(asked.path["name"])
+    def _find(self, request: Request) -> StudyRecord:
+        name = request.path_params["name"]
+        study = self._store.find_study(name)
         if study is None:
-            raise StudyNotFound(f"there is no study {asked.path['name']!r} in {self._store.url}")
+            raise StudyNotFound(f"there is no study {name!r} in {self._store.url}")
         check_kept(study)
         return study
 
-    def studies(self, asked: Asked) -> dict[str, Any]:
+    def studies(self, request: Request) -> dict[str, Any]:
         """Read the list of studies and watched runs, newest first."""
         known = [one for one in reversed(self._store.studies()) if one.state is not StudyState.DELETING]
-        first = asked.count("from")
+        first = _number(request.query_params.get("from"))
         page = known[first : first + ROWS]
         rows = []
         for study in (one for one in page if not one.watched):
@@ -108,12 +87,12 @@ class Pages:
         runs = [standing(Evaluations(self._store, one, self._places)) for one in page if one.watched]
         return {"title": "Studies", "rows": rows, "runs": runs, "store": self._store.url, **_paged(first, known)}
 
-    def study(self, asked: Asked) -> dict[str, Any]:
+    def study(self, request: Request) -> dict[str, Any]:
         """Read one study, or one watched run."""
-        study = self._find(asked)
+        study = self._find(request)
         if study.watched:
             return self._run(study)
-        first = asked.count("from")
+        first = _number(request.query_params.get("from"))
         with self._store.reader(study.id) as reader:
             ranked: list[Member] = []
 
@@ -155,9 +134,9 @@ class Pages:
             **_evaluated(found),
         }
 
-    def evaluations(self, asked: Asked) -> dict[str, Any]:
+    def evaluations(self, request: Request) -> dict[str, Any]:
         """Read what the suites of a study found on its newest checkpoints."""
-        study = self._find(asked)
+        study = self._find(request)
         found = Evaluations(self._store, study, self._places)
         return {
             "title": f"Evaluations of {study.name}",
@@ -166,19 +145,23 @@ class Pages:
             **_evaluated(found),
         }
 
-    def trials(self, asked: Asked) -> dict[str, Any]:
+    def trials(self, request: Request) -> dict[str, Any]:
         """Read a page of the trials of a study: the newest ones, or those after one."""
-        study, after = self._find(asked), asked.count("after")
+        study, after = self._find(request), _number(request.query_params.get("after"))
         with self._store.reader(study.id) as reader:
-            if "after" in asked.query:
+            if "after" in request.query_params:
                 rows = [*reader.trials(after=after, limit=ROWS)]
             else:
                 rows = [*reversed(reader.newest_trials(ROWS))]
         return {"title": f"Trials of {study.name}", "study": study, "trials": rows, "rows": ROWS}
 
-    def member(self, asked: Asked) -> dict[str, Any]:
+    def member(self, request: Request) -> dict[str, Any]:
         """Read one member, and a page of its trials."""
-        study, index, after = self._find(asked), asked.path["member"], asked.count("after")
+        study, index, after = (
+            self._find(request),
+            _number(request.path_params["member"]),
+            _number(request.query_params.get("after")),
+        )
         with self._store.reader(study.id) as reader:
             if study.watched or not 0 <= index < study.population_size:
                 raise StudyNotFound(f"study {study.name!r} has no member {index}")
@@ -195,11 +178,11 @@ class Pages:
             "rows": ROWS,
         }
 
-    def trial(self, asked: Asked) -> dict[str, Any]:
+    def trial(self, request: Request) -> dict[str, Any]:
         """Read one trial, and what belongs to it."""
-        study, key = self._find(asked), asked.path["trial"]
+        study, key = self._find(request), _number(request.path_params["trial"])
         with self._store.reader(study.id) as reader:
-            trial = reader.job(min(key, ID))
+            trial = reader.job(key)
             if not isinstance(trial, TrialRecord):
                 raise StudyNotFound(f"study {study.name!r} has no trial {key}")
             attempts = [*reader.attempts(trial.id)]
@@ -212,16 +195,16 @@ class Pages:
                 "attempts": attempts,
                 "ancestors": _ancestors(reader, trial),
                 "children": reader.children(trial.id)[:ROWS],
-                "reports": reader.reports(trial.id)[-FEW:],
+                "reported": [*reader.reports(trial.id)[-1:]],
                 "checkpoint": row,
-                "path": row and shown_path(self._places, study, row),
+                "path": row and located(self._places.checkpoints(study.name) / row.name),
                 "seen": seen,
                 "groups": [] if seen is None else reader.groups_of(seen.id),
                 "now": reader.now(),
                 "log": end_of_log(self._places, study.name, trial, attempts),
             }
 
-    def workers(self, asked: Asked) -> dict[str, Any]:
+    def workers(self, request: Request) -> dict[str, Any]:
         """Read what workers are at, and on which machines studies were started."""
         rows: list[dict[str, Any]] = []
         machines: list[Any] = []
@@ -251,13 +234,16 @@ class Pages:
             "workers": rows[: 10 * ROWS],
             "total": len(rows),
             "machines": machines,
-            "pools": _pools(self._places),
         }
 
-    def comparison(self, asked: Asked) -> dict[str, Any]:
+    def comparison(self, request: Request) -> dict[str, Any]:
         """Read which studies are to be compared; what comes of it are figures."""
         known = [one for one in reversed(self._store.studies()) if not one.watched and one.state not in ENDED[1:]]
-        chosen = [name for name in asked.studies if any(one.name == name for one in known)]
+        chosen = [
+            name
+            for name in dict.fromkeys(request.query_params.getlist("study"))
+            if any(one.name == name for one in known)
+        ]
         return {
             "title": " and ".join(chosen) if 1 < len(chosen) < 4 else "Compare studies",
             "known": known[:ROWS],
@@ -269,11 +255,9 @@ class Pages:
 # What pages share
 
 
-def shown_path(places: Places, study: StudyRecord, row: Checkpoint) -> str:
-    """Return where a checkpoint is, in words."""
-    from phyla.study.places import shown as found
-
-    return found(places.checkpoints(study.name) / row.name)
+def _number(text: str | None) -> int:
+    """Return a number of an address; 0 without it, and for what no database has."""
+    return int(text) if text and text.isdecimal() and len(text) <= DIGITS else 0
 
 
 def _paged(first: int, every: Sequence[object]) -> dict[str, int]:
@@ -311,9 +295,8 @@ def _ancestors(reader: Reader, trial: TrialRecord) -> list[TrialRecord]:
 
 
 def _evaluated(found: Evaluations) -> dict[str, Any]:
-    """Return the matrix of the newest checkpoints, how far it is behind, and what went wrong."""
-    cells = [*found.cells(last=FEW)]
-    once = [cell for cell in cells if cell.replicate == 0]
+    """Return the matrix of the newest checkpoints, and what went wrong."""
+    once = [cell for cell in found.cells(last=FEW) if cell.replicate == 0]
     suites = []
     for suite in found.suites:
         tasks = list(dict.fromkeys([task.name for task in suite.tasks]))
@@ -324,27 +307,10 @@ def _evaluated(found: Evaluations) -> dict[str, Any]:
         suites.append({"suite": suite, "tasks": tasks, "seen": ordered, "cells": by, "values": values})
     return {
         "suites": suites,
-        "lags": found.lag(),
         "causes": causes(once)[:FEW],
-        "repeated": [cell for cell in cells if cell.replicate],
         "events": [one for one in found.events() if one.kind != RECORD][: -FEW - 1 : -1],
         "checkpoints": FEW,
     }
-
-
-def _pools(places: Places) -> list[Any]:
-    from phyla.errors import ConfigurationError
-    from phyla.launchers.contract import Pool
-    from phyla.study.places import entries
-
-    found = []
-    for folder in sorted(entries(places.pools)):
-        try:
-            pool = Pool.load(folder)
-        except ConfigurationError:
-            continue
-        found += [] if pool is None else [pool]
-    return found
 
 
 @cache
@@ -359,7 +325,7 @@ def environment() -> "jinja2.Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (counted, describe, duration, fitness, lag_words, measured, number, outcome, params, said_by, score)
+    filters = (counted, describe, duration, fitness, measured, number, outcome, params, said_by, score)
     made.filters.update({one.__name__: one for one in (*filters, short, shown, size, step_of)})
     made.filters["moment"] = lambda seconds: moment(seconds).strftime("%Y-%m-%d %H:%M:%S")
     made.globals.update(static=_static_address, version=metadata.version("phyla"))

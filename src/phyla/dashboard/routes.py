@@ -3,10 +3,9 @@
 import asyncio
 import gzip
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import cache, partial
-from typing import Any, final
+from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from fastapi import APIRouter, Request, Response
@@ -15,7 +14,7 @@ from starlette.responses import RedirectResponse, StreamingResponse
 
 from phyla.dashboard.actions import ACTIONS
 from phyla.dashboard.drawing import Drawings
-from phyla.dashboard.pages import FILES, Asked, Pages, environment, static_file
+from phyla.dashboard.pages import FILES, Pages, environment, static_file
 from phyla.errors import AccessDenied, PhylaError, StoreBusy, StoreUnavailable, StudyNotFound
 from phyla.records import Role, Token
 from phyla.service.doors import Doors, News
@@ -25,16 +24,18 @@ from phyla.study.places import Places
 COOKIE = "phyla_token"
 MOST_BYTES = 4096
 """Of a form."""
-PAGES_KEPT = 200
-FRESH_S = 10.0
-"""How long a page is shown again while nothing was committed, and how often a page looks without news."""
+PAGES_KNOWN = 1000
+LOOK_S = 10.0
+"""How often a page looks without news."""
 SHARE = 50
 """Showing a page again takes at most this part of the time."""
-# Plotly makes an empty style element and empty style attributes: this is the digest of nothing.
-EMPTY = "'unsafe-hashes' 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
-POLICY = (
-    f"default-src 'none'; script-src 'self'; style-src 'self' {EMPTY}; img-src 'self' data:; connect-src 'self'"
+# Plotly makes an empty style element and empty style attributes, and one attribute for the pixels of a heat map.
+EMPTY, PIXELS = (
+    "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=",
+    "sha256-AR/cKIZjWPcPmBUPDA6oti9XBiTbJvz0Cro2J1VzzS8=",
 )
+STYLES = f"'self' 'unsafe-hashes' '{EMPTY}' '{PIXELS}'"
+POLICY = f"default-src 'none'; script-src 'self'; style-src {STYLES}; img-src 'self' data:; connect-src 'self'"
 HEADERS = {
     "Content-Security-Policy": f"{POLICY}; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -52,7 +53,8 @@ def dashboard_of(places: Places) -> Callable[[Store, Doors, News], APIRouter]:
 
 def _routes(places: Places, store: Store, doors: Doors, news: News) -> APIRouter:
     router = APIRouter(include_in_schema=False)
-    pages, drawings, kept = Pages(store, places), Drawings(store, places, news), _Kept(news)
+    pages, drawings = Pages(store, places), Drawings(store, places, news)
+    took_s: dict[str, float] = {}
 
     async def reads(request: Request) -> Token | None:
         """Return the token of a request that may read; `AccessDenied` if it may not."""
@@ -71,13 +73,14 @@ def _routes(places: Places, store: Store, doors: Doors, news: News) -> APIRouter
             )
         return token
 
-    def show(name: str, read: Callable[[Asked], Mapping[str, Any]]) -> Callable[[Request], Awaitable[Response]]:
+    def show(name: str, read: Callable[[Request], Mapping[str, Any]]) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            token = await reads(request)
-            asked = Asked.of(request.path_params, request.query_params, token)
-            html = await run_in_threadpool(
-                kept.page, _address(request), token, lambda: _html(name, request, read(asked))
-            )
+            await reads(request)
+            began = time.monotonic()
+            html = await run_in_threadpool(lambda: _html(name, request, read(request)))
+            if len(took_s) > PAGES_KNOWN:
+                took_s.clear()
+            took_s[_address(request)] = time.monotonic() - began
             return Response(html, media_type="text/html")
 
         return answer
@@ -92,9 +95,9 @@ def _routes(places: Places, store: Store, doors: Doors, news: News) -> APIRouter
             try:
                 yield b"retry: 1000\n\n"
                 while True:
-                    change = await news.after(change, FRESH_S)
+                    change = await news.after(change, LOOK_S)
                     yield b"data: %d\n\n" % change
-                    await asyncio.sleep(max(1.0, SHARE * kept.took_s(address)))
+                    await asyncio.sleep(max(1.0, SHARE * took_s.get(address, 0.0)))
             except asyncio.CancelledError:
                 return  # the service is being stopped
 
@@ -158,8 +161,8 @@ def _routes(places: Places, store: Store, doors: Doors, news: News) -> APIRouter
         ("/compare/figures/{figure}", figure, "GET"),
         ("/studies/{name}", show("study.html", pages.study), "GET"),
         ("/studies/{name}/trials", show("trials.html", pages.trials), "GET"),
-        ("/studies/{name}/trials/{trial:int}", show("trial.html", pages.trial), "GET"),
-        ("/studies/{name}/members/{member:int}", show("member.html", pages.member), "GET"),
+        ("/studies/{name}/trials/{trial}", show("trial.html", pages.trial), "GET"),
+        ("/studies/{name}/members/{member}", show("member.html", pages.member), "GET"),
         ("/studies/{name}/evaluations", show("evaluations.html", pages.evaluations), "GET"),
         ("/studies/{name}/figures/{figure}", figure, "GET"),
         ("/studies/{name}/do/{action}", confirm, "GET"),
@@ -237,28 +240,3 @@ async def _form(request: Request) -> dict[str, str]:
 def _static(name: str) -> bytes:
     text = static_file(name).read_bytes()
     return text if name == "plotly.js" else gzip.compress(text)
-
-
-@final
-class _Kept:
-    """Keeps pages while nothing was committed, for all who look at the same one."""
-
-    def __init__(self, news: News) -> None:
-        self._news = news
-        self._pages: OrderedDict[tuple[str, str | None], tuple[int, float, float, str]] = OrderedDict()
-
-    def page(self, address: str, token: Token | None, make: Callable[[], str]) -> str:
-        """Return a page, as it was made before if nothing has changed since."""
-        key, change, began = (address, token and token.name), self._news.change, time.monotonic()
-        kept = self._pages.get(key)
-        if kept is not None and kept[0] == change and began - kept[1] < FRESH_S:
-            return kept[3]
-        html = make()
-        self._pages[key] = (change, began, time.monotonic() - began, html)
-        while len(self._pages) > PAGES_KEPT:
-            self._pages.popitem(last=False)
-        return html
-
-    def took_s(self, address: str) -> float:
-        """Return how long it took to make a page the last time."""
-        return max((kept[2] for (known, _), kept in list(self._pages.items()) if known == address), default=0.0)

@@ -1,6 +1,6 @@
 """What the evaluation of a run has found so far; read-only, and needs no training or evaluation code."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -117,6 +117,17 @@ class Evaluations:
     def checkpoints(self) -> Iterator[Checkpoint]:
         """Yield the checkpoints that were seen, oldest first; those that are gone or quarantined too."""
         return self._paged(lambda reader, after: reader.all_seen(after=after, limit=ROWS))
+
+    def _newest(self, count: int) -> Sequence[Checkpoint]:
+        """Return the checkpoints that were seen last, oldest first; reads few others, however many there are."""
+        with self._store.reader(self._run.id) as reader:
+            newest, span = reader.newest_seen(), count
+            while newest is not None:
+                found = reader.all_seen(after=max(0, newest.id - span))
+                if len(found) >= count or span >= newest.id:
+                    return found[-count:]
+                span *= 4
+        return ()
 
     def groups(self, suite: str | None = None) -> Iterator[Group]:
         """Yield evaluation groups by id; of one suite, or all."""
@@ -310,7 +321,7 @@ class Evaluations:
         """
         wanted = self.suites if suite is None else (self.suite(suite),)
         if ids is None:
-            ids = list(deque((seen.id for seen in self.checkpoints()), maxlen=last))
+            ids = [seen.id for seen in (self.checkpoints() if last is None else self._newest(last))]
         for start in range(0, len(ids), PAGE):
             with self._store.reader(self._run.id) as reader:
                 rows = [

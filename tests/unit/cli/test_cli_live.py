@@ -88,6 +88,11 @@ def test_time_left_follows_what_was_done_since_the_start() -> None:
 # On terminals and without
 
 
+@phyla.eval_task
+def look(evaluation: phyla.Evaluation) -> None:
+    evaluation.record(score=1.0)
+
+
 @pytest.fixture
 def study(tmp_path: Path) -> phyla.Study:
     """Of twelve members, with scores by index, of which the last two are the worst."""
@@ -98,6 +103,7 @@ def study(tmp_path: Path) -> phyla.Study:
         phyla.PBT(population_size=12, steps_per_trial=5, total_steps=20),
         home=tmp_path,
         storage="memory://",
+        suites=[phyla.Suite("held", (look,))],
     )
 
 
@@ -170,6 +176,7 @@ def test_one_screen_shows_how_it_goes(
     assert "best ▁▅█ 5.000 to 15.00" in shown
     assert re.search("worst quarter ▁[▄▅]█ 4.200 to 14.20", shown)
     assert "workers: 1 training, the longest for" in shown
+    assert "evaluation of held: 36 checkpoints behind, the oldest for" in shown
     assert "member 11, 12th of 12, took over member" in shown
     assert ("hyperparameters" in shown) == (width >= 80)
     assert ("last decision" in shown) == (width >= 120)

@@ -290,7 +290,7 @@ def test_a_member_that_joined_explores_where_the_strategy_would_not() -> None:
     head = scored(1, 1.0, trial=4)
     (member,) = Study({"head": head}).members()
     at: Context = context(np.random.default_rng(0))
-    donor = {"member": 1, "trial": 4}
+    donor = {"member": 1, "trial": 4, "step": 5}
     same: Any = explored(decided(), member, RULES, at)
     assert same.params != head.params
     assert (same.weights, same.params_from, same.steps, same.exploited) == (head, 4, 5, True)

@@ -197,9 +197,8 @@ def test_a_tracker_that_never_works_harms_nothing(
     assert results.counts() == {"completed": MEMBERS * TOTAL // STEPS}
     warned = [one.message for one in caplog.records if "told" in one.message]
     assert len(warned) == 2
-    assert warned[-1].endswith(
-        "it is given up; write all of it with: phyla export tracked --format told --output PLACE"
-    )
+    command = study.places.command("export", "tracked", "--format", "told", "--output", "PLACE")
+    assert warned[-1].endswith(f"it is given up; write all of it with: {command}")
 
 
 def test_a_tracker_that_hangs_is_left_behind(
