@@ -23,6 +23,7 @@ from phyla import plugins, settings
 from phyla.cli.app import app
 from phyla.machine import TrainRules, bound
 from phyla.machine.jobs import diagram
+from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -227,7 +228,7 @@ def test_links_lead_somewhere(page: str) -> None:
         file, _, part = link.partition("#")
         target = (path.parent / file) if file else path
         assert target.exists(), f"{page}: {link}"
-        if part:
+        if part and target.suffix == ".md":
             assert part in anchors(target.read_text()), f"{page}: {link}"
 
 
@@ -259,6 +260,19 @@ def test_every_route_for_programs_of_users_is_documented() -> None:
     ours = {path: one for path, one in paths.items() if not path.startswith("/v1/calls/")}
     wanted = {(method.upper(), path.removeprefix("/v1/studies")) for path, one in ours.items() for method in one}
     assert set(rows) == wanted
+
+
+def test_pictures_are_shown_light_and_dark_and_are_small() -> None:
+    named = set(re.findall(r"images/([\w-]+\.png)#gh-", "".join(page.read_text() for page in DOCS.rglob("*.md"))))
+    pictures = {path.name: path.stat().st_size for path in (DOCS / "images").iterdir()}
+    assert set(pictures) == named
+    assert max(pictures.values()) < 150_000
+    figures = {*STUDY_FIGURES, *EVALUATION_FIGURES, *COMPARISON_FIGURES} - {"front"}  # of several goals only
+    kinds = [f"figure-{name}" for name in figures]
+    assert {f"{kind}-{scheme}.png" for kind in kinds for scheme in ("light", "dark")} <= set(pictures)
+    for name in named:
+        assert name.replace("-light.", "-dark.") in named
+        assert name.replace("-dark.", "-light.") in named
 
 
 def test_settings_module_names_every_variable() -> None:
