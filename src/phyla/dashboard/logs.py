@@ -1,6 +1,5 @@
 """The end of what a trial printed, as far as this machine has it."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,14 +30,8 @@ def end_of_log(
 
 
 def _end(file: Path) -> str:
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
+    if file.is_symlink() or not file.is_file():
         return ""
-    with os.fdopen(descriptor, "rb") as opened:
-        try:
-            opened.seek(-MOST_BYTES, os.SEEK_END)
-            opened.readline()
-        except OSError:
-            opened.seek(0)
+    with file.open("rb") as opened:
+        opened.seek(max(0, file.stat().st_size - MOST_BYTES))
         return opened.read(MOST_BYTES).decode("utf-8", "replace")

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -328,7 +327,7 @@ def environment() -> "jinja2.Environment":
     filters = (counted, describe, duration, fitness, measured, number, outcome, params, said_by, score)
     made.filters.update({one.__name__: one for one in (*filters, short, shown, size, step_of)})
     made.filters["moment"] = lambda seconds: moment(seconds).strftime("%Y-%m-%d %H:%M:%S")
-    made.globals.update(static=_static_address, version=metadata.version("phyla"))
+    made.globals.update(static=_static_address)
     return made
 
 

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, StreamingResponse
 
-from phyla.dashboard.actions import ACTIONS
+from phyla.dashboard.actions import ACTIONS, Action
 from phyla.dashboard.drawing import Drawings
 from phyla.dashboard.pages import FILES, Pages, environment, static_file
 from phyla.errors import AccessDenied, PhylaError, StoreBusy, StoreUnavailable, StudyNotFound
@@ -137,7 +137,7 @@ def _routes(places: Places, store: Store, doors: Doors, news: News) -> APIRouter
     async def confirm(request: Request) -> Response:
         """Ask whether an action is meant."""
         await operates(request)
-        action, name = ACTIONS[request.path_params["action"]], request.path_params["name"]
+        action, name = _action(request), request.path_params["name"]
         given = dict(request.query_params)
         context = {"title": f"{action.title} {name}", "name": name, "action": action, "given": given}
         return Response(_html("confirm.html", request, context), media_type="text/html")
@@ -145,12 +145,14 @@ def _routes(places: Places, store: Store, doors: Doors, news: News) -> APIRouter
     async def act(request: Request) -> Response:
         given = await _form(request)
         token = await operates(request)
-        action, name = ACTIONS[request.path_params["action"]], request.path_params["name"]
+        action, name = _action(request), request.path_params["name"]
         await run_in_threadpool(action.do, store, places, name, token.name, given)
         return RedirectResponse(f"/studies/{quote(name)}#record", 303)
 
     async def static(request: Request) -> Response:
         name = request.path_params["file"]
+        if name not in STATIC:
+            raise StudyNotFound("there is no such file")
         headers = {"Content-Encoding": "gzip", "Cache-Control": "max-age=31536000, immutable"}
         return Response(_static(name), media_type=STATIC[name], headers=headers)
 
@@ -192,8 +194,6 @@ def _answered(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[R
         except PhylaError as error:
             busy = isinstance(error, StoreBusy | StoreUnavailable)
             found = _error(request, 404 if isinstance(error, StudyNotFound) else 503 if busy else 409, error)
-        except KeyError:
-            found = _error(request, 404, StudyNotFound("there is no such page"))
         for name, value in HEADERS.items():
             found.headers.setdefault(name, value)
         return found
@@ -211,6 +211,13 @@ def _html(template: str, request: Request, context: Mapping[str, Any]) -> str:
     may = token is not None and token.role.allows(Role.OPERATOR)
     page = environment().get_template(template)
     return page.render(context, address=_address(request), who=token and token.name, may=may)
+
+
+def _action(request: Request) -> Action:
+    name = request.path_params["action"]
+    if name not in ACTIONS:
+        raise StudyNotFound(f"there is no action {name!r}")
+    return ACTIONS[name]
 
 
 def _address(request: Request) -> str:

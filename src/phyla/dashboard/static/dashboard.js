@@ -25,6 +25,16 @@ function addTable(told, parent) {
   }
 }
 
+const drawing = new Set();
+
+function drawAll() {
+  for (const section of document.querySelectorAll("[data-figure]")) {
+    if (drawing.has(section)) continue;
+    drawing.add(section);
+    draw(section).catch(() => {}).finally(() => drawing.delete(section));
+  }
+}
+
 async function draw(section) {
   const answer = await fetch(section.dataset.figure);
   if (answer.headers.get("ETag") === section.dataset.tag) return;
@@ -54,7 +64,7 @@ async function draw(section) {
 let busy = false, missed = false;
 
 async function refresh() {
-  if (busy || document.hidden) { missed = true; return; }
+  if (busy) { missed = true; return; }
   busy = true;
   missed = false;
   try {
@@ -74,21 +84,33 @@ async function refresh() {
       });
       if (link) [...old.querySelectorAll("a")].find(each => each.getAttribute("href") === link)?.focus();
     }
-    await Promise.all([...document.querySelectorAll("[data-figure]")].map(draw));
+    drawAll();
+  } catch {
+    // The server cannot be reached, as the page says.
   } finally {
     busy = false;
   }
+  if (missed) refresh();
 }
 
 const shown = new Map([...document.querySelectorAll("[data-live]")].map(each => [each.id, each.innerHTML]));
 const status = document.getElementById("live");
-addEventListener("load", () => {
-  document.querySelectorAll("[data-figure]").forEach(draw);
-  if (!shown.size && !document.querySelector("[data-figure]")) return;
-  const events = new EventSource(`/events?page=${encodeURIComponent(location.pathname + location.search)}`);
+let events = null;
+
+// A browser has few connections to one server: pages in the background give theirs back.
+function follow() {
+  events?.close();
+  if (document.hidden) return;
   const say = (kind, text) => { status.className = `far ${kind}`; status.textContent = text; };
-  events.onopen = () => say("on", "live");
+  events = new EventSource(`/events?page=${encodeURIComponent(location.pathname + location.search)}`);
+  events.onopen = () => { say("on", "live"); refresh(); };
   events.onerror = () => say("off", "not connected");
   events.onmessage = refresh;
-  document.addEventListener("visibilitychange", () => { if (!document.hidden && missed) refresh(); });
+}
+
+addEventListener("load", () => {
+  drawAll();
+  if (!shown.size && !document.querySelector("[data-figure]")) return;
+  follow();
+  document.addEventListener("visibilitychange", follow);
 });
