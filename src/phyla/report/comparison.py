@@ -238,7 +238,7 @@ class StudyComparison:
         return [test.row() for test in self.tests]
 
     def figure(self, name: str = "curves") -> "Figure":
-        """Return one of `phyla.report.COMPARISON_FIGURES`, such as "curves" or "finals"."""
+        """Return one of `phyla.report.COMPARISON_FIGURES`, "curves" or "differences"."""
         from phyla.report.figures import COMPARISON_FIGURES, chosen
 
         return chosen(COMPARISON_FIGURES, name)(self)

@@ -91,6 +91,11 @@ class Hyperparameter(NamedTuple):
     categories: tuple[Any, ...] | None = None
     ordered: bool = False
 
+    @property
+    def is_choice(self) -> bool:
+        """Whether its values have no order."""
+        return self.categories is not None and not self.ordered
+
     def place(self, value: Any) -> int | None:
         """Return the place of a value among the categories; None if it is not one of them."""
         known = enumerate(self.categories or ())
@@ -151,17 +156,6 @@ class StudyData:
         found: dict[int, list[TrialRecord]] = {index: [] for index in range(self.study.population_size)}
         for trial in self.lineage:
             found.setdefault(trial.member, []).append(trial)
-        return found
-
-    @cached_property
-    def spent(self) -> dict[int, int]:
-        """Steps that a member had spent after each training trial, by the trial's id."""
-        found: dict[int, int] = {}
-        for trials in self.by_member.values():
-            clock = 0
-            for trial in trials:
-                clock += trained(trial)
-                found[trial.id] = clock
         return found
 
     @cached_property

@@ -14,7 +14,7 @@ from phyla.evaluation.cells import causes
 from phyla.records import JobState, TrialRecord, shown, with_differences
 from phyla.report import style, words
 from phyla.report.comparison import ALPHA, StudyComparison
-from phyla.report.data import EvaluationData, StudyData, finite_fitness
+from phyla.report.data import EvaluationData, StudyData, finite_fitness, trained
 from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
 from phyla.strategies import describe
 from phyla.words import counted, duration, lag_words, measured, number, score
@@ -94,7 +94,7 @@ def _member(data: StudyData, index: int, trials: list[TrialRecord]) -> dict[str,
     return {
         "index": index,
         "done": done,
-        "spent": data.spent[done[-1].id] if done else 0,
+        "spent": sum(map(trained, done)),
         "is_odd": bool(done) and finite_fitness(done[-1]) is None,
         "decision": decision,
     }

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 ROWS = 100
-"""Rows of a table behind a figure."""
-COLUMNS = 20
-"""Columns of a table behind a matrix."""
+"""Rows of a table behind a figure; columns of one behind a matrix, a fifth of it."""
 
 T = TypeVar("T")
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -81,7 +79,6 @@ TEMPLATE = {
     },
     "data": {
         "scatter": [{"hoverinfo": "text"}],
-        "bar": [{"textposition": "none", "hovertemplate": "%{text}<extra></extra>"}],
         "heatmap": [{"hoverinfo": "text", "hoverongaps": False}],
     },
 }
@@ -134,12 +131,6 @@ def empty(title: str, why: str) -> Figure:
     drawn.update_yaxes(visible=False)
     drawn.add_annotation(NOTE, text=plain(why), x=0.5, y=0.5, font={"size": 14})
     return drawn
-
-
-def values_axis(drawn: Figure, name: str, values: Collection[float], *, maximize: bool) -> None:
-    """Let the vertical axis be of a metric: logarithmic if it falls by orders of magnitude."""
-    # A log axis would squeeze values that are to rise where they get good.
-    drawn.update_yaxes(title_text=plain(name), type="log" if is_wide(values) and not maximize else None)
 
 
 def categories(names: Sequence[str]) -> dict[str, Any]:
@@ -218,15 +209,28 @@ def _faint(colour: str, strength: float) -> str:
     return f"rgba({red},{green},{blue},{strength})"
 
 
+def heat(
+    name: str,
+    xs: Sequence[float],
+    cells: Any,
+    scale: Sequence[tuple[float, str]],
+    limits: tuple[float, float],
+    **look: Any,
+) -> dict[str, Any]:
+    """Return a matrix of cells over a horizontal axis, without a colour bar."""
+    data = {"type": "heatmap", "name": name, "x": [_tidy(float(x)) for x in xs], "z": cells, "colorscale": scale}
+    return {**data, "zmin": limits[0], "zmax": limits[1], "showscale": False, "hoverinfo": None, **look}
+
+
 def colorbar(title: str = "", **more: Any) -> dict[str, Any]:
     """Return a thin colour bar."""
     return {"title": {"text": plain(title), "side": "right"}, "thickness": 10, "outlinewidth": 0, **more}
 
 
 def menu(buttons: Sequence[Any]) -> dict[str, Any]:
-    """Return a menu at the upper right."""
-    place = {"x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom", "pad": {"b": 4}}
-    return {"buttons": buttons, "font": {"color": INK}, "bgcolor": CLEAR, "bordercolor": GRID, **place}
+    """Return a menu at the lower right, away from the tools; its items are highlighted in a fixed light colour."""
+    place = {"x": 1, "xanchor": "right", "y": 0, "yanchor": "top", "direction": "up", "pad": {"t": 28}}
+    return {"buttons": buttons, "font": {"color": "#20252d"}, "bgcolor": "#e3e7ed", "bordercolor": GRID, **place}
 
 
 def pieces(lines: Iterable[Sequence[Row]]) -> list[Row]:
@@ -316,7 +320,7 @@ def _matrix(drawn: Figure, one: Any) -> Table:
     across, down = _axes(drawn, one)
     cells = one.z if one.text is None else one.text
     every = range(len(cells[0]))
-    shown = kept(every, COLUMNS)
+    shown = kept(every, ROWS // 5)
     columns = ["", *(_told(across, at if one.x is None else one.x[at]) for at in shown)]
     rows = [
         [_told(down, at), *(_told(None, row[column]) for column in shown)] for at, row in enumerate(cells[:ROWS])

@@ -77,7 +77,7 @@ def hover(trial: TrialRecord, metric: str) -> str:
 
 def brief(trial: TrialRecord, metric: str) -> str:
     """Return the least that appears under the pointer over a trial, where there are many."""
-    return f"trial {trial.id}, member {trial.member}: {plain(outcome(trial, metric), 60)}"
+    return f"trial {trial.id}, member {trial.member}: {plain(outcome(trial, metric), 110)}"
 
 
 def step_of(seen: Checkpoint) -> str:

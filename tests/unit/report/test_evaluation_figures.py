@@ -175,8 +175,6 @@ def test_lag_ends_with_what_waits_now(data: EvaluationData) -> None:
     figure = lag_figure(data)
     ends = {trace.name: trace.y[-1] for trace in figure.data if trace.mode == "lines"}
     assert ends == {"heldout": 2, "sparse": 1}
-    took = [trace for trace in figure.data if trace.mode == "markers"]
-    assert all(min(trace.y) > 0 for trace in took)
     assert "heldout: 2 checkpoints and 400 steps behind" in figure.layout.title.subtitle.text
 
 

@@ -11,7 +11,7 @@ from phyla.errors import UsageError
 from phyla.report import style
 from phyla.report.comparison import StudyComparison
 from phyla.report.data import EvaluationData, StudyData
-from phyla.report.figures.comparison import curves_figure, differences_figure, finals_figure
+from phyla.report.figures.comparison import curves_figure, differences_figure
 from phyla.report.figures.front import front_figure
 from phyla.report.figures.gains import gains_figure
 from phyla.report.figures.phylogeny import phylogeny_figure
@@ -42,7 +42,6 @@ EVALUATION_FIGURES: Mapping[str, Callable[[EvaluationData], style.Figure]] = {
 COMPARISON_FIGURES: Mapping[str, Callable[[StudyComparison], style.Figure]] = {
     "curves": curves_figure,
     "differences": differences_figure,
-    "finals": finals_figure,
 }
 """Figures of compared studies by name."""
 

@@ -1,7 +1,5 @@
 """Figures of compared studies: how good they were after how much work, and at the end."""
 
-from itertools import pairwise
-
 import numpy as np
 
 from phyla.report import style
@@ -46,54 +44,15 @@ def curves_figure(comparison: StudyComparison) -> style.Figure:
         dash = ("solid", "dash", "dot")[place // len(style.PALETTE) % 3]
         label = f"{name} ({counted(len(group.curves), 'replicate')})"
         mode = "lines" if len(xs) > 1 else "markers"
-        drawn = style.line(
-            rows, label, colour, 2.2, mode=mode, line_shape="hv", line_dash=dash, legendgroup=group.name
-        )
-        figure.add_traces(drawn)
+        look = {"mode": mode, "line_shape": "hv", "line_dash": dash, "legendgroup": group.name}
+        figure.add_traces(style.line(rows, label, colour, 2.2, **look))
     figure.add_hline(y=comparison.target, line={"color": style.MUTED, "width": 1.2, "dash": "dot"})
     figure.update_layout(showlegend=True)
     figure.update_xaxes(title_text=unit, rangemode="tozero", tickformat="~s" if comparison.by == "steps" else None)
-    better = f"{comparison.metric}, {'higher' if comparison.maximize else 'lower'} is better"
-    style.values_axis(figure, better, values, maximize=comparison.maximize)
-    return figure
-
-
-def finals_figure(comparison: StudyComparison) -> style.Figure:
-    """Return the final value of every replicate, one column per group; grey lines join those of one seed."""
-    groups = comparison.groups
-    subtitle = "A point is a replicate, a bar the median of a group; grey lines join replicates of one seed"
-    figure = style.figure("How much do replicates differ?", subtitle, height=440)
-    if len(groups) > 1:
-        pairs = [
-            [(place, ours.by_seed[seed]), (place + 1, theirs.by_seed[seed])]
-            for place, (ours, theirs) in enumerate(pairwise(groups))
-            for seed in ours.by_seed.keys() & theirs.by_seed.keys()
-        ]
-        figure.add_traces(style.line(style.pieces(pairs), "same seed", style.MUTED, 1))
-    metric, edge = plain(comparison.metric), {"color": "#fff", "width": 1}
-    for place, group in enumerate(groups):
-        colour, median = style.series_colour(place), group.final.median
-        bar = [(place - 0.18, median), (place + 0.18, median)]
-        figure.add_traces(style.line(bar, "median", colour, 3))
-        rows = [
-            (
-                place,
-                value,
-                f"<b>{plain(one.name, 60)}</b><br>{metric} {score(value)}<br>seed {one.data.study.seed}",
-            )
-            for one, value in zip(group.studies, group.final.values, strict=True)
-        ]
-        figure.add_traces(style.marks(rows, plain(group.name), colour, 9, marker_line=edge, opacity=0.9))
-    figure.update_layout(showlegend=False)
-    figure.update_xaxes(
-        tickmode="array",
-        tickvals=list(range(len(groups))),
-        ticktext=[plain(group.name, 24 if len(groups) < 7 else 12) for group in groups],
-        range=[-0.6, len(groups) - 0.4],
-        showgrid=False,
-    )
-    every = [value for group in groups for value in group.final.values]
-    style.values_axis(figure, comparison.metric, every, maximize=comparison.maximize)
+    # A log axis would squeeze values that are to rise where they get good.
+    log = style.is_wide(values) and not comparison.maximize
+    better = f"{plain(comparison.metric, 60)}, {'higher' if comparison.maximize else 'lower'} is better"
+    figure.update_yaxes(title_text=better, type="log" if log else None)
     return figure
 
 
@@ -104,11 +63,9 @@ def differences_figure(comparison: StudyComparison) -> style.Figure:
     known = [(test, test.interval) for test in tests if test.interval is not None]
     if not known:
         return style.empty(
-            title, "That takes two studies with two replicates each: `phyla run FILE --replicates 5`."
+            title, "It takes two replicates of each study to tell: `phyla run FILE --replicates 5`."
         )
-    notes = [
-        "In brackets: replicates of each with which such a difference would be significant in 80 of 100 cases."
-    ]
+    notes = ["In brackets: replicates of each with which it would be significant in 80 of 100 cases."]
     notes += [f"The first {PAIRS} of {len(known)} pairs are drawn."] if len(known) > PAIRS else []
     known = known[:PAIRS]
     clear = [test for test in tests if test.is_significant]
@@ -116,12 +73,8 @@ def differences_figure(comparison: StudyComparison) -> style.Figure:
     if len(tests) == 1:
         (test,) = tests
         sure = "Yes" if clear else "Not known yet" if test.needed else "No difference"
-        more = (
-            f"; about {test.needed:,} seeds of each would tell"
-            if test.needed and test.needed <= MOST_NEEDED
-            else ""
-        )
-        answer = f"{sure}: p {p_words(test.p)}{more}"
+        answer = f"{sure}: p {p_words(test.p)}"
+        answer += f"; {test.needed:,} seeds of each may tell" if test.needed and test.needed <= MOST_NEEDED else ""
     figure = style.figure(title, answer, height=190 + 44 * len(known), notes=notes)
     for significant, name, colour in ((True, "significant", style.WINNER), (False, "not significant", style.INK)):
         these = [(row, *one) for row, one in enumerate(known) if one[0].is_significant is significant]
@@ -132,9 +85,7 @@ def differences_figure(comparison: StudyComparison) -> style.Figure:
     figure.add_vline(x=0, line={"color": style.INK, "width": 1})
     figure.update_layout(showlegend=True)
     better = "right" if comparison.maximize else "left"
-    figure.update_xaxes(
-        title_text=f"difference of {plain(comparison.metric, 40)}; to the {better}, the first is better"
-    )
+    figure.update_xaxes(title_text=f"difference of {plain(comparison.metric, 40)}; {better}: the first is better")
     needed = [f" ({counted(test.needed, 'seed')})" if test.needed else "" for test, _ in known]
     names = [f"{test.first} less {test.second}{more}" for (test, _), more in zip(known, needed, strict=True)]
     figure.update_yaxes(style.categories(names))

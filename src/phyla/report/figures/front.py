@@ -11,10 +11,6 @@ from phyla.words import counted
 
 POINTS = 1_500
 """Trials behind the front that are drawn; beyond, an even selection."""
-WORDY = 400
-"""Trials up to which all is said of one behind the front under the pointer."""
-CROWDED = 50
-"""Trials on the front up to which their points are large."""
 
 
 def front_figure(data: StudyData) -> style.Figure:
@@ -65,13 +61,12 @@ def front_figure(data: StudyData) -> style.Figure:
             "reversescale": not goals[2].maximize,
             "colorbar": style.colorbar(goals[2].metric),
         }
-    size = 10 if len(data.front) <= CROWDED else 7
     for trials, what, marker in (
         (behind, "behind", {"color": style.MUTED, "size": 5}),
         (infeasible, "infeasible", {"color": style.FAILED, "size": 6, "symbol": "x-thin-open"}),
-        (data.front, "on the front", {"size": size, "line": {"color": "#fff", "width": 1}, **top}),
+        (data.front, "on the front", {"size": 9, "line": {"color": "#fff", "width": 1}, **top}),
     ):
-        told = hover if len(drawn) <= WORDY or trials is data.front else brief
+        told = hover if trials is data.front else brief
         rows = [(_value(t, goals[0]), _value(t, goals[1]), told(t, data.aim.name)) for t in trials]
         name = f"{counted(len(trials), 'trial')} {what}"
         figure.add_traces(style.trace(rows, name, "markers", marker=marker))

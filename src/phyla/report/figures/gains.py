@@ -18,34 +18,22 @@ POINTS = 250
 """Trials that get a point in a panel; beyond, an even selection."""
 BINS = 6
 """Groups of changes that get an interval; of fewer different changes each is one."""
-FEWEST = 4
+FEWEST = 6
 """Trials that an interval needs."""
-USUAL = 20
-"""Stretches of progress; a gain is compared with those of the same one."""
+USUAL = 10
+"""Trials, of about the same progress, whose median gain is what was usual; or more, in 20 groups."""
 
 
 @final
 class Effect(NamedTuple):
     """What followed the changes of one hyperparameter.
 
-    `changes` are factors, differences or, of choices, places of what was chosen; `gains` are above what was usual.
+    `changes` are logarithms of factors, differences, or places of what was chosen; `gains` are above the usual.
     """
 
     param: Hyperparameter
     changes: Any
     gains: Any
-
-    @property
-    def neutral(self) -> float:
-        """The change that changes nothing."""
-        return 1.0 if self.param.log else 0.0
-
-    def up_and_down(self) -> tuple[Any, Any] | None:
-        """Return the gains after values were raised, and after they were lowered; None if they have no order."""
-        if self.param.categories is not None and not self.param.ordered:
-            return None
-        parts = self.gains[self.changes > self.neutral], self.gains[self.changes < self.neutral]
-        return parts if min(map(len, parts)) >= FEWEST else None
 
 
 def gains_figure(data: StudyData) -> style.Figure:
@@ -60,25 +48,30 @@ def gains_figure(data: StudyData) -> style.Figure:
         return style.empty(title, "No trial with changed hyperparameters has completed with a finite fitness yet.")
     shown = every[:PANELS]
     notes = [
-        "Gain: fitness less that of the weights taken, less the median gain of changed trials at that progress.",
-        "A dot is a trial; bars are means with 95 % intervals. One decision may change several hyperparameters.",
+        "Gain: fitness less that of the weights taken, less the median gain of changed trials at about that step.",
+        "A dot is a trial; bars are medians with 95 % intervals. One decision may change several hyperparameters.",
     ]
     if len(shown) < len(every):
         notes.append(f"{PANELS} of {len(every)} hyperparameters are shown: those that changed most often.")
     most = max(len(one.changes) for one in shown)
     notes += [f"Dots: at most {POINTS} of up to {most:,} trials in a panel."] if most > POINTS else []
-    figure, wheres = style.panels(title, _answer(data, every), [one.param.name for one in shown], notes)
+    figure, wheres = style.panels(title, _answer(every), [one.param.name for one in shown], notes)
     for one, where in zip(shown, wheres, strict=True):
         panel, name = {"rows": where["row"], "cols": where["col"]}, plain(one.param.name, 40)
-        dots = style.kept([*zip(one.changes.tolist(), one.gains.tolist(), strict=True)], POINTS)
+        across = 10**one.changes if one.param.log else one.changes
+        dots = style.kept([*zip(across.tolist(), one.gains.tolist(), strict=True)], POINTS)
         figure.add_traces(style.marks(dots, "", style.MUTED, 4), **panel)
         figure.add_hline(y=0, line={"color": style.INK, "width": 1}, **where)
-        means = [*_means(one)]
-        bars = {"error_y": {"type": "data", "array": [wide for *_, wide in means], "color": style.WINNER}}
-        rows = [(x, y, words) for x, y, words, _ in means]
-        figure.add_traces(style.marks(rows, "mean gain", style.WINNER, 8, meta=name, **bars), **panel)
-        low, high = np.quantile(one.gains, [0.02, 0.98]).tolist()
-        ends = [0.0, low, high, *(end for _, y, _, wide in means for end in (y - wide, y + wide))]
+        groups = [*_groups(one)]
+        above, below = [high - y for _, y, _, _, high in groups], [y - low for _, y, _, low, _ in groups]
+        bars = {"error_y": {"type": "data", "array": above, "arrayminus": below, "color": style.WINNER}}
+        rows = [group[:3] for group in groups]
+        figure.add_traces(style.marks(rows, "median gain", style.WINNER, 8, meta=name, **bars), **panel)
+        ends = [
+            0.0,
+            *np.quantile(one.gains, [0.05, 0.95]).tolist(),
+            *(end for group in groups for end in group[3:]),
+        ]
         figure.update_yaxes(range=_padded(min(ends), max(ends)), nticks=5, tickformat="~g", **where)
         figure.update_xaxes(_axis(one), **where)
     figure.update_layout(showlegend=False)
@@ -96,67 +89,62 @@ def effects(data: StudyData) -> list[Effect]:
         [at >= 0 and trials[at].params != one.params for at, one in zip(columns.parent, trials, strict=True)],
         dtype=bool,
     )
-    fit = changed & np.isfinite(gains)
-    chosen, stretch = np.flatnonzero(fit), USUAL * columns.progress // (columns.progress.max(initial=0) + 1)
-    for part in np.unique(stretch[fit]):
-        its = fit & (stretch == part)
-        gains[its] -= np.median(gains[its])
-    after = [trials[at] for at in chosen]
-    before = [trials[at] for at in columns.parent[chosen]]
+    chosen = np.flatnonzero(changed & np.isfinite(gains))
+    parts = min(20, max(1, len(chosen) // USUAL))
+    for its in np.array_split(chosen[np.argsort(columns.progress[chosen], kind="stable")], parts):
+        gains[its] -= np.median(gains[its]) if len(its) else 0.0
+    after, before = ([trials[at] for at in places] for places in (chosen, columns.parent[chosen]))
     found = []
     for param in data.hyperparameters:
         old, new = param.values(before), param.values(after)
         moved = (old != new) & np.isfinite(old) & np.isfinite(new)
-        changes = new / old if param.log else new - old
-        if param.categories is not None and not param.ordered:
-            changes = new
+        changes = new if param.is_choice else np.log10(new / old) if param.log else new - old
         if moved.any():
             found.append(Effect(param, changes[moved], gains[chosen][moved]))
     return sorted(found, key=lambda one: -len(one.changes))
 
 
-def _means(one: Effect) -> Iterator[tuple[float, float, str, float]]:
-    """Yield the mean gain of each group of changes: where, how much, in words, and half of its 95 % interval."""
-    from scipy.special import stdtrit
+def _groups(one: Effect) -> Iterator[tuple[float, float, str, float, float]]:
+    """Yield the median gain of each group of changes: where, how much, in words, and its 95 % interval.
 
+    The interval is between two of the gains in order: it holds for any distribution, also where a few diverged.
+    """
     places, which = np.unique(np.round(one.changes, 6), return_inverse=True)
     if len(places) > BINS:
-        # Groups of one size, raised and lowered apart.
+        # Groups of about one size, raised and lowered apart.
         edges = np.quantile(one.changes, np.linspace(0, 1, BINS)[1:-1])
-        which = np.searchsorted(np.unique([*edges, one.neutral]), one.changes)
+        which = np.searchsorted(np.unique([*edges, 0.0]), one.changes)
     for group in np.unique(which):
-        gains, changes = one.gains[which == group], one.changes[which == group]
-        if len(gains) >= FEWEST:
-            mean = float(gains.mean())
-            wide = float(stdtrit(len(gains) - 1, 0.975)) * float(gains.std(ddof=1)) / math.sqrt(len(gains))
-            words = f"{_words(one, changes)}<br>gain {number(mean, 3)} ± {number(wide, 2)}"
-            words += f"<br>{counted(len(gains), 'trial')}"
-            yield float(np.median(changes)), mean, words, wide
+        gains, changes = np.sort(one.gains[which == group]), one.changes[which == group]
+        changes = 10**changes if one.param.log else changes
+        if (count := len(gains)) >= FEWEST:
+            middle, end = float(np.median(gains)), math.floor(count / 2 - 0.98 * math.sqrt(count))
+            low, high = float(gains[end]), float(gains[count - 1 - end])
+            lines = [
+                _words(one, changes),
+                f"gain {number(middle, 3)}, 95 %: {number(low, 3)} to {number(high, 3)}",
+            ]
+            yield float(np.median(changes)), middle, "<br>".join([*lines, counted(count, "trial")]), low, high
 
 
 def _words(one: Effect, changes: Any) -> str:
     """Return the changes of a group in words, as Plotly's HTML."""
     low, high = float(changes.min()), float(changes.max())
-    if one.param.categories is not None and not one.param.ordered:
-        return f"to {plain(number(one.param.categories[int(low)]), 40)}"
+    if one.param.is_choice:
+        return f"to {plain(number((one.param.categories or ())[int(low)]), 40)}"
     sign = "×" if one.param.log else "+" if low > 0 else ""
     return f"{sign}{number(low, 3)}" + (f" to {sign}{number(high, 3)}" if high > low * (1 + 1e-6) else "")
 
 
 def _axis(one: Effect) -> dict[str, Any]:
-    if one.param.categories is not None and not one.param.ordered:
-        names = [plain(number(value), 16) for value in one.param.categories]
-        places: dict[str, Any] = {
-            "tickvals": [*range(len(names))],
-            "ticktext": names,
-            "range": [-0.5, len(names) - 0.5],
-        }
-        return {"title_text": "changed to", **places}
+    if one.param.is_choice:
+        names = [plain(number(value), 16) for value in one.param.categories or ()]
+        ends = -0.5, len(names) - 0.5
+        return {"title_text": "changed to", "tickvals": [*range(len(names))], "ticktext": names, "range": ends}
     low, high = np.quantile(one.changes, [0.03, 0.97]).tolist()
-    ends = min(low, one.neutral), max(high, one.neutral)
+    ends = min(low, 0.0), max(high, 0.0)
     if one.param.log:
-        low, high = math.log10(ends[0]), math.log10(ends[1])
-        return {"title_text": "factor", "type": "log", "range": _padded(low, high), "tickprefix": "×", "nticks": 5}
+        return {"title_text": "factor", "type": "log", "range": _padded(*ends), "nticks": 5}
     what, step = ("places up", 1) if one.param.ordered and ends[1] - ends[0] < 8 else ("change", None)
     return {"title_text": what, "range": _padded(*ends), "nticks": 6, "dtick": step}
 
@@ -166,22 +154,23 @@ def _padded(low: float, high: float) -> tuple[float, float]:
     return low - pad, high + pad
 
 
-def _answer(data: StudyData, every: list[Effect]) -> str:
-    """Return which changes were followed by more than chance gives, adjusted for how many were compared."""
-    compared = [(one, parts) for one in every if (parts := one.up_and_down())]
-    tests = [
-        welch(
-            *((float(g.mean()), float(g.std(ddof=1)) / math.sqrt(len(g)), len(g)) for g in parts),
-            alternative="two-sided",
-        )
-        for _, parts in compared
-    ]
-    clear = [
-        (p, f"{'raising' if up.mean() > down.mean() else 'lowering'} {short(one.param.name, 24)}")
-        for p, (one, (up, down)) in zip(holm(tests), compared, strict=True)
-        if p < 0.05
-    ]
+def _answer(every: list[Effect]) -> str:
+    """Return which directions were followed by more gain than chance gives, adjusted for how many were compared.
+
+    Method: Welch's t-test of the ranks of the gains (Conover and Iman 1981).
+    """
+    found = []
+    for one in (one for one in every if not one.param.is_choice):
+        ranks = np.argsort(np.argsort(one.gains)).astype(float)
+        up, down = ranks[one.changes > 0], ranks[one.changes < 0]
+        if min(len(up), len(down)) >= FEWEST:
+            first, second = ((one.mean(), one.std(ddof=1) / math.sqrt(len(one)), len(one)) for one in (up, down))
+            direction = "raising" if up.mean() > down.mean() else "lowering"
+            found.append(
+                (welch(first, second, alternative="two-sided"), f"{direction} {short(one.param.name, 24)}")
+            )
+    adjusted = holm([p for p, _ in found])
+    clear = [words for p, (_, words) in sorted(zip(adjusted, found, strict=True)) if p < 0.05]
     if not clear:
         return "No direction of change stands out beyond chance (p above 0.05, adjusted)"
-    words = ", ".join(words for _, words in sorted(clear)[:3])
-    return f"More gain than chance gives after {words} (p below 0.05, adjusted)"
+    return f"More gain than chance gives after {', '.join(clear[:3])} (p below 0.05, adjusted)"

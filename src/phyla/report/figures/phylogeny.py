@@ -12,8 +12,8 @@ from phyla.report.data import StudyData, finite_fitness
 from phyla.report.words import brief, hover, plain
 from phyla.words import counted, number, score
 
-LINES = 160
-"""Lineages that are drawn; beyond, the longest ones."""
+LINES = 100
+"""Lineages that are drawn; beyond, the winner's relatives before others, and the longest of each."""
 POINTS = 1_200
 """Trials that get a point; beyond, an even selection of each lineage."""
 WORDY = 400
@@ -31,18 +31,30 @@ def phylogeny_figure(data: StudyData) -> style.Figure:
     if not data.completed:
         return style.empty(title, "No trial has completed yet.")
     branches, place = _branches(data)
-    order = sorted(range(len(branches)), key=lambda at: (branches[at][0] not in path[:1], -_length(branches[at])))
+    founders = _founders(branches, place)
+    winner = place[path[0].id] if path else 0
+    order = sorted(
+        range(len(branches)),
+        key=lambda at: (at != winner, founders[at] != founders[winner], -_length(branches[at])),
+    )
     rows = _rows(branches, place, order[:LINES])
     share = math.ceil(sum(len(branches[at]) for at in rows) / POINTS)
     points = [trial for at in rows for trial in branches[at][::share]]
     notes = ["A line to the right is training; one down leads to a member that took over these weights."]
     if len(rows) < len(branches):
-        notes.append(f"{len(rows)} of {len(branches):,} lineages are drawn: the winner's and the longest.")
+        notes.append(
+            f"{len(rows)} of {len(branches):,} lineages are drawn: the winner's, its relatives, the longest."
+        )
     if share > 1:
         notes.append(f"{len(points):,} of {counted(len(data.completed), 'trial')} have a point.")
     height = 250 + min(420, max(90, 22 * len(rows)))
-    figure = style.figure(title, _answer(data, branches, place), height=height, notes=notes)
-    alive = {place[trial.id] for trial in _heads(data)}
+    alive = {place[one.id] for one in {trial.member: trial for trial in data.completed}.values()}
+    told = f"{counted(len({founders[at] for at in alive}), 'founder')} of {len({*founders}):,} left"
+    if path:
+        members = counted(len({trial.member for trial in path}), "member")
+        taken = counted(sum(trial.jump_from is not None for trial in path), "takeover")
+        told = f"From member {path[0].member}, through {members} and {taken}; {told}"
+    figure = style.figure(title, told, height=height, notes=notes)
     for name, these, colour, width in (
         ("abandoned", [at for at in rows if at not in alive], style.MUTED, 0.8),
         ("with a member at its end", [at for at in rows if at in alive], style.INK, 1.6),
@@ -53,20 +65,21 @@ def phylogeny_figure(data: StudyData) -> style.Figure:
             above = rows.get(place.get(root.parent or 0, -1), row)
             lines.append([(root.start_step, above), (root.start_step, row), (_end(branches[at][-1]), row)])
         figure.add_traces(style.line(style.pieces(lines), f"{len(these):,} {name}", colour, width))
-    winner = [(step, rows[place[trial.id]]) for trial in path for step in (trial.start_step, _end(trial))]
+    line = [(step, rows[place[trial.id]]) for trial in path for step in (trial.start_step, _end(trial))]
     name = f"the winner: {plain(data.aim.name, 30)} {score(data.best and data.best.fitness)}"
-    figure.add_traces(style.line(winner, name, style.WINNER, 3.2))
-    told = hover if len(points) <= WORDY else brief
-    nodes = [(_end(trial), rows[place[trial.id]], told(trial, data.aim.name)) for trial in points]
+    figure.add_traces(style.line(line, name, style.WINNER, 3.2))
+    words = hover if len(points) <= WORDY else brief
+    nodes = [(_end(trial), rows[place[trial.id]], words(trial, data.aim.name)) for trial in points]
     looks = _looks(data, points)
     marker = {"size": 7 if len(points) <= 300 else 4, "line": {"width": 0.5, "color": style.INK}}
     first = {**marker, **next(iter(looks.values()))}
     figure.add_traces(style.trace(nodes, "trials", "markers", marker=first, showlegend=False))
     last = len(figure.data) - 1
-    buttons = [
-        {"label": plain(name, 30), "method": "restyle", "args": [{"marker": [{**marker, **look}]}, [last]]}
-        for name, look in looks.items()
-    ]
+    buttons = []
+    for name, look in looks.items():
+        # Plotly finds the active item of one property by its value, and mistakes it where that is an object.
+        changes = {f"marker.{key}": [value] for key, value in look.items()}
+        buttons.append({"label": plain(name, 30), "method": "restyle", "args": [changes, [last]]})
     figure.update_layout(showlegend=True, updatemenus=[style.menu(buttons)] if len(buttons) > 1 else [])
     figure.update_xaxes(title_text="steps that trained the weights", tickformat="~s")
     axis = {"title_text": "lineages", "showticklabels": False, "showgrid": False}
@@ -111,9 +124,13 @@ def _rows(branches: list[Branch], place: dict[int, int], shown: list[int]) -> di
     return rows
 
 
-def _heads(data: StudyData) -> list[TrialRecord]:
-    """Return the newest completed trial of every member."""
-    return [*{trial.member: trial for trial in data.completed}.values()]
+def _founders(branches: list[Branch], place: dict[int, int]) -> list[int]:
+    """Return the root of each lineage."""
+    found: list[int] = []
+    for at, branch in enumerate(branches):
+        origin = place.get(branch[0].parent or 0)
+        found.append(at if origin is None else found[origin])
+    return found
 
 
 def _end(trial: TrialRecord) -> int:
@@ -124,21 +141,6 @@ def _length(branch: Branch) -> int:
     return _end(branch[-1]) - branch[0].start_step
 
 
-def _answer(data: StudyData, branches: list[Branch], place: dict[int, int]) -> str:
-    """Return through how many members the winner's weights went, and how many founders are left."""
-    founder: list[int] = []
-    for at, branch in enumerate(branches):
-        origin = place.get(branch[0].parent or 0)
-        founder.append(at if origin is None else founder[origin])
-    left = {founder[place[trial.id]] for trial in _heads(data)}
-    told = f"{counted(len(left), 'founder')} of {len({*founder}):,} left"
-    if data.winner_path:
-        taken = counted(sum(trial.jump_from is not None for trial in data.winner_path), "takeover")
-        members = counted(len({trial.member for trial in data.winner_path}), "member")
-        told = f"From member {data.winner_path[0].member}, through {members} and {taken}; {told}"
-    return told
-
-
 def _looks(data: StudyData, trials: list[TrialRecord]) -> dict[str, dict[str, Any]]:
     """Return how points look by what they can be coloured by: fitness first, then hyperparameters."""
     values = np.array([finite_fitness(trial) for trial in trials], dtype=float)
@@ -147,12 +149,18 @@ def _looks(data: StudyData, trials: list[TrialRecord]) -> dict[str, dict[str, An
     for param in data.hyperparameters[:COLOURS]:
         values, names = param.values(trials), [plain(number(value), 20) for value in param.categories or ()]
         ticks = {"tickvals": [*range(len(names))], "ticktext": names} if names else {}
+        limits = (0, max(1, len(names) - 1)) if names else None
         values, title = (np.log10(values), f"log10 {param.name}") if param.log else (values, param.name)
-        found.setdefault(param.name, _look(values, title, colorbar=style.colorbar(title, **ticks)))
+        found.setdefault(param.name, _look(values, title, limits, colorbar=style.colorbar(title, **ticks)))
     return found
 
 
 def _look(values: Any, title: str, limits: tuple[float, float] | None = None, **look: Any) -> dict[str, Any]:
-    low, high = limits or (np.nanmin(values, initial=math.inf), np.nanmax(values, initial=-math.inf))
-    colours = {"color": [float(f"{value:.4g}") for value in values], "colorscale": style.SCALE}
+    known = values[np.isfinite(values)]
+    low, high = limits or (np.quantile(known, [0.02, 0.98]) if len(known) else (0, 1))
+    colours = {
+        "color": [float(f"{value:.4g}") for value in values],
+        "colorscale": style.SCALE,
+        "reversescale": False,
+    }
     return {**colours, "cmin": float(low), "cmax": float(high), "colorbar": style.colorbar(title), **look}

@@ -64,32 +64,18 @@ def _answer(data: StudyData) -> str:
         for name in last
         if name in first and first[name] != last[name]
     ]
-    fitting = max((count for count in range(len(told) + 1) if len(", ".join(told[:count])) < 100), default=0)
-    more = f" and {len(told) - fitting} more" if fitting < len(told) else ""
-    return f"The winner: {', '.join(told[:fitting])}{more}" if told else "The winner kept its hyperparameters"
+    more = f" and {len(told) - 4} more" if len(told) > 4 else ""
+    return f"The winner: {', '.join(told[:4])}{more}" if told else "The winner kept its hyperparameters"
 
 
 def _shares(places: Any, drawn: Any, param: Hyperparameter, name: str) -> dict[str, Any]:
     """Return a row per category, with the share of members that have it."""
     count = np.maximum(1, np.isfinite(drawn).sum(axis=0))
     shares = np.array([(drawn == at).sum(axis=0) / count for at in range(len(param.categories or ()))])
-    known = np.isfinite(drawn).any(axis=0)
-    cells = [
-        [round(float(one), 3) if there else None for one, there in zip(row, known, strict=True)] for row in shares
-    ]
-    return {
-        "type": "heatmap",
-        "name": "share of members",
-        "meta": name,
-        "x": [int(place) for place in places],
-        "z": cells,
-        "zmin": 0,
-        "zmax": 1,
-        "colorscale": [[0, "rgba(37,137,201,0.02)"], [1, "rgba(37,137,201,0.75)"]],
-        "showscale": False,
-        "hoverinfo": None,
-        "hovertemplate": "step %{x:,d}<br>%{y}: %{z:.0%}<extra></extra>",
-    }
+    cells = np.round(np.where(np.isfinite(drawn).any(axis=0), shares, math.nan), 3).tolist()
+    look = {"meta": name, "hovertemplate": "step %{x:,d}<br>%{y}: %{z:.0%}<extra></extra>"}
+    scale = [(0, "rgba(37,137,201,0.02)"), (1, "rgba(37,137,201,0.75)")]
+    return style.heat("share of members", places, cells, scale, (0, 1), **look)
 
 
 def _changes(path: Sequence[TrialRecord], param: Hyperparameter) -> list[style.Row]:
@@ -110,10 +96,10 @@ def _changes(path: Sequence[TrialRecord], param: Hyperparameter) -> list[style.R
 def _value_axis(values: Any, param: Hyperparameter) -> dict[str, Any]:
     if param.categories is not None:
         places = style.kept(range(len(param.categories)), CATEGORIES)
+        names = [plain(number(param.categories[place]), 24) for place in places]
         return {
-            "tickmode": "array",
             "tickvals": places,
-            "ticktext": [plain(number(param.categories[place]), 24) for place in places],
+            "ticktext": names,
             "range": [-0.5, len(param.categories) - 0.5],
             "showgrid": False,
         }

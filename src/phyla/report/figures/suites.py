@@ -29,8 +29,6 @@ CELLS = 3_000
 """Cells of a matrix; beyond, it shows fewer checkpoints."""
 WORDY = 1_000
 """Cells up to which all is said of a cell under the pointer."""
-LAGS = 500
-"""Moments at which the lag of a suite is drawn; beyond, the outline."""
 BAND = 1.96
 """Standard errors on each side of a line: 95 % if the error is normal."""
 MARKS = {
@@ -234,9 +232,7 @@ def matrix_figure(data: EvaluationData) -> style.Figure:
         colorbar=style.colorbar(tickvals=[0, 1], ticktext=["worst", "best"]),
     )
     partial = [cell for cell in cells if cell.partial and cell.estimate is not None]
-    marks = [
-        (status.value, *look, [cell for cell in cells if cell.status is status]) for status, look in MARKS.items()
-    ]
+    marks = [(one.value, *look, [cell for cell in cells if cell.status is one]) for one, look in MARKS.items()]
     marks.append(("partial: not all eval tasks of the group", "line-ne-open", "#ffffff", partial))
     size = max(3.0, min(9.0, 700 / len(column)))
     for name, symbol, colour, found in marks:
@@ -285,7 +281,7 @@ def _cell_words(cell: Cell) -> str:
 
 
 def lag_figure(data: EvaluationData) -> style.Figure:
-    """Return how many checkpoints waited for each suite, and how long each took, over time."""
+    """Return how many checkpoints waited for each suite, or were being evaluated, over time."""
     title = "How far is evaluation behind training?"
     by_suite: dict[str, list[Group]] = defaultdict(list)
     for group in data.groups:
@@ -294,26 +290,18 @@ def lag_figure(data: EvaluationData) -> style.Figure:
     if not by_suite:
         return style.empty(title, "Nothing was queued yet.")
     start = min(group.created_at for its in by_suite.values() for group in its)
-    (unit, size), titles = time_unit(data.now - start), ("checkpoints that wait", "seconds until complete")
+    unit, size = time_unit(data.now - start)
     told = "; ".join(map(lag_words, data.lag)) if len(data.lag) < 3 else f"{len(data.lag)} suites"
-    figure = style.figure(title, told, height=480, rows=2, shared_xaxes=True, vertical_spacing=0.08)
+    figure = style.figure(title, told, height=360)
     for order, (suite, own) in enumerate(by_suite.items()):
-        look: dict[str, Any] = {"legendgroup": suite, "meta": plain(suite, 40)}
-        colour, name = style.series_colour(order), plain(suite, 40)
         begun = [(group.created_at, 1) for group in own]
         changes = sorted([*begun, *((one.ended_at, -1) for one in own if one.ended_at is not None), (data.now, 0)])
         # Of several changes at one moment the last count stays.
         waiting = dict(zip((at for at, _ in changes), accumulate(by for _, by in changes), strict=True))
-        rows = [((at - start) / size, count) for at, count in style.outline([*waiting.items()], LAGS)]
-        waits = style.line(rows, name, colour, 1.6, line_shape="hv", hoverinfo=None, **look)
-        figure.add_traces(waits, rows=1, cols=1)
-        done = [one for one in own if one.state is GroupState.COMPLETE]
-        took = [((one.ended_at - start) / size, one.ended_at - one.created_at) for one in done if one.ended_at]
-        points = style.outline(took, LAGS)
-        dots = style.marks(points, name, colour, 4, opacity=0.7, showlegend=False, hoverinfo=None, **look)
-        figure.add_traces(dots, rows=2, cols=1)
+        rows = [((at - start) / size, count) for at, count in style.outline([*waiting.items()], POINTS)]
+        look: dict[str, Any] = {"line_shape": "hv", "hoverinfo": None}
+        figure.add_traces(style.line(rows, plain(suite, 40), style.series_colour(order), 1.6, **look))
     figure.update_layout(showlegend=True)
-    for row, heading in enumerate(titles, start=1):
-        figure.update_yaxes(title_text=heading, rangemode="tozero", hoverformat=".3~g", row=row, col=1)
-    figure.update_xaxes(title_text=f"time since {moment(start):%Y-%m-%d %H:%M} UTC ({unit})", row=2, col=1)
+    figure.update_yaxes(title_text="checkpoints that wait", rangemode="tozero", hoverformat=",d")
+    figure.update_xaxes(title_text=f"time since {moment(start):%Y-%m-%d %H:%M} UTC ({unit})")
     return figure

@@ -8,7 +8,7 @@ import numpy as np
 from phyla.records import AttemptState, Phase
 from phyla.report import style
 from phyla.report.data import PHASES, StudyData
-from phyla.report.words import moment, plain, time_unit
+from phyla.report.words import moment, time_unit
 from phyla.words import counted, duration
 
 PLACES = 200
@@ -57,14 +57,10 @@ def timeline_figure(data: StudyData) -> style.Figure:
     shares = sorted(((float(its.sum()) / total, work) for work, its in seconds.items() if its.any()), reverse=True)
     told = ", ".join(f"{work} {share:.0%}" if share >= 0.005 else f"{work} < 1%" for share, work in shares)
     timed = sum(one.timings is not None for one in data.attempts)
-    notes = [
-        "The order of phases within an attempt is not recorded. Blank: no record. Lost: attempts that failed."
-    ]
+    notes = ["Lost: attempts that failed. Blank: no record. The order of phases in an attempt is not recorded."]
     if timed < len(data.attempts):
         count = counted(len(data.attempts), "attempt")
-        notes.append(
-            f"Phases are known of {timed:,} of {count}; the time of others counts as training, or as lost."
-        )
+        notes.append(f"Phases are known of {timed:,} of {count}; the others' time counts as training, or as lost.")
     busy = np.bincount(spans.worker, spans.end - spans.begin, len(workers))
     shown = np.sort(np.argsort(-busy, kind="stable")[:ROWS])
     if len(shown) < len(workers):
@@ -82,18 +78,14 @@ def timeline_figure(data: StudyData) -> style.Figure:
     for work, its in seconds.items():
         if its.any():
             rows = zip(middles, its / (edges[1] - edges[0]), strict=True)
-            look: dict[str, Any] = {
-                "stackgroup": "workers",
-                "fillcolor": COLOURS[work],
-                "line_shape": "hvh",
-                "hoverinfo": None,
-            }
-            figure.add_traces(style.line(rows, str(work), COLOURS[work], 0, **look), rows=1, cols=1)
+            look: dict[str, Any] = {"stackgroup": "workers", "line_shape": "hvh", "hoverinfo": None}
+            drawn = style.line(rows, str(work), COLOURS[work], 0, fillcolor=COLOURS[work], **look)
+            figure.add_traces(drawn, rows=1, cols=1)
     figure.add_trace(_rows(spans, shown.tolist(), edges, middles), row=2, col=1)
     figure.update_layout(showlegend=True, legend={"traceorder": "normal"})
     figure.update_xaxes(title_text=f"time since {moment(start):%Y-%m-%d %H:%M} UTC ({unit})", row=2, col=1)
     figure.update_yaxes(title_text="workers", rangemode="tozero", hoverformat=".1f", row=1, col=1)
-    figure.update_yaxes(style.categories(_labels([workers[at] for at in shown])), row=2, col=1)
+    figure.update_yaxes(style.categories([workers[at] or "not known" for at in shown]), row=2, col=1)
     return figure
 
 
@@ -141,23 +133,6 @@ def _rows(spans: Spans, shown: Sequence[int], edges: Any, middles: Any) -> dict[
         cells.append([int(at) if there else None for at, there in zip(most, some, strict=True)])
     count = len(WORK)
     scale = [(end / count, COLOURS[work]) for at, work in enumerate(WORK) for end in (at, at + 1)]
-    return {
-        "type": "heatmap",
-        "name": "what each worker did",
-        "x": [float(f"{x:.5g}") for x in middles],
-        "z": cells,
-        "text": [["" if at is None else str(WORK[at]) for at in row] for row in cells],
-        "zmin": -0.5,
-        "zmax": count - 0.5,
-        "colorscale": scale,
-        "showscale": False,
-        "ygap": 2,
-        "hoverinfo": None,
-        "hovertemplate": "%{y}: %{text}<extra></extra>",
-    }
-
-
-def _labels(workers: Sequence[str]) -> list[str]:
-    """Return host and process of workers if these are unique, else their names."""
-    labels = [":".join(worker.split(":")[:2]) or "not known" for worker in workers]
-    return [plain(one, 40) for one in (labels if len({*labels}) == len(labels) else workers)]
+    words = [["" if at is None else str(WORK[at]) for at in row] for row in cells]
+    look = {"text": words, "ygap": 2, "hovertemplate": "%{y}: %{text}<extra></extra>"}
+    return style.heat("what each worker did", middles, cells, scale, (-0.5, count - 0.5), **look)
