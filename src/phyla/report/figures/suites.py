@@ -151,7 +151,7 @@ def _answer(data: EvaluationData) -> str:
         and one.group.replicate == 0
         and (found := one.values.get(name := data.suite(one.group.suite).objective or "")) is not None
     ]
-    told = f"Best {', '.join(best)}; " if best else ""
+    told = f"Best {', '.join(best[:3])}; " if best else ""
     return told + counted(sum(event.kind == "regression" for event in data.events), "regression")
 
 
