@@ -5,7 +5,7 @@ It is the oracle of the stores in databases. It also refuses what the table of t
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -350,9 +350,9 @@ class NaiveTransaction:
     def unfinished(self) -> Sequence[TrialRecord]:
         return [trial for trial in self.trials() if trial.state in UNFINISHED]
 
-    def results(self, generation: int) -> Sequence[TrialRecord]:
+    def results(self, generation: int) -> Mapping[int, float]:
         done = self._trained(JobState.COMPLETED)
-        return [trial for trial in done if trial.generation == generation and trial.order is not None]
+        return {t.member: t.order for t in done if t.generation == generation and t.order is not None}
 
     def best_trials(self, count: int) -> Sequence[TrialRecord]:
         live = {row.name for row in self.live_checkpoints()}

@@ -1,6 +1,6 @@
 """Populations made of lists, for testing rules by themselves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import overload
 
 import numpy as np
@@ -148,6 +148,6 @@ class Listed(Sequence[Member]):
     def unfinished(self) -> Sequence[TrialRecord]:
         return [t for t in self.trials.values() if t.state in (JobState.PENDING, JobState.RUNNING)]
 
-    def results(self, generation: int) -> Sequence[TrialRecord]:
+    def results(self, generation: int) -> Mapping[int, float]:
         done = self.last_completed(len(self.trials))[::-1]
-        return [trial for trial in done if trial.generation == generation and trial.order is not None]
+        return {t.member: t.order for t in done if t.generation == generation and t.order is not None}

@@ -209,6 +209,7 @@ def everything_of(view: Reader) -> Any:
             "study": view.study(),
             "source": None if source is None else [source.study(), source.checkpoint("1.1")],
             "trials": trials,
+            "children": [view.children(trial.id) for trial in trials],
             "attempts": view.trial_attempts(),
             "checkpoints": view.checkpoints(),
             "reports": [view.reports(trial.id) for trial in trials],

@@ -51,11 +51,9 @@ class Display:
     def __init__(self, *, stays: bool = False, plain: bool = False) -> None:
         self._message = ""
         self.live: Live | None = None
-        drawn_on = console()
-        if sys.stdout.isatty() and not plain and not drawn_on.is_dumb_terminal:
-            self.live = Live(
-                console=drawn_on, get_renderable=self._drawn, refresh_per_second=4, transient=not stays
-            )
+        made = console()
+        if sys.stdout.isatty() and not plain and not made.is_dumb_terminal:
+            self.live = Live(console=made, get_renderable=self._drawn, refresh_per_second=4, transient=not stays)
             self.live.start()
 
     def __enter__(self) -> Self:
@@ -200,8 +198,7 @@ class StudyDisplay(Display):
         board = self.live.console
         lags = results.evaluations().lag() if results.has_suites else []
         lines = [*sparks(results, board), at_work(progress), *(f"evaluation of {lag_words(lag)}" for lag in lags)]
-        small = board.height < 30 or board.width < NARROW
-        found = decisions(results, limit=DECISIONS_SHOWN // 2 if small else DECISIONS_SHOWN)
+        found = decisions(results, limit=DECISIONS_SHOWN // (1 + (board.height < 30 or board.width < NARROW)))
         lines += ["", *(one.line for one in found), *([waiting] if waiting else [])]
         parts = [Text(line) for line in lines]
         alone = drawn(progress, (), left_s, parts, board.width)
@@ -219,7 +216,7 @@ def sparks(results: "Results", board: Console) -> list[str]:
     bars = SPARKS[board.options.ascii_only]
     return [
         f"{name:13} {spark(values, bars)} {score(values[0])} to {score(values[-1])}"
-        for name, values in zip(("best", "median", "worst quarter"), zip(*found, strict=True), strict=True)
+        for name, *values in zip(("best", "median", "worst quarter"), *found, strict=True)
     ]
 
 

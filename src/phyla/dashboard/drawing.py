@@ -34,7 +34,7 @@ SHORT = 5_000
 """Trials, or evaluated checkpoints, up to which a thread draws."""
 KEPT = 20
 """Studies, or comparisons, whose figures are kept."""
-SHARE = 40
+SHARE = 80
 """Drawing the same figures again takes at most this part of the time."""
 COMPARISON = tuple(COMPARISON_FIGURES)
 Names = tuple[str, ...]

@@ -27,7 +27,7 @@ MOST_BYTES = 4096
 PAGES_KNOWN = 1000
 LOOK_S = 10.0
 """How often a page looks without news."""
-SHARE = 50
+SHARE = 100
 """Showing a page again takes at most this part of the time."""
 # Plotly makes an empty style element and empty style attributes, and one attribute for the pixels of a heat map.
 EMPTY, PIXELS = (

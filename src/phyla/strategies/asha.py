@@ -94,12 +94,12 @@ def _place(member: Member, order: float, population: Population, history: Histor
     """Return how many of those that completed the member's rung go before it, and how many completed it."""
     rung = member.generation - 1
     results = history.results(rung)
-    better = sum(trial.order is not None and trial.order > order for trial in results)
-    equal = {trial.member for trial in results if trial.order == order} - {member.index}
+    better = sum(other > order for other in results.values())
+    equal = {other for other, theirs in results.items() if theirs == order} - {member.index}
     if not equal:
         return better, len(results)
     # Those that were stopped at this rung are not among those that a member is compared with.
-    promoted = {trial.member for trial in history.results(rung + 1)}
+    promoted = {*history.results(rung + 1)}
     promoted |= {trial.member for trial in history.unfinished() if trial.generation > rung}
     promoted |= {other.index for other in population if other.broken_trial is not None}
     return better + sum(other in promoted or other < member.index for other in equal), len(results)

@@ -1,7 +1,7 @@
 """The contract of a strategy: what it sees, what it can decide."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
 
@@ -24,8 +24,8 @@ class History(Protocol):
         """Return a trial, for walking its ancestry by `parent` and `jump_from`."""
         ...
 
-    def results(self, generation: int) -> Sequence[TrialRecord]:
-        """Return the completed training trials of a generation that have a fitness, by id."""
+    def results(self, generation: int) -> Mapping[int, float]:
+        """Return the order of each member that completed a generation with a fitness: greater is better."""
         ...
 
     def last_completed(self, count: int) -> Sequence[TrialRecord]:

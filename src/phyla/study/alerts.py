@@ -67,8 +67,8 @@ def beside(
                 found.write_tensorboard(tensorboard)
                 written = True
 
-        written_by = places.command("export", run.name, "--format", "tensorboard", "--output", str(tensorboard))
-        instead = f"write them with: {written_by}"
+        how = ("--format", "tensorboard", "--output", str(tensorboard))
+        instead = f"write them with: {places.command('export', run.name, *how)}"
         stack.enter_context(Beside("writing TensorBoard's files", write, instead, every_s=BOARD_EVERY_S))
     if alert:
         told = Remembered(places.tracking(run.name) / f"alerts-{run.id:016x}.json")

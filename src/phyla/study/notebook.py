@@ -41,8 +41,8 @@ def summary(results: "Results") -> dict[str, str]:
 
 def outline(study: "Study") -> dict[str, str]:
     """Return the settings of a study that has not run yet as a bundle of MIME types."""
-    told = {"objective": study.rules.objective, "strategy": study.rules.strategy, "space": study.rules.space}
-    return notebook.summary(f"{study.name}: has not run yet", [(name, str(each)) for name, each in told.items()])
+    rows = [(name, str(getattr(study.rules, name))) for name in ("objective", "strategy", "space")]
+    return notebook.summary(f"{study.name}: has not run yet", rows)
 
 
 def in_notebook() -> bool:

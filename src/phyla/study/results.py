@@ -339,9 +339,6 @@ class Results:
 
         return chosen(STUDY_FIGURES, name)(self.data())
 
-    def __repr__(self) -> str:
-        return f"<Results of study {self.name!r}>"
-
     def _ipython_display_(self) -> None:
         from phyla.report.notebook import display
         from phyla.study.notebook import summary

@@ -4,7 +4,7 @@ import pytest
 
 from evaluation_simulation import WatchedRun, evaluated, failed, suite_of
 from phyla.controller import EVALUATE_ONLY
-from phyla.errors import LeaseLost
+from phyla.errors import LeaseLost, StateError
 from phyla.evaluation import Policy, Suite
 from phyla.evaluation.cells import current_tasks
 from phyla.machine import Accepted, ClaimedEvaluation
@@ -219,6 +219,45 @@ def test_what_keeps_failing_is_given_up_and_its_group_is_partial() -> None:
     state, why = run.status(100)
     assert state is GroupState.PARTIAL
     assert why == "failed for good: bad (ValueError: no)"
+
+
+def test_a_person_has_a_checkpoint_evaluated_again() -> None:
+    run = WatchedRun([suite_of("good", "bad")])
+    run.observe(100)
+    (seen,) = run.reader().all_seen()
+    with pytest.raises(StateError, match="is queued or running already"):
+        run.sightings.evaluate_again(seen.id, "s")
+    while (work := run.claim()) is not None:
+        if work.job.task == "bad":
+            run.controller.fail(failed(work, retryable=False))
+        else:
+            run.hand_in(evaluated(work))
+    assert run.status(100)[0] is GroupState.PARTIAL
+    # Only what failed runs once more; where all have results, everything does, with other seeds.
+    run.sightings.evaluate_again(seen.id, "s")
+    assert run.work() == ["100/bad", "100/aggregate"]
+    assert run.status(100) == (GroupState.COMPLETE, None)
+    run.sightings.evaluate_again(seen.id, "s")
+    assert run.work() == ["100/good", "100/bad", "100/aggregate"]
+    assert [(group.replicate, group.state) for group in run.groups(100)] == [
+        (0, GroupState.COMPLETE),
+        (1, GroupState.COMPLETE),
+    ]
+    run.sightings.gone({seen.id: "deleted"})
+    with pytest.raises(StateError, match="the checkpoint is gone"):
+        run.sightings.evaluate_again(seen.id, "s")
+
+
+def test_what_was_skipped_is_evaluated_when_a_person_asks() -> None:
+    run = WatchedRun([suite_of("a", policy=Policy(every=2))])
+    run.observe(100, 200)
+    run.work()
+    skipped = next(group for group in run.groups() if group.state is GroupState.SKIPPED)
+    run.sightings.evaluate_again(skipped.seen, "s")
+    assert [done.partition("/")[2] for done in run.work()] == ["a", "aggregate"]
+    run.sightings.drain("over")
+    with pytest.raises(StateError, match="let it go on first"):
+        run.sightings.evaluate_again(skipped.seen, "s")
 
 
 def test_a_poisoned_eval_task_delays_nothing_else() -> None:

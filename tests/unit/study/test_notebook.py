@@ -101,7 +101,7 @@ def test_a_study_shows_how_it_goes_on_and_what_it_found(tmp_path: Path, cell: Ce
         assert table["text/plain"].splitlines()[1].split() == ["trials", "12/12", "completed"]
         drawing = checked(figure)
         assert results.best is not None
-        assert results.best.fitness in [y for one in drawing["data"] for y in one["y"]]
+        assert pytest.approx(results.best.fitness, rel=1e-4) in [y for one in drawing["data"] for y in one["y"]]
 
 
 def test_a_comparison_shows_its_tables_and_curves(tmp_path: Path, cell: Cell) -> None:

@@ -4,7 +4,7 @@ What a partial index is conditioned on appears word for word in the statements t
 nothing else; that is why some conditions are text from `phyla.store.sql.tables`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
@@ -86,7 +86,9 @@ _ENDED = TRIALS.select.where(
     _TRAIN,
     sa.or_(_CAME_TO, _t.state == "failed", _STOPPED),
 )
-_RESULTS = TRIALS.select.where(_OF_STUDY, _t.generation == given("generation"), SCORED).order_by(_t.id)
+_RESULTS = (
+    sa.select(_t.member, _t.order).where(_OF_STUDY, _t.generation == given("generation"), SCORED).order_by(_t.id)
+)
 _BEST = (
     TRIALS.select.join(checkpoints, sa.and_(checkpoints.c.study == _t.study, checkpoints.c.name == _t.checkpoint))
     .where(_OF_STUDY, _t.state == "completed", _TRAIN, _t.order > SINCE, checkpoints.c.state == "live")
@@ -191,8 +193,8 @@ class Population(Queue):
     def unfinished(self) -> Sequence[TrialRecord]:
         return sorted(self._all(TRIALS, _UNFINISHED), key=lambda trial: trial.id)
 
-    def results(self, generation: int) -> Sequence[TrialRecord]:
-        return self._all(TRIALS, _RESULTS, generation=generation)
+    def results(self, generation: int) -> Mapping[int, float]:
+        return {row[0]: row[1] for row in self._rows(_RESULTS, generation=generation)}
 
     def best_trials(self, count: int) -> Sequence[TrialRecord]:
         return self._all(TRIALS, _BEST, since=NEVER, limit=count)
