@@ -19,6 +19,8 @@ FIGURES = {
 }
 HEAD = """# What the strategies came to
 
+*Read this to see what each strategy is worth, on four problems.*
+
 `python bench/quality/everything.py` runs these studies and writes this page.
 
 All strategies in a table have the same number of training steps and the same seeds. Selection sees the

@@ -23,6 +23,7 @@ from phyla import plugins, settings
 from phyla.cli.app import app
 from phyla.machine import TrainRules, bound
 from phyla.machine.jobs import diagram
+from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -114,6 +115,15 @@ def test_the_program_of_each_page_with_a_framework_runs(page: Path, tmp_path: Pa
     env = {**environment(tmp_path), **forked.SMALL_MODELS}
     done = forked.run(["-c", STRICT], cwd=tmp_path, env=env, frameworks=True, timeout=280)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_study_files_of_the_tutorial_are_found(tmp_path: Path) -> None:
+    write_program(DOCS / "tutorial.md", tmp_path)
+    load = "from phyla.study import load_studies as load; print(*(one.name for name in {} for one in load(name)))"
+    found = run_python("-c", load.format(["study.py", "baseline.py"]), cwd=tmp_path).split()
+    command = re.search(r"^\$ phyla compare (.+)$", (DOCS / "tutorial.md").read_text(), re.MULTILINE)
+    assert command is not None
+    assert found == command[1].split()
 
 
 def test_every_strategy_and_rule_has_its_page() -> None:
@@ -218,8 +228,51 @@ def test_links_lead_somewhere(page: str) -> None:
         file, _, part = link.partition("#")
         target = (path.parent / file) if file else path
         assert target.exists(), f"{page}: {link}"
-        if part:
+        if part and target.suffix == ".md":
             assert part in anchors(target.read_text()), f"{page}: {link}"
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+def test_each_page_begins_with_when_to_read_it(page: Path) -> None:
+    assert re.match(r"# [^\n]+\n\n\*Read this .{10,110}\*\n\n", page.read_text())
+
+
+def test_what_is_said_of_other_tools_has_a_link_or_a_test() -> None:
+    written = {path: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    page = (DOCS / "compared.md").read_text()
+    claims = re.findall(r"^(?:- |\| )(?!you want)(.+?)(?=\n(?:- |\||\n))", page, re.MULTILINE | re.DOTALL)
+    assert len(claims) >= 30
+    for claim in claims:
+        assert re.search(r"\]\(|::test_", claim), f"no link and no test: {claim}"
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", page)
+    assert len(named) >= 10
+    for path, name in named:
+        assert f"def {name}(" in written[ROOT / path], f"{name} is not in {path}"
+
+
+def test_every_route_for_programs_of_users_is_documented() -> None:
+    from phyla.service import make_app
+    from phyla.store import open_store
+
+    page = (DOCS / "reference/http.md").read_text()
+    rows = re.findall(r"^\| `([A-Z]+) (\S*)` \|", page, re.MULTILINE)
+    paths = make_app(open_store("memory://")).openapi()["paths"]
+    ours = {path: one for path, one in paths.items() if not path.startswith("/v1/calls/")}
+    wanted = {(method.upper(), path.removeprefix("/v1/studies")) for path, one in ours.items() for method in one}
+    assert set(rows) == wanted
+
+
+def test_pictures_are_shown_light_and_dark_and_are_small() -> None:
+    named = set(re.findall(r"images/([\w-]+\.png)#gh-", "".join(page.read_text() for page in DOCS.rglob("*.md"))))
+    pictures = {path.name: path.stat().st_size for path in (DOCS / "images").iterdir()}
+    assert set(pictures) == named
+    assert max(pictures.values()) < 150_000
+    figures = {*STUDY_FIGURES, *EVALUATION_FIGURES, *COMPARISON_FIGURES} - {"front"}  # of several goals only
+    kinds = [f"figure-{name}" for name in figures]
+    assert {f"{kind}-{scheme}.png" for kind in kinds for scheme in ("light", "dark")} <= set(pictures)
+    for name in named:
+        assert name.replace("-light.", "-dark.") in named
+        assert name.replace("-dark.", "-light.") in named
 
 
 def test_settings_module_names_every_variable() -> None:

@@ -308,7 +308,9 @@ class Int(_Range[int]):
         high: The upper bound.
         log: As for `Float`.
         step: Only the values `low + k * step`; `high` must be one of them.
-        initial, default, when: As for `Float`.
+        initial: As for `Float`.
+        default: As for `Float`.
+        when: As for `Float`.
     """
 
     step: int = field(default=1, kw_only=True)
@@ -370,7 +372,8 @@ class Choice(_Listed):
         values: The values, distinct JSON scalars: str, int, float, bool or None. A single one is allowed.
         initial: The value that members start from. None means that it is drawn; to start from the *value*
             None use `Space(initial=[...])`.
-        default, when: As for `Float`.
+        default: As for `Float`.
+        when: As for `Float`.
     """
 
     kind = "choice"
@@ -391,7 +394,8 @@ class Ordinal(_Listed):
     Args:
         values: The values in order, distinct JSON scalars: str, int, float, bool or None.
         initial: As for `Choice`.
-        default, when: As for `Float`.
+        default: As for `Float`.
+        when: As for `Float`.
     """
 
     kind = "ordinal"

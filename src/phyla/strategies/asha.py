@@ -30,7 +30,7 @@ class ASHA(Independent):
         members: number of members, each with hyperparameters of its own.
         total_steps: steps that a member spends that reaches the last rung.
         min_steps: steps to the first rung.
-        reduction_factor: of so many members at a rung one is promoted, at least 2.
+        reduction_factor: one in this many members at a rung is promoted; at least 2.
         fitness: where the fitness of a trial comes from; `FromSuite` needs `quorum=1.0`.
         quorum: at 1.0 a rung is complete before anyone is promoted: whole studies are then the same with any
             number of workers, but workers may be idle.
