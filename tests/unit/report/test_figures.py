@@ -393,6 +393,13 @@ def test_every_worker_has_a_row_with_what_it_did_when() -> None:
     assert [third[at] for at in (0, 49, 60)] == [Phase.EVALUATING, Phase.EVALUATING, ""]
 
 
+def test_nobody_does_two_things_at_a_time() -> None:
+    data = worked()
+    its = Ran(10.0, 40.0, data.attempts[0].worker)
+    drawn = [one.y for one in timeline_figure(replace(data, evaluating=[its])).data if one.type == "scatter"]
+    assert np.sum(drawn, axis=0).max() <= 2.01
+
+
 def test_what_still_runs_is_drawn_up_to_the_last_record() -> None:
     data = simulated(until=20)
     running = [a for a in data.attempts if a.state is AttemptState.RUNNING]

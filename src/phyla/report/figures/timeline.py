@@ -75,9 +75,11 @@ def timeline_figure(data: StudyData) -> style.Figure:
         row_heights=[180, 40 + 16 * max(4, len(shown))],
         vertical_spacing=0.06,
     )
+    # Since the order of phases in an attempt is a guess, they may overlap; nobody does two things at a time.
+    at_once = np.maximum(edges[1] - edges[0], sum(seconds.values()) / len(workers))
     for work, its in seconds.items():
         if its.any():
-            rows = zip(middles, its / (edges[1] - edges[0]), strict=True)
+            rows = zip(middles, its / at_once, strict=True)
             look: dict[str, Any] = {"stackgroup": "workers", "line_shape": "hvh", "hoverinfo": None}
             drawn = style.line(rows, str(work), COLOURS[work], 0, fillcolor=COLOURS[work], **look)
             figure.add_traces(drawn, rows=1, cols=1)
