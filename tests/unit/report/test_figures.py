@@ -113,7 +113,7 @@ def test_progress_says_how_good_it_is_and_whether_it_still_gets_better(study: St
     best = study.best
     assert best is not None
     assert f"Best {best.fitness:.4f}, by trial {best.id} of member {best.member}" in answer(progress_figure(study))
-    assert "the last quarter of the steps brought +" in answer(progress_figure(study))
+    assert "in the last quarter of the steps" in answer(progress_figure(study))
     stuck = study_of([(0, 10, 5.0, 0.9), *((0, 10, 6.0 + n, 0.5) for n in range(7))])
     assert "nothing better since step 10 of 80" in answer(progress_figure(stuck))
 

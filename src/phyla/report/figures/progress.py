@@ -97,4 +97,4 @@ def _lately(data: StudyData, places: Any, sofar: Any) -> str:
     if gained == 0:
         first = int(places[np.argmax(sofar == sofar[-1])])
         return f"nothing better since step {first:,} of {int(places[-1]):,}"
-    return f"the last quarter of the steps brought {'+' if data.aim.maximize else '-'}{number(float(gained), 3)}"
+    return f"it improved by {number(float(gained), 3)} in the last quarter of the steps"

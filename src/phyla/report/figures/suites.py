@@ -289,13 +289,15 @@ def lag_figure(data: EvaluationData) -> style.Figure:
             by_suite[group.suite].append(group)
     if not by_suite:
         return style.empty(title, "Nothing was queued yet.")
-    start = min(group.created_at for its in by_suite.values() for group in its)
-    unit, size = time_unit(data.now - start)
+    groups = [group for its in by_suite.values() for group in its]
+    start = min(group.created_at for group in groups)
+    end = max(data.now if group.ended_at is None else group.ended_at for group in groups)
+    unit, size = time_unit(end - start)
     told = "; ".join(map(lag_words, data.lag)) if len(data.lag) < 3 else f"{len(data.lag)} suites"
     figure = style.figure(title, told, height=360)
     for order, (suite, own) in enumerate(by_suite.items()):
         begun = [(group.created_at, 1) for group in own]
-        changes = sorted([*begun, *((one.ended_at, -1) for one in own if one.ended_at is not None), (data.now, 0)])
+        changes = sorted([*begun, *((one.ended_at, -1) for one in own if one.ended_at is not None), (end, 0)])
         # Of several changes at one moment the last count stays.
         waiting = dict(zip((at for at, _ in changes), accumulate(by for _, by in changes), strict=True))
         rows = [((at - start) / size, count) for at, count in style.outline([*waiting.items()], POINTS)]
