@@ -253,7 +253,7 @@ def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) ->
         (("export", "small", "-o", "/none/x.json"), "cannot write /none/x.json", 2),
         (("export", "small", "-o", tmp_path), "is a directory", 2),
         (("report", "small", "-o", "/none/x.html"), "cannot write /none/x.html", 2),
-        (("gc", "small", "--checkpoints", tmp_path), "Nothing was decided, deleted", 1),
+        (("gc", "small", "--checkpoints", tmp_path), "study 'small' has its checkpoints in", 2),
         (("stop", "small"), "is completed already", 1),
         (("change", "small"), "is completed: every member", 1),
         (("best", "small", "--storage", "sqlite:////none/x.db"), "does not exist", 2),

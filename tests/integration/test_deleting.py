@@ -89,10 +89,10 @@ def test_a_deletion_that_was_killed_goes_on(tmp_path: Path, failpoint: str, over
     assert killed.returncode == -signal.SIGKILL
     assert left(tmp_path / "checkpoints" / "doomed")
     # Nobody goes on with what is left of it.
-    refused = "'doomed' is being deleted; if that was interrupted, finish it with: phyla delete doomed"
+    refused = "'doomed' is being deleted; if that was interrupted, finish it with: phyla "
     for words in (("status", "doomed"), ("change", "doomed", "--population", 3)):
-        assert refused in cli(*words, "--home", tmp_path, code=1)
-    with pytest.raises(StateError, match=refused):
+        assert f"{refused}--home {tmp_path} delete doomed" in cli(*words, "--home", tmp_path, code=1)
+    with pytest.raises(StateError, match=f"{refused}delete doomed"):
         made(tmp_path).run()
     if overwrite:
         results = made(tmp_path).run(overwrite=True)

@@ -267,7 +267,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
     assert "me" in phyla("--home", home, "token", "list").stdout
     reserved = phyla("--home", home, "token", "create", "published")
-    assert (reserved.returncode, "phyla serve --publish makes" in reserved.stderr) == (2, True)
+    assert (reserved.returncode, "serve --publish makes" in reserved.stderr) == (2, True)
     with Service("--home", str(home), extra=("--publish",)) as service:
         there = ("--home", tmp_path / "w", "--server", service.url)
         denied = phyla(*there, "status")

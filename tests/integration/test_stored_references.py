@@ -233,7 +233,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
 
 def test_every_command_is_among_those_tried() -> None:
     # `check` makes a home of its own, `up` runs `worker`, and what is sent to `serve` has tests of its own.
-    others = {"check", "serve", "up", "down"}
+    others = {"check", "serve", "dashboard", "up", "down"}
     assert set(LOOKS) | set(ACTS) | others == set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 
 

@@ -35,6 +35,7 @@ OTHER_LINES = 16
 DECISIONS_SHOWN = 4
 QUIET_S = 30.0
 """Seconds after which a line says that nothing has completed, where nothing is drawn."""
+BEAT_ENDS_S = 5.0
 SPARKS = ("▁▂▃▄▅▆▇█", "_.-:=+*#")
 """Low to high, and what stands for it where an encoding lacks it."""
 NARROW, WIDE = 70, 120
@@ -118,8 +119,9 @@ class StudyDisplay(Display):
         if starting:
             self.print(starting)
         self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beats, daemon=True)
         if self.live is None:
-            threading.Thread(target=self._beats, daemon=True).start()
+            self._thread.start()
 
     def draw(self) -> RenderableType:
         """Return how far the study was at the last look."""
@@ -127,6 +129,8 @@ class StudyDisplay(Display):
 
     def __exit__(self, *error: object) -> None:
         self._ended.set()
+        if self.live is None:
+            self._thread.join(BEAT_ENDS_S)  # Else it might hold on to the store, which is then not closed.
         self.seconds = time.monotonic() - self._started
         if self.results is not None:
             with suppress(StoreError):
