@@ -13,14 +13,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 from starlette.concurrency import run_in_threadpool
 
 from phyla.errors import PhylaError, StudyNotFound
 from phyla.records import Aim, StudyRecord
 from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
-from phyla.report.style import Figure, tables
+from phyla.report.style import Figure, tables, take_heading
 from phyla.report.words import text
 from phyla.service.doors import News
 from phyla.store import Store, open_store
@@ -155,17 +155,11 @@ def _drawn(store: Store, places: Places, studies: Sequence[str]) -> Iterator[tup
 
 def _told(figure: Figure) -> str:
     """Return a figure as JSON; its title and subtitle become a heading of the page."""
-    title = figure.layout.title
+    behind = [one._asdict() for one in tables(figure)] if figure.data else []
+    title, subtitle = take_heading(figure)
     if not figure.data:
-        return json.dumps({"title": text(title.text or ""), "why": text(figure.layout.annotations[0].text)})
-    told: dict[str, Any] = {
-        "title": text(title.text or ""),
-        "subtitle": text(title.subtitle.text or ""),
-        "tables": [one._asdict() for one in tables(figure)],
-    }
-    figure.layout.title = None
-    figure.layout.margin.t = 44
-    figure.layout.height -= 60
+        return json.dumps({"title": title, "why": text(figure.layout.annotations[0].text)})
+    told = {"title": title, "subtitle": subtitle, "tables": behind}
     return f'{json.dumps(told)[:-1]}, "figure": {figure.to_json()}}}'
 
 

@@ -23,7 +23,7 @@ from phyla.records import (
     shown,
     with_differences,
 )
-from phyla.report.page import PLOTLY
+from phyla.report.page import PLOTLY, templates_of
 from phyla.report.words import moment, outcome, short, step_of
 from phyla.store import Reader, Store
 from phyla.strategies import describe
@@ -309,15 +309,7 @@ def _evaluated(found: Evaluations) -> dict[str, Any]:
 @cache
 def environment() -> "jinja2.Environment":
     """Return the templates, with the filters that they use; everything is escaped."""
-    import jinja2
-
-    made = jinja2.Environment(
-        loader=jinja2.PackageLoader("phyla.dashboard"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    made = templates_of("phyla.dashboard")
     filters = (counted, describe, duration, fitness, measured, number, outcome, params, said_by, score)
     made.filters.update({one.__name__: one for one in (*filters, short, shown, size, step_of)})
     made.filters["moment"] = lambda seconds: moment(seconds).strftime("%Y-%m-%d %H:%M:%S")

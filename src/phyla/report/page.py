@@ -4,10 +4,9 @@ import gzip
 import os
 from base64 import b64encode
 from collections import Counter
-from html import unescape
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from phyla.evaluation import CellStatus
 from phyla.evaluation.cells import causes
@@ -18,6 +17,9 @@ from phyla.report.data import EvaluationData, StudyData, finite_fitness, trained
 from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
 from phyla.strategies import describe
 from phyla.words import counted, duration, lag_words, measured, number, score
+
+if TYPE_CHECKING:
+    import jinja2
 
 PLOTLY = Path(__file__).parent / "plotly" / "plotly-cartesian.min.js.gz"
 """Plotly's script with the traces that our figures have: a third of the whole one. CONTRIBUTING.md updates it."""
@@ -118,31 +120,30 @@ def _drawn(figure: style.Figure) -> dict[str, Any]:
     """Return a figure of a page: its title and subtitle become a heading."""
     from markupsafe import Markup
 
-    title = figure.layout.title
-    heading = {
-        "title": unescape(title.text or ""),
-        "subtitle": unescape(title.subtitle.text or ""),
-        "tables": style.tables(figure),
-    }
-    figure.layout.title = None
-    figure.layout.margin.t = 44
-    figure.layout.height -= 60
+    tables = style.tables(figure)
+    title, subtitle = style.take_heading(figure)
+    heading = {"title": title, "subtitle": subtitle, "tables": tables}
     # In a script element only "<" could end it.
     return {**heading, "height": figure.layout.height, "json": Markup(figure.to_json().replace("<", "\\u003c"))}
 
 
-def _write(template: str, path: str | os.PathLike[str], **context: Any) -> Path:
-    """Write a page completely or not at all; folders on the way are created."""
+def templates_of(package: str) -> "jinja2.Environment":
+    """Return the templates of a package; they escape everything, and fail where a name is missing."""
     import jinja2
 
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("phyla.report"),
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader(package),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+
+
+def _write(template: str, path: str | os.PathLike[str], **context: Any) -> Path:
+    """Write a page completely or not at all; folders on the way are created."""
+    environment = templates_of("phyla.report")
     environment.globals.update(ROWS=ROWS, numbers=count(), plotly=b64encode(PLOTLY.read_bytes()).decode())
     environment.filters.update(
         {one.__name__: one for one in FILTERS}, drawn=_drawn, heard=words.text, next=next, shown=shown

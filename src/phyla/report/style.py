@@ -339,5 +339,15 @@ def _told(axis: Any, value: Any) -> str:
     return "-" if value is None else text(value) if isinstance(value, str) else number(value)
 
 
+def take_heading(figure: Figure) -> tuple[str, str]:
+    """Take a figure's title and subtitle off it, with the room they have, and return them as plain text."""
+    title = figure.layout.title
+    told = text(title.text or ""), text(title.subtitle.text or "")
+    figure.layout.title = None
+    figure.layout.margin.t = 44
+    figure.layout.height -= 60
+    return told
+
+
 def _cut(shown: Sequence[Any], every: Sequence[Any], what: str) -> str:
     return f" ({len(shown)} of {len(every):,} {what})" if len(shown) < len(every) else ""

@@ -14,7 +14,7 @@ SAMPLE = 30
 
 
 def course(reader: "Reader", points: int) -> list[tuple[float, float, float]]:
-    """Return how good the population was, from the first trial to the newest, at so many points at most.
+    """Return how good the population was, from the first trial to the newest, at no more than `points` points.
 
     A point is the best fitness so far, and of trials then the median, and that of which a quarter is no better.
     It is of a sample of trials, so that a long history takes no longer.

@@ -263,7 +263,7 @@ class Results:
         return lambda: self._read(told.new)
 
     def course(self, points: int) -> list[tuple[float, float, float]]:
-        """Return the best fitness so far, the median and the worse quartile, at so many points in time at most."""
+        """Return the best fitness so far, the median and the worse quartile, at no more than `points` times."""
         return self._read(lambda reader: course(reader, points))
 
     def lineage(self) -> "Lineage":
