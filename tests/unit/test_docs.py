@@ -28,7 +28,7 @@ from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_F
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "```python" in page.read_text())
-RUN = (DOCS / "how-to/run.md").read_text()
+STORAGE = (DOCS / "how-to/storage.md").read_text()
 TRAINING = (DOCS / "how-to/training-function.md").read_text()
 PBT = (DOCS / "strategies/population-based-training.md").read_text()
 OWN = (DOCS / "strategies/write-your-own.md").read_text()
@@ -174,7 +174,7 @@ def test_every_command_and_option_has_its_help() -> None:
 
 
 def test_every_variable_of_the_environment_is_documented() -> None:
-    listed = re.findall(r"^\| `(PHYLA_\w+)` \|", RUN, re.MULTILINE)
+    listed = re.findall(r"^\| `(PHYLA_\w+)` \|", STORAGE, re.MULTILINE)
     assert sorted(listed) == sorted(settings.VARIABLES)
 
 
@@ -205,7 +205,7 @@ def test_the_bound_of_kept_checkpoints_is_documented() -> None:
     strategy = phyla.PBT(population_size=size, steps_per_trial=1, total_steps=1)
     space, objective = phyla.Space(x=phyla.Float(0, 1)), phyla.Minimize("x")
     rules = TrainRules(space=space, objective=objective, strategy=strategy, keep_best=best)
-    assert "4 * population_size + best" in RUN
+    assert "4 * population_size + best" in STORAGE
     assert bound(rules.keeping) == 4 * size + best
 
 
