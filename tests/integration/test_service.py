@@ -1,5 +1,6 @@
 """The service as a stranger meets it: over plain HTTP, with bad requests, and through its own command line."""
 
+import asyncio
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -169,6 +171,34 @@ def test_what_had_a_token_is_not_open_again(store: Store, monkeypatch: pytest.Mo
         assert client.get("/studies").status_code == 401
         revoke(store, "someone")
         assert client.get("/studies").status_code == 401
+
+
+@pytest.mark.parametrize("held_up", ["tokens", "studies"])
+def test_a_request_that_a_stop_interrupts_is_answered(
+    store: Store, monkeypatch: pytest.MonkeyPatch, held_up: str
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def wait(*_: object) -> tuple[()]:
+        began.set()
+        go_on.wait(60)
+        return ()
+
+    async def interrupted() -> httpx.Response:
+        transport = httpx.ASGITransport(make_app(store))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            asked = asyncio.create_task(client.get("/v1/studies"))
+            assert await asyncio.to_thread(began.wait, 60)
+            asked.cancel()
+            try:
+                return await asked
+            finally:
+                go_on.set()
+
+    monkeypatch.setattr(store, held_up, wait)
+    answer = asyncio.run(interrupted())
+    assert answer.status_code == 503
+    assert answer.json()["detail"] == "the service is being stopped"
 
 
 def test_the_published_file_does_not_say_what_is_sent_as_a_token(tmp_path: Path) -> None:

@@ -138,6 +138,13 @@ class Limits:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        try:
+            await self._limited(scope, receive, send)
+        except asyncio.CancelledError:
+            # It is being stopped, and what runs in a thread may still be done: the client asks again.
+            await _problem("StoreUnavailable", 503, "the service is being stopped")(scope, receive, send)
+
+    async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"].startswith(GUARDED):
             request = Request(scope)
             try:
@@ -159,11 +166,7 @@ class Limits:
                 raise HTTPException(413, f"a request may have {self.most} bytes")
             return message
 
-        try:
-            await self.app(scope, counted, send)
-        except asyncio.CancelledError:
-            # It is being stopped, and what runs in a thread may still be done: the client asks again.
-            await _problem("StoreUnavailable", 503, "the service is being stopped")(scope, receive, send)
+        await self.app(scope, counted, send)
 
 
 def make_app(
