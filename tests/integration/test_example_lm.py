@@ -18,7 +18,6 @@ from phyla.evaluation.regression import compare
 from phyla.records import Checkpoint, CheckpointKind, EvalJob
 from phyla.worker import Evaluation
 from phyla.worker.evaluation import checkpoint_of
-from phyla.worker.evaluator import seed_of
 
 pytestmark = pytest.mark.xdist_group("lm")
 """Its studies are made once, not by each process of tests."""
@@ -74,7 +73,8 @@ def evaluated(suite: Suite, path: Path, work: Path, *, shards: int | None = None
         study=1, name=path.name, step=int(path.stem[5:]), identity=path.name, kind=CheckpointKind.SEEN
     )
     assert suite.load is not None
-    loaded = suite.load(checkpoint_of(seen, path))
+    checkpoint = checkpoint_of(seen, path)
+    loaded = suite.load(checkpoint)
     results = []
     for task in suite.tasks:
         count = shards or task.shards
@@ -85,11 +85,9 @@ def evaluated(suite: Suite, path: Path, work: Path, *, shards: int | None = None
             )
             evaluation = Evaluation(
                 record,
-                seen,
+                task,
+                checkpoint,
                 suite=suite.name,
-                path=path,
-                config=task.config,
-                seed=seed_of(task.seed, record.replicate),
                 loaded=loaded,
                 worker=None,
                 outputs=work / "outputs",

@@ -7,7 +7,7 @@ import pytest
 
 from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers import Pool
-from phyla.launchers.slurm import Slurm
+from phyla.launchers.slurm import Slurm, job_name
 from pooled import TRIALS, Pooled
 from pools import Signs, until
 from slurm_cluster import Cluster
@@ -25,8 +25,7 @@ def signs(tmp_path: Path) -> Signs:
 
 def jobs(slurm: Cluster, pool: Pool) -> dict[str, str]:
     """Return the states of a pool's jobs by id."""
-    name = (pool.folder / "job-name").read_text()
-    told = slurm.call("squeue", "-h", "-r", f"--name={name}", "-o", "%i %t")
+    told = slurm.call("squeue", "-h", "-r", f"--name={job_name(pool)}", "-o", "%i %t")
     return dict(line.split() for line in told.splitlines())
 
 
@@ -105,8 +104,7 @@ def test_the_limits_of_a_pool_are_those_of_its_jobs(slurm: Cluster, signs: Signs
     pool = signs.pool("slurm", tmp_path / "pool", workers=3, cpus=2, memory_mb=1, time_limit_s=1800.0)
     Slurm().start(pool)
     signs.until_up(2)
-    name = (pool.folder / "job-name").read_text()
-    told = slurm.call("squeue", "-h", "-r", f"--name={name}", "-o", "%C %m %l %t")
+    told = slurm.call("squeue", "-h", "-r", f"--name={job_name(pool)}", "-o", "%C %m %l %t")
     assert sorted(told.splitlines()) == ["2 1M 30:00 PD", "2 1M 30:00 R", "2 1M 30:00 R"]
     script = (pool.folder / "worker.sh").read_text()
     assert "\n#SBATCH --requeue\n#SBATCH --open-mode=append\n" in script

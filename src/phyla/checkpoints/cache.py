@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -52,12 +51,11 @@ class Cache:
         self._mutex = threading.Lock()
         self._held: dict[str, _Held] = {}
         self._bound = settings.cache_bytes()
-        self.errors = partial(storage_errors, self._disk, self._root)
         self.local = LocalCheckpoints(self._folder, self._disk, verify_bytes=verify_bytes)
 
     def hold(self, name: str, *, count: int = 0) -> None:
         """Keep the copy of a name until it is released, or this process ends; `count` more now read it."""
-        with self._mutex, self.errors("lock", self._locks / name):
+        with self._mutex, storage_errors("lock", self._locks / name):
             if name not in self._held:
                 self._held[name] = _Held(self._locked(name, shared=True))
             self._held[name].count += count
@@ -77,7 +75,7 @@ class Cache:
     @contextmanager
     def downloading(self, name: str) -> Iterator[None]:
         """Be the only one on this machine who downloads a checkpoint; others wait."""
-        with self.errors("lock", self._locks / name):
+        with storage_errors("lock", self._locks / name):
             descriptor = self._locked(name + DOWNLOADING, shared=False)
         try:
             yield
@@ -105,7 +103,7 @@ class Cache:
     def place(self, name: str, manifest: bytes) -> Path:
         """Give what was staged and compared with its manifest its name."""
         staged, path = self._folder / ".staging" / name, self._folder / name
-        with self.errors("keep", path):
+        with storage_errors("keep", path):
             for folder, _, files in os.walk(staged):
                 for file in files:
                     if not Path(folder, file).is_symlink():
@@ -116,7 +114,7 @@ class Cache:
 
     def unplace(self, name: str) -> None:
         """Make a staged directory of a copy again, whose upload failed."""
-        with self.errors("keep", self._folder / name):
+        with storage_errors("keep", self._folder / name):
             self._disk.rename(self._folder / name, self._folder / ".staging" / name)
 
     def forget(self, name: str) -> None:

@@ -12,7 +12,7 @@ import json
 import os
 import posixpath
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -174,6 +174,23 @@ class Manifest:
             whole.update(line.encode("utf-8", "surrogateescape"))
         return whole.hexdigest()
 
+    def compare(self, what: str, found: Mapping[str, int]) -> None:
+        """Make sure that the files that are there, by their sizes, are those of the manifest."""
+        expected = {file.path: file.size_bytes for file in self.files}
+        for path in sorted({*found, *expected}):
+            outside = path.startswith("/") or ".." in path.split("/")
+            if found.get(path) != expected.get(path) or outside:
+                raise _changed(f"{what}/{path}", _bytes(found.get(path)), _bytes(expected.get(path)))
+
+    def compare_content(self, what: str, entries: Sequence[Entry]) -> None:
+        """Read all files, and make sure that they are those of the manifest; names and sizes are."""
+        expected = {file.path: file.digest for file in self.files}
+        for entry, digest in zip(entries, digests(entries), strict=True):
+            if digest != expected[entry.relative]:
+                raise _changed(
+                    f"{what}/{entry.relative}", f"digest {digest}", f"digest {expected[entry.relative]}"
+                )
+
     def to_json(self) -> str:
         """Return the text of the manifest file: one line per file and a checksum of the text before it."""
         lines = ",\n".join(
@@ -207,3 +224,12 @@ class Manifest:
         if not intact:
             raise CheckpointCorrupt(f"{MANIFEST_NAME} differs from what was written: its checksum does not fit")
         return manifest
+
+
+def _changed(what: str, found: str, expected: str) -> CheckpointCorrupt:
+    why = f"found {found}, the manifest says {expected}; it was changed after its commit or the disk is failing"
+    return CheckpointCorrupt(f"{what} is not what was committed: {why}")
+
+
+def _bytes(size: int | None) -> str:
+    return "nothing of that name" if size is None else f"{size} bytes"

@@ -14,7 +14,7 @@ REMOVERS = 1000
 """How often a directory is removed again because somebody else was quicker with some entry of it."""
 
 _ADVICE = {
-    errno.ENOSPC: "make room, or keep fewer checkpoints",
+    errno.ENOSPC: "room or inodes are used up: make room, or keep fewer checkpoints",
     errno.EDQUOT: "the disk quota is used up: make room, keep fewer checkpoints or ask for a larger quota",
     errno.EROFS: "the file system is read-only: choose another home for the study, or mount it for writing",
     errno.ESTALE: "the file system was mounted or exported anew: mount it again",
@@ -93,10 +93,6 @@ class Disk:
                         self.make_writable(inner)
             shutil.rmtree(path)
 
-    def free_bytes(self, path: Path) -> int:
-        """Return the bytes that are free for us on the file system of `path`."""
-        return shutil.disk_usage(path).free
-
 
 def make_dirs(disk: Disk, path: Path) -> None:
     """Create a directory and those above it, and flush each parent, so that they survive a power cut."""
@@ -121,27 +117,14 @@ def advice_on(error: OSError) -> str:
 
 
 @contextmanager
-def storage_errors(disk: Disk, root: Path, doing: str, path: Path) -> Iterator[None]:
+def storage_errors(doing: str, path: Path) -> Iterator[None]:
     """Turn errors of the system into `CheckpointStorageFailed`, with what to do about them."""
     try:
         yield
     except OSError as error:
-        advice = _advice_on_full_disk(disk, root, error) if error.errno == errno.ENOSPC else advice_on(error)
         raise CheckpointStorageFailed(
-            f"cannot {doing} {path}: {error.strerror or error} ({error.filename or path}); {advice}"
+            f"cannot {doing} {path}: {error.strerror or error} ({error.filename or path}); {advice_on(error)}"
         ) from error
-
-
-def _advice_on_full_disk(disk: Disk, root: Path, error: OSError) -> str:
-    try:
-        free = f"{disk.free_bytes(root)} bytes"
-    except OSError:
-        free = "an unknown number of bytes"
-    with suppress(OSError):
-        found = os.statvfs(root)
-        if found.f_files and not found.f_favail:
-            free += ", but no inodes for more files,"
-    return f"{free} are free there: {advice_on(error)}"
 
 
 def _fsync(path: Path, flags: int) -> None:

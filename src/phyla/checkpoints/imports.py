@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from phyla.checkpoints.content import MANIFEST_NAME, Manifest, scan
-from phyla.checkpoints.disk import Disk, storage_errors
+from phyla.checkpoints.disk import storage_errors
 from phyla.checkpoints.remote import Checkpoints
 from phyla.errors import CheckpointChanged, CheckpointCorrupt, CheckpointGone, CheckpointMissing
 from phyla.failpoints import failpoint
@@ -16,7 +16,7 @@ _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP
 
 def look_at_source(source: Path) -> Manifest | None:
     """Return the manifest of what is to be imported if it is a checkpoint of phyla, else None; changes nothing."""
-    with storage_errors(Disk(), source, "read", source):
+    with storage_errors("read", source):
         if not source.exists():
             raise CheckpointMissing(f"there is no checkpoint {source} to start from; correct the path")
         if not _files(source):
@@ -49,7 +49,7 @@ def import_checkpoint(
     manifest = look_at_source(source)
     staged = repository.stage(name)
     failpoint("import.before_copy")
-    with storage_errors(Disk(), staged, f"import {source} into", staged):
+    with storage_errors(f"import {source} into", staged):
         try:
             if manifest is not None:
                 _take_over(source, manifest, staged)

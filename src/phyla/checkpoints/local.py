@@ -12,7 +12,7 @@ from typing import final
 from phyla import settings
 from phyla.checkpoints.content import MANIFEST_NAME, Manifest, ManifestFile, Tree, digests, is_small, scan
 from phyla.checkpoints.disk import Disk, make_dirs, storage_errors
-from phyla.checkpoints.ownership import MarkedDirectory, Owner, Ownership, listed
+from phyla.checkpoints.ownership import MarkedDirectory, Owner, Ownership
 from phyla.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, NoCheckpoint, UsageError
 from phyla.failpoints import failpoint
 
@@ -57,7 +57,6 @@ class LocalCheckpoints:
         self._staging = self._root / ".staging"
         self._deleting = self._root / ".deleting"
         self._disk = disk or Disk()
-        self._storage_errors = partial(storage_errors, self._disk, self._root)
         self._verify_bytes = settings.verify_bytes() if verify_bytes is None else verify_bytes
         self._verified: dict[str, tuple[str, int]] = {}
         self._manifest_begun: set[str] = set()
@@ -75,7 +74,7 @@ class LocalCheckpoints:
         self._manifest_begun.discard(name)
         # A root that is gone is not made again: its checkpoints are elsewhere.
         self.check_owner()
-        with self._storage_errors("create", path):
+        with storage_errors("create", path):
             try:
                 self._disk.make_dir(path)
             except FileNotFoundError:
@@ -95,7 +94,7 @@ class LocalCheckpoints:
         final_path = self._root / checked(name)
         staging = self._staging / name
         self.check_owner()
-        with self._storage_errors("commit", staging):
+        with storage_errors("commit", staging):
             if final_path.exists():
                 raise taken(name, final_path)
             if not staging.is_dir():
@@ -163,7 +162,7 @@ class LocalCheckpoints:
     def discard(self, name: str) -> None:
         """Remove what was staged under a name, if anything."""
         path = self._staging / checked(name)
-        with self._storage_errors("remove", path):
+        with storage_errors("remove", path):
             self._disk.remove_tree(path)
 
     def release(self, *names: str) -> None:
@@ -172,7 +171,7 @@ class LocalCheckpoints:
     def path(self, name: str) -> Path:
         """Return the directory of a committed checkpoint, or raise `CheckpointMissing`."""
         path = self._root / checked(name)
-        with self._storage_errors("find", path):
+        with storage_errors("find", path):
             if not path.is_dir():
                 why = "it was collected, moved or never committed"
                 raise CheckpointMissing(f"checkpoint {name}: no directory {path}; {why}")
@@ -195,11 +194,7 @@ class LocalCheckpoints:
 
     def _sound(self, name: str, digest: str | None) -> Path:
         path = self.path(name)
-        try:
-            manifest, tree = self._compared(name)
-        except CheckpointMissing as error:
-            self.path(name)
-            raise CheckpointCorrupt(str(error)) from error
+        manifest, tree = self._compared(name)
         if digest is not None and manifest.digest != digest:
             raise CheckpointCorrupt(
                 f"checkpoint {name}: {path} is not what was committed: its manifest has digest {manifest.digest}, "
@@ -207,7 +202,7 @@ class LocalCheckpoints:
             )
         state = (manifest.digest, hash(tree.entries))
         if manifest.size_bytes <= self._verify_bytes and self._verified.get(name) != state:
-            self._compare_digests(name, manifest, tree)
+            self._compare_content(name, manifest, tree)
             self._verified[name] = state
         return path
 
@@ -218,46 +213,31 @@ class LocalCheckpoints:
     def verify(self, name: str) -> Manifest:
         """Read every byte and compare it with the manifest."""
         manifest, tree = self._compared(name)
-        self._compare_digests(name, manifest, tree)
+        self._compare_content(name, manifest, tree)
         return manifest
 
     def _compared(self, name: str) -> tuple[Manifest, Tree]:
         path = self.path(name)
-        with self._storage_errors("read", path):
+        with storage_errors("read", path):
             try:
                 manifest = Manifest.from_bytes((path / MANIFEST_NAME).read_bytes())
                 tree = scan(path)
             except FileNotFoundError as error:
-                raise _gone(name, error) from error
-            except CheckpointCorrupt as error:
-                raise CheckpointCorrupt(f"checkpoint {name}, in {path}: {error}") from error
+                self.path(name)
+                raise CheckpointCorrupt(f"checkpoint {name}: {error.filename} is gone") from error
             except CheckpointError as error:
-                raise CheckpointCorrupt(f"checkpoint {name} was changed after its commit: {error}") from error
-        found = {entry.relative: entry for entry in tree.entries}
-        gone: list[str] = []
-        for file in manifest.files:
-            entry = found.pop(file.path, None)
-            if entry is None:
-                gone.append(file.path)
-            elif entry.size_bytes != file.size_bytes:
-                raise _corrupt(name, entry.path, f"{entry.size_bytes} bytes", f"{file.size_bytes} bytes")
-        if gone:
-            count = f"{len(gone)} of {len(manifest.files)}"
-            raise CheckpointMissing(f"checkpoint {name}: {count} files are gone from {path}: {listed(gone)}")
-        for entry in found.values():
-            raise _corrupt(name, entry.path, "a file", "nothing of that name")
+                raise CheckpointCorrupt(f"checkpoint {name}, in {path}: {error}") from error
+        sizes = {entry.relative: entry.size_bytes for entry in tree.entries}
+        manifest.compare(f"checkpoint {name}: {path}", sizes)
         return manifest, tree
 
-    def _compare_digests(self, name: str, manifest: Manifest, tree: Tree) -> None:
-        recorded = {file.path: file.digest for file in manifest.files}
-        with self._storage_errors("read", self._root / name):
+    def _compare_content(self, name: str, manifest: Manifest, tree: Tree) -> None:
+        path = self._root / name
+        with storage_errors("read", path):
             try:
-                found = digests(tree.entries)
+                manifest.compare_content(f"checkpoint {name}: {path}", tree.entries)
             except FileNotFoundError as error:
-                raise _gone(name, error) from error
-        for entry, digest in zip(tree.entries, found, strict=True):
-            if digest != recorded[entry.relative]:
-                raise _corrupt(name, entry.path, f"digest {digest}", f"digest {recorded[entry.relative]}")
+                raise CheckpointMissing(f"checkpoint {name}: {error.filename} is gone") from error
 
     def delete(self, *names: str) -> int:
         """Remove checkpoints, and return the bytes that this freed; 0 for those gone already."""
@@ -265,14 +245,14 @@ class LocalCheckpoints:
         doomed: list[Path] = []
         for name in names:
             path = self._root / checked(name)
-            with self._storage_errors("delete", path):
+            with storage_errors("delete", path):
                 failpoint("checkpoint.before_delete")
                 freed += self._remove(self._deleting / name)
                 if path.is_dir():
                     self._doom(path, self._deleting / name)
                     doomed.append(self._deleting / name)
         if doomed:
-            with self._storage_errors("delete", self._root):
+            with storage_errors("delete", self._root):
                 # The names have to be gone for good before the first byte goes.
                 self._disk.fsync_dir(self._root)
                 failpoint("checkpoint.during_delete")
@@ -317,7 +297,7 @@ class LocalCheckpoints:
 
     def _directories(self, path: Path) -> tuple[str, ...]:
         names: list[str] = []
-        with self._storage_errors("list", path), suppress(FileNotFoundError), os.scandir(path) as found:
+        with storage_errors("list", path), suppress(FileNotFoundError), os.scandir(path) as found:
             names = [item.name for item in found if item.is_dir(follow_symlinks=False)]
         return tuple(sorted(name for name in names if _NAME.fullmatch(name)))
 
@@ -354,15 +334,6 @@ def checked(name: str) -> str:
         allowed = "1 to 100 of letters, digits, '.', '_' and '-', the first a letter or a digit"
         raise UsageError(f"{name!r} cannot name a checkpoint: use {allowed}")
     return name
-
-
-def _corrupt(name: str, path: Path, found: str, expected: str) -> CheckpointCorrupt:
-    why = f"found {found}, the manifest says {expected}; it was changed after its commit or the disk is failing"
-    return CheckpointCorrupt(f"checkpoint {name}: {path} is not what was committed: {why}")
-
-
-def _gone(name: str, error: FileNotFoundError) -> CheckpointMissing:
-    return CheckpointMissing(f"checkpoint {name}: {error.filename} is gone")
 
 
 def taken(name: str, path: object) -> CheckpointError:

@@ -12,9 +12,9 @@ from typing import NamedTuple, final
 from blake3 import blake3
 
 from phyla.checkpoints.content import MANIFEST_NAME
-from phyla.checkpoints.disk import Disk, make_dirs
+from phyla.checkpoints.disk import Disk, make_dirs, storage_errors
 from phyla.checkpoints.objects import Objects
-from phyla.errors import CheckpointError, CheckpointsAbsent, CheckpointsNotOurs, CheckpointStorageFailed
+from phyla.errors import CheckpointError, CheckpointsAbsent, CheckpointsNotOurs
 
 OWNER_NAME = ".phyla-owner.json"
 FORMAT = 1
@@ -141,8 +141,6 @@ class Ownership:
             if raw["format"] != FORMAT:
                 raise ValueError(f"format {raw['format']!r}")
             return str(raw["store"]), str(raw["study"])
-        except OSError as error:
-            raise self._unreachable(f"{path} cannot be read: {error.strerror or error}") from error
         except CheckpointError as error:
             raise self._unreachable(str(error)) from error
         except (ValueError, KeyError, TypeError) as error:
@@ -163,10 +161,6 @@ class Ownership:
     def _entries(self) -> list[str]:
         try:
             return self._place.entries()
-        except NotADirectoryError:
-            raise self._not_ours("it is a file", adoptable=False) from None
-        except OSError as error:
-            raise self._unreachable(f"it cannot be read: {error.strerror or error}") from error
         except CheckpointError as error:
             raise self._unreachable(str(error)) from error
 
@@ -188,14 +182,7 @@ class Ownership:
 
     def _write(self, *, replace: bool) -> None:
         text = json.dumps({"format": FORMAT, "store": self._owner.store, "study": self._owner.study}) + "\n"
-        try:
-            self._place.write(text, replace=replace)
-        except OSError as error:
-            raise CheckpointStorageFailed(
-                f"cannot mark {self._place} as the checkpoint directory of study {self._owner.study!r}: "
-                f"{error.strerror or error} ({error.filename}); make it writable, make room, or choose another "
-                "place with checkpoints= (on the command line: --checkpoints)"
-            ) from error
+        self._place.write(text, replace=replace)
 
     def _unreachable(self, why: str) -> CheckpointsAbsent:
         return CheckpointsAbsent(
@@ -229,7 +216,7 @@ class Ownership:
 
 @final
 class MarkedDirectory:
-    """A directory with a marker; methods raise OSError where it is out of reach."""
+    """A directory with a marker; methods raise CheckpointStorageFailed where it is out of reach."""
 
     found, made = "Mount the disk, run from where the study was begun", "make the directory and "
     """What to do where it is lost."""
@@ -243,17 +230,18 @@ class MarkedDirectory:
 
     def read(self) -> bytes | None:
         """Return the marker's content, if there is one."""
-        try:
-            return (self._root / OWNER_NAME).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        marker = self._root / OWNER_NAME
+        with storage_errors("read", marker), suppress(FileNotFoundError, NotADirectoryError):
+            return marker.read_bytes()
+        return None
 
     def entries(self) -> list[str]:
         """Return the names that are there, without the marker and what an interrupted claim left."""
-        try:
+        if self._root.is_file():
+            return [self._root.name]
+        with storage_errors("read", self._root), suppress(FileNotFoundError):
             return sorted(path.name for path in self._root.iterdir() if not path.name.startswith(OWNER_NAME))
-        except FileNotFoundError:
-            return []
+        return []
 
     def is_there(self) -> bool:
         """Return whether the directory exists."""
@@ -267,18 +255,19 @@ class MarkedDirectory:
         """Write the marker; without `replace` that of somebody who was quicker stays."""
         marker = self._root / OWNER_NAME
         temporary = self._root / f"{OWNER_NAME}.{uuid.uuid4().hex}"
-        make_dirs(self._disk, self._root)
-        try:
-            self._disk.write_file(temporary, text.encode())
-            self._disk.fsync_file(temporary)
-            if replace:
-                temporary.replace(marker)
-            else:
-                # Somebody else may be claiming it, too: who is second finds the marker of the first.
-                self._place(temporary, marker, text)
-        finally:
-            temporary.unlink(missing_ok=True)
-        self._disk.fsync_dir(self._root)
+        with storage_errors("mark", self._root):
+            make_dirs(self._disk, self._root)
+            try:
+                self._disk.write_file(temporary, text.encode())
+                self._disk.fsync_file(temporary)
+                if replace:
+                    temporary.replace(marker)
+                else:
+                    # Somebody else may be claiming it, too: who is second finds the marker of the first.
+                    self._place(temporary, marker, text)
+            finally:
+                temporary.unlink(missing_ok=True)
+            self._disk.fsync_dir(self._root)
 
     def _place(self, temporary: Path, marker: Path, text: str) -> None:
         try:

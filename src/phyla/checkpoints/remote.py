@@ -6,12 +6,13 @@ import os
 import re
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TypeAlias, final
 
 from phyla import settings
 from phyla.checkpoints.cache import Cache
-from phyla.checkpoints.content import MANIFEST_NAME, Manifest, ManifestFile, digests, link_digest, scan
+from phyla.checkpoints.content import MANIFEST_NAME, Manifest, ManifestFile, link_digest, scan
+from phyla.checkpoints.disk import storage_errors
 from phyla.checkpoints.local import LocalCheckpoints, checked, is_name, taken
 from phyla.checkpoints.objects import Objects, each
 from phyla.checkpoints.ownership import OWNER_NAME, MarkedPrefix, Owner, Ownership, listed
@@ -252,19 +253,13 @@ class RemoteCheckpoints:
     def _fetch(self, name: str, manifest: Manifest) -> None:
         """Download the files of a checkpoint into its staging directory, and compare them with the manifest."""
         staged = self._cache.local.stage(name)
-        with self._cache.errors("download into", staged):
+        with storage_errors("download into", staged):
             self._get(name, manifest, staged)
         try:
             entries = scan(staged).entries
         except CheckpointError as error:
             raise CheckpointCorrupt(f"checkpoint {name}: {error}") from error
-        recorded = {file.path: file for file in manifest.files}
-        for entry, digest in zip(entries, digests(entries), strict=True):
-            if digest != recorded[entry.relative].digest:
-                raise CheckpointCorrupt(
-                    f"checkpoint {name}: {self._objects.url}/{name}/{entry.relative} is not what was committed: "
-                    f"found digest {digest}, the manifest says {recorded[entry.relative].digest}"
-                )
+        manifest.compare_content(f"checkpoint {name}: {self._objects.url}/{name}", entries)
 
     def _get(self, name: str, manifest: Manifest, staged: Path) -> None:
         def get(file: ManifestFile) -> None:
@@ -296,14 +291,7 @@ class RemoteCheckpoints:
         found = self._sizes(name)
         if found.pop(MANIFEST_NAME, None) is None:
             raise CheckpointMissing(f"checkpoint {name}: it was removed from {where} just now")
-        expected = {file.path: file.size_bytes for file in manifest.files}
-        for path in sorted({*found, *expected}):
-            parts = PurePosixPath(path).parts
-            if found.get(path) != expected.get(path) or ".." in parts or path.startswith("/"):
-                raise CheckpointCorrupt(
-                    f"checkpoint {name}: {where}/{path} is not what was committed: found "
-                    f"{_bytes(found.get(path))}, the manifest says {_bytes(expected.get(path))}"
-                )
+        manifest.compare(f"checkpoint {name}: {where}", found)
         return manifest
 
     def verify(self, name: str) -> Manifest:
@@ -365,10 +353,6 @@ class RemoteCheckpoints:
 
     def _sizes(self, name: str) -> dict[str, int]:
         return {key.removeprefix(f"{name}/"): size for key, size in self._objects.sizes(checked(name)).items()}
-
-
-def _bytes(size: int | None) -> str:
-    return "nothing of that name" if size is None else f"{size} bytes"
 
 
 Checkpoints: TypeAlias = LocalCheckpoints | RemoteCheckpoints

@@ -2,13 +2,15 @@
 
 import json
 import os
+import subprocess
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, final
 
 from phyla import plugins
-from phyla.errors import ConfigurationError
+from phyla.errors import ConfigurationError, LauncherFailed
 
 GROUP = "phyla.launchers"
 
@@ -54,6 +56,16 @@ class Pool:
         """Return the words of the command of one worker, with these options at the end."""
         limit = [] if self.time_limit_s is None else ["--time-limit", f"{self.time_limit_s:g}s"]
         return [*self.command, "--workers", "1", *limit, *more]
+
+    def identity(self) -> str:
+        """Return eight letters and digits that only the pool in this folder has, made at the first call."""
+        file = self.folder / "id"
+        if not file.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            draft = self.folder / f".id-{os.getpid()}"
+            draft.write_text(uuid.uuid4().hex[:8])
+            draft.replace(file)
+        return file.read_text()
 
     def save(self) -> None:
         """Store it in its folder."""
@@ -141,3 +153,18 @@ def refuse_options(pool: Pool, known: Sequence[str]) -> None:
             f"launcher {pool.launcher!r} has no option {unknown[0]!r}; "
             f"{'choose from: ' + ', '.join(known) if known else 'it has none'}"
         )
+
+
+def called(words: Sequence[str], *, what: str, missing: str, limit_s: float, given: str = "") -> str:
+    """Run a program and return what it prints; errors say `what` failed, or what to do if it is `missing`."""
+    try:
+        # In a session of its own it does not get the Ctrl-C that is meant for us.
+        how: dict[str, Any] = {"capture_output": True, "text": True, "start_new_session": True}
+        done = subprocess.run(words, input=given, check=False, timeout=limit_s, **how)
+    except FileNotFoundError:
+        raise LauncherFailed(f"there is no {words[0]} on this machine; {missing}") from None
+    except subprocess.TimeoutExpired:
+        raise LauncherFailed(f"{what}: no answer within {limit_s:g} s") from None
+    if done.returncode:
+        raise LauncherFailed(f"{what} failed: {done.stderr.strip() or f'exit status {done.returncode}'}")
+    return done.stdout

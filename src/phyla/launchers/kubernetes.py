@@ -8,17 +8,14 @@ started again.
 import json
 import math
 import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, final
 
-from phyla.errors import ConfigurationError, LauncherFailed
-from phyla.launchers.contract import Pool, refuse_options, refuse_store
-from phyla.launchers.identity import identity
+from phyla.errors import ConfigurationError
+from phyla.launchers.contract import Pool, called, refuse_options, refuse_store
 
 OPTIONS = ("image", "kind", "namespace", "context", "directory", "secret", "volume", "user", "grace", "output")
 GRACE_S = 300  # that training has to save after SIGTERM
@@ -133,7 +130,7 @@ def _resources(pool: Pool) -> dict[str, Any]:
 
 
 def _name(pool: Pool) -> str:
-    return f"phyla-{_checked('the name of the pool', pool.name)}-{identity(pool.folder)}"
+    return f"phyla-{_checked('the name of the pool', pool.name)}-{pool.identity()}"
 
 
 def _selector(pool: Pool) -> str:
@@ -231,18 +228,6 @@ def _kubectl(pool: Pool, *words: str, given: str = "", wait_s: float = 0.0) -> s
     """Call `kubectl` and return what it prints; with the option `output`, that is left to the user."""
     if "output" in pool.options:
         return ""
-    program = shutil.which("kubectl")
-    if program is None:
-        raise LauncherFailed(
-            "there is no kubectl on this machine. Install it, or write the manifest only: "
-            "--launcher-option output=FILE, for `kubectl apply -f FILE` elsewhere"
-        )
-    command, limit_s = [program, *_where(pool), *words], wait_s + CALL_S
-    try:
-        done = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=limit_s)
-    except subprocess.TimeoutExpired as error:
-        raise LauncherFailed(f"kubectl {words[0]}: no answer within {limit_s:g} s") from error
-    if done.returncode:
-        said = [line for line in done.stderr.splitlines() if not re.match(r"[EWI]\d{4} ", line)]  # its log
-        raise LauncherFailed(f"kubectl {words[0]}: {' '.join(said) or f'exit status {done.returncode}'}")
-    return done.stdout
+    missing = "install it, or write the manifest with --launcher-option output=FILE, for `kubectl apply -f FILE`"
+    command = ["kubectl", *_where(pool), *words]
+    return called(command, what=f"kubectl {words[0]}", missing=missing, limit_s=wait_s + CALL_S, given=given)

@@ -86,19 +86,10 @@ def _held(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         with contextlib.suppress(OSError):
-            while not _locked(descriptor):
-                time.sleep(TICK_S)
+            file_locks.wait_for(descriptor, shared=False)
         yield
     finally:
         os.close(descriptor)
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        file_locks.lock(descriptor)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @final

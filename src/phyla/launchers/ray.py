@@ -19,7 +19,6 @@ from typing import Any, final
 
 from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers.contract import Launcher, Pool, refuse_options, refuse_store
-from phyla.launchers.identity import identity
 from phyla.launchers.spec import VISIBLE
 from phyla.settings import child_environment
 
@@ -155,7 +154,7 @@ class Ray(Launcher):
 
 
 def _namespace(pool: Pool) -> str:
-    return f"phyla-{identity(pool.folder)}"
+    return f"phyla-{pool.identity()}"
 
 
 def _actors(ray: Any, pool: Pool) -> list[str]:

@@ -1,10 +1,7 @@
 """Workers as a job array of Slurm."""
 
-import os
 import re
-import secrets
 import shlex
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -12,8 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import final
 
-from phyla.errors import ConfigurationError, LauncherFailed
-from phyla.launchers.contract import Pool
+from phyla.errors import ConfigurationError
+from phyla.launchers.contract import Pool, called
 
 SIGNAL = "USR1"
 AHEAD_S = 120
@@ -49,18 +46,18 @@ class Slurm:
         file.write_text(script)
         _stopped(pool).unlink(missing_ok=True)
         log = str(pool.folder).replace("%", "%%") + "/worker-%A_%a.log"
-        how = [f"--array=0-{missing - 1}", f"--job-name={_job_name(pool)}", f"--output={log}"]
+        how = [f"--array=0-{missing - 1}", f"--job-name={job_name(pool)}", f"--output={log}"]
         _slurm("sbatch", "--parsable", f"--chdir={pool.directory}", *how, str(file))
 
     def alive(self, pool: Pool) -> int:
         """Return how many jobs wait, run, or are just ending."""
-        return len(_slurm("squeue", "--noheader", "--array", f"--name={_job_name(pool)}", "--format=%i").split())
+        return len(_slurm("squeue", "--noheader", "--array", f"--name={job_name(pool)}", "--format=%i").split())
 
     def stop(self, pool: Pool, grace_s: float) -> None:
         """Cancel what waits, send SIGTERM to what runs, cancel that after some seconds, and wait."""
         ends_at = time.monotonic() + grace_s
         _stopped(pool).touch()
-        named = f"--name={_job_name(pool)}"
+        named = f"--name={job_name(pool)}"
         _slurm("scancel", "--quiet", "--state=PENDING", named)
         _slurm("scancel", "--quiet", "--signal=TERM", named)
         cancelled = False
@@ -72,7 +69,7 @@ class Slurm:
 
     def outcomes(self, pool: Pool) -> Mapping[str, int]:
         """Return what Slurm still knows of jobs that ended, which it forgets after `MinJobAge`."""
-        words = ("squeue", "--noheader", "--array", "--states=all", f"--name={_job_name(pool)}", "--format=%T")
+        words = ("squeue", "--noheader", "--array", "--states=all", f"--name={job_name(pool)}", "--format=%T")
         ended = [ENDED[state] for state in _slurm(*words).split() if state in ENDED]
         return Counter(ended)
 
@@ -139,31 +136,13 @@ def _stopped(pool: Pool) -> Path:
     return pool.folder / "stopped"
 
 
-def _job_name(pool: Pool) -> str:
-    file = pool.folder / "job-name"
-    try:
-        return file.read_text()
-    except FileNotFoundError:
-        known = re.sub(r"[^\w.-]", "-", pool.name, flags=re.ASCII)[:40]
-        draft = pool.folder / f".job-name-{os.getpid()}"
-        draft.write_text(f"phyla-{known}-{secrets.token_hex(6)}")
-        draft.replace(file)
-        return file.read_text()
+def job_name(pool: Pool) -> str:
+    """Return the name that all jobs of this pool have, and no others."""
+    known = re.sub(r"[^\w.-]", "-", pool.name, flags=re.ASCII)[:40]
+    return f"phyla-{known}-{pool.identity()}"
 
 
 def _slurm(*words: str) -> str:
     """Run one of Slurm's commands and return what it prints."""
-    try:
-        # In a session of its own it does not get the Ctrl-C that is meant for us.
-        done = subprocess.run(
-            words, capture_output=True, text=True, check=False, timeout=ANSWER_S, start_new_session=True
-        )
-    except FileNotFoundError:
-        raise LauncherFailed(
-            f"there is no {words[0]} on this machine; run this where Slurm's commands are, such as a login node"
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise LauncherFailed(f"{words[0]}: Slurm did not answer within {ANSWER_S:g} s") from None
-    if done.returncode:
-        raise LauncherFailed(f"{words[0]} failed: {done.stderr.strip() or f'exit status {done.returncode}'}")
-    return done.stdout
+    missing = "run this where Slurm's commands are, such as a login node"
+    return called(words, what=words[0], missing=missing, limit_s=ANSWER_S)

@@ -329,7 +329,6 @@ class Supervisor:
             self._check_progress(process)
             return
         self._close(process)
-        self._packing.release(process.spec.index)
         spec, how = process.spec, f"worker process {process.popen.pid} {ending(status)}"
         try:
             end = tail(Path(spec.log), LOG_TAIL)
@@ -385,7 +384,6 @@ class Supervisor:
             return
         process.popen.kill()
         self._close(process)
-        self._packing.release(process.spec.index)
         self._crashed(process.spec, why)
 
     def _crashed(self, spec: WorkerSpec, why: str, *, counts: bool = True) -> None:
@@ -438,6 +436,7 @@ class Supervisor:
         """Wait for a worker that ends, close its pipe, and end whatever it left running."""
         process.popen.wait()
         del self._processes[process.spec.index]
+        self._packing.release(process.spec.index)
         if process.popen.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 # It died before it read everything.

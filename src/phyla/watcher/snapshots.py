@@ -19,6 +19,7 @@ from typing import Literal, final
 from phyla import settings
 from phyla.checkpoints.cache import Cache
 from phyla.checkpoints.content import Entry, digests
+from phyla.checkpoints.disk import storage_errors
 from phyla.checkpoints.objects import PATIENCE_S, each
 from phyla.errors import (
     CheckpointChanged,
@@ -113,24 +114,19 @@ def take(root: Path, found: Found, target_dir: Path, mode: Mode) -> Path:
     listed = _look_again(root, found)
     staged = target_dir / f".tmp-{final.name}.{uuid.uuid4().hex}"
     try:
-        staged.mkdir(parents=True)
-    except OSError as error:
-        why = (
-            f"{error.strerror or error}; name another directory, or use mode 'none' to evaluate the original files"
-        )
-        raise CheckpointStorageFailed(f"no snapshot can be made in {target_dir}: {why}") from error
-    try:
-        failpoint("snapshot.before_link")
-        _fill(root, found, listed, staged, mode)
-        failpoint("snapshot.after_link")
-        if mode == "link":
-            # The links are the files themselves: what they are is what will be read.
-            _look_again(staged, found, "while it was linked to; scan again")
-        else:
-            _look_again(root, found)
-            (staged / SEAL).write_text(listing(staged, found.paths).fingerprint, "ascii")
-        failpoint("snapshot.before_rename")
-        _rename(staged, final, found)
+        with storage_errors("make a snapshot in", target_dir):
+            staged.mkdir(parents=True)
+            failpoint("snapshot.before_link")
+            _fill(root, found, listed, staged, mode)
+            failpoint("snapshot.after_link")
+            if mode == "link":
+                # The links are the files themselves: what they are is what will be read.
+                _look_again(staged, found, "while it was linked to; scan again")
+            else:
+                _look_again(root, found)
+                (staged / SEAL).write_text(listing(staged, found.paths).fingerprint, "ascii")
+            failpoint("snapshot.before_rename")
+            _rename(staged, final, found)
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
         raise
@@ -160,7 +156,7 @@ def is_snapshot(name: str) -> bool:
 def clean(target_dir: Path, keep: set[str]) -> tuple[str, ...]:
     """Remove snapshots whose names are not kept, and unfinished ones that are not, or are there whole too."""
     removed = []
-    try:
+    with storage_errors("remove snapshots from", target_dir), suppress(FileNotFoundError):
         names = sorted(item.name for item in target_dir.iterdir())
         for name in names:
             unfinished = name.startswith(".tmp-")
@@ -169,10 +165,6 @@ def clean(target_dir: Path, keep: set[str]) -> tuple[str, ...]:
             if is_snapshot(of) and not kept:
                 shutil.rmtree(target_dir / name)
                 removed.append(name)
-    except FileNotFoundError:
-        return tuple(removed)
-    except OSError as error:
-        raise CheckpointStorageFailed(f"snapshots in {target_dir} cannot be removed: {error}") from error
     return tuple(removed)
 
 
@@ -191,21 +183,17 @@ def _fill(root: Path, found: Found, listed: Listing, staged: Path, mode: Mode) -
             else:
                 shutil.copy2(source, target)
         except FileNotFoundError as error:
-            if not staged.is_dir():
-                raise CheckpointStorageFailed(f"the unfinished snapshot {staged} was removed") from error
+            if source.exists():
+                raise  # what was begun here is gone
             where = f"checkpoint {shown(found.name)} in {root}"
             raise CheckpointGone(
                 f"{where} was deleted while it was taken: {shown(file.relative)} is gone"
             ) from error
         except OSError as error:
-            if mode == "link" and error.errno in _NO_LINKS:
-                why = f"{error.strerror or error}; phyla links files of yours on one file system"
-                raise ConfigurationError(_no_links(shown(str(source)), staged.parent, why)) from error
-            raise CheckpointStorageFailed(
-                f"{source} cannot be taken into {staged.parent}: {error.strerror or error}; make room there, or "
-                "name another directory; or use mode 'none', which evaluates the original files and notices "
-                "afterwards if they changed"
-            ) from error
+            if mode != "link" or error.errno not in _NO_LINKS:
+                raise
+            why = f"{error.strerror or error}; phyla links files of yours on one file system"
+            raise ConfigurationError(_no_links(shown(str(source)), staged.parent, why)) from error
 
 
 def check_links(root: Path, target_dir: Path) -> None:
@@ -233,7 +221,7 @@ def _rename(staged: Path, final: Path, found: Found) -> None:
         staged.rename(final)
     except OSError as error:
         if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
-            raise CheckpointStorageFailed(f"{staged} cannot be renamed to {final.name}: {error}") from error
+            raise
         if not unchanged(_entrance(final, found), found):
             of = f"checkpoint {shown(found.name)}"
             raise CheckpointChanged(
@@ -295,7 +283,7 @@ class Copies:
                 if target.stat().st_size != file.size_bytes:
                     raise CheckpointChanged(f"{seen.path} was written to while it was downloaded")
 
-            with self._cache.errors("download into", staged):
+            with storage_errors("download into", staged):
                 try:
                     each(get, files)
                 except FileNotFoundError as error:

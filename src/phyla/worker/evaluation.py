@@ -1,5 +1,6 @@
 """An eval task as evaluation code sees it: a function, or a command line in any language."""
 
+import hashlib
 import json
 import shlex
 import shutil
@@ -11,10 +12,10 @@ from typing import Any, TypeVar, final, overload
 import numpy as np
 
 from phyla.errors import ConfigurationError, EvaluationError
-from phyla.evaluation import Metric, Moments
+from phyla.evaluation import EvalTask, Metric, Moments
 from phyla.evaluation.recorder import Recorder, decode
 from phyla.plugins import loaded_class
-from phyla.records import Checkpoint, EvalJob, JsonObject
+from phyla.records import Checkpoint, EvalJob
 from phyla.worker.outputs import tail
 from phyla.worker.processes import CannotStart, Process, ending
 
@@ -92,24 +93,22 @@ class Evaluation:
 
     def __init__(
         self,
-        record: EvalJob,
-        seen: Checkpoint,
+        job: EvalJob,
+        task: EvalTask,
+        checkpoint: EvaluationCheckpoint,
         *,
         suite: str,
-        path: Path,
-        config: JsonObject,
-        seed: int,
         loaded: Any,
         worker: Any,
         outputs: Path,
         work_root: Path,
     ) -> None:
         self.suite = suite
-        self.task = record.task
-        self.checkpoint = checkpoint_of(seen, path)
-        self.config: Mapping[str, Any] = config
-        self.shard = Shard(index=record.shard, count=record.shards)
-        self.seed = seed
+        self.task = task.name
+        self.checkpoint = checkpoint
+        self.config: Mapping[str, Any] = task.config
+        self.shard = Shard(index=job.shard, count=job.shards)
+        self.seed = seed_of(task.seed, job.replicate)
         self.loaded = loaded
         self.worker = worker
         self._recorder = Recorder()
@@ -196,6 +195,13 @@ class Evaluation:
             f"Evaluation({self.suite}/{self.task}, shard {self.shard.index} of {self.shard.count}, "
             f"{self.checkpoint.name} at step {self.checkpoint.step})"
         )
+
+
+def seed_of(seed: int, replicate: int) -> int:
+    """Return the seed of an evaluation: the eval task's own, and another for each repetition."""
+    if not replicate:
+        return seed % 2**31
+    return int.from_bytes(hashlib.sha256(f"{seed}:{replicate}".encode()).digest()[:4], "big") % 2**31
 
 
 def checkpoint_of(seen: Checkpoint, path: Path) -> EvaluationCheckpoint:

@@ -1,6 +1,5 @@
 """Runs eval tasks, and has groups aggregated."""
 
-import hashlib
 import os
 import shutil
 import time
@@ -30,11 +29,11 @@ from phyla.evaluation.recorder import encode
 from phyla.evaluation.suite import suite_named
 from phyla.failpoints import failpoint
 from phyla.machine import ClaimedEvaluation, Evaluated, Failure
-from phyla.records import Checkpoint, EvalResult, JobKind
+from phyla.records import EvalResult, JobKind
 from phyla.settings import Clock, system_clock
 from phyla.worker.aggregation import Aggregation
 from phyla.worker.evaluated_study import EvaluatedStudy
-from phyla.worker.evaluation import Evaluation, checkpoint_of, run_command
+from phyla.worker.evaluation import Evaluation, EvaluationCheckpoint, checkpoint_of, run_command
 
 ERROR_CHARACTERS = 4000
 KEPT = ". Then run the study again. Completed trials and evaluations are kept"
@@ -154,20 +153,18 @@ class Evaluator:
     def _evaluate(
         self, work: ClaimedEvaluation, study: EvaluatedStudy, suite: Suite, task: EvalTask
     ) -> Evaluated | None:
-        path = study.sources.path(work.seen)
+        checkpoint = checkpoint_of(work.seen, study.sources.path(work.seen))
         study.bindings.apply(suite.gin_files, ())
-        loaded, load_s = self._load(suite, work.seen, path)
+        loaded, load_s = self._load(suite, work.seen.id, checkpoint)
         study.bindings.apply(suite.gin_files, task.gin)
         label = f"{work.job.id}.{work.job.token}"
         outputs = study.outputs / label
         scratch = self.work_root / f"eval-{label}"
         evaluation = Evaluation(
             work.job,
-            work.seen,
+            task,
+            checkpoint,
             suite=suite.name,
-            path=path,
-            config=task.config,
-            seed=seed_of(task.seed, work.job.replicate),
             loaded=loaded,
             worker=self.state,
             outputs=outputs,
@@ -214,15 +211,15 @@ class Evaluator:
         )
         return Evaluated(job=work.job.id, group=work.job.group, token=work.job.token, result=result)
 
-    def _load(self, suite: Suite, seen: Checkpoint, path: Path) -> tuple[Any, float]:
+    def _load(self, suite: Suite, seen: int, checkpoint: EvaluationCheckpoint) -> tuple[Any, float]:
         """Return what the suite's `load` returned, now or for an eval task before, and how long it took now."""
         held = self._loaded
-        if held is not None and (held.suite, held.seen) == (suite.name, seen.id):
+        if held is not None and (held.suite, held.seen) == (suite.name, seen):
             return held.value, 0.0
         self._loaded = None  # before the next one needs its memory
         began = self.timer()
-        value = None if suite.load is None else suite.load(checkpoint_of(seen, path))
-        self._loaded = _Loaded(suite.name, seen.id, value)
+        value = None if suite.load is None else suite.load(checkpoint)
+        self._loaded = _Loaded(suite.name, seen, value)
         return value, self.timer() - began
 
 
@@ -242,13 +239,6 @@ def _known(study: EvaluatedStudy, work: ClaimedEvaluation) -> tuple[Suite, EvalT
             "seed than it has now"
         )
     return suite, task
-
-
-def seed_of(seed: int, replicate: int) -> int:
-    """Return the seed of an evaluation: the eval task's own, and another for each repetition."""
-    if not replicate:
-        return seed % 2**31
-    return int.from_bytes(hashlib.sha256(f"{seed}:{replicate}".encode()).digest()[:4], "big") % 2**31
 
 
 def _failed(work: ClaimedEvaluation, error: str, *, retryable: bool = True) -> Failure:

@@ -5,7 +5,6 @@ import os
 import shutil
 import stat
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Never
 
 import pytest
@@ -117,14 +116,6 @@ def test_a_tree_that_never_goes_is_an_error(tmp_path: Path, monkeypatch: pytest.
     assert len(calls) == REMOVERS + 1
 
 
-def test_free_bytes_are_those_of_the_file_system_that_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes = {tmp_path: 7, Path("/"): 9}
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=100, used=50, free=sizes[path]))
-    assert [Disk().free_bytes(path) for path in sizes] == [7, 9]
-
-
 def test_directories_are_made_and_their_parents_flushed_from_the_top(tmp_path: Path) -> None:
     calls: list[tuple[str, str]] = []
 
@@ -180,7 +171,7 @@ def test_what_to_do_about_an_error(tmp_path: Path, number: int, told: tuple[bool
     where = rf"cannot read {tmp_path}/w: {os.strerror(number)} \({tmp_path}/w\); .*{advice}"
     with (
         pytest.raises(CheckpointStorageFailed, match=where) as caught,
-        storage_errors(Disk(), tmp_path, "read", tmp_path / "w"),
+        storage_errors("read", tmp_path / "w"),
     ):
         raise error
     assert caught.value.__cause__ is error
@@ -193,33 +184,8 @@ def test_what_is_no_error_of_the_system_is_none_of_storage(tmp_path: Path) -> No
     where = rf"cannot read {tmp_path}: full \({tmp_path}\); look"
     with (
         pytest.raises(CheckpointStorageFailed, match=where),
-        storage_errors(Disk(), tmp_path, "read", tmp_path),
+        storage_errors("read", tmp_path),
     ):
         raise OSError("full")
-    with pytest.raises(ZeroDivisionError), storage_errors(Disk(), tmp_path, "read", tmp_path):
+    with pytest.raises(ZeroDivisionError), storage_errors("read", tmp_path):
         raise ZeroDivisionError
-
-
-@pytest.mark.parametrize(
-    ("files", "left", "told"), [(10, 3, False), (10, 0, True), (0, 0, False)], ids=["some", "none", "not counted"]
-)
-def test_a_disk_without_inodes_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int, left: int, told: bool
-) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=len(str(path))))
-    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_files=files, f_favail=left))
-    with (
-        pytest.raises(
-            CheckpointStorageFailed, match=rf"{len(str(tmp_path))} bytes.* are free there: make room"
-        ) as no,
-        storage_errors(Disk(), tmp_path, "write", tmp_path / "w"),
-    ):
-        failing(errno.ENOSPC, "/elsewhere")()
-    assert ("but no inodes for more files" in str(no.value)) == told
-    assert "(/elsewhere)" in str(no.value)
-    monkeypatch.setattr(os, "statvfs", failing(errno.EIO))
-    with (
-        pytest.raises(CheckpointStorageFailed, match=r"\d bytes are free there: make room"),
-        storage_errors(Disk(), tmp_path, "write", tmp_path / "w"),
-    ):
-        failing(errno.ENOSPC, "/elsewhere")()

@@ -134,9 +134,6 @@ class RecordingDisk(Disk):
         self.trace.append(Step("remove_tree", path))
         self._real.remove_tree(path)
 
-    def free_bytes(self, path: Path) -> int:
-        return self._real.free_bytes(path)
-
 
 @dataclass
 class File:

@@ -241,19 +241,8 @@ def test_files_that_are_gone_are_named(checkpoints: LocalCheckpoints) -> None:
     save(checkpoints)
     shutil.rmtree(checkpoints.path("17.2") / "optimizer")
     for call in (checkpoints.check, checkpoints.verify):
-        with pytest.raises(CheckpointMissing, match=r"1 of 2 files are gone.*optimizer/state"):
+        with pytest.raises(CheckpointCorrupt, match=r"optimizer/state is not .*found nothing of that name"):
             call("17.2")
-
-
-def test_many_files_that_are_gone_are_counted(checkpoints: LocalCheckpoints) -> None:
-    staged = checkpoints.stage("1.1")
-    for index in range(9):
-        (staged / f"shard-{index}").write_bytes(b"x")
-    checkpoints.commit("1.1", step=1, now=0.0)
-    for index in range(2, 9):
-        (checkpoints.path("1.1") / f"shard-{index}").unlink()
-    with pytest.raises(CheckpointMissing, match=r"7 of 9.*shard-2, shard-3, shard-4 and 4 more"):
-        checkpoints.check("1.1")
 
 
 def test_another_size_is_found_without_reading(checkpoints: LocalCheckpoints) -> None:
@@ -275,7 +264,7 @@ def test_another_content_is_found_by_reading(checkpoints: LocalCheckpoints) -> N
 
 def test_a_file_that_was_added_is_found(checkpoints: LocalCheckpoints) -> None:
     (saved(checkpoints) / "optimizer" / "extra").write_bytes(b"")
-    with pytest.raises(CheckpointCorrupt, match=r"optimizer/extra.*found a file.*nothing of that name"):
+    with pytest.raises(CheckpointCorrupt, match=r"optimizer/extra.*found 0 bytes.*nothing of that name"):
         checkpoints.verify("17.2")
 
 
@@ -346,7 +335,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.extend(entry.relative for entry in entries)
         return real(entries, **more)
 
-    monkeypatch.setattr(local_module, "digests", counting)
+    for module in (local_module, content_module):
+        monkeypatch.setattr(module, "digests", counting)
     return names
 
 
@@ -386,7 +376,7 @@ def test_of_large_ones_only_names_and_sizes_are_compared(
     with pytest.raises(CheckpointCorrupt, match="digest"):
         LocalCheckpoints(tmp_path, verify_bytes=len(WEIGHTS)).use("17.2")
     (checkpoints.path("17.2") / "optimizer" / "state").unlink()
-    with pytest.raises(CheckpointCorrupt, match="files are gone"):
+    with pytest.raises(CheckpointCorrupt, match="found nothing of that name"):
         checkpoints.use("17.2", committed.digest)
 
 
@@ -399,7 +389,7 @@ def test_a_limit_that_is_no_number_of_bytes(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_pipe_that_was_added_is_found(checkpoints: LocalCheckpoints) -> None:
     os.mkfifo(saved(checkpoints) / "pipe")
-    with pytest.raises(CheckpointCorrupt, match=r"changed after its commit.*pipe"):
+    with pytest.raises(CheckpointCorrupt, match=r"17\.2/pipe is a socket, a pipe"):
         checkpoints.verify("17.2")
 
 
@@ -411,7 +401,7 @@ def test_a_manifest_that_is_gone_or_damaged(checkpoints: LocalCheckpoints) -> No
         with pytest.raises(CheckpointCorrupt, match=r"17\.2"):
             checkpoints.check("17.2")
     manifest.unlink()
-    with pytest.raises(CheckpointMissing, match=rf"{MANIFEST_NAME} is gone"):
+    with pytest.raises(CheckpointCorrupt, match=rf"{MANIFEST_NAME} is gone"):
         checkpoints.check("17.2")
 
 
@@ -527,10 +517,6 @@ class Interposed(Disk):
         self._do("remove_tree")
         self._real.remove_tree(path)
 
-    def free_bytes(self, path: Path) -> int:
-        self._do("free_bytes")
-        return 12345
-
 
 def fail(number: int) -> Callable[[], object]:
     def action() -> None:
@@ -547,9 +533,7 @@ def test_a_full_disk_leaves_the_staged_files_and_nothing_final(tmp_path: Path, c
     checkpoints = LocalCheckpoints(tmp_path / "root", disk)
     (checkpoints.stage("1.1") / "w").write_bytes(WEIGHTS)
     disk.before[call] = fail(errno.ENOSPC)
-    with pytest.raises(
-        CheckpointStorageFailed, match=r"root/\.staging/1\.1: No space.*12345 bytes are free.*make room"
-    ):
+    with pytest.raises(CheckpointStorageFailed, match=r"root/\.staging/1\.1: No space.*make room"):
         checkpoints.commit("1.1", step=1, now=0.0)
     assert checkpoints.names() == ()
     assert checkpoints.staged() == ("1.1",)
@@ -562,7 +546,7 @@ def test_a_full_disk_leaves_the_staged_files_and_nothing_final(tmp_path: Path, c
 @pytest.mark.parametrize(
     ("number", "advice"),
     [
-        (errno.ENOSPC, "12345 bytes are free"),
+        (errno.ENOSPC, "room or inodes are used up"),
         (errno.EDQUOT, "quota"),
         (errno.EROFS, "file system is read-only"),
         (errno.EACCES, "lacks the permission"),
@@ -576,13 +560,6 @@ def test_what_to_do_about_a_storage_failure(tmp_path: Path, number: int, advice:
     disk.before["make_dir"] = fail(number)
     with pytest.raises(CheckpointStorageFailed, match=rf"{tmp_path}.*{os.strerror(number)}.*{advice}"):
         checkpoints.stage("1.1")
-
-
-def test_free_space_that_cannot_be_asked_for(tmp_path: Path) -> None:
-    disk = Interposed()
-    disk.before = {"make_dir": fail(errno.ENOSPC), "free_bytes": fail(errno.EIO)}
-    with pytest.raises(CheckpointStorageFailed, match="an unknown number of bytes"):
-        LocalCheckpoints(tmp_path / "root", disk).stage("1.1")
 
 
 def test_a_deletion_that_fails_can_be_repeated(tmp_path: Path) -> None:

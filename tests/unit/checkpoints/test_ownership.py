@@ -119,15 +119,13 @@ def test_staging_never_makes_a_root_that_is_gone(tmp_path: Path) -> None:
 def test_a_file_in_place_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "root").write_text("precious")
     for known in (None, 0):
-        with pytest.raises(CheckpointsNotOurs, match=r"this store: it is a file.*another name for the study$"):
+        with pytest.raises(CheckpointsNotOurs, match=r"holds 'root'.*another name for the study$"):
             checkpoints(tmp_path / "root")[1].claim(known)
     assert (tmp_path / "root").read_text() == "precious"
 
 
 def test_a_place_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        CheckpointStorageFailed, match=r"cannot mark /proc/none/s .*study 's': No such file .*/proc/none.*--checkp"
-    ):
+    with pytest.raises(CheckpointStorageFailed, match=r"cannot mark /proc/none/s: No such file .*/proc/none"):
         checkpoints(Path("/proc/none/s"))[1].claim(None)
 
 
@@ -242,18 +240,18 @@ def test_a_directory_that_cannot_be_read_is_absent_and_says_why(
 ) -> None:
     made, _ = checkpoints(tmp_path)
     (tmp_path / OWNER_NAME).mkdir()
-    with pytest.raises(CheckpointsAbsent, match=rf"{OWNER_NAME} cannot be read: {os.strerror(errno.EISDIR)}"):
+    with pytest.raises(CheckpointsAbsent, match=rf"cannot read .*{OWNER_NAME}: {os.strerror(errno.EISDIR)}"):
         made.check_owner()
     loop = tmp_path / "loop"
     loop.symlink_to("loop")
-    with pytest.raises(CheckpointsAbsent, match=f"cannot be read: {os.strerror(errno.ELOOP)}"):
+    with pytest.raises(CheckpointsAbsent, match=f"cannot read .*: {os.strerror(errno.ELOOP)}"):
         checkpoints(loop)[1].claim(None)
 
     def broken(self: Path) -> Iterator[Path]:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(self))
 
     monkeypatch.setattr(Path, "iterdir", broken)
-    with pytest.raises(CheckpointsAbsent, match=f": it cannot be read: {os.strerror(errno.EIO)}"):
+    with pytest.raises(CheckpointsAbsent, match=f"cannot read .*: {os.strerror(errno.EIO)}"):
         checkpoints(tmp_path / "other")[1].claim(None)
     assert not (tmp_path / "other").exists()
 

@@ -310,5 +310,7 @@ def test_an_output_that_cannot_be_written_is_named(tmp_path: Path, launcher: Lau
 
 def test_what_kubectl_says_is_passed_on(tmp_path: Path, launcher: Launcher, cluster: Cluster) -> None:
     cluster.store.write_text('{"unreachable": true}')
-    with pytest.raises(LauncherFailed, match="kubectl get: The connection to the server was refused"):
+    with pytest.raises(
+        LauncherFailed, match=r"kubectl get failed: (?s:.*)The connection to the server was refused"
+    ):
         launcher.alive(make(tmp_path))

@@ -205,7 +205,7 @@ def test_what_cannot_be_linked_says_what_to_do_instead(
 
     monkeypatch.setattr(os, "link", refuse)
     expected, words = (
-        (CheckpointStorageFailed, "mode 'none'")
+        (CheckpointStorageFailed, "make room")
         if number == errno.ENOSPC
         else (ConfigurationError, "--snapshots copy")
     )
@@ -228,7 +228,7 @@ def test_a_mode_that_is_unknown_and_a_target_that_is_no_directory(root: Path, tm
     with pytest.raises(ConfigurationError, match="link, copy, none"):
         Following(snapshots="move")  # type: ignore[arg-type]
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointStorageFailed, match="no snapshot can be made"):
+    with pytest.raises(CheckpointStorageFailed, match="cannot make a snapshot in"):
         take(root, found, tmp_path / "file", "link")
 
 
