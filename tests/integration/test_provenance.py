@@ -4,7 +4,6 @@ import json
 import linecache
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -105,14 +104,12 @@ def test_without_git_or_a_repository_nothing_is_said(tmp_path: Path, monkeypatch
     assert (facts["commit"], diff) == (None, None)
 
 
-def test_a_diff_has_a_limit_and_all_is_quick(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_diff_has_a_limit(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "sys.argv", ["run", "--api-key", "hidden", "--password=hidden", "http://me:hidden@host", "--lr", "0.1"]
     )
     (repository / "noted.py").write_text("x\n" * DIFF_BYTES)
-    began = time.process_time()
     facts, diff = collect({"file": str(repository / "noted.py"), "now": "digest"}, repository.parent)
-    assert time.process_time() - began < 0.1
     assert diff is not None
     assert len(diff) == DIFF_BYTES < facts["diff_bytes"]  # type: ignore[operator]
     assert facts["command"] == ["run", "--api-key", "***", "--password=***", "http://me:***@host", "--lr", "0.1"]
