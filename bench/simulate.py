@@ -54,8 +54,6 @@ def stress(population: int, trials: int, workers: int, seed: int = 0) -> dict[st
         ),
         fitness=LearningCurve(SPACE, OBJECTIVE, STEPS * trials),
         rng=np.random.default_rng(seed),
-        # As often as a process does that trains by itself.
-        collect_every=max(16, population // 2),
     )
     before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     run = simulator.run()

@@ -9,7 +9,7 @@ import numpy as np
 
 import phyla
 from phyla import plugins, worker
-from phyla.client import LocalClient
+from phyla.client import Client
 from phyla.controller import EVALUATE_ONLY, Controller, Sightings
 from phyla.errors import CheckpointMissing
 from phyla.evaluation import Policy, Suite
@@ -116,7 +116,7 @@ class EvaluatedRun:
             suites=tuple(suites), sources=self.sources, outputs=self.places.outputs(name)
         )
         self._evaluator = Evaluator(
-            LocalClient(self.store, self.run, WatchRules(suites=tuple(suites))),
+            Client(self.store, self.run, WatchRules(suites=tuple(suites))),
             {self.run.id: needed},
             work_root=folder / "work",
             name="host:0:1:1",

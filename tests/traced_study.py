@@ -14,7 +14,7 @@ import phyla.checkpoints.local
 import phyla.store.sql.sqlite
 import toy_study
 from phyla.checkpoints.disk import Disk
-from phyla.client import LocalClient
+from phyla.client import Client
 from phyla.controller import Controller
 from phyla.machine import Accepted, Claimed, Completion, Evaluated
 
@@ -41,7 +41,7 @@ def complete(
 def main() -> None:
     """Run the toy study."""
     Controller.complete = complete  # type: ignore[method-assign]  # to watch it
-    LocalClient.collect_every = property(lambda self: 3)  # type: ignore[method-assign,assignment]  # often
+    Client.collect_every = property(lambda self: 3)  # type: ignore[method-assign,assignment]  # often
     phyla.checkpoints.local.FLUSHED_IN_TURN = 0
     phyla.store.sql.sqlite.PAGES_BETWEEN_CHECKPOINTS = 60
     for name in sys.argv[2:]:

@@ -4,7 +4,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from phyla.records import Json, Scored, TrialRecord
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 def counted(count: int, one: str, several: str | None = None) -> str:
     """Return a count with its noun, as in "1 trial" and "3,000 trials"."""
     return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Return names with commas; of more than `most` the first ones, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def number(value: Json, digits: int = 4) -> str:

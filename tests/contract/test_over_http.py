@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
 import phyla
-from phyla.client import LocalClient
+from phyla.client import Client
 from phyla.controller import Controller, controller_of, to_config
 from phyla.errors import (
     AccessDenied,
@@ -82,10 +82,10 @@ def claiming(controller: Controller) -> Controller:
     return cast("Controller", Claiming(controller))
 
 
-def a_study(store: Store, size: int = 3, **how: Any) -> LocalClient:
+def a_study(store: Store, size: int = 3, **how: Any) -> Client:
     agreed = rules(pbt(size, **how))
     config = to_config(agreed, 7)
-    return LocalClient(store, store.create_study("study", config, 7, size), agreed)
+    return Client(store, store.create_study("study", config, 7, size), agreed)
 
 
 class OverHttp(Alike):

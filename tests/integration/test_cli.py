@@ -246,7 +246,6 @@ def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) ->
         (("trials", "small", "--state", "odd"), "--state", 2),
         (("trials", "small", "--member", "7"), "has members 0 to 3", 2),
         (("replay", "small", "--continue", "3", "--from", "2"), "exclude each other", 2),
-        (("change", "small.py", "--population", "3"), "write population_size=3 into small.py", 2),
         (("watch", ".", "--suite", "small.py", "--format", "auto=x"), "only marker and steps take names", 2),
         (("export", "small", "--trial", "1"), "--trial goes with", 2),
         (("export", "small", "--what", "reports", "--trial", "99"), "no such trial", 2),

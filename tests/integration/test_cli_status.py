@@ -101,9 +101,12 @@ def test_one_of_a_kind_is_singular(cli: Phyla) -> None:
 
 
 def test_who_shrinks_a_population_has_stopped_no_trial_early(cli: Phyla) -> None:
-    strategy = phyla.PBT(population_size=2, steps_per_trial=2, total_steps=4)
-    assert len(phyla.Study("shrunk", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("q"), strategy).ask(2)) == 2
-    cli("change", "shrunk", "--population", 1)
+    def study(members: int) -> phyla.Study:
+        strategy = phyla.PBT(population_size=members, steps_per_trial=2, total_steps=4)
+        return phyla.Study("shrunk", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("q"), strategy)
+
+    assert len(study(2).ask(2)) == 2
+    study(1).change()
     shown = cli("status", "shrunk")
     assert "0/2 trials completed, 1 running, 1 cancelled; " in shown
     assert "stopped early" not in shown

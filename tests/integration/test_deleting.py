@@ -90,7 +90,7 @@ def test_a_deletion_that_was_killed_goes_on(tmp_path: Path, failpoint: str, over
     assert left(tmp_path / "checkpoints" / "doomed")
     # Nobody goes on with what is left of it.
     refused = "'doomed' is being deleted; if that was interrupted, finish it with: phyla "
-    for words in (("status", "doomed"), ("change", "doomed", "--population", 3)):
+    for words in (("status", "doomed"), ("change", "doomed")):
         assert f"{refused}--home {tmp_path} delete doomed" in cli(*words, "--home", tmp_path, code=1)
     with pytest.raises(StateError, match=f"{refused}delete doomed"):
         made(tmp_path).run()

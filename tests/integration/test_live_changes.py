@@ -17,10 +17,9 @@ import forked
 import phyla
 from durability import miscounted
 from phyla.cli import main
-from phyla.errors import ConfigurationError, StateError, StudyChanged
+from phyla.errors import ConfigurationError, StudyChanged
 from phyla.records import JobKind, JobState, StudyState
 from phyla.settings import child_environment
-from phyla.study import maintain
 from phyla.study.opening import join_study
 
 STEPS = 5
@@ -174,7 +173,7 @@ def test_a_study_is_resized_while_workers_run_and_goes_on_with_new_ones(tmp_path
             return False
 
     wait_for(held)
-    assert maintain("live", home=tmp_path / "home").resize(size) == 4
+    assert [one.after for one in study(tmp_path, pbt(size)).change()] == [size]
     (tmp_path / "hold").unlink()
     results = study(tmp_path, pbt(size)).run(workers=1)
     running.join(120)
@@ -218,34 +217,6 @@ def test_killed_while_it_changes_and_run_again(tmp_path: Path, name: str, size: 
     assert results.state is StudyState.COMPLETED
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        phyla.RandomSearch(2, 10),
-        phyla.GridSearch({"lr": [0.1, 0.2]}, 10),
-        phyla.strategies.SingleWorkerExplore(explore_steps=2, exploit_steps=2, total_steps=8),
-    ],
-    ids=["random", "grid", "single"],
-)
-def test_strategies_of_a_fixed_size_are_not_resized(tmp_path: Path, strategy: Any) -> None:
-    study(tmp_path, strategy).ask()
-    with pytest.raises(ConfigurationError, match="is fixed: its strategy"):
-        maintain("live", home=tmp_path / "home").resize(3)
-
-
-def test_what_a_completed_study_is_told(tmp_path: Path) -> None:
-    study(tmp_path, pbt(2, 1)).run()
-    with pytest.raises(StateError, match=r"is completed.*phyla change FILE"):
-        maintain("live", home=tmp_path / "home").resize(3)
-
-
-@pytest.mark.parametrize("size", [0, -1, True, "3"])
-def test_sizes_that_make_no_sense(tmp_path: Path, size: Any) -> None:
-    study(tmp_path, pbt(2, 1)).ask()
-    with pytest.raises(ConfigurationError, match="population_size="):
-        maintain("live", home=tmp_path / "home").resize(size)
-
-
 @pytest.mark.parametrize("how", [StudyState.STOPPED, StudyState.FAILED])
 def test_a_study_that_ended_before_its_time_goes_on_after_a_change(tmp_path: Path, how: StudyState) -> None:
     made = study(tmp_path, pbt(2, 2))
@@ -286,32 +257,18 @@ def phyla_command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[i
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study(tmp_path, pbt(3, 2)).ask(lease_s=0.01)
     home = ("--home", tmp_path / "home")
-    code, text = phyla_command(capsys, "change", "live", "--population", 5, *home)
-    assert (code, text.splitlines()) == (
+    assert phyla_command(capsys, "change", "live", *home) == (
         0,
-        [
-            "live has 5 members, it had 3",
-            "it will end with 10 completed trials; 0 are",
-            "write population_size=5 into its study file, so that it can be run again",
-        ],
+        "live is running already; give the changed study file to change it\n",
     )
-    assert phyla_command(capsys, "change", "live", "--population", 5, *home) == (
-        0,
-        "live has 5 members already\n",
-    )
+    code, text = phyla_command(capsys, "change", "other", *home)
+    assert (code, "there is no study 'other'" in text) == (2, True)
+    study(tmp_path, pbt(5, 2)).change()
     code, text = phyla_command(capsys, "status", "live", *home)
     assert code == 0
     assert "strategy.population_size was changed from 3 to 5" in text
-    assert phyla_command(capsys, "change", "live", "--population", 2, "--fresh", *home)[0] == 0
+    study(tmp_path, pbt(2, 2)).change(newcomers="fresh")
     assert "retired" in phyla_command(capsys, "status", "live", *home)[1]
-    for words, match in (
-        (("live", "--population", 0), "--population"),
-        (("live", "--population", "many"), "--population"),
-        (("other", "--population", 2), "there is no study 'other'"),
-    ):
-        code, text = phyla_command(capsys, "change", *words, *home)
-        assert code == 2
-        assert match in text
     results = study(tmp_path, pbt(2, 2)).run()
     assert spent(results) == [2 * STEPS] * 2
 
@@ -372,7 +329,7 @@ def test_the_status_for_programs_tells_changes_and_who_is_retired(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study(tmp_path, pbt(3, 2)).ask()
-    maintain("live", home=tmp_path / "home").resize(2)
+    study(tmp_path, pbt(2, 2)).change()
     code, text = phyla_command(capsys, "status", "live", "--json", "--home", tmp_path / "home")
     assert code == 0
     told = json.loads(text)

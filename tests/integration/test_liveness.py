@@ -18,8 +18,6 @@ from forked import Forked
 from phyla.errors import PhylaError
 from phyla.records import AttemptState, StudyState
 from phyla.study import Results
-from phyla.study.doctor import examine
-from phyla.study.places import Places
 from phyla.worker.keeper import VARIABLE, end_marked
 
 STUDY = """
@@ -222,23 +220,6 @@ def test_what_is_asked_for_is_taken_back_once_its_process_is_dead(runs: Runs) ->
         process.kill()
         process.wait()
         assert [asked(), asked()] == [1, None]
-
-
-def test_doctor_tells_leases_of_dead_launches_from_those_of_live_ones(runs: Runs) -> None:
-    runs.write(WAITS)
-
-    def told(home: str) -> list[str]:
-        places = Places.of(runs.folder / home, runs.storage)
-        return [finding.text for finding in examine(places) if finding.about == "study toy leases"]
-
-    killed = runs.start(contained=True)
-    runs.wait_for(lambda: runs.signs("began-1-1"))
-    assert told("home") == []
-    inside(killed).kill()
-    killed.wait()
-    assert told("other home") == []
-    (text,) = told("home")
-    assert "ended without giving them back" in text
 
 
 def test_an_interrupted_run_says_what_is_repeated(runs: Runs) -> None:

@@ -15,7 +15,7 @@ from phyla.failpoints import NAMES
 from phyla.lineage import Lineage
 from phyla.records import CheckpointState, JobKind, JobState, TrialRecord
 from phyla.settings import child_environment
-from phyla.study import list_studies, maintain
+from phyla.study import list_studies
 from phyla.worker import session_of
 
 SPACE = phyla.Space(lr=phyla.Float(0.01, 1.0, log=True), width=phyla.Int(1, 64))
@@ -196,8 +196,7 @@ def test_more_entries_than_members_leave_no_study(tmp_path: Path) -> None:
     assert list_studies(home=tmp_path / "home") == []
 
 
-@pytest.mark.parametrize("way", ["resize", "change"])
-def test_a_study_that_shrinks_keeps_its_list(tmp_path: Path, way: str) -> None:
+def test_a_study_that_shrinks_keeps_its_list(tmp_path: Path) -> None:
     entries = [given(tmp_path, name, 1.0) for name in "abc"]
     asked = study(tmp_path, start_from=entries)
     trial = asked.ask()
@@ -208,10 +207,7 @@ def test_a_study_that_shrinks_keeps_its_list(tmp_path: Path, way: str) -> None:
         start_from=entries,
         strategy=phyla.PBT(population_size=2, steps_per_trial=STEPS, total_steps=4 * STEPS),
     )
-    if way == "resize":
-        maintain("started", home=tmp_path / "home").resize(2)
-    else:
-        assert [change.name for change in smaller.change()] == ["strategy.population_size"]
+    assert [change.name for change in smaller.change()] == ["strategy.population_size"]
     results = smaller.run()
     assert [member.progress for member in results.members() if not member.retired] == [4 * STEPS] * 2
     assert len(imports(results)) == 4

@@ -256,7 +256,7 @@ def test_who_looks_runs_nothing(
 
 MORE_ACTS = {
     "replay": ("s", "--continue", 5),
-    "change": ("s", "--population", 5),
+    "change": ("s",),
     "worker": ("s",),
 }
 
@@ -325,24 +325,14 @@ def test_what_a_worker_process_imports_comes_from_its_supervisor(folder: Path) -
     assert "strategy.explore.function" in outdated.why
 
 
-def test_collecting_and_resizing_need_no_function(folder: Path) -> None:
-    """Collecting and resizing call none, so they work where the study file is not to be had."""
+def test_collecting_needs_no_function(folder: Path) -> None:
+    """It calls none, so it works where the study file is not to be had."""
     plant(folder / "home", plant_function, plant_constraint)
     with closing(sqlite3.connect(folder / "home" / "phyla.db")) as connection, connection:
         connection.execute("UPDATE studies SET state = 'stopped'")
     maintenance = maintain("s", home=folder / "home")
     assert "for a population of 2" in maintenance.explain_retention()
     maintenance.collect()
-    assert maintenance.resize(1) == 2
-    assert "for a population of 1" in maintain("s", home=folder / "home").explain_retention()
-
-
-def test_a_strategy_of_a_class_of_ones_own_is_resized_in_the_study_file(folder: Path) -> None:
-    plant(folder / "home", plant_strategy)
-    with closing(sqlite3.connect(folder / "home" / "phyla.db")) as connection, connection:
-        connection.execute("UPDATE studies SET state = 'stopped'")
-    with pytest.raises(phyla.PhylaError, match=r"'canary:Strategy'.*population_size=5.*phyla change FILE"):
-        maintain("s", home=folder / "home").resize(5)
 
 
 # Workers that join

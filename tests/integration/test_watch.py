@@ -510,7 +510,7 @@ def test_a_watched_run_stands_in_status_best_and_doctor(tmp_path: Path) -> None:
         assert "watched runs: 'job'" in run(tmp_path, command(name, "odd"), expect=2)
 
 
-def test_quarantined_ones_and_orphaned_claims_are_told_with_their_reasons(tmp_path: Path) -> None:
+def test_quarantined_ones_are_told_with_their_reasons(tmp_path: Path) -> None:
     watch_words(tmp_path)
     write(tmp_path / "ckpt", 10)
     how = 'name="job", format="marker", options={"quiet_s": 0.5}, poll_s=0.2, lease_s=1.0'
@@ -536,10 +536,6 @@ def test_quarantined_ones_and_orphaned_claims_are_told_with_their_reasons(tmp_pa
         ]
     )
     store.close()
-    wait_for(lambda: "and ran out" in phyla(tmp_path, "doctor").decode(), "lease that ran out")
-    ill = phyla(tmp_path, "doctor").decode()
-    assert "watched run job leases: held by " in ill
-    assert r"watched run job quarantine: 1 cannot be evaluated: step_7\xff: the file ends early" in ill
     detail = phyla(tmp_path, "status", "job").decode()
     assert [line.replace("|", " ").split() for line in detail.splitlines() if "ends early" in line] == [
         [r"step_7\xff", "7", "the", "file", "ends", "early"]

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from rich.text import Text
 from typer import Argument, Context, Exit, Option
@@ -31,51 +31,32 @@ def stop(ctx: Context, study: options.StudyName) -> None:
 def change(
     ctx: Context,
     study: Annotated[str, Argument(metavar="FILE|STUDY", help="The changed study file; or the name of a study.")],
-    population: Annotated[
-        int | None, Option(min=1, metavar="N", help="Of a study by name: members from now on.")
-    ] = None,
     fresh: Annotated[
         bool, Option("--fresh", help="Members that join start fresh, not from the best ones.")
     ] = False,
     of_file: options.Chosen = None,
 ) -> None:
-    """Give a study the changed settings of its file, or another number of members; train nothing.
+    """Give a study the changed settings of its file, and train nothing; or let the study of a name go on.
 
     A study that was stopped, or has failed, may go on then. Stop its workers before, and start them again after.
     """
     from phyla.study import load_study, maintain
 
-    newcomers: Literal["best", "fresh"] = "fresh" if fresh else "best"
     if Path(study).suffix in (".py", ".toml"):
-        if population is not None:
-            raise UsageError(
-                f"--population {population}: write population_size={population} into {study}, instead"
-            )
         chosen = chosen_study(ctx, Path(study), of_file)
-        changed = chosen.change(newcomers=newcomers)
+        changed = chosen.change(newcomers="fresh" if fresh else "best")
         for one in changed:
             print(f"{one.name} was changed from {one.before} to {one.after}")
         print(f"{chosen.name} has the settings of {study}{'' if changed else ' already'}")
         return
     maintenance = maintain(study, **options.where(ctx))
-    results = load_study(study, **options.where(ctx))
-    if population is not None:
-        before, members = maintenance.resize(population, newcomers=newcomers), counted(population, "member")
-        if before == population:
-            print(f"{study} has {members} already")
-        else:
-            progress = results.progress()
-            print(f"{study} has {members}, it had {before}")
-            if progress.planned_trials is not None:
-                planned = counted(progress.planned_trials, "completed trial")
-                print(f"it will end with {planned}; {progress.completed} are")
-            print(f"write population_size={population} into its study file, so that it can be run again")
     if maintenance.resume():
+        results = load_study(study, **options.where(ctx))
         named, _, _ = str(results.study().config.get("train") or "").rpartition(":")
         again = maintenance.places.command("run", named if named.endswith(".py") else "FILE")
         print(f"{study} may go on; start workers for it with: {again} --study {study}")
-    elif population is None:
-        print(f"{study} is running already; give --population N, or the changed study file, to change it")
+    else:
+        print(f"{study} is running already; give the changed study file to change it")
 
 
 def gc(

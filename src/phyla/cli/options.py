@@ -94,10 +94,6 @@ LauncherOptions: TypeAlias = Annotated[
 StopSignal: TypeAlias = Annotated[
     str | None, Option(metavar="SIGNAL", help="A signal that stops it as SIGTERM does, such as USR1.")
 ]
-Gin: TypeAlias = Annotated[
-    list[str] | None,
-    Option(help="For watched runs: a gin binding of all workers; several times."),
-]
 AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print JSON and nothing else.")]
 
 

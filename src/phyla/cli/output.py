@@ -131,9 +131,9 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def print_json(value: Any) -> None:
+def print_json(value: Any, indent: int | None = 2) -> None:
     """Print a value as strict JSON."""
-    print(to_json(value), flush=True)
+    print(to_json(value, indent), flush=True)
 
 
 def csv_lines(rows: Iterable[Mapping[str, Any]], names: Iterable[str] | None = None) -> Iterator[str]:

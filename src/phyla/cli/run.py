@@ -152,7 +152,6 @@ def watch(
         str | None,
         Option(metavar="GPUS", help="GPUs for these workers, as 6,7.", show_default="all that are visible"),
     ] = None,
-    gin: options.Gin = None,
     alert: Annotated[bool, Option("--alert", help="Print regressions as they are found.")] = False,
     on_alert: Annotated[
         str | None, Option(metavar="COMMAND", help="Start this, without a shell, for each regression.")
@@ -210,7 +209,6 @@ def watch(
             poll_s=poll,
             gpus_per_worker=gpus_per_worker,
             gpus=None if gpus is None else options.listed(gpus),
-            gin_bindings=gin or (),
             tensorboard=tensorboard,
             on_alert=on_alert,
             on_change=display.show,

@@ -51,7 +51,6 @@ def worker(
             "--wait", help="Serve all studies of the files in turn; wait for those that are absent or stopped."
         ),
     ] = False,
-    gin: options.Gin = None,
 ) -> None:
     """Add workers to a study or to watched runs until they end; never make or change one. Ctrl-C stops them.
 
@@ -74,7 +73,6 @@ def worker(
                 () if named else files,
                 workers,
                 gpus_per_worker=gpus_per_worker,
-                gin_bindings=gin or (),
                 stop_signal=stop_signal,
                 time_limit_s=time_limit,
                 on_change=changes.show,

@@ -1,6 +1,8 @@
-"""How workers and tools speak with studies: a Protocol, and what implements it in this process."""
+"""How workers and tools speak with studies."""
 
+from phyla.client.client import Client, GroupResults
 from phyla.client.directories import (
+    CollectResult,
     claim_checkpoints,
     collect,
     known_checkpoints,
@@ -8,14 +10,11 @@ from phyla.client.directories import (
     placed,
     sort_out,
 )
-from phyla.client.local import LocalClient
-from phyla.client.protocol import Client, CollectResult, GroupResults
 
 __all__ = [
     "Client",
     "CollectResult",
     "GroupResults",
-    "LocalClient",
     "claim_checkpoints",
     "collect",
     "known_checkpoints",

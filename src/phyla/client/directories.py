@@ -16,7 +16,6 @@ from phyla.checkpoints import (
     made_by,
 )
 from phyla.checkpoints.local import is_name
-from phyla.client.protocol import CollectResult
 from phyla.controller import housekeeping_of
 from phyla.errors import CheckpointError
 from phyla.records import Attempt, AttemptState, Checkpoint, CheckpointState, JobState, StudyRecord
@@ -24,6 +23,15 @@ from phyla.store import Reader, Store
 
 MEMORY = "memory"
 """What a marker says in place of the id of a store in memory, which ends with its process."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectResult:
+    """Names of the checkpoints that a collection deleted, and how many bytes that freed."""
+
+    deleted: tuple[str, ...] = ()
+    freed_bytes: int = 0
 
 
 def placed(rows: Sequence[Checkpoint]) -> list[Checkpoint]:

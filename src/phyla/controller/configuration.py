@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from phyla import plugins
-from phyla.errors import ConfigurationError, SchemaMismatch, StudyChanged
+from phyla.errors import ConfigurationError, StudyChanged
 from phyla.evaluation import Suite
 from phyla.machine import Keeping, TrainRules
 from phyla.records import Aim, Json, JsonObject, StartFrom, StudyRecord, read_object
@@ -16,7 +16,6 @@ from phyla.space import check_extension as check_space_extension
 Find: TypeAlias = Callable[[str], Callable[..., Any]]
 """Finds functions and classes that are not registered, by their stored names."""
 
-SCHEMA = 1
 OPERATING = ("lease_s", "max_attempts", "max_claims", "max_broken", "keep_best", "keep_front", "keep_every_steps")
 """Options that change nothing about which decisions are made; they may differ from run to run."""
 
@@ -55,7 +54,6 @@ def to_config(
         NotImportable: a function or class cannot be found again by name.
     """
     return {
-        "schema": SCHEMA,
         "seed": seed,
         "space": rules.space.config(name_of),
         "objective": plugins.encode(rules.objective, name_of),
@@ -73,49 +71,18 @@ def to_config(
         "train": train,
         "setup": setup,
         "changes": [],
-        **_described(rules),
-    }
-
-
-def _described(rules: TrainRules) -> JsonObject:
-    """Return what commands that only look, collect or count need, so that they make none of the rules."""
-    strategy: Any = rules.strategy
-    return {
+        # For commands that only look, collect or count, so that they make none of the rules.
         "keeping": rules.keeping.to_json(),
         "plan": {
-            "member_steps": strategy.member_steps,
-            "steps_per_trial": getattr(strategy, "steps_per_trial", 0),
+            "member_steps": rules.strategy.member_steps,
+            "steps_per_trial": getattr(rules.strategy, "steps_per_trial", 0),
         },
     }
 
 
 def keeping_of(config: JsonObject) -> Keeping:
-    """Read from a configuration what decides which checkpoints are kept; makes no strategy.
-
-    Raises:
-        ConfigurationError: an older phyla, or another program, wrote the configuration.
-    """
-    raw = config.get("keeping")
-    try:
-        return Keeping.from_json(read_object(raw))
-    except (TypeError, ValueError):
-        raise ConfigurationError(
-            "the store does not say which checkpoints the study keeps, since an older phyla wrote it, or another "
-            "program; run its study file once, or give it its settings again with: phyla change FILE"
-        ) from None
-
-
-def resized(config: JsonObject, population_size: int) -> tuple[JsonObject, TrainRules]:
-    """Return a configuration with another number of members, and its rules, whose functions cannot be called.
-
-    Raises:
-        ConfigurationError: a plug-in is missing, or the strategy does not allow that many members.
-        NotImportable: the strategy or the objective is of a class that is not registered.
-    """
-    strategy: Any = config["strategy"]
-    changed = {**config, "strategy": {**strategy, "population_size": population_size}}
-    rules = from_config(changed, plugins.absent)
-    return {**changed, **_described(rules)}, rules
+    """Read from a configuration what decides which checkpoints are kept; makes no strategy."""
+    return Keeping.from_json(read_object(config["keeping"]))
 
 
 def from_config(
@@ -130,19 +97,12 @@ def from_config(
         find_in_suites: the same for suites; by default `find`.
 
     Raises:
-        SchemaMismatch: the configuration was written by a newer version of phyla.
         ConfigurationError: a plug-in is missing.
         NotImportable: a function or class is refused, or cannot be found by its name.
     """
-    schema = config.get("schema")
-    if schema != SCHEMA:
-        raise SchemaMismatch(
-            f"the study's configuration has schema {schema}, this phyla understands {SCHEMA}; "
-            "use the version of phyla that made the study"
-        )
     options: Any = config["options"]
     space: Any = config["space"]
-    stopping: Any = config.get("stopping") or {"rules": []}
+    stopping: Any = config["stopping"] or {"rules": []}
     stops = {"max_stops": stopping["max_stops"]} if "max_stops" in stopping else {}
     return TrainRules(
         space=Space.from_config(space, find),
@@ -277,8 +237,8 @@ def _parameters(config: JsonObject) -> Mapping[str, Parameter]:
 
 
 def _deciding(config: JsonObject) -> JsonObject:
-    deciding = {name: config.get(name) for name in ("seed", "space", "objective", "strategy", "stopping")}
-    return {**deciding, "start_from": config.get("start_from", [])}
+    names = ("seed", "space", "objective", "strategy", "stopping", "start_from")
+    return {name: config.get(name) for name in names}
 
 
 def _flat(value: Json, prefix: str = "") -> Iterator[tuple[str, Json]]:

@@ -31,7 +31,7 @@ class EvalTask:
             string that is split into them once, as a shell would. No shell runs it: a field is always one argument
             or part of one, whatever is in it. See the guide for the fields, and for how to use a shell.
         config: what the function reads as `evaluation.config`; JSON.
-        gin: gin bindings, applied after those of the run and of the worker.
+        gin: gin bindings, applied after those of `gin_files`.
         tags: such as `in` and `out` of distribution; aggregates are also made per tag.
         shards: into how many parts it may be split over workers.
         version: part of what identifies its results: change it when the function computes something else.

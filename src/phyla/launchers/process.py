@@ -18,13 +18,12 @@ from typing import Any, NoReturn, TypeAlias
 
 from phyla import plugins
 from phyla.checkpoints import RemotePlace, advice_on, is_storage_error, place_of
-from phyla.client import LocalClient, known_checkpoints, open_checkpoints
+from phyla.client import Client, known_checkpoints, open_checkpoints
 from phyla.controller import from_config, suite_differences, suites_from
 from phyla.errors import (
     CheckpointsAbsent,
     PhylaError,
     RunChanged,
-    SchemaMismatch,
     StoreBusy,
     StoreError,
     StoreUnavailable,
@@ -58,15 +57,13 @@ from phyla.worker import (
     WorkerContext,
 )
 
-SCHEMA = 1
-"""Of the configurations of watched studies."""
 Runs: TypeAlias = Sequence[tuple[StudyRecord, EvaluatedStudy]]
 """Watched studies, each with what it takes to evaluate it."""
 _PR_SET_PDEATHSIG = 1
 
 
 def population_worker(
-    client: LocalClient,
+    client: Client,
     rules: TrainRules,
     train: Callable[[Trial], object],
     setup: Callable[[WorkerContext], Any] | None,
@@ -114,29 +111,20 @@ def population_worker(
 # Watched studies
 
 
-def open_watched(
-    store: Store, suites: Mapping[str, Sequence[Suite]], gin_bindings: Sequence[str] = ()
-) -> tuple[LocalClient, Runs]:
+def open_watched(store: Store, suites: Mapping[str, Sequence[Suite]]) -> tuple[Client, Runs]:
     """Open watched studies that one pool of workers serves, by name with their suites from the user's files."""
-    runs = [_watched(store, name, tuple(given), tuple(gin_bindings)) for name, given in suites.items()]
+    runs = [_watched(store, name, tuple(given)) for name, given in suites.items()]
     rules = [WatchRules(suites=evaluated.suites, lease_s=lease_of(record)) for record, evaluated in runs]
     (first, *others), (first_rules, *other_rules) = [record for record, _ in runs], rules
-    client = LocalClient(store, first, first_rules, others=list(zip(others, other_rules, strict=True)))
+    client = Client(store, first, first_rules, others=list(zip(others, other_rules, strict=True)))
     return client, runs
 
 
-def _watched(
-    store: Store, name: str, suites: tuple[Suite, ...], gin: tuple[str, ...]
-) -> tuple[StudyRecord, EvaluatedStudy]:
+def _watched(store: Store, name: str, suites: tuple[Suite, ...]) -> tuple[StudyRecord, EvaluatedStudy]:
     record = store.find_study(name)
     if record is None or not record.watched:
         raise StudyNotFound(f"watched run {name!r} is gone from {store.url}")
     config: Any = record.config
-    if config.get("schema") != SCHEMA:
-        raise SchemaMismatch(
-            f"the run's configuration has schema {config.get('schema')}, this phyla understands {SCHEMA}; "
-            "use the version of phyla that made the run"
-        )
     sources: Sources = DirectorySources(Path(record.location))
     if record.kind is StudyKind.STUDY:
         source = next(study for study in store.studies() if study.id == record.source)
@@ -153,7 +141,7 @@ def _watched(
         suites=suites,
         sources=sources,
         outputs=Path(config["outputs"]),
-        bindings=Bindings(root=Path(config["gin_root"]), worker=gin),
+        bindings=Bindings(root=Path(config["gin_root"])),
         changed=changed,
     )
 
@@ -176,7 +164,7 @@ def check_suites(runs: Runs, given: Mapping[str, JsonObject]) -> None:
             )
 
 
-def watched_worker(client: LocalClient, runs: Runs, spec: WorkerSpec, **how: Any) -> Worker:
+def watched_worker(client: Client, runs: Runs, spec: WorkerSpec, **how: Any) -> Worker:
     """Make a worker of watched studies; `how` is as `Worker` takes it."""
     evaluated = {record.id: evaluated for record, evaluated in runs}
     evaluator = Evaluator(client, evaluated, work_root=Path(spec.work_root), name=spec.name)
@@ -252,7 +240,7 @@ def _make(spec: WorkerSpec) -> tuple[Worker, Store]:
     }
     if spec.watched:
         suites = {name: suites_from(config, plugins.resolve) for name, config in spec.configs.items()}
-        client, runs = open_watched(store, suites, spec.gin_bindings)
+        client, runs = open_watched(store, suites)
         check_suites(runs, spec.configs)
         worker = watched_worker(client, runs, spec, **how)
     else:
@@ -264,7 +252,7 @@ def _make(spec: WorkerSpec) -> tuple[Worker, Store]:
         repository = open_checkpoints(store, study.name, _place(spec.checkpoints, spec.outputs))
         repository.check_owner()
         # Where the stored configuration is another one, the controller takes it over as far as it can.
-        client = LocalClient(store, replace(study, config=config), rules, repository, collects=False)
+        client = Client(store, replace(study, config=config), rules, repository, collects=False)
         given: Any = config["train"]
         train = plugins.resolve(given) if isinstance(given, str) else plugins.decode(given, plugins.resolve)
         setup = None if config["setup"] is None else plugins.resolve(str(config["setup"]))

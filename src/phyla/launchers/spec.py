@@ -120,7 +120,6 @@ class WorkerSpec:
     kinds: Sequence[str]
     yields: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
-    gin_bindings: Sequence[str] = ()
     gpus: Sequence[int] = ANY_GPUS
     stop_signal: int | None = None
     stops_at: float | None = None

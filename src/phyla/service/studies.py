@@ -11,6 +11,7 @@ from phyla.controller import (
     Sightings,
     differences,
     from_config,
+    keeping_of,
     settings_digest,
     suites_from,
 )
@@ -163,6 +164,7 @@ def check_config(config: JsonObject, kind: StudyKind) -> Rules:
     """
     try:
         if kind is StudyKind.POPULATION:
+            keeping_of(config)  # raises where it is not there
             return from_config(config, find_in_suites=plugins.absent)
         lease_s: Any = config["lease_s"]
         return WatchRules(suites=suites_from(config, plugins.absent), lease_s=float(lease_s))

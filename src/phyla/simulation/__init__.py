@@ -4,7 +4,7 @@ It takes the place of workers, so it stands where they do: above the controller,
 """
 
 from phyla.simulation.conditions import Conditions, Fitness, LearningCurve
-from phyla.simulation.outcome import EvaluationLag, MachineDefect, SimulatedRun, Steps, WorkerSeconds
+from phyla.simulation.outcome import EvaluationLag, SimulatedRun, Steps, WorkerSeconds
 from phyla.simulation.simulator import Simulator
 
 __all__ = [
@@ -12,7 +12,6 @@ __all__ = [
     "EvaluationLag",
     "Fitness",
     "LearningCurve",
-    "MachineDefect",
     "SimulatedRun",
     "Simulator",
     "Steps",

@@ -11,7 +11,6 @@ from typing import Any, final
 import numpy as np
 
 from phyla.controller import Controller
-from phyla.errors import LeaseLost
 from phyla.evaluation.suite import suite_named
 from phyla.machine import (
     Claimed,
@@ -29,21 +28,12 @@ from phyla.records import (
     CheckpointState,
     EvalResult,
     JobKind,
-    JobState,
     JsonObject,
-    StudyState,
     TrialRecord,
     WorkKind,
 )
 from phyla.simulation.conditions import Conditions, Fitness
-from phyla.simulation.outcome import (
-    EvaluationLag,
-    Invariants,
-    MachineDefect,
-    SimulatedRun,
-    Steps,
-    WorkerSeconds,
-)
+from phyla.simulation.outcome import EvaluationLag, SimulatedRun, Steps, WorkerSeconds
 from phyla.store import open_store
 
 HOUR = 3600.0
@@ -86,7 +76,7 @@ class Simulator:
     Everything is decided by the controller, on a store in memory. An idle worker asks again as soon as something
     changed, where a real one asks every 0.1 s. A worker that is alive renews its lease; who crashed is found out
     when its lease has run out and somebody asks. `rng` is where durations, hazards and the noise of the fitness
-    come from; `collect_every` are completed trials between two collections of checkpoints.
+    come from.
     """
 
     def __init__(
@@ -97,7 +87,6 @@ class Simulator:
         *,
         fitness: Fitness,
         rng: np.random.Generator,
-        collect_every: int | None = None,
     ) -> None:
         self.rules = rules
         self.now = 0.0
@@ -107,8 +96,6 @@ class Simulator:
         self._conditions = conditions
         self._fitness = fitness
         self._rng = rng
-        self._collect_every = collect_every
-        self._invariants = Invariants(rules, self._state_of)
         kinds = [conditions.kinds] * conditions.workers
         kinds += [frozenset({WorkKind.EVALUATE})] * conditions.evaluators
         self._workers = [_Worker(index, kind) for index, kind in enumerate(kinds)]
@@ -130,7 +117,7 @@ class Simulator:
         self._trained: dict[int, tuple[int, int]] = {}
 
     def run(self) -> SimulatedRun:
-        """Simulate to the end, or raise a MachineDefect when something happens that never may."""
+        """Simulate to the end."""
         for worker in self._workers:
             self._start_process(worker)
         while self._events and self._ended is None and self._in_vain < IN_VAIN:
@@ -161,12 +148,9 @@ class Simulator:
 
     def _ask(self, worker: _Worker, done: Sequence[Completion | Evaluated] = ()) -> None:
         """Hand in, and claim the next work."""
-        answers, claimed, rest = self.controller.complete(
+        _, claimed, rest = self.controller.complete(
             done, worker.name, 1, kinds=worker.kinds, holding=worker.holding
         )
-        for answer in answers:
-            if isinstance(answer, LeaseLost) and isinstance(done[0], Completion):
-                raise MachineDefect(f"a worker that renewed its lease lost it: {answer}")
         if claimed:
             self._end_waiting(worker)
             self._begin(worker, claimed[0])
@@ -226,7 +210,6 @@ class Simulator:
         fails_after_s = None
         if isinstance(work, Claimed):
             trial = work.trial
-            self._invariants.claimed(trial)
             self._attempts += 1
             busy_s = conditions.train_s(trial, rng)
             load_s = 0.0 if trial.parent is None else conditions.drawn(conditions.load_s, rng)
@@ -257,7 +240,6 @@ class Simulator:
         if isinstance(work, Claimed):
             self._seconds.training += worker.busy_s
             steps = work.trial.end_step - work.trial.start_step
-            self._invariants.completed(work.trial, steps)
             self._trained[work.trial.id] = (work.trial.parent or 0, steps)
             self._ask(worker, [self._completion(work.trial)])
             self._since_collection += 1
@@ -375,20 +357,14 @@ class Simulator:
         self._seconds.lost += self.now - worker.began
         worker.work = None
 
-    def _state_of(self, trial: int) -> JobState:
-        with self.store.reader(self.study) as reader:
-            return reader.trial(trial).state
-
     def _collect(self, *, at_once: bool = False) -> None:
         """Collect checkpoints, if it is time to."""
         # A supervisor collects once a second; that so few checkpoints more are there is worth the time saved.
-        every = self._collect_every or max(1, self.rules.strategy.population_size // 4)
-        soon = self._collect_every is None and self.now - self._collected_at < 1.0
+        every, soon = max(1, self.rules.strategy.population_size // 4), self.now - self._collected_at < 1.0
         if not at_once and (soon or self._since_collection < every):
             return
         self._collected_at, self._since_collection = self.now, 0
         found = self.controller.retention()
-        self._invariants.collected(found)
         self._checkpoints = max(self._checkpoints, len(found.kept) + len(found.collectable))
         marked = self.controller.mark_deleting(found.collectable)
         self.controller.set_checkpoints(marked, CheckpointState.DELETED)
@@ -404,8 +380,6 @@ class Simulator:
         self._collect(at_once=True)
         with self.store.reader(self.study) as reader:
             study = reader.study()
-            if study.state is StudyState.COMPLETED:
-                self._invariants.finished(reader)
             counts = reader.counts()
             heads = [member.head for member in reader.members() if member.head]
             groups = [*reader.groups()]

@@ -1,7 +1,7 @@
 """Where studies are remembered: one contract, on SQLite (in a file or in memory) and on PostgreSQL."""
 
 from phyla.store.contract import Changes, Reader, Store, StoreIdentity, Transaction, pages
-from phyla.store.opening import SERVICES, open_store, schema_revisions
+from phyla.store.opening import SERVICES, open_store, schema_revision
 from phyla.store.remote import RemoteStore, hold_on
 
 __all__ = [
@@ -15,5 +15,5 @@ __all__ = [
     "hold_on",
     "open_store",
     "pages",
-    "schema_revisions",
+    "schema_revision",
 ]

@@ -45,8 +45,8 @@ def open_store(url: str, *, clock: Clock = system_clock, alone: bool = False) ->
     return SqlStore(_backend(url, clock))
 
 
-def schema_revisions(url: str) -> tuple[str | None, str]:
-    """Return the schema's revision in a SQL database, None before the first one, and the one phyla uses.
+def schema_revision(url: str) -> str | None:
+    """Return the schema's revision in a SQL database, None before the first one.
 
     Changes nothing.
 
@@ -57,10 +57,9 @@ def schema_revisions(url: str) -> tuple[str | None, str]:
         ConfigurationError: the URL is not understood, or SQLite is asked for on a network file system.
         StoreUnavailable: it cannot be opened or reached.
     """
-    from phyla.store.sql.schema import HEAD
     from phyla.store.sql.store import found_revision
 
-    return found_revision(_backend(url, system_clock)), HEAD
+    return found_revision(_backend(url, system_clock))
 
 
 def _backend(url: str, clock: Clock) -> "Backend":

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from phyla import settings
-from phyla.client import LocalClient
+from phyla.client import Client
 from phyla.errors import (
     CheckpointsAbsent,
     CheckpointStorageFailed,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from phyla.study.study import Study
 
 
-def asker(study: "Study", client: LocalClient) -> str:
+def asker(study: "Study", client: Client) -> str:
     """Return the name under which this process asks."""
     if study.launch is None:
         study.launch = Launch(study.places.locks, client.store.url, [study.name])
@@ -34,7 +34,7 @@ def asker(study: "Study", client: LocalClient) -> str:
     return study.launch.worker_name()
 
 
-def ask(study: "Study", client: LocalClient, count: int, whole: bool) -> list[Trial]:
+def ask(study: "Study", client: Client, count: int, whole: bool) -> list[Trial]:
     """Claim up to `count` trials whose checkpoints can be used, or with `whole` as many; see `Study.ask`."""
     worker = asker(study, client)
     client.repository.check_owner()
@@ -79,7 +79,7 @@ def ask(study: "Study", client: LocalClient, count: int, whole: bool) -> list[Tr
 
 def tell(
     study: "Study",
-    client: LocalClient,
+    client: Client,
     trials: Sequence[Trial],
     metrics: Sequence[Mapping[str, Any]],
     checkpoint: Trial | None,
@@ -123,7 +123,7 @@ def tell(
             raise answer
 
 
-def tell_failed(client: LocalClient, trials: Sequence[Trial], error: str) -> None:
+def tell_failed(client: Client, trials: Sequence[Trial], error: str) -> None:
     """Fail trials; they are tried again or given up."""
     lost: LeaseLost | None = None
     for session in map(session_of, trials):
@@ -137,7 +137,7 @@ def tell_failed(client: LocalClient, trials: Sequence[Trial], error: str) -> Non
         raise lost
 
 
-def finished(client: LocalClient) -> bool:
+def finished(client: Client) -> bool:
     """Return whether a study takes no more work: it ended, or every member is done."""
     with client.store.reader(client.record.id) as reader:
         return reader.study().state is not StudyState.RUNNING or all(

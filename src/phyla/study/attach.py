@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias, final
 
 from phyla import plugins
-from phyla.client import LocalClient, open_checkpoints
+from phyla.client import Client, open_checkpoints
 from phyla.controller import from_config
 from phyla.errors import (
     ConfigurationError,
@@ -104,7 +104,7 @@ def attach(
             "study itself: phyla.attach(Study(...))"
         ) from error
     repository = open_checkpoints(store, study, places.checkpoints(study, record.config))
-    client = LocalClient(store, record, rules, repository)
+    client = Client(store, record, rules, repository)
     return Attached(client, rules, places, kinds)
 
 
@@ -116,7 +116,7 @@ class Attached:
     here, and waits until that is done with it.
     """
 
-    def __init__(self, client: LocalClient, rules: TrainRules, places: Places, kinds: Sequence[str]) -> None:
+    def __init__(self, client: Client, rules: TrainRules, places: Places, kinds: Sequence[str]) -> None:
         self._client, self._rules, self._places, self._kinds = client, rules, places, kinds
         self._name = client.record.name
         self._trial: Trial | None = None

@@ -21,7 +21,7 @@ from phyla.machine.retention import bound
 from phyla.records import StartFrom, TrialRecord
 from phyla.study import facts
 from phyla.study.study import Study
-from phyla.words import counted, duration, number, params, size
+from phyla.words import counted, duration, listed, number, params, size
 from phyla.worker import Command
 from phyla.worker.pinned import UNEVEN
 from phyla.worker.placeholders import spoken
@@ -251,12 +251,12 @@ class _Check:
             self.noise = {name: noise for name, noise in self.noise.items() if name not in loud}
             loud = []
         if loud or not self.noise:
-            what = f"two equal trials differ in {_listed(loud)}" if loud else "phyla cannot read the checkpoint"
+            what = f"two equal trials differ in {listed(loud)}" if loud else "phyla cannot read the checkpoint"
             change = "draw all random numbers from trial.seed, if you want to know"
             return Checked("equal", "not known", f"{what}, so most of what follows cannot be told", change)
         bad = [name for name in self.noise if not _finite(whole[name])]
         if bad:
-            text = f"training with {params(self.params)} leads to nan or infinity in {_listed(bad)}"
+            text = f"training with {params(self.params)} leads to nan or infinity in {listed(bad)}"
             change = "narrow the space, or give it initial values that train well"
             return Checked("equal", "not known", text, change)
         return Checked("equal", "ok", "two equal trials leave the same")
@@ -285,7 +285,7 @@ class _Check:
         chain = self.run(k, k)
         if not chain.failed and not self.differing(chain, whole):
             text = "training goes on correctly only where more than its checkpoint is left of the first trial"
-            return Checked("complete", "FAIL", f"{text}; else what differs is {_listed(names)}", _ALL)
+            return Checked("complete", "FAIL", f"{text}; else what differs is {listed(names)}", _ALL)
         others = [resumed, *(self.onward(k, seed=seed) for seed in (1, 2))]
         if UNEVEN in resumed.trained[-1].metrics and not self.changed(resumed, others[1]):
             # What is drawn in the first step may last for all of them, such as the order of the data.
@@ -297,7 +297,7 @@ class _Check:
             apart = min(facts.gap(one, whole.facts[name]) for one in values)
             ratio[name] = apart / inside if 0 < inside < math.inf else math.inf
         worst = max(ratio.values())
-        what = _listed(sorted(names, key=lambda name: -ratio[name]))
+        what = listed(sorted(names, key=lambda name: -ratio[name]))
         text = f"{k} steps, and {k} more from the checkpoint, are not {2 * k} in one go; what differs is {what}"
         if worst > 3:
             return Checked("resume", "FAIL" if worst > FAR else "warn", text, _SAVE)
@@ -405,10 +405,6 @@ class _Check:
             change = f"{size(free)} are free at {place}: save less, keep fewer (phyla.Retention), or move them"
             return Checked("cost", "warn", text, change)
         return Checked("cost", "ok", text)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _said(values: Sequence[float]) -> str:

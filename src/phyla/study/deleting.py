@@ -23,7 +23,7 @@ from phyla.failpoints import failpoint
 from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState
 from phyla.store import pages
 from phyla.study.places import Places, entries, find_population, find_study, open_if_there
-from phyla.words import counted, size
+from phyla.words import counted, listed, size
 
 if TYPE_CHECKING:
     from phyla.store import Reader, Store
@@ -176,8 +176,7 @@ def _delete(store: "Store", record: StudyRecord, places: Places) -> tuple[Belong
     for folder in (*own, *folders):
         others = sorted(path.name for path in entries(folder) if not path.name.startswith("."))
         if others:
-            more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-            left.append(f"{folder}: {', '.join(others[:3])}{more}")
+            left.append(f"{folder}: {listed(others)}")
         elif folder in folders and folder.is_dir() and not entries(folder):
             folder.rmdir()
     store.delete_study(record.id)

@@ -20,7 +20,7 @@ from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState, s
 from phyla.study.evaluations import Evaluations
 from phyla.study.places import Places, find_study
 from phyla.study.standing import standing
-from phyla.words import counted, size
+from phyla.words import counted, listed, size
 
 if TYPE_CHECKING:
     from phyla.store import RemoteStore, Store
@@ -29,14 +29,7 @@ LITTLE_DISK_BYTES = 1 << 30
 FSYNC_ROUNDS = 5
 SLOW_FSYNC_S = 0.05
 SKEW_S = 1.0
-REQUIRED = ("numpy", "scipy", "sqlalchemy", "blake3", "jinja2", "plotly", "rich", "typer")
-EXTRAS = {
-    "pandas": "pandas",
-    "psycopg": "postgres",
-    "tensorboardX": "tensorboard",
-    "s3fs": "s3",
-    "scikit-learn": "digits",
-}
+PACKAGES = ("phyla", "numpy", "scipy", "sqlalchemy", "blake3", "plotly", "typer", "pandas", "psycopg", "s3fs")
 PROBLEMS_SHOWN = 3
 UNKNOWN_SHOWN = 20
 
@@ -77,12 +70,8 @@ def examine(places: Places, name: str | None = None, *, digests: bool = False) -
     from phyla.launchers import visible_gpus
 
     if name is None:
-        packages = ", ".join(f"{one} {_version(one)}" for one in ("phyla", *REQUIRED))
+        packages = ", ".join(f"{one} {_version(one)}" for one in PACKAGES)
         yield _ok("versions", f"Python {platform.python_version()}, {packages}")
-        for one, extra in EXTRAS.items():
-            found = _version(one)
-            advice = "" if found else f'if you want it: pip install "phyla[{extra}]"'
-            yield _ok(f"optional {one}", found or "not installed", advice)
         yield from _directory("home", places.home)
         kept = places.checkpoint_root
         if isinstance(kept, Path) and not kept.is_relative_to(places.home):
@@ -93,11 +82,11 @@ def examine(places: Places, name: str | None = None, *, digests: bool = False) -
     yield from _store(places, name, digests=digests)
 
 
-def _version(name: str) -> str | None:
+def _version(name: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError:
-        return None
+        return "not installed"
 
 
 def _directory(about: str, path: Path) -> Iterator[Finding]:
@@ -166,7 +155,7 @@ def _service(store: "RemoteStore") -> Iterator[Finding]:
 
 
 def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Finding]:
-    from phyla.store import SERVICES, open_store, schema_revisions
+    from phyla.store import SERVICES, open_store, schema_revision
 
     if places.storage == "memory://":
         yield _ok("store", "memory://, which ends with its process")
@@ -182,16 +171,9 @@ def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Findi
             store, schema = open_store(places.storage), ""
             yield from _service(cast("RemoteStore", store))
         else:
-            found, head = schema_revisions(places.storage)
+            found = schema_revision(places.storage)
             if found is None:
                 yield _ok("store", "empty; the first run makes its tables")
-                return
-            if found != head:
-                yield _fail(
-                    "store",
-                    f"schema {found}, made by another version of phyla; this one uses {head}",
-                    "open it with the version that made it, or name another store",
-                )
                 return
             store, schema = open_store(places.storage), f", schema {found}"
         known = store.studies()
@@ -218,8 +200,6 @@ def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[Finding]:
     about = f"watched run {run.name}"
     how = standing(Evaluations(store, run, places))
     with store.reader(run.id) as reader:
-        now = reader.now()
-        running = reader.running()
         held = [reader.seen(number) for number in sorted(reader.held_paths())]
     where = shown(run.location)
     if run.kind is StudyKind.DIRECTORY and "://" not in run.location:
@@ -244,28 +224,10 @@ def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[Finding]:
             f"{how.state}, {counted(how.checkpoints, 'checkpoint')} seen; "
             f"{len(held)} best or waiting for evaluation, none missing",
         )
-    orphaned = sorted({attempt.worker for attempt in running if attempt.expires_at < now})
-    if orphaned:
-        yield _warn(
-            f"{about} leases",
-            f"held by {', '.join(orphaned)}, and ran out",
-            "nothing to do: the next worker takes them back",
-        )
-    if how.quarantined:
-        texts = "; ".join(
-            f"{shown(seen.name)}: {(seen.error or 'no reason').strip().splitlines()[-1]}"
-            for seen in how.quarantined[-PROBLEMS_SHOWN:]
-        )
-        yield _warn(
-            f"{about} quarantine",
-            f"{len(how.quarantined)} cannot be evaluated: {texts}",
-            f"each is looked at again when that changes; all of them: phyla status {run.name}",
-        )
 
 
 def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool) -> Iterator[Finding]:
     from phyla.client import known_checkpoints, open_checkpoints, placed, sort_out
-    from phyla.worker import dead_launches, launch_of
 
     about = f"study {study.name}"
     root = places.checkpoints(study.name, study.config)
@@ -282,25 +244,15 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
         found = sort_out(reader, names, repository.prefix)
         rows = placed(reader.live_checkpoints())
         damaged = reader.damaged_checkpoints()
-        running = reader.running()
-        now = reader.now()
-    deleted = [name for name, row in found.rows.items() if row.state is CheckpointState.DELETED]
-    for strange, what, unused in (
-        (
-            [*found.unknown, *found.forgotten],
-            f"directories in {root} are not known to this store",
-            "phyla leaves them alone",
-        ),
-        (
-            sorted({*deleted} & committed),
-            f"checkpoints that were deleted are in {root} again",
-            "the study does not use them and leaves them alone",
-        ),
-    ):
-        if strange:
-            more = "" if len(strange) <= UNKNOWN_SHOWN else f" and {len(strange) - UNKNOWN_SHOWN} more"
-            text = f"{len(strange)} {what}: {', '.join(strange[:UNKNOWN_SHOWN])}{more}"
-            yield _warn(about, text, f"{unused}; delete them yourself if nobody needs them")
+    again = {name for name, row in found.rows.items() if row.state is CheckpointState.DELETED} & committed
+    strange = [*found.unknown, *found.forgotten, *sorted(again)]
+    if strange:
+        yield _warn(
+            about,
+            f"{len(strange)} directories in {root} are not known to this store, or were deleted and are there "
+            f"again: {listed(strange, UNKNOWN_SHOWN)}",
+            "phyla leaves them alone; delete them yourself if nobody needs them",
+        )
     problems = {}
     for row in rows:
         try:
@@ -327,20 +279,10 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
     else:
         read = ", every byte" if digests else ""
         yield _ok(about, f"{study.state}, {counted(len(rows), 'checkpoint')} as they should be{read}")
-    if study.state is StudyState.FAILED:
-        yield _warn(f"{about} failure", study.message or "it has failed", f"fix it, then run {study.name} again")
     if damaged:
         texts = "; ".join(f"{row.error}" for row in damaged[:PROBLEMS_SHOWN])
         yield _warn(
             f"{about} damage",
             f"found damaged when the study used them: {len(damaged)}: {texts}",
             "the study does not use them any more, and their files are kept; look at the disk's health",
-        )
-    dead = dead_launches(places.locks, {launch_of(attempt.worker) for attempt in running})
-    held = sorted({row.worker for row in running if row.expires_at < now or launch_of(row.worker) in dead})
-    if held:
-        yield _warn(
-            f"{about} leases",
-            f"held by {', '.join(held)}, which ended without giving them back, or do not renew them",
-            "nothing to do: they are taken back when the study is run again, or when they run out",
         )

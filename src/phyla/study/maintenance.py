@@ -7,27 +7,24 @@ import logging
 import shutil
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, final
 
 from phyla import machine
-from phyla.arguments import check_integer
 from phyla.checkpoints import Checkpoints, RemotePlace
 from phyla.client import (
+    Client,
     CollectResult,
-    LocalClient,
     claim_checkpoints,
     collect,
     open_checkpoints,
     placed,
     sort_out,
 )
-from phyla.controller import controller_of, housekeeping_of, keeping_of, resized
+from phyla.controller import housekeeping_of, keeping_of
 from phyla.errors import (
     CheckpointCorrupt,
     CheckpointMissing,
     CheckpointsAbsent,
-    ConfigurationError,
-    NotImportable,
     StateError,
 )
 from phyla.machine import Retention
@@ -160,46 +157,12 @@ class Maintenance:
         self._store.set_state(self._study.id, StudyState.RUNNING)
         return members
 
-    def resize(self, population_size: int, *, newcomers: Literal["best", "fresh"] = "best") -> int:
-        """Give the study another number of members, of which running workers take part; return how many it had.
-
-        New members join where the one that has come least far is, and start from the best ones, with
-        hyperparameters near theirs, or fresh. If it shrinks, the worst members are retired: their unfinished
-        trials are cancelled.
-        """
-        study = self._now()
-        strategy: Any = study.config["strategy"]
-        if "population_size" not in strategy:
-            raise ConfigurationError(
-                f"the number of members of study {study.name!r} is fixed: its strategy {strategy['plugin']!r} has "
-                "no population_size"
-            )
-        if study.state is StudyState.COMPLETED:
-            raise StateError(
-                f"study {study.name!r} is completed: no member has anything left to train. Raise total_steps and "
-                "population_size in the study file, then: phyla change FILE"
-            )
-        check_integer("population_size", population_size)
-        before = int(strategy["population_size"])
-        if before == population_size:
-            return before
-        try:
-            config, rules = resized(study.config, population_size)
-        except NotImportable as error:
-            raise NotImportable(
-                f"{error}: write population_size={population_size} into it, then run: phyla change FILE"
-            ) from error
-        controller = controller_of(self._store, study.id, rules)
-        changes = {"strategy.population_size": (before, population_size)}
-        controller.change(config, changes, before=study.config, fresh=newcomers == "fresh")
-        return before
-
     def _now(self) -> StudyRecord:
         with self._store.reader(self._study.id) as reader:
             return reader.study()
 
 
-def take_back(client: LocalClient, launch: "Launch") -> None:
+def take_back(client: Client, launch: "Launch") -> None:
     """Take back at once what dead launches of this machine held of studies."""
     from phyla.worker import launch_of
     from phyla.worker.keeper import end_marked
@@ -216,7 +179,7 @@ def take_back(client: LocalClient, launch: "Launch") -> None:
         launch.forget(each)
 
 
-def others_at_work(client: LocalClient, launch: "Launch") -> bool:
+def others_at_work(client: Client, launch: "Launch") -> bool:
     """Return whether another launch, here or elsewhere, is at work on a study."""
     from phyla.worker import launch_of
 
@@ -224,7 +187,7 @@ def others_at_work(client: LocalClient, launch: "Launch") -> bool:
     return launch.has_company() or bool(others - launch.dead(others))
 
 
-def _holders(client: LocalClient, *, unexpired: bool = False) -> set[str]:
+def _holders(client: Client, *, unexpired: bool = False) -> set[str]:
     """Return the workers that hold trials or eval tasks of studies."""
     found: set[str] = set()
     for study in client.controllers:
@@ -255,7 +218,7 @@ def _counts(reader: "Reader", task: int, token: int) -> bool:
     return attempt is not None and attempt.state in (AttemptState.RUNNING, AttemptState.COMPLETED)
 
 
-def verify_best(client: LocalClient) -> None:
+def verify_best(client: Client) -> None:
     """Make sure that the best checkpoint, or all on the front, can be used; else the next best takes its place."""
     aim = Aim.from_config(client.record.config)
     while True:
@@ -265,7 +228,7 @@ def verify_best(client: LocalClient) -> None:
             return
 
 
-def _verify(checkpoint: Checkpoint, client: LocalClient) -> bool:
+def _verify(checkpoint: Checkpoint, client: Client) -> bool:
     """Read a checkpoint again; return False, and mark it lost or damaged, if it is not what was committed."""
     damage = None
     try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from phyla import plugins, settings
 from phyla.checkpoints import import_checkpoint, import_name, look_at_source
-from phyla.client import LocalClient, claim_checkpoints, open_checkpoints
+from phyla.client import Client, claim_checkpoints, open_checkpoints
 from phyla.controller import (
     check_extension,
     command_differences,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("phyla")
 
 
-def open_study(study: "Study", *, portable: bool, works: bool, store: Store | None = None) -> LocalClient:
+def open_study(study: "Study", *, portable: bool, works: bool, store: Store | None = None) -> Client:
     """Make a study in its store, which may be open already, or compare it with the one that exists there.
 
     With `portable`, worker processes can import its functions. Where it is only looked at (`works` is False), its
@@ -74,7 +74,7 @@ def open_study(study: "Study", *, portable: bool, works: bool, store: Store | No
     study.places.checkpoints(study.name, before.config)  # raises if somebody was quicker, with another place
     record = reconcile(store, before, config, study)
     _say_if_edited(before, study.name, config["code"])
-    client = LocalClient(store, record, study.rules, repository)
+    client = Client(store, record, study.rules, repository)
     if study.rules.suites:
         # Fills in what suites have gained.
         sightings_of(store, record, study.rules.suites).backfill()
@@ -83,10 +83,10 @@ def open_study(study: "Study", *, portable: bool, works: bool, store: Store | No
     return client
 
 
-def _start_from(entries: Sequence[StartFrom], client: LocalClient, space: Space) -> None:
+def _start_from(entries: Sequence[StartFrom], client: Client, space: Space) -> None:
     """Bring checkpoints in from elsewhere and let every member start from one, all in one transaction.
 
-    A process that dies before leaves copies that `LocalClient.recover` removes.
+    A process that dies before leaves copies that `Client.recover` removes.
     """
     imports = []
     try:
@@ -114,7 +114,7 @@ def _start_from(entries: Sequence[StartFrom], client: LocalClient, space: Space)
     client.controller.import_checkpoints(imports)
 
 
-def claim(client: LocalClient) -> None:
+def claim(client: Client) -> None:
     """Make sure, before anything is decided, that the checkpoint directory is there and the study's."""
     hold_on(client.store)
     unknown = claim_checkpoints(client.store, client.record, client.repository)
@@ -127,7 +127,7 @@ def claim(client: LocalClient) -> None:
         )
 
 
-def join_study(study: "Study", *, portable: bool) -> LocalClient:
+def join_study(study: "Study", *, portable: bool) -> Client:
     """Open a study that exists to add workers to it; creates and changes nothing."""
     store, record = find_study(study.name, study.places, patient=True)
     given = {**study.config(portable=portable), ROOT: record.config.get(ROOT)}
@@ -152,10 +152,10 @@ def join_study(study: "Study", *, portable: bool) -> LocalClient:
     # Workers that join keep their leases as long as those of the run.
     study.rules = replace(study.rules, lease_s=lease_s(record.config))
     repository = open_checkpoints(store, study.name, study.places.checkpoints(study.name, record.config))
-    return LocalClient(store, replace(record, config=given), study.rules, repository, joins=True)
+    return Client(store, replace(record, config=given), study.rules, repository, joins=True)
 
 
-def change(study: "Study", client: LocalClient | None, newcomers: Literal["best", "fresh"]) -> list[ConfigChange]:
+def change(study: "Study", client: Client | None, newcomers: Literal["best", "fresh"]) -> list[ConfigChange]:
     """Give a study that exists, and may be open already, other settings; see `Study.change`."""
     if client is None:
         store, record = find_study(study.name, study.places)

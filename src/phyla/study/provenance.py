@@ -18,7 +18,7 @@ from phyla.records import JsonObject, Start, StudyState
 from phyla.words import masked
 
 if TYPE_CHECKING:
-    from phyla.client import LocalClient
+    from phyla.client import Client
 
 LOG = logging.getLogger("phyla")
 DIFF_BYTES = 1_000_000
@@ -29,7 +29,7 @@ PACKAGE = re.compile(r"(.+?)-([^-]+)\.(dist|egg)-info")
 
 
 @contextmanager
-def noted(client: "LocalClient", state: StudyState) -> Iterator[None]:
+def noted(client: "Client", state: StudyState) -> Iterator[None]:
     """Note in the store how a study was started, in a thread; not where nothing is to be done."""
     if state is StudyState.COMPLETED:
         yield

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, final
 
 from phyla import plugins, settings
 from phyla.arguments import check_integer
-from phyla.client import LocalClient
+from phyla.client import Client
 from phyla.errors import (
     CheckpointsAbsent,
     CheckpointStorageFailed,
@@ -139,7 +139,7 @@ class Crew:
 
 
 def work(
-    client: LocalClient,
+    client: Client,
     crew: Crew,
     spec: WorkerSpec,
     make: Callable[[WorkerSpec], Worker],
@@ -234,7 +234,7 @@ def work(
     return stopped_by[:1] != [PERSON]
 
 
-def run_study(study: "Study", client: LocalClient, crew: Crew) -> Results:
+def run_study(study: "Study", client: Client, crew: Crew) -> Results:
     """Train until the study ends; resumes what an earlier run left. See `Study.run`."""
     store, key = client.store, client.record.id
     results = Results(store, client.record, study.places)
@@ -284,7 +284,7 @@ def run_study(study: "Study", client: LocalClient, crew: Crew) -> Results:
     return results
 
 
-def add_workers(study: "Study", client: LocalClient, crew: Crew) -> Results:
+def add_workers(study: "Study", client: Client, crew: Crew) -> Results:
     """Train a study that others run, until it ends. See `Study.work`."""
     results = Results(client.store, client.study(), study.places)
     if client.is_active():
@@ -298,7 +298,7 @@ def add_workers(study: "Study", client: LocalClient, crew: Crew) -> Results:
 
 def _train(
     study: "Study",
-    client: LocalClient,
+    client: Client,
     crew: Crew,
     launch: Launch,
     results: Results,
@@ -342,13 +342,13 @@ def _train(
         raise
 
 
-def _stop(client: LocalClient, launch: Launch, why: str) -> None:
+def _stop(client: Client, launch: Launch, why: str) -> None:
     """Stop a study that is running, unless others are at work on it."""
     if client.study().state is StudyState.RUNNING and not others_at_work(client, launch):
         client.store.set_state(client.record.id, StudyState.STOPPED, why)
 
 
-def _clean_outputs(study: "Study", client: LocalClient) -> None:
+def _clean_outputs(study: "Study", client: Client) -> None:
     if study.rules.suites:
         # What cannot be removed now is removed after the next run.
         with client.store.reader(client.record.id) as reader, contextlib.suppress(OSError):

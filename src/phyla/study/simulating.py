@@ -128,7 +128,6 @@ def simulate(
 
     Raises:
         ConfigurationError: an argument makes no sense, or nothing says how long training takes.
-        MachineDefect: a strategy, or phyla itself, did what it never may.
     """
     from phyla.study.checked import checked_kinds
 

@@ -160,7 +160,7 @@ def _step_from(run: StudyRecord, newest: Checkpoint) -> str | None:
     try:
         return get_format(**{"name": "auto", **options}).step_rule(newest.name)
     except ConfigurationError:
-        # A later version of phyla wrote it.
+        # Its format is a plug-in that is not installed here.
         return None
 
 

@@ -22,7 +22,7 @@ from phyla.study.places import NAME, Places, find_study
 from phyla.study.results import ConfigChange, Replicate, Results
 
 if TYPE_CHECKING:
-    from phyla.client import LocalClient
+    from phyla.client import Client
     from phyla.evaluation import Suite
     from phyla.integrations.trackers import Tracker
     from phyla.launchers import Gpus, Pool
@@ -115,7 +115,7 @@ class Study:
         self.replicate_of: Replicate | None = None
         self.start_from = checked_starts(start_from, self.rules.space)
         self.lookout = Lookout(name, self.rules)
-        self._client: LocalClient | None = None
+        self._client: Client | None = None
         self._opened_for = -1
         self.launch: Launch | None = None
 
@@ -421,7 +421,7 @@ class Study:
             self.rules = replace(self.rules, lease_s=lease_s)
             self._opened_for = -1
 
-    def _open(self, *, portable: bool = False, works: bool = True) -> "LocalClient":
+    def _open(self, *, portable: bool = False, works: bool = True) -> "Client":
         """Open it to look, to ask, to run here, or (`portable`) for worker processes that import its functions."""
         from phyla.study.opening import open_study
 

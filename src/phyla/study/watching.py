@@ -21,7 +21,7 @@ from phyla.study.standing import Change, Changes, Watched, account
 from phyla.study.targets import Target, targets_of
 
 if TYPE_CHECKING:
-    from phyla.client import LocalClient
+    from phyla.client import Client
     from phyla.launchers import Gpus
     from phyla.launchers.process import Runs
     from phyla.store import Store
@@ -46,7 +46,6 @@ def watch(
     poll_s: float = 10.0,
     gpus_per_worker: "Gpus" = "auto",
     gpus: Sequence[str | int] | None = None,
-    gin_bindings: Sequence[str] = (),
     tensorboard: str | Path | None = None,
     on_alert: str | Sequence[str] | None = None,
     on_change: Callable[[Change], None] = lambda change: None,
@@ -73,7 +72,6 @@ def watch(
         poll_s: longest time between two looks.
         gpus_per_worker: GPUs each worker sees, as in `Study.run`.
         gpus: GPUs for these workers, as `CUDA_VISIBLE_DEVICES` names them; by default all that are visible.
-        gin_bindings: gin bindings of all workers.
         tensorboard: TensorBoard's log directory, where event files follow what is evaluated.
         on_alert: a command that is started for each regression that is found; see `phyla.study.alerts`.
         on_change: called in this thread for everything that happens.
@@ -94,7 +92,7 @@ def watch(
     """
     from phyla.controller import sightings_of
     from phyla.integrations.trackers.tensorboard import check_installed
-    from phyla.launchers.process import SCHEMA, open_watched
+    from phyla.launchers.process import open_watched
     from phyla.store import open_store
     from phyla.study.alerts import beside, words_of
     from phyla.study.checked import check_tasks, checked_gpus
@@ -137,7 +135,6 @@ def watch(
             if isinstance(target.directory, Path) and how.snapshots == "link":
                 check_links(target.directory, held)
             config: JsonObject = {
-                "schema": SCHEMA,
                 "suites": encoded,
                 "format": {"name": format, **(options or {})},
                 "following": asdict(how),
@@ -153,7 +150,7 @@ def watch(
             _create(store, target, config)
         names = [target.name for target in targets]
         configs: dict[str, JsonObject] = {each: {"suites": encoded} for each in names}
-        client, runs = open_watched(store, dict.fromkeys(names, chosen), gin_bindings)
+        client, runs = open_watched(store, dict.fromkeys(names, chosen))
         stack.enter_context(_copying(runs, places))
         launch = stack.enter_context(Launch(places.locks, store.url, names))
         take_back(client, launch)
@@ -189,7 +186,7 @@ def watch(
                 event = EvalEvent(study=record.id, kind="awaiting", message=awaited, created_at=now)
                 on_change(Change(run=record.name, kind="event", event=event))
         tell = _teller(changes, on_change, follow)
-        finished = _work(client, runs, configs, crew, places, launch, gin_bindings, tell)
+        finished = _work(client, runs, configs, crew, places, launch, tell)
         follow.stop()
         if follow.error is not None:
             raise follow.error
@@ -207,7 +204,6 @@ def evaluate(
     workers: int = 1,
     *,
     gpus_per_worker: "Gpus" = "auto",
-    gin_bindings: Sequence[str] = (),
     stop_signal: str | int | None = None,
     time_limit_s: float | None = None,
     on_change: Callable[[Change], None] = lambda change: None,
@@ -227,7 +223,6 @@ def evaluate(
         suites: what the runs are watched with: suites, or texts as `load_suites` takes them.
         workers: worker processes to start; at least 1. The other arguments are those of `watch`.
         gpus_per_worker: GPUs each worker sees.
-        gin_bindings: gin bindings of these workers.
         stop_signal: a signal that stops them as SIGTERM does, as in `Study.run`.
         time_limit_s: seconds that they may last, as in `Study.run`.
         on_change: called for everything that happens.
@@ -264,7 +259,7 @@ def evaluate(
         hold_on(store)
         wanted = wanted or runs_with(store, chosen_suites(suites))
         given = {name: suites_of(store, name, suites) for name in wanted}
-        client, runs = open_watched(store, given, gin_bindings)
+        client, runs = open_watched(store, given)
         configs: dict[str, JsonObject] = {
             name: {"suites": [plugins.encode(suite) for suite in many]} for name, many in given.items()
         }
@@ -273,7 +268,7 @@ def evaluate(
         if client.is_active():
             launch = stack.enter_context(Launch(places.locks, store.url, wanted))
             tell = _teller([Changes(store, record) for record, _ in runs], on_change)
-            if not _work(client, runs, configs, crew, places, launch, gin_bindings, tell):
+            if not _work(client, runs, configs, crew, places, launch, tell):
                 raise KeyboardInterrupt
         return account(store, wanted, places)
 
@@ -328,13 +323,12 @@ def _teller(
 
 
 def _work(
-    client: "LocalClient",
+    client: "Client",
     runs: "Runs",
     configs: Mapping[str, JsonObject],
     crew: "Crew",
     places: Places,
     launch: "Launch",
-    gin: Sequence[str],
     on_tick: Callable[[], None],
 ) -> bool:
     """Evaluate until the runs end; return False when a person interrupted it."""
@@ -349,7 +343,6 @@ def _work(
         storage=places.storage,
         work_root=str(places.work(name)),
         kinds=("evaluate",),
-        gin_bindings=tuple(gin),
     )
     here = partial(watched_worker, client, runs, renew_s=lease_s / 3)
     return work(client, crew, spec, here, launch=launch, logs=places.logs(name), lease_s=lease_s, on_tick=on_tick)

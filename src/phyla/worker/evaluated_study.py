@@ -57,11 +57,9 @@ class Bindings:
 
     Attributes:
         root: directory of the study's files of bindings.
-        worker: bindings of this worker.
     """
 
     root: Path | None = None
-    worker: tuple[str, ...] = ()
 
     def digest(self, files: Sequence[str]) -> str:
         """Return a digest of what the suite's files hold; empty without any."""
@@ -77,14 +75,14 @@ class Bindings:
         return [(self.root or Path()) / name for name in files]
 
     def apply(self, files: Sequence[str], task: Sequence[str]) -> None:
-        """Clear gin's configuration and parse the suite's files, the worker's bindings, then the eval task's.
+        """Clear gin's configuration and parse the suite's files, then the eval task's bindings.
 
         Bindings of functions that are not imported are passed over.
 
         Raises:
             ConfigurationError: gin is not installed, a file is missing, or a binding cannot be parsed.
         """
-        if not (files or task or self.worker):
+        if not (files or task):
             return
         try:
             import gin
@@ -98,7 +96,7 @@ class Bindings:
             raise ConfigurationError(f"files of gin bindings are missing: {', '.join(missing)}")
         gin.clear_config()
         try:
-            gin.parse_config_files_and_bindings(paths, [*self.worker, *task], skip_unknown=True)
+            gin.parse_config_files_and_bindings(paths, [*task], skip_unknown=True)
         except (SyntaxError, ValueError, TypeError, OSError) as error:
             raise ConfigurationError(f"gin bindings cannot be parsed: {error}") from error
 

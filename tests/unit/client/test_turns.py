@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from evaluation_simulation import evaluated, failed, suite_of
-from phyla.client import LocalClient
+from phyla.client import Client
 from phyla.controller import EVALUATE_ONLY, Sightings
 from phyla.errors import LeaseLost
 from phyla.machine import Accepted, ClaimedEvaluation, Ended, Idle, WatchRules
@@ -28,10 +28,10 @@ class Bench:
         self.sightings = [Sightings(self.store, study, [SUITE]) for study in self.studies]
         self.client = self.new_client()
 
-    def new_client(self) -> LocalClient:
+    def new_client(self) -> Client:
         rules = WatchRules(suites=(SUITE,))
         first, second = self.studies
-        return LocalClient(self.store, first, rules, others=[(second, rules)], clock=self.clock)
+        return Client(self.store, first, rules, others=[(second, rules)], clock=self.clock)
 
     def sees(self, which: int, step: int) -> None:
         self.sightings[which].observe(

@@ -17,12 +17,11 @@ from phyla.controller import (
     from_config,
     keeping_of,
     known_to,
-    resized,
     suite_differences,
     suites_from,
     to_config,
 )
-from phyla.errors import ConfigurationError, NotImportable, SchemaMismatch, SpaceError, StudyChanged
+from phyla.errors import ConfigurationError, NotImportable, SpaceError, StudyChanged
 from phyla.evaluation import EvalTask, Suite
 from phyla.machine import TrainRules
 from phyla.records import Json, JsonObject, Judgement, Maximize, Minimize, StartFrom
@@ -193,7 +192,6 @@ def test_functions_and_classes_of_ones_own_are_stored_under_the_names_that_are_g
 def test_what_is_stored_beside_the_rules() -> None:
     start = StartFrom(path="/a", params={"lr": 0.5}, step=3)
     given = config(seed=5, start_from=[start], max_attempts=9, keep_every_steps=7)
-    assert given["schema"] == 1
     assert given["seed"] == 5
     assert given["start_from"] == [start.to_json()]
     assert (given["changes"], given["stopping"], given["suites"]) == ([], None, [])
@@ -215,12 +213,6 @@ def test_what_is_stored_beside_the_rules() -> None:
     assert (aim["name"], aim["maximize"], aim["metrics"]) == ("loss", False, ["loss"])
 
 
-@pytest.mark.parametrize("schema", [0, 2, None])
-def test_the_configuration_of_another_phyla_is_refused(schema: int | None) -> None:
-    with pytest.raises(SchemaMismatch, match=rf"schema {schema}, this phyla understands 1"):
-        from_config({**config(), "schema": schema})
-
-
 def test_which_checkpoints_are_kept_is_read_without_making_the_rules() -> None:
     suite = replace(HELD_OUT, name="absent")
     for made in (
@@ -232,28 +224,6 @@ def test_which_checkpoints_are_kept_is_read_without_making_the_rules() -> None:
         assert keeping_of({"keeping": stored["keeping"]}) == made.keeping
     keeping = keeping_of(config(keep_best=3))
     assert (keeping.population_size, keeping.lead, keeping.elites, keeping.suite) == (4, 2, False, None)
-
-
-@pytest.mark.parametrize(
-    "keeping", [None, [], "all", {}, {"keep_best": 1}, {**rules().keeping.to_json(), "more": 1}]
-)
-def test_a_store_that_does_not_say_what_is_kept_says_so(keeping: Json) -> None:
-    with pytest.raises(ConfigurationError, match=r"which checkpoints the study keeps.*phyla change FILE"):
-        keeping_of({**config(), "keeping": keeping})
-
-
-def test_another_number_of_members_changes_nothing_else() -> None:
-    old = config(pbt(explore=ExploreWith(halved)), keep_best=3)
-    changed, made = resized(old, 7)
-    assert differences(old, changed) == {"strategy.population_size": (4, 7)}
-    assert made.strategy.population_size == 7
-    assert keeping_of(changed) == made.keeping
-    assert (made.keeping.population_size, made.keep_best) == (7, 3)
-    assert {name for name in changed if changed[name] != old[name]} == {"strategy", "keeping"}
-    with pytest.raises(NotImportable):
-        from_config(changed)
-    with pytest.raises(ConfigurationError, match="population_size=0"):
-        resized(old, 0)
 
 
 SPACE = Space({"lr": LR, "kind": Choice(["a", "b"])})
@@ -319,13 +289,6 @@ def test_the_stored_names_come_first_in_their_order() -> None:
     found = differences(config(), config(ASHA(9, 18, 2), seed=1))
     assert list(found)[:4] == ["seed", "strategy.plugin", "strategy.population_size", "strategy.steps_per_trial"]
     assert list(found)[-3:] == ["strategy.members", "strategy.min_steps", "strategy.reduction_factor"]
-
-
-def test_a_configuration_without_a_start_is_that_of_a_study_that_starts_from_nothing() -> None:
-    older = {name: value for name, value in config().items() if name != "start_from"}
-    assert differences(older, config()) == differences(config(), older) == {}
-    given = config(start_from=[StartFrom("/a")])
-    assert differences(older, given) == differences(config(), given) != {}
 
 
 def test_a_function_is_the_same_wherever_its_file_is_and_in_whichever_form_it_was_written() -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from invariants import run_checked
 from phyla.evaluation import EvalTask, Policy, Suite
 from phyla.machine import TrainRules
 from phyla.records import Maximize
@@ -89,13 +90,8 @@ def test_the_budget_is_kept_under_any_conditions(seed: int) -> None:
         restart_s=float(rng.choice([0.0, 30.0, 600.0])),
         fail=float(rng.choice([0.0, 0.05, 0.3])),
     )
-    run = Simulator(
-        rules,
-        seed,
-        conditions,
-        fitness=LearningCurve(SPACE, rules.objective, STEPS * trials),
-        rng=rng,
-    ).run()
+    curve = LearningCurve(SPACE, rules.objective, STEPS * trials)
+    run = run_checked(Simulator(rules, seed, conditions, fitness=curve, rng=rng))
     assert run.state == "completed", run.message
     # A member that takes over longer trained weights has fewer steps left; nobody is ahead in a whole generation.
     assert run.completed == size * trials or (strategy.quorum < 1 and run.completed < size * trials)

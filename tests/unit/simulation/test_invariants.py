@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from invariants import Invariants, MachineDefect
 from phyla.machine import Retention, TrainRules
 from phyla.records import Checkpoint, JobState, Maximize, TrialRecord
-from phyla.simulation import MachineDefect
-from phyla.simulation.outcome import Invariants
 from phyla.space import Float, Space
 from phyla.store import open_store
 from phyla.strategies import PBT

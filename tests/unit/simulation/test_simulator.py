@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from invariants import run_checked
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Policy, Suite
 from phyla.machine import TrainRules
@@ -52,13 +53,15 @@ def simulated(
     rules = TrainRules(space=space, objective=Maximize("Q"), strategy=strategy, suites=suites, **options)
     if "step_s" not in conditions:
         conditions.setdefault("trial_s", 30.0)
-    return Simulator(
-        rules,
-        seed,
-        Conditions(workers=workers, **conditions),
-        fitness=fitness or LearningCurve(space, rules.objective, strategy.member_steps or 100),
-        rng=np.random.default_rng(seed),
-    ).run()
+    return run_checked(
+        Simulator(
+            rules,
+            seed,
+            Conditions(workers=workers, **conditions),
+            fitness=fitness or LearningCurve(space, rules.objective, strategy.member_steps or 100),
+            rng=np.random.default_rng(seed),
+        )
+    )
 
 
 def suite(**settings: Any) -> Suite:

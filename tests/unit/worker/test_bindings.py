@@ -1,4 +1,4 @@
-"""Gin bindings of the run, of the worker and of the eval task."""
+"""Gin bindings of the suite and of the eval task."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ import gin
 import pytest
 
 from evaluation_simulation import WatchedRun
-from phyla.client import LocalClient
+from phyla.client import Client
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Suite
 from phyla.machine import WatchRules
@@ -42,7 +42,7 @@ class Files:
 
 def evaluate(root: Path, suite: Suite, bindings: Bindings) -> WatchedRun:
     run = WatchedRun([suite])
-    client = LocalClient(run.store, run.run, WatchRules(suites=(suite,)))
+    client = Client(run.store, run.run, WatchRules(suites=(suite,)))
     evaluated = EvaluatedStudy(
         suites=(suite,), sources=Files(), outputs=root / "outputs" / "run", bindings=bindings
     )
@@ -73,10 +73,9 @@ def test_later_bindings_win_and_are_cleared_between_eval_tasks(tmp_path: Path) -
         load=load,
         gin_files=("config.gin",),
     )
-    bindings = Bindings(root=tmp_path, worker=("inner_problem.noise = 0.25",))
-    run = evaluate(tmp_path, suite, bindings)
+    run = evaluate(tmp_path, suite, Bindings(root=tmp_path))
     assert run.groups()[0].state is GroupState.COMPLETE
-    assert SEEN == [("load", (2, 0.25, 10)), ("a", (4, 0.25, 99)), ("b", (2, 0.25, 10))]
+    assert SEEN == [("load", (2, 0.5, 10)), ("a", (4, 0.5, 99)), ("b", (2, 0.5, 10))]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from evaluation_simulation import WatchedRun
-from phyla.client import LocalClient
+from phyla.client import Client
 from phyla.errors import CheckpointGone, ConfigurationError
 from phyla.evaluation import Estimate, EvalTask, Maximum, Mean, Moments, Suite, TaskResult
 from phyla.evaluation.recorder import decode
@@ -54,7 +54,7 @@ class Bench:
 
     def restart(self, *suites: Suite) -> None:
         """Start the worker anew, with these suites."""
-        self.client = LocalClient(self.run.store, self.run.run, WatchRules(suites=suites))
+        self.client = Client(self.run.store, self.run.run, WatchRules(suites=suites))
         evaluated = EvaluatedStudy(
             suites=suites, sources=self.files, outputs=self.outputs / "run", bindings=self.bindings
         )

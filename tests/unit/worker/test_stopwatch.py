@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import phyla
 from phyla.checkpoints import LocalCheckpoints
-from phyla.client import LocalClient
+from phyla.client import Client
 from phyla.machine import Claimed, Failure
 from phyla.records import Phase
 from phyla.store import open_store
@@ -62,7 +62,7 @@ class Bench:
         decided_by = rules(pbt(1))
         study = self.store.create_study("s", {}, 1, 1)
         repository = LocalCheckpoints(folder / "checkpoints")
-        self.client = LocalClient(self.store, study, decided_by, repository)
+        self.client = Client(self.store, study, decided_by, repository)
         self.trainer = Trainer(
             self.client,
             repository,

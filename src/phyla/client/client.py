@@ -1,15 +1,15 @@
-"""The client that works in process."""
+"""What workers, their supervisor and tools ask of studies."""
 
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import final
 
 from phyla.checkpoints import Checkpoints
-from phyla.client.directories import collect, delete_marked, placed, sort_out
-from phyla.client.protocol import CollectResult, GroupResults
+from phyla.client.directories import CollectResult, collect, delete_marked, placed, sort_out
 from phyla.controller import TRAIN_ONLY, Controller, controller_of, housekeeping_of
 from phyla.errors import CheckpointError, LeaseLost
 from phyla.machine import (
@@ -30,6 +30,7 @@ from phyla.machine import (
 from phyla.records import (
     Checkpoint,
     CheckpointState,
+    EvalJob,
     EvalResult,
     Group,
     Report,
@@ -47,8 +48,21 @@ IDLE_LOOK_S = 1.0
 
 
 @final
-class LocalClient:
-    """Speaks with one study of any kind, or with several watched ones, through their store; see `Client`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupResults:
+    """What the ledger has of one group, by identity of the eval task, by shard; one that failed has fewer."""
+
+    group: Group
+    jobs: Sequence[EvalJob]
+    results: Mapping[str, Sequence[EvalResult]]
+
+
+@final
+class Client:
+    """Speaks with one study of any kind, or with several watched ones, through their store.
+
+    Every method may raise `StoreError`. A worker is named `host:slot:pid:launch`; a lease is named by (job,
+    token), and job ids are unique in a store. What takes a token raises `LeaseLost` when that lease is gone.
 
     With several studies a worker gets work of the checkpoint that it has loaded; then of the most urgent class;
     and among studies that are equally urgent, of one after the other.
@@ -117,6 +131,21 @@ class LocalClient:
         whole: bool = False,
         held: AbstractSet[int] | None = None,
     ) -> tuple[list[Answer], list[Work], NoWork | None]:
+        """Hand in finished work and claim more; for one study in one transaction.
+
+        Args:
+            completions: what was finished; a lease that is gone is an answer here, and is not raised.
+            worker: the worker that asks for work.
+            count: how much it wants at most.
+            kinds: what it can do; eval tasks come first.
+            holding: id of the checkpoint, as it was seen, that it has loaded.
+            room: how many GPUs, and how much time, it has.
+            whole: without completions: that many trials of a population, or none.
+            held: the jobs that the worker knows it holds; work whose answer was lost is then given to it again.
+
+        Returns:
+            An answer per completion; the work; and, when this is less than `count`, why.
+        """
         if len(self.controllers) > 1:
             answers: list[Answer] = []
             for done in completions:
@@ -206,24 +235,30 @@ class LocalClient:
         raise LeaseLost(f"none of the studies that this process works for has job {job}; was its study deleted?")
 
     def fail(self, failure: Failure) -> None:
+        """Record that an attempt at a job failed."""
         if failure.damage is not None:
             LOG.warning("%s; it is not used any more", failure.damage)
         self._controller_of(failure.job).fail(failure)
 
     def release(self, job: int, token: int) -> None:
+        """Return a job to the queue; this does not count as a failure."""
         self._controller_of(job).release(job, token)
 
     def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
+        """Store what training reported so far; return whether the lease stands, and whether a rule stops it."""
         return self.controller.report(trial, token, reports)
 
     def save_progress(self, trial: int, token: int, checkpoint: Checkpoint) -> None:
+        """Remember where a retry of a trial resumes; `UsageError` if the step is none of the trial's."""
         self.controller.save_progress(trial, token, checkpoint)
 
     def checkpoint(self, name: str, *, study: int) -> Checkpoint | None:
+        """Return what was recorded of a checkpoint."""
         with self.store.reader(study) as reader:
             return reader.checkpoint(name)
 
     def group_results(self, group: int, *, study: int) -> GroupResults:
+        """Return what the ledger has of a group."""
         with self.store.reader(study) as reader:
             found = reader.group(group)
             seen = reader.seen(found.seen)
@@ -235,14 +270,17 @@ class LocalClient:
         return GroupResults(group=found, jobs=jobs, results=results)
 
     def best_group(self, suite: str, *, study: int) -> Group | None:
+        """Return the best complete group of a suite so far."""
         with self.store.reader(study) as reader:
             return reader.best_group(suite)
 
     @property
     def idle_s(self) -> float:
+        """Seconds after which to ask again for work though nothing was committed."""
         return self._changes.idle_s
 
     def wait(self, seconds: float) -> bool:
+        """Return whether there may be work, after `seconds` at the latest; for one thread at a time."""
         return self._changes.wait(seconds)
 
     # Supervising
@@ -253,6 +291,7 @@ class LocalClient:
             return reader.study()
 
     def waiting_gpus(self) -> dict[int, int]:
+        """Return how many eval tasks that may start ask for how many GPUs, above none."""
         waiting: Counter[int] = Counter()
         for study in self.controllers:
             with self.store.reader(study) as reader:
@@ -260,6 +299,7 @@ class LocalClient:
         return dict(waiting)
 
     def is_active(self) -> bool:
+        """Return whether there may be more work."""
         for study in self.controllers:
             with self.store.reader(study) as reader:
                 if reader.study().state in (StudyState.RUNNING, StudyState.DRAINING):
@@ -267,16 +307,23 @@ class LocalClient:
         return False
 
     def renew(self, worker: str) -> None:
+        """Renew all leases of a worker that is known to be alive."""
         for controller in self.controllers.values():
             controller.renew(worker)
 
     def lose_worker(self, worker: str, error: str, *, counts: bool) -> int:
+        """Take back all that a dead worker held; return how many attempts that were.
+
+        With `counts` the jobs are to blame, so that it counts towards their attempts.
+        """
         return sum(each.lose_worker(worker, error, counts=counts) for each in self.controllers.values())
 
     def fail_study(self, study: int, message: str) -> None:
+        """Stop a study, which has failed: no more work of it is given out."""
         housekeeping_of(self.store, study).fail_study(message)
 
     def give_up(self, message: str) -> None:
+        """Say that a launcher ends because its workers do, again and again."""
         # What a watched study lacks stays queued.
         if not self._joins and not self.record.watched:
             self.fail_study(self.record.id, message)
