@@ -129,16 +129,11 @@ class NaiveStore:
     def studies(self) -> Sequence[StudyRecord]:
         return [study for _, study in sorted(self.tables.studies.items())]
 
-    def delete_study(self, study: int, *, worker: str | None = None) -> None:
+    def delete_study(self, study: int) -> None:
         tables = self.tables
         if study not in tables.studies:
             raise StudyNotFound(f"there is no study with id {study}")
         doomed = {one.id for one in self.studies() if study in (one.id, one.source)}
-        now = self.clock()
-        for attempt in tables.attempts.values():
-            running = attempt.study in doomed and attempt.state is AttemptState.RUNNING
-            if running and attempt.expires_at > now and attempt.worker != worker:
-                raise StateError(f"{attempt.worker} holds a lease")
 
         def without(rows: dict[Any, Any], keep: Any) -> dict[Any, Any]:
             return {key: row for key, row in rows.items() if keep(key, row)}

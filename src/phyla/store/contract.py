@@ -198,19 +198,15 @@ class Store(Protocol):
     def studies(self) -> Sequence[StudyRecord]:
         """Return all studies by id, watched ones included."""
 
-    def delete_study(self, study: int, *, worker: str | None = None) -> None:
+    def delete_study(self, study: int) -> None:
         """Delete a study, with those that watch it and all that is known of them, in one transaction.
 
         Its id, and those of its jobs, are never given again: whoever still works on it finds it
-        gone. Results of evaluations stay where another study has the same checkpoint.
-
-        Args:
-            study: id of the study.
-            worker: the worker that asks, whose own leases are no obstacle.
+        gone. Results of evaluations stay where another study has the same checkpoint. That nobody works on it is
+        for `Housekeeping.begin_deleting` to see to.
 
         Raises:
             StudyNotFound: there is no such study.
-            StateError: another worker holds a lease that has not run out; nothing was deleted.
             StoreBusy: somebody else holds the store for too long.
         """
 
