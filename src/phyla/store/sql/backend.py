@@ -161,14 +161,12 @@ class Backend(ABC):
     Attributes:
         url: where it is, without any password.
         lasting: whether it outlives its process.
-        one_writer: whether a transaction that writes excludes every other one.
         driver_errors: what the driver and the pool raise.
         texts: SQL by statement, for transactions that look and those that write.
     """
 
     url: str
     lasting = True
-    one_writer: bool
     driver_errors: tuple[type[Exception], ...]
 
     def __init__(self, engine: sa.Engine) -> None:
@@ -231,10 +229,6 @@ class Backend(ABC):
     @abstractmethod
     def lock_numbers(self, session: Session, study: int) -> None:
         """Wait until nobody else numbers the checkpoints that were seen of a study."""
-
-    @abstractmethod
-    def revision(self, connection: sa.Connection) -> str | None:
-        """Return the revision of the schema, or None before the first one."""
 
     @abstractmethod
     def lock_schema(self, connection: sa.Connection) -> None:

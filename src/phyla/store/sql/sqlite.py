@@ -145,7 +145,6 @@ class AnySqlite(Backend):
     """
 
     shown: str
-    one_writer = True
     driver_errors = (sqlite3.Error, OSError)
 
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
@@ -167,13 +166,6 @@ class AnySqlite(Backend):
 
     def lock_numbers(self, session: Session, study: int) -> None:
         """Do nothing: every writing transaction is alone."""
-
-    def revision(self, connection: sa.Connection) -> str | None:
-        exists = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'phyla_revision'"
-        if connection.exec_driver_sql(exists).first() is None:
-            return None
-        row = connection.exec_driver_sql("SELECT version_num FROM phyla_revision").first()
-        return None if row is None else str(row[0])
 
     def lock_schema(self, connection: sa.Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")

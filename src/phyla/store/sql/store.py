@@ -17,7 +17,7 @@ from phyla.store.sql.applying import RETRY_GIVEN_UP
 from phyla.store.sql.backend import Backend, Session, StudyLock, Watch
 from phyla.store.sql.deleting import delete_study
 from phyla.store.sql.rows import MEMBERS, STUDIES, TOKENS, Values
-from phyla.store.sql.schema import ensure_schema
+from phyla.store.sql.schema import ensure_schema, revision
 from phyla.store.sql.scope import given
 from phyla.store.sql.tables import store_identity, studies, tokens
 from phyla.store.sql.transaction import SqlTransaction
@@ -254,7 +254,7 @@ def found_revision(backend: Backend) -> str | None:
     """
     try:
         with backend.engine.connect() as connection:
-            return backend.revision(connection)
+            return revision(connection)
     except Exception as error:
         raise _explained(backend, error) from error
     finally:
