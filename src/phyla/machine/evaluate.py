@@ -16,7 +16,7 @@ from phyla.machine.commands import (
 )
 from phyla.machine.events import Accepted, Claimed, ClaimedEvaluation, Evaluated, Failure
 from phyla.machine.jobs import lease, moved, owned, started
-from phyla.machine.observe import again, aggregation, end_group, gone, set_unusable
+from phyla.machine.observe import again, aggregation, end_group, gone, groups_on, set_unusable
 from phyla.machine.room import ANY_GPUS
 from phyla.machine.rules import Rules, TrainRules
 from phyla.machine.score import score
@@ -237,7 +237,7 @@ def replicate(view: View, rules: TrainRules, subject: Scored, times: int) -> lis
     if seen is None:
         return []
     suite = suite_named(rules.suites, rules.suite_fitness.suite)
-    repeated = [group for group in view.groups_of(seen.id) if group.suite == suite.name and group.replicate > 0]
+    repeated = [group for group in groups_on(view, seen, suite) if group.replicate > 0]
     queued = sum(group.state is GroupState.QUEUED for group in repeated)
     first = max((group.replicate for group in repeated), default=0) + 1
     return [again(view, suite, seen, subject, number) for number in range(first, first + times - queued)]

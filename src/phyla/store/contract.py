@@ -11,7 +11,6 @@ from phyla.records import (
     Checkpoint,
     EvalEvent,
     EvalJob,
-    EvalResult,
     Group,
     JsonObject,
     Member,
@@ -77,9 +76,6 @@ class Reader(View, Protocol):
 
     def eval_jobs(self, *, after: int = 0, limit: int | None = None) -> Sequence[EvalJob]:
         """Return eval jobs by id, from the first one whose id is above `after`."""
-
-    def ledger(self, identity: str, task_identity: str, replicate: int, shards: int) -> Sequence[EvalResult]:
-        """Return the ledger's entries of one eval task on one checkpoint, by shard."""
 
     def mean_duration_s(self, task_identity: str) -> float | None:
         """Return how long a shard of an eval task took on average; None if it never ran.

@@ -15,7 +15,6 @@ from phyla.store.sql.rows import (
     CHECKPOINTS,
     EVAL_JOBS,
     GROUPS,
-    MEMBERS,
     ROWS,
     STUDIES,
     encode,
@@ -158,6 +157,7 @@ class Applying(Scope):
                 self._add_group(group, tasks)
             case machine.InsertCheckpoint(checkpoint, groups):
                 key = session.insert_new(CHECKPOINTS, checkpoint)
+                assert key is not None
                 for group, tasks in groups:
                     self._add_group(replace(group, seen=key), tasks)
             case machine.EndAttempt():
@@ -168,7 +168,6 @@ class Applying(Scope):
             case machine.SetConfig(config):
                 self._run(RETRY_GIVEN_UP)
                 self._run(_WAKE_DONE)
-                session.forget(MEMBERS)
                 self._change_study(config=config)
             case machine.TakeCheckpoint(name):
                 if self._run(_TAKE, name=name).rowcount != 1:
@@ -199,13 +198,9 @@ class Applying(Scope):
                 self._study = replace(self._study, strategy_state=committed, state_version=version)
             case machine.StartGroup(group_id):
                 self._run(_START_GROUP, group=group_id)
-                self._note_group(group_id, started=True)
             case machine.Reprioritise(group_id, priority):
                 session.set(GROUPS, (group_id,), {"priority": priority})
                 self._run(_REPRIORITISE, group=group_id, urgency=priority)
-                self._note_group(group_id, priority=priority)
-                for job in session.forget(EVAL_JOBS, lambda job: getattr(job, "group", None) == group_id):
-                    self._locked.discard(("job", job.id))
             case machine.LimitNotBefore(latest):
                 self._run(_LIMIT_NOT_BEFORE, now=latest, latest=latest)
         return False
@@ -214,11 +209,12 @@ class Applying(Scope):
         session, rows = self._session, ROWS[type(record)]
         match record:
             case EvalEvent() | Checkpoint() | Start():
-                session.insert_once(rows, record)
+                session.insert_new(rows, record)
             case EvalResult():
                 session.insert(rows, record, keep=True)
             case TrialRecord() | Member():
-                session.insert(rows, session.hold(rows, record))
+                session.hold(rows, record)
+                session.insert(rows, record)
             case _:
                 session.insert(rows, record)
         if isinstance(record, Member):
@@ -226,17 +222,12 @@ class Applying(Scope):
 
     def _add_group(self, group: Group, jobs: Sequence[EvalJob]) -> None:
         key = self._session.insert_new(GROUPS, group)
+        assert key is not None
         self._add_jobs([replace(job, group=key, seen=group.seen) for job in jobs])
 
     def _add_jobs(self, jobs: Sequence[EvalJob]) -> None:
         ids = self._session.backend.new_job_ids(self._session, len(jobs))
         self._session.insert_all(EVAL_JOBS, (replace(job, id=key) for key, job in zip(ids, jobs, strict=True)))
-
-    def _note_group(self, group: int, **changes: Any) -> None:
-        """Follow a statement that changed a group."""
-        held = self._session.held(GROUPS, group)
-        if held is not None:
-            self._session.hold(GROUPS, replace(held, **changes))
 
     def _change_study(self, **changes: Any) -> None:
         """Write fields of the study."""

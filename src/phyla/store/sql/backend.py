@@ -1,7 +1,7 @@
 """What is common to all databases: statements are compiled once, run on the driver, and give records."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import sqlalchemy as sa
@@ -84,20 +84,11 @@ class Session(ABC):
         row = self.row(statement, values)
         return None if row is None else rows.record(row)
 
-    def hold(self, rows: Rows[R], record: R) -> R:
+    def hold(self, rows: Rows[R], record: R | None) -> R | None:
         """Remember a record that was read: `update` writes only what differs from it."""
-        self._held[rows.table, rows.key_of(record)] = record
+        if record is not None:
+            self._held[rows.table, rows.key_of(record)] = record
         return record
-
-    def held(self, rows: Rows[R], key: Hashable) -> R | None:
-        """Return what is remembered under a key."""
-        found: R | None = self._held.get((rows.table, key))
-        return found
-
-    def forget(self, rows: Rows[R], wanted: Callable[[R], bool] = lambda record: True) -> list[R]:
-        """Forget the records of a table, or some of them, since a statement changed them; return these."""
-        keys = [key for key, record in self._held.items() if key[0] is rows.table and wanted(record)]
-        return [self._held.pop(key) for key in keys]
 
     def insert(self, rows: Rows[R], record: R, *, keep: bool = False) -> None:
         """Insert a record; one that is there under its key stays if `keep` says so."""
@@ -109,16 +100,10 @@ class Session(ABC):
             )
         self.cursor.execute(text, rows.values(record))
 
-    def insert_new(self, rows: Rows[R], record: R) -> int:
-        """Insert a record that has no id yet; return its id."""
-        text = self._text((rows, "new"), rows.table.insert().returning(rows.table.c.id), rows.without_id)
-        self.cursor.execute(text, rows.values(record))
-        return int(self.cursor.fetchone()[0])
-
-    def insert_once(self, rows: Rows[R], record: R) -> int | None:
+    def insert_new(self, rows: Rows[R], record: R) -> int | None:
         """Insert a record that has no id yet; return its id, or None if one stands in its way, which stays."""
-        once = insert(rows.table).on_conflict_do_nothing().returning(rows.table.c.id)
-        self.cursor.execute(self._text((rows, "once"), once, rows.without_id), rows.values(record))
+        new = insert(rows.table).on_conflict_do_nothing().returning(rows.table.c.id)
+        self.cursor.execute(self._text((rows, "new"), new, rows.without_id), rows.values(record))
         row = self.cursor.fetchone()
         return None if row is None else int(row[0])
 

@@ -114,7 +114,7 @@ class SqlStore:
                 location=location,
                 source=source,
             )
-            key = session.insert_once(STUDIES, study)
+            key = session.insert_new(STUDIES, study)
             if key is not None:
                 ready = Member(study=key, index=0, state=MemberState.READY)
                 session.insert_all(MEMBERS, (replace(ready, index=index) for index in range(population_size)))
@@ -188,7 +188,7 @@ class SqlStore:
         record, now = self._backend.study(session, study, lock)
         if record is None:
             raise StudyNotFound(f"there is no study with id {study} in {self.url}")
-        return SqlTransaction(session, record, now)
+        return record, now
 
     def changes(self) -> "_Changes":
         changes = _Changes(self._backend)
