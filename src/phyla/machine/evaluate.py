@@ -24,6 +24,7 @@ from phyla.machine.view import View
 from phyla.records import (
     Attempt,
     AttemptState,
+    Checkpoint,
     EvalJob,
     Group,
     GroupState,
@@ -65,14 +66,7 @@ def claim_evaluation(
     if not group.started:
         commands.append(StartGroup(group.id))
     commands += [Update(running), Insert(attempt)]
-    work = ClaimedEvaluation(
-        job=running,
-        group=group,
-        seen=seen,
-        expires_at=attempt.expires_at,
-        population=not view.study().watched,
-    )
-    return work, commands
+    return _work(view, running, group, seen, attempt), commands
 
 
 def claimed_before(view: View, attempt: Attempt) -> Claimed | ClaimedEvaluation:
@@ -81,13 +75,12 @@ def claimed_before(view: View, attempt: Attempt) -> Claimed | ClaimedEvaluation:
     if isinstance(job, TrialRecord):
         return Claimed(trial=job, expires_at=attempt.expires_at)
     assert job is not None
-    return ClaimedEvaluation(
-        job=job,
-        group=view.group(job.group),
-        seen=view.seen(job.seen),
-        expires_at=attempt.expires_at,
-        population=not view.study().watched,
-    )
+    return _work(view, job, view.group(job.group), view.seen(job.seen), attempt)
+
+
+def _work(view: View, job: EvalJob, group: Group, seen: Checkpoint, attempt: Attempt) -> ClaimedEvaluation:
+    population = not view.study().watched
+    return ClaimedEvaluation(job=job, group=group, seen=seen, expires_at=attempt.expires_at, population=population)
 
 
 def _why_gone(view: View, name: str) -> str:
