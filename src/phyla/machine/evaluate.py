@@ -34,6 +34,7 @@ from phyla.records import (
     StudyKind,
     StudyState,
     TrialRecord,
+    said_by,
 )
 
 
@@ -127,7 +128,7 @@ def _aggregated(view: View, rules: Rules, group: Group, done: Evaluated) -> list
         # Another group became the best one meanwhile.
         return []
     complete = all(job.state is JobState.COMPLETED for job in jobs)
-    why = None if complete else f"failed for good: {_last_lines(jobs)}"
+    why = None if complete else f"failed for good: {_errors(jobs)}"
     ended = replace(
         group,
         state=GroupState.COMPLETE if complete else GroupState.PARTIAL,
@@ -160,7 +161,7 @@ def settle_group(view: View, rules: Rules, group_id: int) -> list[Command]:
         return _partial(view, rules, group, f"its aggregation failed: {failed[-1].error}")
     evaluated = _current(jobs)
     if not any(job.state is JobState.COMPLETED for job in evaluated):
-        return _partial(view, rules, group, f"every eval task failed: {_last_lines(evaluated)}")
+        return _partial(view, rules, group, f"every eval task failed: {_errors(evaluated)}")
     return [InsertJobs([aggregation(view, group, group.seen)])]
 
 
@@ -171,13 +172,12 @@ def _current(tasks: Sequence[EvalJob]) -> list[EvalJob]:
     return [row for row in rows if row.identity == newest[row.task]]
 
 
-def _last_lines(tasks: Sequence[EvalJob]) -> str:
-    """Return each eval task that failed with the last line of its error."""
+def _errors(tasks: Sequence[EvalJob]) -> str:
+    """Return each eval task that failed with what its error says."""
     errors: dict[str, str] = {}
     for task in tasks:
         if task.state is not JobState.COMPLETED:
-            lines = (task.error or "").strip().splitlines()
-            errors.setdefault(task.task, lines[-1] if lines else str(task.state))
+            errors.setdefault(task.task, said_by(task.error))
     return "; ".join(f"{name} ({error})" for name, error in errors.items())
 
 

@@ -34,10 +34,11 @@ from phyla.records import (
     StudyState,
     TrialRecord,
     json_number,
+    said_by,
 )
 from phyla.strategies import FromSuite
-
 from phyla.strategies.starts import scored_trial
+
 
 def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted | Stopped, list[Command]]:
     """Accept a completion while its token is the newest, even when it is late, unless a rule stops the trial.
@@ -231,7 +232,7 @@ def quarantine(view: View, rules: TrainRules, trial: TrialRecord, failures: int,
     if in_a_row >= rules.max_broken and view.study().state is StudyState.RUNNING:
         message = (
             f"{in_a_row} trials in a row failed, the last one (trial {trial.id} of member {trial.member}) with: "
-            f"{error.strip().splitlines()[-1] if error.strip() else 'no message'}. "
+            f"{said_by(error)}. "
             "Completed trials are kept; what the failed ones trained is lost. Fix the error, then run the study "
             "again."
         )
