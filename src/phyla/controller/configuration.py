@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, TypeAlias
 
 from phyla import plugins
@@ -69,7 +70,7 @@ def to_config(
             "rules": [plugins.encode(rule, name_of) for rule in rules.stopping],
             "max_stops": rules.max_stops,
         },
-        "start_from": [entry.to_json() for entry in start_from],
+        "start_from": [asdict(entry) for entry in start_from],
         "train": train,
         "setup": setup,
         "changes": [],
@@ -81,7 +82,7 @@ def _described(rules: TrainRules) -> JsonObject:
     """Return what commands that only look, collect or count need, so that they make none of the rules."""
     strategy: Any = rules.strategy
     return {
-        "keeping": rules.keeping.to_json(),
+        "keeping": asdict(rules.keeping),
         "plan": {
             "member_steps": strategy.member_steps,
             "steps_per_trial": getattr(strategy, "steps_per_trial", 0),
@@ -97,7 +98,8 @@ def keeping_of(config: JsonObject) -> Keeping:
     """
     raw = config.get("keeping")
     try:
-        return Keeping.from_json(read_object(raw))
+        kept: Any = read_object(raw)
+        return Keeping(**kept)
     except (TypeError, ValueError):
         raise ConfigurationError(
             "the store does not say which checkpoints the study keeps, since an older phyla wrote it, or another "

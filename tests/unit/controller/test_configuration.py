@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -195,7 +195,7 @@ def test_what_is_stored_beside_the_rules() -> None:
     given = config(seed=5, start_from=[start], max_attempts=9, keep_every_steps=7)
     assert given["schema"] == 1
     assert given["seed"] == 5
-    assert given["start_from"] == [start.to_json()]
+    assert given["start_from"] == [asdict(start)]
     assert (given["changes"], given["stopping"], given["suites"]) == ([], None, [])
     assert (given["train"], given["setup"]) == (None, None)
     assert given["plan"] == {"member_steps": 20, "steps_per_trial": 5}
@@ -235,7 +235,7 @@ def test_which_checkpoints_are_kept_is_read_without_making_the_rules() -> None:
 
 
 @pytest.mark.parametrize(
-    "keeping", [None, [], "all", {}, {"keep_best": 1}, {**rules().keeping.to_json(), "more": 1}]
+    "keeping", [None, [], "all", {}, {"keep_best": 1}, {**asdict(rules().keeping), "more": 1}]
 )
 def test_a_store_that_does_not_say_what_is_kept_says_so(keeping: Json) -> None:
     with pytest.raises(ConfigurationError, match=r"which checkpoints the study keeps.*phyla change FILE"):
