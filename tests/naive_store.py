@@ -129,16 +129,11 @@ class NaiveStore:
     def studies(self) -> Sequence[StudyRecord]:
         return [study for _, study in sorted(self.tables.studies.items())]
 
-    def delete_study(self, study: int, *, worker: str | None = None) -> None:
+    def delete_study(self, study: int) -> None:
         tables = self.tables
         if study not in tables.studies:
             raise StudyNotFound(f"there is no study with id {study}")
         doomed = {one.id for one in self.studies() if study in (one.id, one.source)}
-        now = self.clock()
-        for attempt in tables.attempts.values():
-            running = attempt.study in doomed and attempt.state is AttemptState.RUNNING
-            if running and attempt.expires_at > now and attempt.worker != worker:
-                raise StateError(f"{attempt.worker} holds a lease")
 
         def without(rows: dict[Any, Any], keep: Any) -> dict[Any, Any]:
             return {key: row for key, row in rows.items() if keep(key, row)}
@@ -436,9 +431,6 @@ class NaiveTransaction:
         usable = [seen for seen in self.all_seen() if seen.usable]
         return max(usable, key=lambda seen: seen.number, default=None)
 
-    def shards_done(self, identity: str, task_identity: str, replicate: int, shards: int) -> frozenset[int]:
-        return frozenset(r.shard for r in self.ledger(identity, task_identity, replicate, shards))
-
     def ledger(self, identity: str, task_identity: str, replicate: int, shards: int) -> Sequence[EvalResult]:
         key = (identity, task_identity, replicate, shards)
         entries = self._t.results.values()
@@ -462,9 +454,6 @@ class NaiveTransaction:
 
     def groups_of(self, seen: int) -> Sequence[Group]:
         return [group for group in self.groups() if group.seen == seen]
-
-    def find_group(self, seen: int, suite: str, replicate: int = 0) -> Group | None:
-        return next((g for g in self.groups_of(seen) if (g.suite, g.replicate) == (suite, replicate)), None)
 
     def _in_group_state(self, state: GroupState, suite: str | None = None) -> list[Group]:
         return [group for group in self.groups(suite=suite) if group.state is state]

@@ -1,8 +1,8 @@
 """The toy study, as the power-cut test records it: it says what it was told, and may be made careless.
 
-Run as a program, with the options of the toy study and perhaps what to leave out: `fsync_file`, `fsync_dir`.
-What is rare in a short run is made frequent: collections, checkpoints of the database's log, and flushes of
-several files at the same time.
+Run as a program, with the options of the toy study and perhaps what to leave out: `fsync_file`, `fsync_dir`,
+`commit`. What is rare in a short run is made frequent: collections, checkpoints of the database's log, and flushes
+of several files at the same time.
 """
 
 import os
@@ -45,7 +45,10 @@ def main() -> None:
     phyla.checkpoints.local.FLUSHED_IN_TURN = 0
     phyla.store.sql.sqlite.PAGES_BETWEEN_CHECKPOINTS = 60
     for name in sys.argv[2:]:
-        setattr(Disk, name, lambda self, path: None)
+        if name == "commit":
+            phyla.store.sql.sqlite.SYNCHRONOUS = "NORMAL"
+        else:
+            setattr(Disk, name, lambda self, path: None)
     toy_study.main()
 
 

@@ -260,7 +260,7 @@ def _node(trial: TrialRecord) -> Json:
     if trial.stop_reason is not None:
         node["stop_reason"] = trial.stop_reason
     if trial.criteria is not None:
-        node["criteria"] = trial.criteria.to_json()
+        node["criteria"] = asdict(trial.criteria)
     return strict(node)
 
 

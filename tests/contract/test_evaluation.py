@@ -25,7 +25,7 @@ from evaluating import (
 )
 from naive_store import NaiveStore
 from phyla import machine
-from phyla.controller import EVALUATE_ONLY, Controller, Sightings
+from phyla.controller import EVALUATE_ONLY, Controller, Housekeeping, Sightings
 from phyla.errors import IllegalTransition, LeaseLost, StateError, StudyNotFound
 from phyla.evaluation import Policy
 from phyla.machine import ClaimedEvaluation, Failure, ParentGone
@@ -166,11 +166,6 @@ def test_a_deleted_study_takes_its_evaluation_along_and_leaves_what_others_use(s
 
     _, own = _population(subject, 2)
     shared, alone = identities(own)
-    held = own.claim()
-    assert held is not None
-    with pytest.raises(StateError, match="training or evaluating"):
-        store.delete_study(own.study.id)
-    own.complete(evaluated(held))
     own.work()
     directory = _watched(subject)
     directory.observe(found("same bytes", identity=shared), found("other"))
@@ -207,12 +202,12 @@ def test_a_deleted_study_takes_those_that_watch_it_along(subject: Subject) -> No
     held = evaluator.claim("host:1:1")
     assert held is not None
     with pytest.raises(
-        StateError, match=r"'source' was not deleted: a worker is training or evaluating it .*host:1:1"
+        StateError, match=r"'watching' was not deleted: a worker is training or evaluating it .*host:1:1"
     ):
-        subject.store.delete_study(source.id)
+        Housekeeping(subject.store, source.id).begin_deleting()
     with evaluator.look() as look:
         jobs = {job.id for job in look.eval_jobs()}
-    subject.store.delete_study(source.id, worker="host:1:1")
+    subject.store.delete_study(source.id)
     assert subject.again().studies() == [other.study]
     assert _own(other) == before
     for study in (source, watcher):

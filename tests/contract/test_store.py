@@ -15,9 +15,9 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from naive_store import NaiveStore
 from phyla import machine
-from phyla.controller import Controller
+from phyla.controller import Controller, Housekeeping
 from phyla.errors import LeaseLost, StateError, StudyNotFound
-from phyla.machine import Accepted, Claimed, Failure, Insert, Stopped
+from phyla.machine import Accepted, Claimed, Ended, Failure, Insert, Stopped
 from phyla.records import (
     Cause,
     CheckpointState,
@@ -189,25 +189,21 @@ def _trials(store: Store, study: int) -> Sequence[TrialRecord]:
 def test_a_study_that_others_train_is_not_deleted(subject: Subject) -> None:
     controller = subject.controller()
     (study,) = subject.store.studies()
-    claims, _ = controller.claim("other:0:1:1", 2)
-    controller.claim("me:0:2:2")
+    controller.claim("other:0:1:1")
+    housekeeping = Housekeeping(subject.store, study.id)
     before = everything(subject.store, study.id)
     with pytest.raises(StateError, match=r"'s' was not deleted: a worker is .*other:0:1:1.* for 10 s more"):
-        subject.store.delete_study(study.id, worker="me:0:2:2")
+        housekeeping.begin_deleting()
     assert everything(subject.store, study.id) == before
-    for work in claims:
-        assert isinstance(work, Claimed)
-        controller.release(work.trial.id, work.trial.token)
-    with pytest.raises(StateError, match="me:0:2:2"):
-        subject.store.delete_study(study.id)
-    subject.store.delete_study(study.id, worker="me:0:2:2")
-    assert subject.store.studies() == []
 
 
 def test_a_lease_that_ran_out_does_not_keep_a_study(subject: Subject) -> None:
-    subject.controller().claim("dead")
+    controller = subject.controller()
+    controller.claim("dead")
     (study,) = subject.store.studies()
     subject.clock.now += LEASE_S
+    Housekeeping(subject.store, study.id).begin_deleting()
+    assert isinstance(controller.claim("late")[1], Ended)
     subject.store.delete_study(study.id)
     assert subject.store.studies() == []
 

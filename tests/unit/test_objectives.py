@@ -18,7 +18,6 @@ from phyla.records import (
     Aim,
     Constrained,
     Constraint,
-    Criteria,
     Goal,
     Judgement,
     Maximize,
@@ -114,25 +113,15 @@ def test_constraints_are_read_as_they_are_written(metric: str, sign: str, bound:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    "text",
     [
-        ("latency_ms", "compares nothing"),
-        ("latency_ms = 20", "range by two constraints"),
-        ("latency_ms == 20", "range by two constraints"),
-        ("latency_ms => 20", "'=>' is no comparison"),
-        ("0 < latency_ms < 20", "constraint of its own"),
-        ("20 >= latency_ms", "'latency_ms <= 20'"),
-        ("latency_ms <= fast", "'fast' is no finite number"),
-        ("latency_ms <= nan", "'nan' is no finite number"),
-        ("latency_ms <= inf", "'inf' is no finite number"),
-        ("latency_ms <= ", "no finite number"),
-        ("<= 20", "metric is missing"),
-        ("", "compares nothing"),
-        (20, "write a metric"),
+        *("latency_ms", "latency_ms = 20", "latency_ms == 20", "latency_ms => 20", "0 < latency_ms < 20"),
+        *("20 >= latency_ms", "latency_ms <= fast", "latency_ms <= nan", "latency_ms <= inf", "latency_ms <= "),
+        *("<= 20", "", 20),
     ],
 )
-def test_constraints_that_cannot_be_read(text: str, says: str) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(says)) as caught:
+def test_constraints_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="write a metric, one of <=") as caught:
         Constrained(Maximize("accuracy"), subject_to=[text])
     assert repr(text) in str(caught.value)
 
@@ -275,9 +264,3 @@ def test_an_objective_of_somebody_elses_is_as_good_as_ours() -> None:
     assert plugins.decode(config["objective"], plugins.resolve).objective == Ratio("a", "b")
     assert Aim.from_config(config).name == "a/b"
     assert rules.objective.judge({"a": 1.0, "b": 4.0}) == Judgement(fitness=0.25, order=0.25)
-
-
-def test_criteria_are_stored_as_json() -> None:
-    criteria = Criteria(values={"a": 1.0, "b": 2.0}, orders=(1.0, -2.0), infeasible="b 2 > 1")
-    assert Criteria.from_json(json.loads(json.dumps(criteria.to_json()))) == criteria
-    assert Criteria.from_json(None) is None

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, TypeAlias
 
 from phyla import plugins
@@ -67,12 +68,12 @@ def to_config(
             "rules": [plugins.encode(rule, name_of) for rule in rules.stopping],
             "max_stops": rules.max_stops,
         },
-        "start_from": [entry.to_json() for entry in start_from],
+        "start_from": [asdict(entry) for entry in start_from],
         "train": train,
         "setup": setup,
         "changes": [],
         # For commands that only look, collect or count, so that they make none of the rules.
-        "keeping": rules.keeping.to_json(),
+        "keeping": asdict(rules.keeping),
         "plan": {
             "member_steps": rules.strategy.member_steps,
             "steps_per_trial": getattr(rules.strategy, "steps_per_trial", 0),
@@ -82,7 +83,8 @@ def to_config(
 
 def keeping_of(config: JsonObject) -> Keeping:
     """Read from a configuration what decides which checkpoints are kept; makes no strategy."""
-    return Keeping.from_json(read_object(config["keeping"]))
+    kept: Any = read_object(config["keeping"])
+    return Keeping(**kept)
 
 
 def from_config(

@@ -11,7 +11,7 @@ from phyla.evaluation.aggregates import (
 )
 from phyla.evaluation.cells import Cell, CellStatus, GroupValues, Lag
 from phyla.evaluation.metric import Metric
-from phyla.evaluation.points import Point, PointKind
+from phyla.evaluation.points import Point
 from phyla.evaluation.policy import Policy
 from phyla.evaluation.statistics import Maximum, Minimum, Moments, Perplexity, PerSeed, Sum
 from phyla.evaluation.suite import EvalTask, Suite, SuiteOutline, eval_task
@@ -32,7 +32,6 @@ __all__ = [
     "PerSeed",
     "Perplexity",
     "Point",
-    "PointKind",
     "Policy",
     "Suite",
     "SuiteOutline",

@@ -23,6 +23,7 @@ from phyla.records import (
     Json,
     read_number,
     read_object,
+    said_by,
 )
 
 _NUMBER = re.compile(r"\d+(\.\d+)?")
@@ -144,13 +145,13 @@ def causes(cells: Iterable[Cell]) -> list[Cause]:
     for one in cells:
         if one.why is not None:
             task = one.task if one.status is CellStatus.FAILED else None
-            key = (one.status, one.suite, task, _NUMBER.sub("#", _last_line(one.why)))
+            key = (one.status, one.suite, task, _NUMBER.sub("#", said_by(one.why)))
             found.setdefault(key, {})[one.seen.id] = one
     made = []
     for (status, suite, task, _), alike in found.items():
         *_, newest = alike.values()
         seen = tuple(one.seen for one in alike.values())
-        made.append(Cause(status=status, suite=suite, task=task, why=_last_line(newest.why), checkpoints=seen))
+        made.append(Cause(status=status, suite=suite, task=task, why=said_by(newest.why), checkpoints=seen))
     return sorted(made, key=lambda cause: _URGENT.index(cause.status))
 
 
@@ -240,7 +241,7 @@ def _status(seen: Checkpoint, group: Group | None, tasks: Sequence[EvalJob]) -> 
     if states == {JobState.COMPLETED}:
         return (CellStatus.REUSED if all(task.reused for task in tasks) else CellStatus.DONE), None
     if failed:
-        return CellStatus.FAILED, _last_line(failed[-1].error)
+        return CellStatus.FAILED, said_by(failed[-1].error)
     if seen.state is CheckpointState.QUARANTINED:
         return CellStatus.QUARANTINED, seen.error
     if group is not None and group.state in (GroupState.SKIPPED, GroupState.GONE):
@@ -250,16 +251,10 @@ def _status(seen: Checkpoint, group: Group | None, tasks: Sequence[EvalJob]) -> 
     if JobState.PENDING in states:
         return CellStatus.QUEUED, None
     if tasks:
-        return CellStatus.SKIPPED, _last_line(tasks[-1].error)
+        return CellStatus.SKIPPED, said_by(tasks[-1].error)
     if seen.state is CheckpointState.GONE:
         return CellStatus.GONE, seen.error
     return CellStatus.MISSING, "the suite got it after this checkpoint was seen, and it was not queued since"
-
-
-def _last_line(text: str | None) -> str:
-    """Return the last line of an error, which says what happened."""
-    lines = (text or "").strip().splitlines()
-    return lines[-1] if lines else "no error was recorded"
 
 
 def _merged(

@@ -1,9 +1,7 @@
 """The projection of the ledger that every exporter writes: one number per step and name."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from typing import Any, Final, final
 
 from phyla.evaluation.aggregates import Estimate, percentiles
@@ -12,14 +10,6 @@ from phyla.records import shown
 
 PERCENTILES: Final = (10, 50, 90)
 """Percentiles over eval tasks, for metrics that several of them have."""
-_PERCENTILE = re.compile(r".*_p\d+(\.\d+)?")
-
-
-class PointKind(StrEnum):
-    """What a point is."""
-
-    SCALAR = "scalar"
-    PERCENTILE = "percentile"
 
 
 @final
@@ -50,7 +40,6 @@ class Point:
     suite: str
     task: str | None
     name: str
-    kind: PointKind
     value: float
     stderr: float | None = None
     n: int | None = None
@@ -62,7 +51,7 @@ class Point:
 
 def point_row(point: Point) -> dict[str, Any]:
     """Return a point as one flat row."""
-    return {**asdict(point), "checkpoint": shown(point.checkpoint), "kind": point.kind.value}
+    return {**asdict(point), "checkpoint": shown(point.checkpoint)}
 
 
 def cell_points(cell: Cell, member: int | None = None) -> Iterator[Point]:
@@ -103,7 +92,6 @@ def _point(
         suite=suite,
         task=task,
         name=name,
-        kind=PointKind.PERCENTILE if _PERCENTILE.fullmatch(name) else PointKind.SCALAR,
         value=estimate.value,
         stderr=estimate.stderr,
         n=n,

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import final
 
 from phyla.errors import ConfigurationError
-from phyla.records import Priority
 
 
 # Stored studies name Policy, as EvalTask and Suite, by its module.
@@ -44,52 +43,25 @@ class Policy:
             if value is not None and value < least:
                 raise ConfigurationError(f"Policy({name}={value!r}): must be at least {least}")
 
+    def is_milestone(self, step: int) -> bool:
+        """Return whether a checkpoint whose weights have this age is guaranteed."""
+        return self.milestone_every is not None and step >= 0 and step % self.milestone_every == 0
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
-    """Evaluate it. `guaranteed` says why nothing may skip it later; None when something may."""
+    def skips(self, *, number: int, existed: bool, busy: bool, since_last_s: float | None) -> str | None:
+        """Return why a checkpoint that nothing guarantees is not evaluated; None if it is.
 
-    priority: int
-    guaranteed: str | None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Skip:
-    """Do not evaluate it; `why` is for the matrix."""
-
-    why: str
-
-
-def decide(
-    policy: Policy,
-    *,
-    number: int,
-    step: int,
-    existed: bool = False,
-    busy: bool = False,
-    since_last_s: float | None = None,
-    fitness: bool = False,
-) -> Queue | Skip:
-    """Decide about a checkpoint: the number of those before it, the age of its weights, and what else goes on.
-
-    It may have existed before the suite; an earlier one may be busy being evaluated; the suite may have queued
-    one some time ago; and a population may wait for it as its fitness.
-    """
-    if fitness:
-        return Queue(priority=Priority.FRESH, guaranteed="fitness")
-    every = policy.milestone_every
-    milestone = "milestone" if every is not None and step >= 0 and step % every == 0 else None
-    if existed and not (milestone or policy.backfill):
-        return Skip("it was there before the suite, and backfill is off")
-    queue = Queue(priority=Priority.BACKFILL if existed else Priority.FRESH, guaranteed=milestone)
-    if milestone or existed:
-        return queue
-    if number % policy.every:
-        return Skip(f"the suite takes every {policy.every}. checkpoint, this is number {number + 1}")
-    if policy.skip_if_busy and busy:
-        return Skip("an earlier checkpoint was being evaluated (skip_if_busy)")
-    if since_last_s is not None and since_last_s < policy.throttle_s:
-        return Skip(f"{since_last_s:.1f} s after the last one, with throttle_s={policy.throttle_s:g}")
-    return queue
+        Args:
+            number: how many checkpoints came before it.
+            existed: whether it was there before the suite.
+            busy: whether an earlier one is being evaluated.
+            since_last_s: how long ago the suite queued one; None if it never did.
+        """
+        if existed:
+            return None if self.backfill else "it was there before the suite, and backfill is off"
+        if number % self.every:
+            return f"the suite takes every {self.every}. checkpoint, this is number {number + 1}"
+        if self.skip_if_busy and busy:
+            return "an earlier checkpoint was being evaluated (skip_if_busy)"
+        if since_last_s is not None and since_last_s < self.throttle_s:
+            return f"{since_last_s:.1f} s after the last one, with throttle_s={self.throttle_s:g}"
+        return None

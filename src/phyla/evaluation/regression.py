@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, final
 
-from phyla.errors import ConfigurationError
 from phyla.evaluation.aggregates import TaskResult
 from phyla.evaluation.metric import Metric
 from phyla.evaluation.statistics import PerSeed, per_seed
@@ -50,26 +49,11 @@ def compare(
     a finite reference, and with seeds or a known variance. Samples that do not vary decide by their difference
     alone. `alpha` is the probability of at least one false alarm among all tasks.
     """
-    if not 0 < alpha < 1:
-        raise ConfigurationError(
-            f"compare(alpha={alpha!r}): a level of significance lies between 0 and 1, as in 0.05"
-        )
-    now, before = _metrics(current, metric), _metrics(reference, metric)
+    now, before = ({one.task: one.metrics for one in its if metric in one.metrics} for its in (current, reference))
     tested = [_compared(task, now[task], before[task], metric, higher_is_better) for task in now if task in before]
     found = [one for one in tested if one is not None]
     adjusted = holm([one.p for one in found])
     return tuple(replace(one, p_adjusted=p, regressed=p < alpha) for one, p in zip(found, adjusted, strict=True))
-
-
-def _metrics(results: Sequence[TaskResult], metric: str) -> dict[str, Mapping[str, Metric]]:
-    """Return the metrics of every eval task that has the one in question."""
-    found: dict[str, Mapping[str, Metric]] = {}
-    for result in results:
-        if result.task in found:
-            raise ConfigurationError(f"compare(): task {result.task!r} appears twice; give one result per task")
-        if metric in result.metrics:
-            found[result.task] = result.metrics
-    return found
 
 
 def _compared(

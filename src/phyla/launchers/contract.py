@@ -160,7 +160,9 @@ def called(words: Sequence[str], *, what: str, missing: str, limit_s: float, giv
     try:
         # In a session of its own it does not get the Ctrl-C that is meant for us.
         how: dict[str, Any] = {"capture_output": True, "text": True, "start_new_session": True}
-        done = subprocess.run(words, input=given, check=False, timeout=limit_s, **how)
+        done: subprocess.CompletedProcess[str] = subprocess.run(
+            words, input=given, check=False, timeout=limit_s, **how
+        )
     except FileNotFoundError:
         raise LauncherFailed(f"there is no {words[0]} on this machine; {missing}") from None
     except subprocess.TimeoutExpired:

@@ -16,7 +16,7 @@ from phyla.machine.commands import (
 )
 from phyla.machine.events import Accepted, Claimed, ClaimedEvaluation, Evaluated, Failure
 from phyla.machine.jobs import lease, moved, owned, started
-from phyla.machine.observe import again, aggregation, end_group, gone, set_unusable
+from phyla.machine.observe import again, aggregation, end_group, gone, groups_on, set_unusable
 from phyla.machine.room import ANY_GPUS
 from phyla.machine.rules import Rules, TrainRules
 from phyla.machine.score import score
@@ -24,6 +24,7 @@ from phyla.machine.view import View
 from phyla.records import (
     Attempt,
     AttemptState,
+    Checkpoint,
     EvalJob,
     Group,
     GroupState,
@@ -33,6 +34,7 @@ from phyla.records import (
     StudyKind,
     StudyState,
     TrialRecord,
+    said_by,
 )
 
 
@@ -65,14 +67,7 @@ def claim_evaluation(
     if not group.started:
         commands.append(StartGroup(group.id))
     commands += [Update(running), Insert(attempt)]
-    work = ClaimedEvaluation(
-        job=running,
-        group=group,
-        seen=seen,
-        expires_at=attempt.expires_at,
-        population=not view.study().watched,
-    )
-    return work, commands
+    return _work(view, running, group, seen, attempt), commands
 
 
 def claimed_before(view: View, attempt: Attempt) -> Claimed | ClaimedEvaluation:
@@ -81,13 +76,12 @@ def claimed_before(view: View, attempt: Attempt) -> Claimed | ClaimedEvaluation:
     if isinstance(job, TrialRecord):
         return Claimed(trial=job, expires_at=attempt.expires_at)
     assert job is not None
-    return ClaimedEvaluation(
-        job=job,
-        group=view.group(job.group),
-        seen=view.seen(job.seen),
-        expires_at=attempt.expires_at,
-        population=not view.study().watched,
-    )
+    return _work(view, job, view.group(job.group), view.seen(job.seen), attempt)
+
+
+def _work(view: View, job: EvalJob, group: Group, seen: Checkpoint, attempt: Attempt) -> ClaimedEvaluation:
+    population = not view.study().watched
+    return ClaimedEvaluation(job=job, group=group, seen=seen, expires_at=attempt.expires_at, population=population)
 
 
 def _why_gone(view: View, name: str) -> str:
@@ -134,7 +128,7 @@ def _aggregated(view: View, rules: Rules, group: Group, done: Evaluated) -> list
         # Another group became the best one meanwhile.
         return []
     complete = all(job.state is JobState.COMPLETED for job in jobs)
-    why = None if complete else f"failed for good: {_last_lines(jobs)}"
+    why = None if complete else f"failed for good: {_errors(jobs)}"
     ended = replace(
         group,
         state=GroupState.COMPLETE if complete else GroupState.PARTIAL,
@@ -167,7 +161,7 @@ def settle_group(view: View, rules: Rules, group_id: int) -> list[Command]:
         return _partial(view, rules, group, f"its aggregation failed: {failed[-1].error}")
     evaluated = _current(jobs)
     if not any(job.state is JobState.COMPLETED for job in evaluated):
-        return _partial(view, rules, group, f"every eval task failed: {_last_lines(evaluated)}")
+        return _partial(view, rules, group, f"every eval task failed: {_errors(evaluated)}")
     return [InsertJobs([aggregation(view, group, group.seen)])]
 
 
@@ -178,13 +172,12 @@ def _current(tasks: Sequence[EvalJob]) -> list[EvalJob]:
     return [row for row in rows if row.identity == newest[row.task]]
 
 
-def _last_lines(tasks: Sequence[EvalJob]) -> str:
-    """Return each eval task that failed with the last line of its error."""
+def _errors(tasks: Sequence[EvalJob]) -> str:
+    """Return each eval task that failed with what its error says."""
     errors: dict[str, str] = {}
     for task in tasks:
         if task.state is not JobState.COMPLETED:
-            lines = (task.error or "").strip().splitlines()
-            errors.setdefault(task.task, lines[-1] if lines else str(task.state))
+            errors.setdefault(task.task, said_by(task.error))
     return "; ".join(f"{name} ({error})" for name, error in errors.items())
 
 
@@ -237,7 +230,7 @@ def replicate(view: View, rules: TrainRules, subject: Scored, times: int) -> lis
     if seen is None:
         return []
     suite = suite_named(rules.suites, rules.suite_fitness.suite)
-    repeated = [group for group in view.groups_of(seen.id) if group.suite == suite.name and group.replicate > 0]
+    repeated = [group for group in groups_on(view, seen, suite) if group.replicate > 0]
     queued = sum(group.state is GroupState.QUEUED for group in repeated)
     first = max((group.replicate for group in repeated), default=0) + 1
     return [again(view, suite, seen, subject, number) for number in range(first, first + times - queued)]

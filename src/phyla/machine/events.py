@@ -161,15 +161,11 @@ class Standing:
     """What a report answers about its attempt.
 
     Attributes:
-        trial: id of the trial.
-        token: the attempt's token.
         cancelled: the lease is gone; whatever is done under it does not count.
         stop_reason: why a rule stopped the trial, as data; None unless one did.
     """
 
-    trial: int
-    token: int
-    cancelled: bool
+    cancelled: bool = False
     stop_reason: JsonObject | None = None
 
 

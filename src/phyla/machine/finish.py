@@ -17,7 +17,7 @@ from phyla.machine.jobs import moved, owned
 from phyla.machine.observe import observe, set_unusable
 from phyla.machine.rules import TrainRules
 from phyla.machine.score import Worth, judged_values, mean_with, worth
-from phyla.machine.states import judged_again, published, without_states_on
+from phyla.machine.states import deciding_again, judged_again, published, without_states_on
 from phyla.machine.stopping import judge
 from phyla.machine.view import View
 from phyla.records import (
@@ -34,8 +34,10 @@ from phyla.records import (
     StudyState,
     TrialRecord,
     json_number,
+    said_by,
 )
 from phyla.strategies import FromSuite
+from phyla.strategies.starts import scored_trial
 
 
 def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted | Stopped, list[Command]]:
@@ -72,17 +74,7 @@ def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted 
         error=None,
         ended_at=now,
     )
-    scored = Scored(
-        trial=trial.id,
-        member=trial.member,
-        checkpoint=checkpoint,
-        index=index,
-        step=done.reached_step,
-        params=trial.params,
-        fitness=found.fitness,
-        order=found.order,
-        criteria=found.criteria,
-    )
+    scored = scored_trial(completed)
     member = view.locked_member(trial.member)
     if trial.kind is JobKind.MEASURE:
         member = _measured(member, scored, rules)
@@ -145,7 +137,6 @@ def _trained(member: Member, trial: TrialRecord, scored: Scored, rules: TrainRul
     awaits = rules.suite_fitness is not None
     state = replace(
         scored,
-        age=trial.age + trained,
         progress=start + trained,
         measurements=0 if awaits else scored.measurements,
     )
@@ -190,22 +181,10 @@ def without_checkpoint(
         return AttemptState.RELEASED, [*set_unusable(view, name, failure.damage), Update(pending)]
     if name != trial.parent_checkpoint:
         return None
-    cancelled = moved(
-        trial,
-        JobState.CANCELLED,
-        error=failure.error,
-        progress=None,
-        ended_at=view.now(),
-    )
+    cancelled = moved(trial, JobState.CANCELLED, error=failure.error, progress=None, ended_at=view.now())
     lost = set_unusable(view, name, failure.damage, taker=trial.member)
     member = without_states_on(view.locked_member(trial.member), name)
-    ready = replace(
-        member,
-        state=MemberState.READY,
-        current_trial=None,
-        measures_left=0,
-        broken_trial=trial.id if trial.kind is JobKind.TRAIN else None,
-    )
+    ready = deciding_again(member, broken_trial=trial.id if trial.kind is JobKind.TRAIN else None)
     return AttemptState.CANCELLED, [*lost, Update(cancelled), Update(ready)]
 
 
@@ -241,29 +220,11 @@ def quarantine(view: View, rules: TrainRules, trial: TrialRecord, failures: int,
     broken = trial.kind is JobKind.TRAIN
     replacements = member.replacements + (1 if broken else 0)
     given_up = broken and replacements - member.stops >= max(2, rules.max_broken // 2)
-    commands: list[Command] = [
-        Update(
-            moved(
-                trial,
-                JobState.FAILED,
-                failures=failures,
-                error=error,
-                progress=None,
-                ended_at=view.now(),
-            )
-        ),
-        Update(
-            replace(
-                member,
-                state=MemberState.DONE if given_up else MemberState.READY,
-                current_trial=None,
-                measures_left=0,
-                broken_trial=trial.id if broken else None,
-                replacements=replacements,
-                stops=0 if given_up else member.stops,
-            )
-        ),
-    ]
+    failed = moved(trial, JobState.FAILED, failures=failures, error=error, progress=None, ended_at=view.now())
+    changed = deciding_again(member, broken_trial=trial.id if broken else None, replacements=replacements)
+    if given_up:
+        changed = replace(changed, state=MemberState.DONE, stops=0)
+    commands: list[Command] = [Update(failed), Update(changed)]
     if given_up and view.last_completed(1):
         # One bad member neither ends a study that works nor holds up its quorum.
         return commands
@@ -271,7 +232,7 @@ def quarantine(view: View, rules: TrainRules, trial: TrialRecord, failures: int,
     if in_a_row >= rules.max_broken and view.study().state is StudyState.RUNNING:
         message = (
             f"{in_a_row} trials in a row failed, the last one (trial {trial.id} of member {trial.member}) with: "
-            f"{error.strip().splitlines()[-1] if error.strip() else 'no message'}. "
+            f"{said_by(error)}. "
             "Completed trials are kept; what the failed ones trained is lost. Fix the error, then run the study "
             "again."
         )

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from phyla.errors import StateError
 from phyla.evaluation import Suite
-from phyla.evaluation.policy import Skip, decide
 from phyla.machine.commands import (
     Command,
     Insert,
@@ -104,17 +104,16 @@ def _branch(newest: Checkpoint | None, found: Checkpoint) -> int:
 def _group(
     view: View, suite: Suite, seen: Checkpoint, *, existed: bool, fitness: bool
 ) -> tuple[Group, Sequence[EvalJob]]:
-    now = view.now()
-    last = view.last_queued_at(suite.name) if suite.policy.throttle_s else None
-    decided = decide(
-        suite.policy,
-        number=seen.number,
-        step=seen.step,
-        existed=existed,
-        busy=suite.policy.skip_if_busy and view.busy(suite.name),
-        since_last_s=None if last is None else now - last,
-        fitness=fitness,
-    )
+    now, policy, why = view.now(), suite.policy, None
+    guaranteed = "fitness" if fitness else "milestone" if policy.is_milestone(seen.step) else None
+    if guaranteed is None:
+        last = view.last_queued_at(suite.name) if policy.throttle_s else None
+        why = policy.skips(
+            number=seen.number,
+            existed=existed,
+            busy=policy.skip_if_busy and view.busy(suite.name),
+            since_last_s=None if last is None else now - last,
+        )
     group = Group(
         study=view.study().id,
         suite=suite.name,
@@ -123,14 +122,14 @@ def _group(
         member=view.trial(seen.trial).member if fitness and seen.trial is not None else None,
         created_at=now,
         # What was written while a clock was ahead was written by now.
-        not_before=0.0 if fitness else min(seen.written_at, now) + suite.policy.start_delay_s,
+        not_before=0.0 if fitness else min(seen.written_at, now) + policy.start_delay_s,
     )
-    if isinstance(decided, Skip):
-        return replace(group, state=GroupState.SKIPPED, why=decided.why, ended_at=now), ()
+    if why is not None:
+        return replace(group, state=GroupState.SKIPPED, why=why, ended_at=now), ()
     group = replace(
         group,
-        priority=decided.priority,
-        guaranteed=decided.guaranteed,
+        priority=Priority.BACKFILL if existed and not fitness else Priority.FRESH,
+        guaranteed=guaranteed,
         # A population is served in turn, so that nobody starves; everything else newest first.
         rank=float(seen.number if fitness else -seen.number),
     )
@@ -148,9 +147,8 @@ def _jobs(
     for task in suite.tasks:
         count = shards[task.identity]
         lacking = [shard for shard in range(count) if (task.identity, shard) not in there]
-        done: frozenset[int] = frozenset()
-        if lacking:
-            done = view.shards_done(seen.identity, task.identity, group.replicate, count)
+        results = view.ledger(seen.identity, task.identity, group.replicate, count) if lacking else ()
+        done = {result.shard for result in results}
         for shard in lacking:
             reused = shard in done
             waits = waits or not reused
@@ -284,7 +282,7 @@ def backfill(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Comm
     """Queue what suites miss on a checkpoint that still exists: whole groups, or eval tasks that were added."""
     commands: list[Command] = []
     for suite in suites if seen.usable else ():
-        group = view.find_group(seen.id, suite.name)
+        group = _first_group(view, seen, suite)
         if group is None:
             new, tasks = _group(view, suite, seen, existed=True, fitness=False)
             best = view.best_group(suite.name)
@@ -304,18 +302,40 @@ def _added(view: View, suite: Suite, seen: Checkpoint, group: Group) -> list[Com
     if locked is None:
         return []
     # Some may have been claimed before the group was locked.
-    jobs = view.group_jobs(group.id)
-    withdrawn = _withdrawn(suite, jobs)
-    now = view.now()
+    withdrawn = _withdrawn(suite, view.group_jobs(group.id))
     why = "its suite has another version of it since, or none"
-    changed: list[Command] = [Update(moved(job, JobState.CANCELLED, error=why, ended_at=now)) for job in withdrawn]
-    if locked.state is not GroupState.QUEUED:
-        locked = replace(
-            locked, state=GroupState.QUEUED, priority=Priority.BACKFILL, best=False, why=None, ended_at=None
-        )
-        changed.append(Update(locked))
-    left = [job for job in jobs if job not in withdrawn]
-    return [*changed, InsertJobs(tuple(_jobs(view, suite, seen, locked, left)))]
+    if locked.state is GroupState.QUEUED:
+        return _queued_again(view, suite, seen, locked, withdrawn, why)
+    return _queued_again(view, suite, seen, locked, withdrawn, why, priority=Priority.BACKFILL, best=False)
+
+
+def _queued_again(
+    view: View,
+    suite: Suite,
+    seen: Checkpoint,
+    group: Group,
+    withdrawn: Sequence[EvalJob],
+    why: str,
+    **changes: Any,
+) -> list[Command]:
+    """Queue a locked group again: without some of its jobs, and with those that it lacks then."""
+    now = view.now()
+    left = [job for job in view.group_jobs(group.id) if job not in withdrawn]
+    queued = replace(group, state=GroupState.QUEUED, why=None, ended_at=None, **changes)
+    return [
+        *(Update(moved(job, JobState.CANCELLED, error=why, ended_at=now)) for job in withdrawn),
+        *([] if queued == group else [Update(queued)]),
+        InsertJobs(tuple(_jobs(view, suite, seen, queued, left))),
+    ]
+
+
+def groups_on(view: View, seen: Checkpoint, suite: Suite) -> list[Group]:
+    """Return the groups of a suite on a checkpoint: the first one, and repetitions."""
+    return [group for group in view.groups_of(seen.id) if group.suite == suite.name]
+
+
+def _first_group(view: View, seen: Checkpoint, suite: Suite) -> Group | None:
+    return next((group for group in groups_on(view, seen, suite) if group.replicate == 0), None)
 
 
 def _differs(suite: Suite, jobs: Sequence[EvalJob]) -> bool:
@@ -354,29 +374,15 @@ def evaluate_again(view: View, suite: Suite, seen: Checkpoint) -> list[Command]:
         raise StateError(f"{what} cannot run: {study.name!r} is {study.state}; let it go on first")
     if not seen.usable:
         raise StateError(f"{what} cannot run: the checkpoint is {seen.state}")
-    groups = [group for group in view.groups_of(seen.id) if group.study == study.id and group.suite == suite.name]
+    groups = groups_on(view, seen, suite)
     if any(group.state is GroupState.QUEUED for group in groups):
         raise StateError(f"{what} is queued or running already")
-    first = next((group for group in groups if group.replicate == 0), None)
+    first = _first_group(view, seen, suite)
     locked = None if first is None else view.locked_group(first.id)
     if locked is not None and locked.state in (GroupState.PARTIAL, GroupState.SKIPPED):
-        now, jobs = view.now(), view.group_jobs(locked.id)
-        failed = [job for job in jobs if job.state is JobState.FAILED]
-        queued = replace(
-            locked,
-            state=GroupState.QUEUED,
-            priority=Priority.FRESH,
-            guaranteed=locked.guaranteed or "asked",
-            not_before=0.0,
-            why=None,
-            ended_at=None,
-        )
-        left = [job for job in jobs if job not in failed]
-        return [
-            *(Update(moved(job, JobState.CANCELLED, error="it runs again", ended_at=now)) for job in failed),
-            Update(queued),
-            InsertJobs(tuple(_jobs(view, suite, seen, queued, left))),
-        ]
+        failed = [job for job in view.group_jobs(locked.id) if job.state is JobState.FAILED]
+        wanted = {"priority": Priority.FRESH, "guaranteed": locked.guaranteed or "asked", "not_before": 0.0}
+        return _queued_again(view, suite, seen, locked, failed, "it runs again", **wanted)
     number = max((group.replicate for group in groups), default=-1) + 1
     group = Group(
         study=study.id,
@@ -391,36 +397,27 @@ def evaluate_again(view: View, suite: Suite, seen: Checkpoint) -> list[Command]:
 
 def drain(view: View, suites: Sequence[Suite], why: str) -> list[Command]:
     """No more checkpoints come: guarantee the final one, whatever a policy said of it."""
-    commands: list[Command] = []
     final = view.newest_ready()
+    commands: list[Command] = []
     if final is not None:
-        for suite in suites:
-            group = view.find_group(final.id, suite.name)
-            if group is not None and group.state is GroupState.SKIPPED:
-                locked = view.locked_group(group.id)
-                if locked is not None and locked.state is GroupState.SKIPPED:
-                    queued = replace(
-                        locked,
-                        state=GroupState.QUEUED,
-                        priority=Priority.FRESH,
-                        rank=-float(final.number),
-                        guaranteed="final",
-                        not_before=0.0,
-                        why=None,
-                        ended_at=None,
-                    )
-                    jobs = tuple(_jobs(view, suite, final, queued, view.group_jobs(group.id)))
-                    commands += [Update(queued), InsertJobs(jobs)]
-            elif group is not None and group.state is GroupState.QUEUED and group.guaranteed is None:
-                locked = view.locked_group(group.id)
-                if locked is not None and locked.state is GroupState.QUEUED:
-                    commands += [
-                        Update(replace(locked, guaranteed="final")),
-                        Reprioritise(group.id, min(group.priority, Priority.GUARANTEED)),
-                    ]
+        commands = [command for suite in suites for command in _guaranteed(view, suite, final)]
     if view.study().state is StudyState.RUNNING:
         commands.append(SetStudyState(StudyState.DRAINING, why))
     return commands
+
+
+def _guaranteed(view: View, suite: Suite, final: Checkpoint) -> list[Command]:
+    group = _first_group(view, final, suite)
+    locked = None if group is None else view.locked_group(group.id)
+    if locked is None:
+        return []
+    if locked.state is GroupState.SKIPPED:
+        wanted = {"priority": Priority.FRESH, "rank": -float(final.number), "guaranteed": "final"}
+        return _queued_again(view, suite, final, locked, (), "", **wanted, not_before=0.0)
+    if locked.state is not GroupState.QUEUED or locked.guaranteed is not None:
+        return []
+    priority = min(locked.priority, Priority.GUARANTEED)
+    return [Update(replace(locked, guaranteed="final")), Reprioritise(locked.id, priority)]
 
 
 def _event(view: View, kind: str, message: str, seen: int | None = None) -> Insert:

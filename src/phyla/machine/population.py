@@ -23,11 +23,11 @@ from phyla.records import (
     JsonObject,
     Member,
     MemberState,
-    Scored,
     StudyState,
     TrialRecord,
 )
 from phyla.strategies import Context, Decision, Start, ranked
+from phyla.strategies.starts import scored_trial
 
 
 @final
@@ -99,19 +99,9 @@ def import_start(view: View, index: int, imports: Sequence[Imported]) -> list[Co
         size_bytes=entry.size_bytes,
         created_at=now,
     )
-    head = Scored(
-        trial=trial.id,
-        member=index,
-        checkpoint=entry.name,
-        index=entry.index,
-        step=entry.step,
-        params=entry.params,
-        fitness=None,
-        order=None,
-    )
     # Several members may start from one checkpoint; the first of them brings it.
     brought: list[Command] = [Insert(row)] if index < len(imports) else []
-    return [Insert(trial), *brought, Update(replace(member, head=head))]
+    return [Insert(trial), *brought, Update(replace(member, head=scored_trial(trial)))]
 
 
 def youngest(view: View) -> Member:

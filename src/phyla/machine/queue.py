@@ -3,7 +3,7 @@
 What is special to a kind is what follows when one is queued again, given up, or cannot use its checkpoint.
 """
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TypeAlias
 
 from phyla.machine import evaluate, finish
@@ -78,7 +78,7 @@ def _ended(view: View, failure: Failure, state: AttemptState) -> EndAttempt:
         state=state,
         ended_at=view.now(),
         error=failure.error,
-        outcome=None if failure.cause is None else {"cause": failure.cause.to_json()},
+        outcome=None if failure.cause is None else {"cause": asdict(failure.cause)},
         timings=failure.timings,
     )
 

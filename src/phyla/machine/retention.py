@@ -1,13 +1,13 @@
 """Which checkpoints are kept, and why. Everything else may be collected."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self, final
+from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 
 from phyla.machine.view import View
-from phyla.records import Checkpoint, JsonObject, TrialRecord
+from phyla.records import Checkpoint, TrialRecord
 from phyla.strategies import front_of, lowest_generation, thinned
 
 KEPT = 2
@@ -47,20 +47,6 @@ class Keeping:
     suites: int
     suite: str | None
     max_lag: int
-
-    def to_json(self) -> JsonObject:
-        """Write it as JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, raw: JsonObject) -> Self:
-        """Read what `to_json` wrote.
-
-        Raises:
-            TypeError: it is not what `to_json` writes.
-        """
-        fields: dict[str, Any] = dict(raw)
-        return cls(**fields)
 
 
 @final

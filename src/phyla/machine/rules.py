@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
 from typing import TypeAlias, final
 
+from phyla.arguments import check_integer
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Suite
 from phyla.evaluation.suite import suite_named
@@ -80,26 +81,13 @@ class TrainRules:
 
     def __post_init__(self) -> None:
         check_strategy(self.strategy)
-        for name in (
-            "lease_s",
-            "max_attempts",
-            "max_claims",
-            "max_broken",
-            "keep_best",
-            "keep_front",
-            "max_stops",
-        ):
-            value = getattr(self, name)
-            kinds, most = ((int, float), MOST_SECONDS) if name == "lease_s" else (int, MOST)
-            if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
-                raise ConfigurationError(
-                    f"{name}={value!r}: must be above 0" + ("" if name == "lease_s" else ", and an integer")
-                )
-            if value > most:
-                raise ConfigurationError(f"{name}={value!r}: must be at most {most:,}")
-        every = self.keep_every_steps
-        if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
-            raise ConfigurationError(f"keep_every_steps={every!r}: must be an integer of at least 1 step")
+        for name in ("max_attempts", "max_claims", "max_broken", "keep_best", "keep_front", "max_stops"):
+            check_integer(name, getattr(self, name), most=MOST)
+        if self.keep_every_steps is not None:
+            check_integer("keep_every_steps", self.keep_every_steps)
+        lease_s = self.lease_s
+        if isinstance(lease_s, bool) or not isinstance(lease_s, int | float) or not 0 < lease_s <= MOST_SECONDS:
+            raise ConfigurationError(f"lease_s={lease_s!r}: must be above 0, and at most {MOST_SECONDS:,}")
         object.__setattr__(self, "suites", tuple(self.suites))
         object.__setattr__(self, "stopping", tuple(self.stopping))
         for rule in self.stopping:

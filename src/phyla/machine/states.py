@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from phyla.machine.retention import KEPT
 from phyla.machine.rules import TrainRules
-from phyla.records import Member, Scored
+from phyla.records import Member, MemberState, Scored
 
 
 def states_kept(rules: TrainRules) -> int:
@@ -38,6 +39,11 @@ def judged_again(member: Member, state: Scored) -> Member:
     if best is not None and best.trial == state.trial:
         best = state if state.can_donate else None
     return replace(member, states=states, best=best)
+
+
+def deciding_again(member: Member, **changes: Any) -> Member:
+    """Return a member whose trial ended without a result."""
+    return replace(member, state=MemberState.READY, current_trial=None, measures_left=0, **changes)
 
 
 def without_trial(member: Member, trial: int) -> Member:

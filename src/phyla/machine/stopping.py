@@ -17,6 +17,7 @@ from phyla.machine.commands import (
 from phyla.machine.events import Standing
 from phyla.machine.jobs import moved
 from phyla.machine.rules import TrainRules
+from phyla.machine.states import deciding_again
 from phyla.machine.view import View
 from phyla.records import (
     AttemptState,
@@ -24,7 +25,6 @@ from phyla.records import (
     JobState,
     JsonObject,
     Mark,
-    MemberState,
     Objective,
     Report,
     StudyState,
@@ -47,16 +47,16 @@ def report(
     attempt = view.attempt(trial_id, token)
     trial = view.locked_trial(trial_id)
     if attempt is None or trial is None:
-        return Standing(trial=trial_id, token=token, cancelled=True), []
+        return Standing(cancelled=True), []
     running = attempt.state is AttemptState.RUNNING and trial.state is JobState.RUNNING
     if trial.token != token or not running:
         reason = trial.stop_reason if trial.token == token else None
-        return Standing(trial=trial_id, token=token, cancelled=True, stop_reason=reason), []
+        return Standing(cancelled=True, stop_reason=reason), []
     if not reports:
-        return Standing(trial=trial_id, token=token, cancelled=False), []
+        return Standing(), []
     reason, commands = judge(view, rules, trial, reports)
-    standing = Standing(trial=trial_id, token=token, cancelled=reason is not None, stop_reason=reason)
-    return standing, [AddReports(trial_id, token, reports), *commands]
+    added = AddReports(trial_id, token, reports)
+    return Standing(cancelled=reason is not None, stop_reason=reason), [added, *commands]
 
 
 def judge(
@@ -202,11 +202,8 @@ def _stop(view: View, trial: TrialRecord, reason: JsonObject) -> list[Command]:
         Update(stopped),
         EndAttempt(job=trial.id, token=trial.token, state=AttemptState.CANCELLED, ended_at=now),
         Update(
-            replace(
+            deciding_again(
                 member,
-                state=MemberState.READY,
-                current_trial=None,
-                measures_left=0,
                 broken_trial=trial.id,
                 replacements=member.replacements + 1,
                 stops=member.stops + 1,

@@ -7,6 +7,7 @@ from phyla.records import (
     Attempt,
     Checkpoint,
     EvalJob,
+    EvalResult,
     Group,
     Member,
     Report,
@@ -143,11 +144,8 @@ class View(History, Protocol):
     def newest_ready(self) -> Checkpoint | None:
         """Return the checkpoint in state ready with the highest number."""
 
-    def shards_done(self, identity: str, task_identity: str, replicate: int, shards: int) -> frozenset[int]:
-        """Return which shards of an eval task the ledger has results of."""
-
-    def find_group(self, seen: int, suite: str, replicate: int = 0) -> Group | None:
-        """Return a group by its key; locks nothing."""
+    def ledger(self, identity: str, task_identity: str, replicate: int, shards: int) -> Sequence[EvalResult]:
+        """Return the ledger's entries of one eval task on one checkpoint, by shard."""
 
     def groups_of(self, seen: int) -> Sequence[Group]:
         """Return the groups on one checkpoint, by id; locks nothing."""

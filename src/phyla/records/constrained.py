@@ -16,7 +16,7 @@ _SIGNS: dict[str, tuple[Callable[[float, float], bool], str]] = {
     "<": (operator.lt, ">="),
     ">": (operator.gt, "<="),
 }
-_COMPARISON = re.compile(r"[<>=!]+")
+_CONSTRAINT = re.compile(r"([^<>=!]*[^<>=!\s])\s*(<=|>=|<|>)\s*([^<>=!]+)")
 _EXAMPLE = "write a metric, one of <=, >=, < and >, and a number, as in 'latency_ms <= 20'"
 
 
@@ -40,31 +40,13 @@ class Constraint:
         """Read a constraint as it is written, such as "latency_ms <= 20".
 
         Raises:
-            ConfigurationError: it is none; the message says what is wrong.
+            ConfigurationError: it is none; the message shows one.
         """
-        signs = _COMPARISON.findall(text) if isinstance(text, str) else []
-        if len(signs) != 1:
-            wrong = (
-                "write each comparison as a constraint of its own" if signs else f"it compares nothing; {_EXAMPLE}"
-            )
-            raise ConfigurationError(f"constraint {text!r}: {wrong}")
-        sign = signs[0]
-        metric, bound = (part.strip() for part in str(text).split(sign))
-        value = _number(bound)
-        if sign in ("=", "==", "!="):
-            wrong = "measured numbers are hardly ever equal; give a range by two constraints, >= and <="
-        elif sign not in _SIGNS:
-            wrong = f"{sign!r} is no comparison; {_EXAMPLE}"
-        elif value is None and _number(metric) is not None:
-            turned = sign.translate(str.maketrans("<>", "><"))
-            wrong = f"put the metric first: '{bound or 'metric'} {turned} {metric}'"
-        elif not metric:
-            wrong = f"the metric is missing; {_EXAMPLE}"
-        elif value is None or not math.isfinite(value):
-            wrong = f"{bound!r} is no finite number; {_EXAMPLE}"
-        else:
-            return cls(metric, sign, value)
-        raise ConfigurationError(f"constraint {text!r}: {wrong}")
+        read = _CONSTRAINT.fullmatch(text.strip()) if isinstance(text, str) else None
+        bound = math.nan if read is None else _number(read[3])
+        if read is None or not math.isfinite(bound):
+            raise ConfigurationError(f"constraint {text!r}: {_EXAMPLE}")
+        return cls(read[1], read[2], bound)
 
     @property
     def goal(self) -> Goal:
@@ -167,8 +149,8 @@ class Constrained:
         return replace(found, order=WORST, infeasible=why) if why else found
 
 
-def _number(text: str) -> float | None:
+def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        return None
+        return math.nan

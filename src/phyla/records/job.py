@@ -1,7 +1,7 @@
 """A job, which is what a worker can lease, and the attempts at it: one try each, under one lease."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, final
 
@@ -159,10 +159,6 @@ class Cause:
         # What a command printed is in files of its own, which its error names.
         traceback = "" if self.log is None or self.line is None else f"; the full traceback is in {self.log}"
         return f"{self.error}{place}{traceback}"
-
-    def to_json(self) -> JsonObject:
-        """Return it as JSON."""
-        return asdict(self)
 
 
 @final

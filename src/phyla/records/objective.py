@@ -44,17 +44,6 @@ class Criteria:
     orders: tuple[float, ...] = ()
     infeasible: str | None = None
 
-    def to_json(self) -> JsonObject:
-        """Return it as JSON; numbers may be nan or infinite."""
-        return {"values": dict(self.values), "orders": list(self.orders), "infeasible": self.infeasible}
-
-    @classmethod
-    def from_json(cls, raw: Any) -> "Criteria | None":
-        """Return what `to_json` wrote; None for None."""
-        if raw is None:
-            return None
-        return cls(values=raw["values"], orders=tuple(raw["orders"]), infeasible=raw["infeasible"])
-
 
 class Objective(Protocol):
     """What a study selects for. A plug-in is a frozen dataclass, registered under `phyla.objectives`."""

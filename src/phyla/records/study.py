@@ -1,7 +1,7 @@
 """A study: named, durable, resumable; and what its members may start from."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from os import PathLike
 from pathlib import Path
@@ -120,7 +120,3 @@ class StartFrom:
         if isinstance(entry, str | PathLike):
             return cls(entry)
         raise ConfigurationError(f"start_from: {entry!r} is neither a path nor a StartFrom(path, ...)")
-
-    def to_json(self) -> JsonObject:
-        """Return it as JSON."""
-        return asdict(self)

@@ -39,20 +39,11 @@ def parameters(mapping: object, keywords: dict[str, Any]) -> dict[str, Parameter
         raise SpaceError("the space is empty; give at least one parameter, such as lr=Float(1e-4, 1.0, log=True)")
     for name, parameter in flatten(flat).items():
         if not isinstance(parameter, Parameter):
-            raise SpaceError(f"{name}: {parameter!r} is no parameter; {_instead(parameter)}")
+            raise SpaceError(
+                f"{name}: {parameter!r} is no parameter; write Float(low, high), Int(low, high), Choice([...]) or "
+                "Ordinal([...]), and keep what never changes out of the space"
+            )
     return {name: _resolved(name, flat) for name in flat}
-
-
-def _instead(value: object) -> str:
-    match value:
-        case [int() | float() as low, int() | float() as high] if isinstance(value, tuple):
-            return f"did you mean Float({low!r}, {high!r}) or Choice({[low, high]!r})?"
-        case list() | tuple():
-            return f"did you mean Choice({list(value)!r})?"
-        case type():
-            return "call it with its bounds or values"
-        case _:
-            return "write Float, Int, Choice or Ordinal, and keep what never changes out of the space"
 
 
 def _resolved(name: str, parameters: Mapping[str, Parameter]) -> Parameter:

@@ -3,17 +3,3 @@
 from phyla.store.contract import Changes, Reader, Store, StoreIdentity, Transaction, pages
 from phyla.store.opening import SERVICES, open_store, schema_revision
 from phyla.store.remote import RemoteStore, hold_on
-
-__all__ = [
-    "SERVICES",
-    "Changes",
-    "Reader",
-    "RemoteStore",
-    "Store",
-    "StoreIdentity",
-    "Transaction",
-    "hold_on",
-    "open_store",
-    "pages",
-    "schema_revision",
-]

@@ -11,7 +11,6 @@ from phyla.records import (
     Checkpoint,
     EvalEvent,
     EvalJob,
-    EvalResult,
     Group,
     JsonObject,
     Member,
@@ -77,9 +76,6 @@ class Reader(View, Protocol):
 
     def eval_jobs(self, *, after: int = 0, limit: int | None = None) -> Sequence[EvalJob]:
         """Return eval jobs by id, from the first one whose id is above `after`."""
-
-    def ledger(self, identity: str, task_identity: str, replicate: int, shards: int) -> Sequence[EvalResult]:
-        """Return the ledger's entries of one eval task on one checkpoint, by shard."""
 
     def mean_duration_s(self, task_identity: str) -> float | None:
         """Return how long a shard of an eval task took on average; None if it never ran.
@@ -198,19 +194,15 @@ class Store(Protocol):
     def studies(self) -> Sequence[StudyRecord]:
         """Return all studies by id, watched ones included."""
 
-    def delete_study(self, study: int, *, worker: str | None = None) -> None:
+    def delete_study(self, study: int) -> None:
         """Delete a study, with those that watch it and all that is known of them, in one transaction.
 
         Its id, and those of its jobs, are never given again: whoever still works on it finds it
-        gone. Results of evaluations stay where another study has the same checkpoint.
-
-        Args:
-            study: id of the study.
-            worker: the worker that asks, whose own leases are no obstacle.
+        gone. Results of evaluations stay where another study has the same checkpoint. That nobody works on it is
+        for `Housekeeping.begin_deleting` to see to.
 
         Raises:
             StudyNotFound: there is no such study.
-            StateError: another worker holds a lease that has not run out; nothing was deleted.
             StoreBusy: somebody else holds the store for too long.
         """
 

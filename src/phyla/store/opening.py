@@ -19,9 +19,8 @@ def open_store(url: str, *, clock: Clock = system_clock, alone: bool = False) ->
 
     Args:
         url: `memory://`, `sqlite:///path/to/file.db`, `postgresql://user@host/database`, or `http://host:port`,
-            the address of a service that has opened one of these. SQLite takes the
-            option `?synchronous=normal`: faster, and a power cut may undo the last commits. In its path
-            write `?` as `%3F` and `%` as `%25`.
+            the address of a service that has opened one of these. In the path of a SQLite file write `?` as
+            `%3F` and `%` as `%25`.
         clock: tells the time, except on PostgreSQL, whose own clock counts.
         alone: whether no other process opens the database meanwhile. Then SQLite may be on a network file system.
 
@@ -39,7 +38,7 @@ def open_store(url: str, *, clock: Clock = system_clock, alone: bool = False) ->
         from phyla.store.sql.file_systems import network_file_system
         from phyla.store.sql.memory import MemoryBackend
 
-        file = read_sqlite_url(url)[0].absolute()
+        file = read_sqlite_url(url).absolute()
         if network_file_system(file) is not None:
             return SqlStore(MemoryBackend(clock, file))
     return SqlStore(_backend(url, clock))

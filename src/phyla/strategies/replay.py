@@ -108,22 +108,9 @@ class Replay(Strategy):
     def __post_init__(self) -> None:
         if not isinstance(self.trials, list | tuple) or not self.trials:
             raise refused(self, "trials", "must be a list of at least one trial")
-        before = None
         for entry in self.trials:
             if not isinstance(entry, Mapping) or set(entry) != set(_NAMES):
                 raise ConfigurationError(f"Replay(trials=...): {entry!r} must have exactly {', '.join(_NAMES)}")
-            start = entry["start_step"]
-            check_value("Replay", "start_step", start, 0)
-            check_value("Replay", "end_step", entry["end_step"], start + 1)
-            check_value("Replay", "seed", entry["seed"], 0)
-            if not isinstance(entry["params"], Mapping):
-                raise ConfigurationError(f"Replay(params={entry['params']!r}): must map names to values")
-            if before is not None and not before["start_step"] < start <= before["end_step"]:
-                raise ConfigurationError(
-                    f"Replay(trials=...): trial {entry['trial']} starts at step {start}, but the one before it, "
-                    f"trial {before['trial']}, trained from step {before['start_step']} to {before['end_step']}"
-                )
-            before = entry
         trials = tuple({**entry, "params": dict(entry["params"])} for entry in self.trials)
         object.__setattr__(self, "trials", trials)
 

@@ -110,7 +110,7 @@ def true_ancestry(trial_id: int, history: History) -> Iterator[TrialRecord]:
 
 
 def scored_trial(trial: TrialRecord) -> Scored:
-    """Return a completed trial as a decision may start from it, as if its member had trained it all itself."""
+    """Return a completed trial as others may take it over, as if its member had trained it all itself."""
     assert trial.checkpoint is not None
     assert trial.reached_step is not None
     age = trial.age + max(0, trial.reached_step - trial.start_step)

@@ -141,7 +141,7 @@ class Places:
     @property
     def sqlite_file(self) -> Path | None:
         """File of a SQLite store; None for another kind of store."""
-        return read_sqlite_url(self.storage)[0] if self.storage.startswith(PREFIX) else None
+        return read_sqlite_url(self.storage) if self.storage.startswith(PREFIX) else None
 
     def command(self, name: str, study: str, *more: str) -> str:
         """Return the command line that runs a command on a study, wherever it is."""

@@ -13,7 +13,6 @@ from phyla import settings
 from phyla.checkpoints import place_of
 from phyla.errors import ConfigurationError, StudyNotFound
 from phyla.evaluation import Suite
-from phyla.evaluation.policy import Skip, decide
 from phyla.records import Checkpoint, CheckpointState, GroupState, StudyRecord, shown
 from phyla.study.files import chosen_suites
 from phyla.study.places import NAME, Places, names_in, open_if_there
@@ -200,19 +199,18 @@ def _count(
     wanted: Counter[tuple[str, str]] = Counter()
     known: Counter[tuple[str, str]] = Counter()
     there: dict[str, Checkpoint] = {}
-    number = 0
     if reader is not None:
         for seen in reader.all_seen():
             if seen.index == 0:
                 there[seen.name] = seen
-            number = max(number, seen.number + 1)
             for suite in suites if seen.usable else ():
-                group = reader.find_group(seen.id, suite.name)
+                its = (one for one in reader.groups_of(seen.id) if one.suite == suite.name)
+                group = next((one for one in its if one.replicate == 0), None)
                 skipped = group is not None and group.state in (GroupState.SKIPPED, GroupState.GONE)
-                if skipped or (group is None and not _takes(suite, seen.number, seen.step)):
+                if skipped or (group is None and not _takes(suite, seen.step)):
                     continue
                 for task in suite.tasks:
-                    done = len(reader.shards_done(seen.identity, task.identity, 0, task.shards))
+                    done = len(reader.ledger(seen.identity, task.identity, 0, task.shards))
                     known[suite.name, task.name] += done
                     wanted[suite.name, task.name] += task.shards - done
     for name, fingerprint, step in present:
@@ -220,11 +218,10 @@ def _count(
         if before is not None and before.state is not CheckpointState.GONE and before.fingerprint == fingerprint:
             continue
         for suite in suites:
-            if _takes(suite, number, step):
+            if _takes(suite, step):
                 wanted.update({(suite.name, task.name): task.shards for task in suite.tasks})
-        number += 1
     return wanted, known
 
 
-def _takes(suite: Suite, number: int, step: int) -> bool:
-    return not isinstance(decide(suite.policy, number=number, step=step, existed=True), Skip)
+def _takes(suite: Suite, step: int) -> bool:
+    return suite.policy.backfill or suite.policy.is_milestone(step)

@@ -195,8 +195,7 @@ def _storage(value: str, where: Where) -> str:
     """Return the URL of a store; the path of a SQLite file is relative to the study file."""
     if not value.startswith(PREFIX):
         return value
-    path, synchronous = said(where, read_sqlite_url, value)
-    return sqlite_url(where.file.parent.absolute() / path, synchronous)
+    return sqlite_url(where.file.parent.absolute() / said(where, read_sqlite_url, value))
 
 
 # Spaces

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -193,7 +193,7 @@ def test_what_is_stored_beside_the_rules() -> None:
     start = StartFrom(path="/a", params={"lr": 0.5}, step=3)
     given = config(seed=5, start_from=[start], max_attempts=9, keep_every_steps=7)
     assert given["seed"] == 5
-    assert given["start_from"] == [start.to_json()]
+    assert given["start_from"] == [asdict(start)]
     assert (given["changes"], given["stopping"], given["suites"]) == ([], None, [])
     assert (given["train"], given["setup"]) == (None, None)
     assert given["plan"] == {"member_steps": 20, "steps_per_trial": 5}

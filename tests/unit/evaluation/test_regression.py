@@ -12,7 +12,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from phyla.errors import ConfigurationError
 from phyla.evaluation import Estimate, Metric, Moments, Perplexity, TaskResult
 from phyla.evaluation.recorder import Recorder
 from phyla.evaluation.regression import Comparison, compare
@@ -208,13 +207,6 @@ def test_other_metrics_with_a_standard_error_are_compared_too() -> None:
     own: Any = Answers
     assert p_of(result(own(misses)), result(own(hits))) == pytest.approx(by_moments)
     assert result(hits).estimate("x") == Estimate(0.9, Moments.of(hits).stderr)
-
-
-def test_wrong_arguments_are_told() -> None:
-    with pytest.raises(ConfigurationError, match="task 't' appears twice"):
-        compare([], [result(A), result(A)], metric="x", higher_is_better=True)
-    with pytest.raises(ConfigurationError, match=r"as in 0\.05"):
-        compare([], [], metric="x", higher_is_better=True, alpha=5)
 
 
 def test_importing_it_does_not_import_scipy() -> None:

@@ -8,7 +8,7 @@ import pytest
 from evaluated_run import HELDOUT, EvaluatedRun, eventful
 from event_files import Logged, logged
 from phyla.errors import UsageError
-from phyla.evaluation import Point, PointKind
+from phyla.evaluation import Point
 from phyla.integrations.tensorboard import series, tag, write_tensorboard
 
 
@@ -123,7 +123,6 @@ POINT = Point(
     suite="s",
     task="t",
     name="loss",
-    kind=PointKind.SCALAR,
     value=1.0,
     written_at=5.0,
     evaluated_at=6.0,

@@ -95,10 +95,10 @@ def member(simulation: Simulation, index: int) -> Member:
 def test_a_report_of_nan_stops_the_trial_and_its_member_starts_afresh() -> None:
     simulation = make(pbt(size=1), Divergence())
     first = claim(simulation)
-    assert report(simulation, first, 0.5) == Standing(trial=first.id, token=1, cancelled=False)
+    assert report(simulation, first, 0.5) == Standing()
     standing = report(simulation, first, NAN, first=2)
     reason: JsonObject = {"rule": "divergence", "metric": "Q", "step": 2, "value": "nan"}
-    assert standing == Standing(trial=first.id, token=1, cancelled=True, stop_reason=reason)
+    assert standing == Standing(cancelled=True, stop_reason=reason)
     stopped = row(simulation, first)
     assert (stopped.state, stopped.stop_reason) == (JobState.CANCELLED, reason)
     assert stopped.ended_at is not None

@@ -133,17 +133,6 @@ def test_decisions_carry_a_seed_or_none() -> None:
         ([{"trial": 1}], "must have exactly"),
         ((), "at least one trial"),
         ([trial(more=1)], "must have exactly"),
-        ([trial(seed=-1)], r"Replay\(seed=-1\)"),
-        ([trial(start_step=-1)], r"Replay\(start_step=-1\)"),
-        ([trial(start_step="0")], "start_step='0'"),
-        (
-            [trial(), trial(trial=2, start_step=5, end_step=9), trial(trial=3, start_step=4, end_step=9)],
-            "trial 3 st",
-        ),
-        ([trial(start_step=5)], r"Replay\(end_step=5\)"),
-        ([trial(params=3)], "params=3"),
-        ([trial(), trial(trial=2, start_step=6, end_step=9)], r"trial 2 starts at step 6, .* from step 0 to 5"),
-        ([trial(), trial(trial=2, start_step=0, end_step=9)], "trial 2 starts at step 0"),
     ],
 )
 def test_trials_that_make_no_sense(trials: Any, match: str) -> None:

@@ -15,7 +15,6 @@ from phyla.store.sql.rows import (
     CHECKPOINTS,
     EVAL_JOBS,
     GROUPS,
-    MEMBERS,
     ROWS,
     STUDIES,
     encode,
@@ -168,7 +167,6 @@ class Applying(Scope):
             case machine.SetConfig(config):
                 self._run(RETRY_GIVEN_UP)
                 self._run(_WAKE_DONE)
-                session.forget(MEMBERS)
                 self._change_study(config=config)
             case machine.TakeCheckpoint(name):
                 if self._run(_TAKE, name=name).rowcount != 1:
@@ -199,13 +197,9 @@ class Applying(Scope):
                 self._study = replace(self._study, strategy_state=committed, state_version=version)
             case machine.StartGroup(group_id):
                 self._run(_START_GROUP, group=group_id)
-                self._note_group(group_id, started=True)
             case machine.Reprioritise(group_id, priority):
                 session.set(GROUPS, (group_id,), {"priority": priority})
                 self._run(_REPRIORITISE, group=group_id, urgency=priority)
-                self._note_group(group_id, priority=priority)
-                for job in session.forget(EVAL_JOBS, lambda job: getattr(job, "group", None) == group_id):
-                    self._locked.discard(("job", job.id))
             case machine.LimitNotBefore(latest):
                 self._run(_LIMIT_NOT_BEFORE, now=latest, latest=latest)
         return False
@@ -218,7 +212,8 @@ class Applying(Scope):
             case EvalResult():
                 session.insert(rows, record, keep=True)
             case TrialRecord() | Member():
-                session.insert(rows, session.hold(rows, record))
+                session.hold(rows, record)
+                session.insert(rows, record)
             case _:
                 session.insert(rows, record)
         if isinstance(record, Member):
@@ -231,12 +226,6 @@ class Applying(Scope):
     def _add_jobs(self, jobs: Sequence[EvalJob]) -> None:
         ids = self._session.backend.new_job_ids(self._session, len(jobs))
         self._session.insert_all(EVAL_JOBS, (replace(job, id=key) for key, job in zip(ids, jobs, strict=True)))
-
-    def _note_group(self, group: int, **changes: Any) -> None:
-        """Follow a statement that changed a group."""
-        held = self._session.held(GROUPS, group)
-        if held is not None:
-            self._session.hold(GROUPS, replace(held, **changes))
 
     def _change_study(self, **changes: Any) -> None:
         """Write fields of the study."""

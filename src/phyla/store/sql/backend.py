@@ -1,7 +1,7 @@
 """What is common to all databases: statements are compiled once, run on the driver, and give records."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import sqlalchemy as sa
@@ -84,20 +84,11 @@ class Session(ABC):
         row = self.row(statement, values)
         return None if row is None else rows.record(row)
 
-    def hold(self, rows: Rows[R], record: R) -> R:
+    def hold(self, rows: Rows[R], record: R | None) -> R | None:
         """Remember a record that was read: `update` writes only what differs from it."""
-        self._held[rows.table, rows.key_of(record)] = record
+        if record is not None:
+            self._held[rows.table, rows.key_of(record)] = record
         return record
-
-    def held(self, rows: Rows[R], key: Hashable) -> R | None:
-        """Return what is remembered under a key."""
-        found: R | None = self._held.get((rows.table, key))
-        return found
-
-    def forget(self, rows: Rows[R], wanted: Callable[[R], bool] = lambda record: True) -> list[R]:
-        """Forget the records of a table, or some of them, since a statement changed them; return these."""
-        keys = [key for key, record in self._held.items() if key[0] is rows.table and wanted(record)]
-        return [self._held.pop(key) for key in keys]
 
     def insert(self, rows: Rows[R], record: R, *, keep: bool = False) -> None:
         """Insert a record; one that is there under its key stays if `keep` says so."""
@@ -161,14 +152,12 @@ class Backend(ABC):
     Attributes:
         url: where it is, without any password.
         lasting: whether it outlives its process.
-        one_writer: whether a transaction that writes excludes every other one.
         driver_errors: what the driver and the pool raise.
         texts: SQL by statement, for transactions that look and those that write.
     """
 
     url: str
     lasting = True
-    one_writer: bool
     driver_errors: tuple[type[Exception], ...]
 
     def __init__(self, engine: sa.Engine) -> None:
@@ -231,10 +220,6 @@ class Backend(ABC):
     @abstractmethod
     def lock_numbers(self, session: Session, study: int) -> None:
         """Wait until nobody else numbers the checkpoints that were seen of a study."""
-
-    @abstractmethod
-    def revision(self, connection: sa.Connection) -> str | None:
-        """Return the revision of the schema, or None before the first one."""
 
     @abstractmethod
     def lock_schema(self, connection: sa.Connection) -> None:

@@ -48,7 +48,6 @@ _RESULTS = (
     .where(_r.replicate == given("replicate"), _r.shards == given("shards"))
     .order_by(_r.shard)
 )
-_SHARDS_DONE = _RESULTS.with_only_columns(_r.shard)
 _DURATIONS = (
     sa.select(_r.duration_s)
     .where(_r.task_identity == given("task_identity"))
@@ -62,9 +61,6 @@ _OF_SUITE = _GROUPS.where(_g.suite == SUITE)
 _GROUP = _GROUPS.where(_g.id == GROUP)
 _LOCKED_GROUP = _GROUP.with_for_update()
 _GROUPS_OF = sa.select(eval_groups).where(_g.seen == SEEN_ID).order_by(_g.id)
-_FIND_GROUP = sa.select(eval_groups).where(
-    _g.seen == SEEN_ID, _g.suite == SUITE, _g.replicate == given("replicate")
-)
 _GROUPS_AFTER = _GROUPS.where(_g.id > AFTER).order_by(_g.id).limit(LIMIT)
 _OF_SUITE_AFTER = _OF_SUITE.where(_g.id > AFTER).order_by(_g.id).limit(LIMIT)
 _FRESH = _OF_SUITE.where(FRESH).order_by(_g.id)
@@ -93,10 +89,7 @@ class Evaluating(Queue):
     # Checkpoints that were seen
 
     def seen(self, seen_id: int) -> Checkpoint:
-        found = self._session.held(CHECKPOINTS, seen_id) or self._one(CHECKPOINTS, _SEEN, seen=seen_id)
-        if found is None:
-            raise KeyError(f"study {self._study.id} has seen no checkpoint {seen_id}")
-        return found
+        return self._existing(self._one(CHECKPOINTS, _SEEN, seen=seen_id), "evaluated checkpoint", seen_id)
 
     def all_seen(self, *, after: int = 0, limit: int | None = None) -> Sequence[Checkpoint]:
         return self._all(CHECKPOINTS, _SEEN_AFTER, after=after, limit=NO_LIMIT if limit is None else limit)
@@ -114,10 +107,6 @@ class Evaluating(Queue):
 
     # The ledger
 
-    def shards_done(self, identity: str, task_identity: str, replicate: int, shards: int) -> frozenset[int]:
-        key = {"identity": identity, "task_identity": task_identity, "replicate": replicate, "shards": shards}
-        return frozenset(shard for (shard,) in self._rows(_SHARDS_DONE, **key))
-
     def ledger(self, identity: str, task_identity: str, replicate: int, shards: int) -> Sequence[EvalResult]:
         key = {"identity": identity, "task_identity": task_identity, "replicate": replicate, "shards": shards}
         return self._all(RESULTS, _RESULTS, **key)
@@ -129,22 +118,10 @@ class Evaluating(Queue):
     # Groups
 
     def group(self, group_id: int) -> Group:
-        found = self._session.held(GROUPS, group_id) or self._one(GROUPS, _GROUP, group=group_id)
-        if found is None:
-            raise KeyError(f"study {self._study.id} has no group {group_id}")
-        return found
+        return self._existing(self._one(GROUPS, _GROUP, group=group_id), "group", group_id)
 
     def locked_group(self, group_id: int) -> Group | None:
-        if ("group", group_id) in self._locked:
-            return self._session.held(GROUPS, group_id)
-        found = self._one(GROUPS, _LOCKED_GROUP, group=group_id)
-        if found is None:
-            return None
-        self._locked.add(("group", group_id))
-        return self._session.hold(GROUPS, found)
-
-    def find_group(self, seen: int, suite: str, replicate: int = 0) -> Group | None:
-        return self._one(GROUPS, _FIND_GROUP, seen=seen, suite=suite, replicate=replicate)
+        return self._held(GROUPS, _LOCKED_GROUP, group=group_id)
 
     def groups_of(self, seen: int) -> Sequence[Group]:
         return self._all(GROUPS, _GROUPS_OF, seen=seen)
@@ -166,10 +143,7 @@ class Evaluating(Queue):
         return self._value(_BUSY, suite=suite) is not None
 
     def best_group(self, suite: str) -> Group | None:
-        found = self._one(GROUPS, _BEST, suite=suite)
-        if found is None or ("group", found.id) in self._locked:
-            return found and self._session.held(GROUPS, found.id)
-        return self._session.hold(GROUPS, found)
+        return self._held(GROUPS, _BEST, suite=suite)
 
     def partial_in_a_row(self, suite: str) -> int:
         return int(self._value(_PARTIAL_IN_A_ROW, suite=suite, since=NEVER))

@@ -141,16 +141,10 @@ class Population(Queue):
         return self._study.population_size
 
     def member(self, index: int) -> Member:
-        return self._member(self._one(MEMBERS, _MEMBER, member=index), index)
+        return self._existing(self._one(MEMBERS, _MEMBER, member=index), "member", index)
 
     def locked_member(self, index: int) -> Member:
-        found = self._member(self._one(MEMBERS, _LOCKED_MEMBER, member=index), index)
-        return self._session.hold(MEMBERS, found)
-
-    def _member(self, found: Member | None, index: int) -> Member:
-        if found is None:
-            raise KeyError(f"study {self._study.id} has no member {index}")
-        return found
+        return self._existing(self._held(MEMBERS, _LOCKED_MEMBER, member=index), "member", index)
 
     def members(self) -> Sequence[Member]:
         member = self._session.backend.member

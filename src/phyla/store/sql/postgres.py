@@ -143,8 +143,6 @@ class PostgresBackend(Backend):
         ConfigurationError: the driver is missing, or the URL makes no sense.
     """
 
-    one_writer = False
-
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         if psycopg is None:
             raise ConfigurationError(
@@ -217,18 +215,6 @@ class PostgresBackend(Backend):
 
     def lock_numbers(self, session: Session, study: int) -> None:
         session.cursor.execute(_WAIT_TO_NUMBER, {"study": study})
-
-    def revision(self, connection: sa.Connection) -> str | None:
-        # Not by to_regclass: it trusts what the connection remembers, and after waiting for `lock_schema` that
-        # may be that the table which somebody has just made does not exist.
-        exists = (
-            "SELECT 1 FROM pg_catalog.pg_class "
-            "WHERE relname = 'phyla_revision' AND pg_catalog.pg_table_is_visible(oid)"
-        )
-        if connection.exec_driver_sql(exists).first() is None:
-            return None
-        row = connection.exec_driver_sql("SELECT version_num FROM phyla_revision").first()
-        return None if row is None else str(row[0])
 
     def lock_schema(self, connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})")

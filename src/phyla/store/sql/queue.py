@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from phyla.machine import ANY_GPUS
 from phyla.records import Attempt, EvalJob, TrialRecord
-from phyla.store.sql.rows import ATTEMPTS, CHECKPOINTS, EVAL_JOBS, GROUPS, TRIALS, job_of
+from phyla.store.sql.rows import ATTEMPTS, EVAL_JOBS, TRIALS, job_of
 from phyla.store.sql.scope import NO_LIMIT, Scope, given
 from phyla.store.sql.tables import (
     PENDING_EVALUATION,
@@ -16,7 +16,6 @@ from phyla.store.sql.tables import (
     TRIAL,
     UNFINISHED_EVALUATION,
     attempts,
-    checkpoints,
     eval_groups,
     jobs,
 )
@@ -26,7 +25,7 @@ LIMIT, NOW, AFTER, WORKER, SEEN_ID = given("limit"), given("now"), given("after"
 LEAST, MOST = given("least"), given("most")
 ZERO: sa.ColumnElement[int] = sa.literal_column("0")
 
-_j, _g, _s = jobs.c, eval_groups.c, checkpoints.c
+_j, _g = jobs.c, eval_groups.c
 _OF_STUDY = _j.study == STUDY
 _JOB = sa.select(jobs).where(_j.id == JOB, _OF_STUDY)
 _TRIAL = TRIALS.select.where(_j.id == JOB, _OF_STUDY, TRIAL)
@@ -41,10 +40,7 @@ _GROUP_JOBS = EVAL_JOBS.select.where(_j.group == GROUP).order_by(_j.id)
 _UNFINISHED = sa.select(sa.func.count()).select_from(jobs).where(_j.group == GROUP, UNFINISHED_EVALUATION)
 _NOT_BEFORE = sa.select(sa.func.min(_j.not_before)).where(_OF_STUDY, PENDING_EVALUATION, _j.not_before > NOW)
 _NEXT_EVALUATION = (
-    sa.select(*EVAL_JOBS.select.selected_columns, eval_groups, checkpoints)
-    .select_from(jobs)
-    .join(eval_groups, _g.id == _j.group)
-    .join(checkpoints, _s.id == _j.seen)
+    EVAL_JOBS.select.join(eval_groups, _g.id == _j.group)
     # The sum keeps SQLite from choosing the index by `not_before`, and then sorting what it finds.
     .where(_OF_STUDY, _j.state == "pending", _j.not_before + ZERO <= NOW, _j.gpus.between(LEAST, MOST))
     .order_by(_j.priority, _j.rank, _j.group, _j.id)
@@ -112,18 +108,13 @@ class Queue(Scope):
     # Trials
 
     def trial(self, trial_id: int) -> TrialRecord:
-        found = self._one(TRIALS, _TRIAL, job=trial_id)
-        if found is None:
-            raise KeyError(f"study {self._study.id} has no trial {trial_id}")
-        return found
+        return self._existing(self._one(TRIALS, _TRIAL, job=trial_id), "trial", trial_id)
 
     def locked_trial(self, trial_id: int) -> TrialRecord | None:
-        found = self._one(TRIALS, _LOCKED_TRIAL, job=trial_id)
-        return None if found is None else self._session.hold(TRIALS, found)
+        return self._held(TRIALS, _LOCKED_TRIAL, job=trial_id)
 
     def next_pending(self) -> TrialRecord | None:
-        found = self._one(TRIALS, _NEXT_TRIAL)
-        return None if found is None else self._session.hold(TRIALS, found)
+        return self._held(TRIALS, _NEXT_TRIAL)
 
     # Eval jobs
 
@@ -131,20 +122,10 @@ class Queue(Scope):
         return self._all(EVAL_JOBS, _EVAL_JOBS_AFTER, after=after, limit=NO_LIMIT if limit is None else limit)
 
     def next_eval_job(self, holding: int | None, gpus: tuple[int, int] = ANY_GPUS) -> EvalJob | None:
-        session = self._session
         due = {"now": self._now, "least": gpus[0], "most": gpus[1]}
-        any_one, of_seen = (_CLAIM, _CLAIM_OF_SEEN) if session.write else (_NEXT_EVALUATION, _NEXT_OF_SEEN)
-        rows = [] if holding is None else self._rows(of_seen, **due, seen=holding)
-        rows = rows or self._rows(any_one, **due)
-        if not rows:
-            return None
-        # Whoever claims it asks for its group and checkpoint next.
-        job, rest = EVAL_JOBS.record(rows[0][: EVAL_JOBS.width]), rows[0][EVAL_JOBS.width :]
-        if ("group", job.group) not in self._locked:
-            session.hold(GROUPS, GROUPS.record(rest[: GROUPS.width]))
-        session.hold(CHECKPOINTS, CHECKPOINTS.record(rest[GROUPS.width :]))
-        self._locked.add(("job", job.id))
-        return session.hold(EVAL_JOBS, job)
+        any_one, of_seen = (_CLAIM, _CLAIM_OF_SEEN) if self._session.write else (_NEXT_EVALUATION, _NEXT_OF_SEEN)
+        found = None if holding is None else self._held(EVAL_JOBS, of_seen, **due, seen=holding)
+        return found or self._held(EVAL_JOBS, any_one, **due)
 
     def waiting_gpus(self) -> dict[int, int]:
         return {int(row[0]): int(row[1]) for row in self._rows(_WAITING_GPUS, now=self._now)}
@@ -154,17 +135,13 @@ class Queue(Scope):
         return found
 
     def locked_eval_job(self, job_id: int) -> EvalJob | None:
-        if ("job", job_id) in self._locked:
-            return self._session.held(EVAL_JOBS, job_id)
-        found = self._one(EVAL_JOBS, _LOCKED_EVAL_JOB, job=job_id)
-        if found is None:
-            return None
-        self._locked.add(("job", job_id))
-        return self._session.hold(EVAL_JOBS, found)
+        return self._held(EVAL_JOBS, _LOCKED_EVAL_JOB, job=job_id)
 
     def group_jobs(self, group: int) -> Sequence[EvalJob]:
         found = self._all(EVAL_JOBS, _GROUP_JOBS, group=group)
-        return [self._session.hold(EVAL_JOBS, job) for job in found]
+        for job in found:
+            self._session.hold(EVAL_JOBS, job)
+        return found
 
     def unfinished_jobs(self, group: int) -> int:
         return int(self._value(_UNFINISHED, group=group))

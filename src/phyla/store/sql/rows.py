@@ -97,7 +97,6 @@ class Rows(Generic[R]):
         self.places = [there.index(name) for name in self.columns]
         self.select = sa.select(*(table.c[name] for name in self.columns))
         self.key = tuple(table.primary_key.columns.keys())
-        self.width = len(self.columns)
         self.without_id = tuple(name for name in self.columns if name != "id")
         self._kind = kind
         codecs = {one.name: special.get(one.name) or codec_of(one.type) for one in fields(kind)}  # type: ignore[arg-type]  # a dataclass

@@ -30,11 +30,11 @@ def ensure_schema(backend: Backend) -> None:
         SchemaMismatch: the database was made by another version.
     """
     with backend.engine.connect() as connection:
-        if backend.revision(connection) == HEAD:
+        if revision(connection) == HEAD:
             return
         connection.rollback()
         backend.lock_schema(connection)
-        found = backend.revision(connection)
+        found = revision(connection)
         if found is None:
             create(connection)
         elif found != HEAD:
@@ -43,6 +43,14 @@ def ensure_schema(backend: Backend) -> None:
                 "open it with that version, or name another database"
             )
         connection.commit()
+
+
+def revision(connection: sa.Connection) -> str | None:
+    """Return the revision of a database's schema, None before the first one; changes nothing."""
+    if not sa.inspect(connection).has_table(REVISION_TABLE):
+        return None
+    found: str | None = connection.scalar(sa.select(_revisions.c.version_num))
+    return found
 
 
 def create(connection: sa.Connection) -> None:

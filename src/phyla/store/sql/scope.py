@@ -39,7 +39,6 @@ class Scope:
         self._now = now
         # The checkpoints of a study that watches another one are the other's.
         self._own = {"study": study.id, "owner": study.source or study.id}
-        self._locked: set[tuple[str, int]] = set()
 
     def study(self) -> StudyRecord:
         return self._study
@@ -49,6 +48,15 @@ class Scope:
 
     def _one(self, rows: Rows[R], statement: sa.Executable, **key: Any) -> R | None:
         return self._session.one(rows, statement, {**self._own, **key})
+
+    def _held(self, rows: Rows[R], statement: sa.Executable, **key: Any) -> R | None:
+        """Return a record that a command may change."""
+        return self._session.hold(rows, self._one(rows, statement, **key))
+
+    def _existing(self, found: R | None, what: str, key: int) -> R:
+        if found is None:
+            raise KeyError(f"study {self._study.id} has no {what} {key}")
+        return found
 
     def _all(self, rows: Rows[R], statement: sa.Executable, **key: Any) -> list[R]:
         return self._session.all(rows, statement, {**self._own, **key})

@@ -33,6 +33,8 @@ LOOK_S = 0.004
 _OF_PARENTS: list[object] = []
 """Connections of a parent process: a child made by fork must not even close them."""
 CACHE_KIB = 16 * 1024
+SYNCHRONOUS = "FULL"
+"""A commit is on the disk when it returns, so that a power cut undoes nothing that was promised."""
 PAGES_BETWEEN_CHECKPOINTS = 4000
 """A checkpoint of the write-ahead log costs some milliseconds; SQLite's default of 1000 pages makes it so
 frequent that it shows in the 99th percentile of a claim."""
@@ -143,7 +145,6 @@ class AnySqlite(Backend):
     """
 
     shown: str
-    one_writer = True
     driver_errors = (sqlite3.Error, OSError)
 
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
@@ -165,13 +166,6 @@ class AnySqlite(Backend):
 
     def lock_numbers(self, session: Session, study: int) -> None:
         """Do nothing: every writing transaction is alone."""
-
-    def revision(self, connection: sa.Connection) -> str | None:
-        exists = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'phyla_revision'"
-        if connection.exec_driver_sql(exists).first() is None:
-            return None
-        row = connection.exec_driver_sql("SELECT version_num FROM phyla_revision").first()
-        return None if row is None else str(row[0])
 
     def lock_schema(self, connection: sa.Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -196,8 +190,7 @@ class SqliteBackend(AnySqlite):
     looks again, they hand over at once and overtake nobody for long.
 
     Args:
-        url: `sqlite:///path`, with `?synchronous=normal` for commits that survive the end of a process but
-            not a power cut; `?`, `%` and `#` in the path are written `%3F`, `%25` and `%23`.
+        url: `sqlite:///path`; `?`, `%` and `#` in the path are written `%3F`, `%25` and `%23`.
         clock: tells the time; every process that uses the file runs on the same host.
         busy_timeout_s: how long to wait for a foreign program that holds the database.
 
@@ -207,8 +200,7 @@ class SqliteBackend(AnySqlite):
     """
 
     def __init__(self, url: str, clock: Clock, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        path, self._synchronous = read_sqlite_url(url)
-        self._path = path.absolute()
+        self._path = read_sqlite_url(url).absolute()
         # Connections between two transactions. To give them back to the engine's pool and take them out again
         # would cost as much as several statements, for resets that are not needed here.
         self._idle: deque[Any] = deque()
@@ -240,10 +232,10 @@ class SqliteBackend(AnySqlite):
             max_overflow=-1,
         )
         # No listener may refer to this object: SQLAlchemy keeps what is in use for ever, listeners included.
-        sa.event.listen(engine, "connect", partial(_on_connect, self._path, self._synchronous))
+        sa.event.listen(engine, "connect", partial(_on_connect, self._path))
         sa.event.listen(engine, "close", _on_close)
         super().__init__(engine, clock)
-        self.url, self.shown = sqlite_url(self._path, self._synchronous), str(self._path)
+        self.url, self.shown = sqlite_url(self._path), str(self._path)
         self._at_end()
 
     def _at_end(self) -> None:
@@ -332,10 +324,10 @@ def _make_folder(path: Path) -> None:
             raise
 
 
-def _on_connect(path: Path, synchronous: str, connection: Any, record: Any) -> None:
+def _on_connect(path: Path, connection: Any, record: Any) -> None:
     for pragma in (
         "journal_mode=WAL",
-        f"synchronous={synchronous}",
+        f"synchronous={SYNCHRONOUS}",
         "foreign_keys=ON",
         f"cache_size=-{CACHE_KIB}",
         f"wal_autocheckpoint={PAGES_BETWEEN_CHECKPOINTS}",

@@ -17,7 +17,7 @@ from phyla.store.sql.applying import RETRY_GIVEN_UP
 from phyla.store.sql.backend import Backend, Session, StudyLock, Watch
 from phyla.store.sql.deleting import delete_study
 from phyla.store.sql.rows import MEMBERS, STUDIES, TOKENS, Values
-from phyla.store.sql.schema import ensure_schema
+from phyla.store.sql.schema import ensure_schema, revision
 from phyla.store.sql.scope import given
 from phyla.store.sql.tables import store_identity, studies, tokens
 from phyla.store.sql.transaction import SqlTransaction
@@ -130,15 +130,13 @@ class SqlStore:
         with self._session(write=False) as session:
             return session.all(STUDIES, ALL_STUDIES, {})
 
-    def delete_study(self, study: int, *, worker: str | None = None) -> None:
+    def delete_study(self, study: int) -> None:
         with self._session(write=True) as session:
-            record, now = self._backend.study(session, study, "alone")
-            if record is None:
-                raise StudyNotFound(f"there is no study with id {study} in {self.url}")
+            self._locked(session, study, "alone")
             # Whoever claims from one of those that watch it has no lock on this one.
             for watching in session.all(STUDIES, _WATCHING, {"study": study}):
-                _, now = self._backend.study(session, watching.id, "alone")
-            delete_study(session, record, now, worker)
+                self._locked(session, watching.id, "alone")
+            delete_study(session, study)
 
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
         with self._session(write=True) as session:
@@ -178,18 +176,19 @@ class SqlStore:
         with self._session(write=True) as session:
             if source is not None and exclusive:
                 self._backend.study(session, source, "exclusive")
-            yield self._opened(session, study, "alone" if alone else "exclusive" if exclusive else "shared")
+            lock: StudyLock = "alone" if alone else "exclusive" if exclusive else "shared"
+            yield SqlTransaction(session, *self._locked(session, study, lock))
 
     @contextlib.contextmanager
     def reader(self, study: int) -> Iterator[SqlTransaction]:
         with self._session(write=False) as session:
-            yield self._opened(session, study, None)
+            yield SqlTransaction(session, *self._locked(session, study, None))
 
-    def _opened(self, session: Session, study: int, lock: StudyLock | None) -> SqlTransaction:
+    def _locked(self, session: Session, study: int, lock: StudyLock | None) -> tuple[StudyRecord, float]:
         record, now = self._backend.study(session, study, lock)
         if record is None:
             raise StudyNotFound(f"there is no study with id {study} in {self.url}")
-        return SqlTransaction(session, record, now)
+        return record, now
 
     def changes(self) -> "_Changes":
         changes = _Changes(self._backend)
@@ -255,7 +254,7 @@ def found_revision(backend: Backend) -> str | None:
     """
     try:
         with backend.engine.connect() as connection:
-            return backend.revision(connection)
+            return revision(connection)
     except Exception as error:
         raise _explained(backend, error) from error
     finally:
