@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import final
@@ -35,6 +34,7 @@ from phyla.records import (
     Report,
     StudyRecord,
     StudyState,
+    Waiting,
     WorkKind,
 )
 from phyla.settings import Clock, system_clock
@@ -189,7 +189,7 @@ class LocalClient:
         order = []
         for study in self.controllers:
             with self.store.reader(study) as reader:
-                job = reader.next_eval_job(holding, room.gpus)
+                job = reader.next_eval_job(holding, room)
             turn = (study - self._last_study - 1) % (max(self.controllers) + 1)
             urgency = (float("inf"), False) if job is None else (job.priority, job.seen != holding)
             order.append((*urgency, turn, study, job is not None))
@@ -252,12 +252,12 @@ class LocalClient:
         with self.store.reader(self.record.id) as reader:
             return reader.study()
 
-    def waiting_gpus(self) -> dict[int, int]:
-        waiting: Counter[int] = Counter()
+    def waiting(self) -> Sequence[Waiting]:
+        found: list[Waiting] = []
         for study in self.controllers:
             with self.store.reader(study) as reader:
-                waiting.update(reader.waiting_gpus())
-        return dict(waiting)
+                found += reader.waiting()
+        return found
 
     def is_active(self) -> bool:
         for study in self.controllers:

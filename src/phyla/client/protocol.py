@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, final
 
 from phyla.machine import Answer, Completion, Evaluated, Failure, NoWork, Room, Standing, Work
-from phyla.records import Checkpoint, EvalJob, EvalResult, Group, Report, WorkKind
+from phyla.records import Checkpoint, EvalJob, EvalResult, Group, Report, Waiting, WorkKind
 
 
 @final
@@ -55,7 +55,7 @@ class Client(Protocol):
             count: how much it wants at most.
             kinds: what it can do; eval tasks come first.
             holding: id of the checkpoint, as it was seen, that it has loaded.
-            room: how many GPUs, and how much time, it has.
+            room: how many GPUs, which labels, and how much time it has.
             whole: without completions: that many trials of a population, or none.
             held: the jobs that the worker knows it holds; work whose answer was lost is then given to it again.
 
@@ -116,8 +116,8 @@ class Client(Protocol):
         """Return whether there may be work, after `seconds` at the latest; for one thread at a time."""
         ...
 
-    def waiting_gpus(self) -> Mapping[int, int]:
-        """Return how many eval tasks that may start ask for how many GPUs, above none."""
+    def waiting(self) -> Sequence[Waiting]:
+        """Return how many eval tasks that may start ask for GPUs or a label."""
         ...
 
     def is_active(self) -> bool:

@@ -15,6 +15,7 @@ from phyla.records.evaluation import (
     Group,
     GroupState,
     Priority,
+    Waiting,
 )
 from phyla.records.job import (
     Attempt,
@@ -83,6 +84,7 @@ __all__ = [
     "Tally",
     "Token",
     "TrialRecord",
+    "Waiting",
     "WeightedSum",
     "WorkKind",
     "direction",
