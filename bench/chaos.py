@@ -2,11 +2,11 @@
 
     python bench/chaos.py --minutes 20 --seed 1
 
-PostgreSQL, two replicas of `phyla serve` and seven workers are real processes in network namespaces. What happens
-follows from the seed; when exactly it strikes does not. Every request of the workers is recorded, and in the end
-compared with the rows and the files. Prints a table, and what was violated; with `--json FILE`, writes all of it,
-with facts about the machine. Exit status 1 if anything was violated. Needs Linux, `cc`, `ip`, and root or user
-namespaces.
+PostgreSQL, two replicas of `phyla serve`, six workers, and two black-box clients with a study of their own are
+real processes in network namespaces. What happens follows from the seed; when exactly it strikes does not. Every
+request is recorded, and in the end compared with the rows and the files. Prints a table, and what was violated;
+with `--json FILE`, writes all of it, with facts about the machine. Exit status 1 if anything was violated. Needs
+Linux, `cc`, `ip`, and root or user namespaces.
 """
 
 import argparse

@@ -7,13 +7,14 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos_checker import Evidence, check, collect, operations, tree
+import chaos_blackbox
+from chaos_checker import Evidence, check, collect, collect_black_box, operations, tree
 from chaos_faults import KINDS, Chaos, Fault
 from chaos_study import HOLD, NAME, OPTIONS, STEPS, study
 from chaos_world import World
@@ -23,6 +24,8 @@ from phyla.store import Store, open_store
 
 CREWS = (1, 2, 0, 0, 0)
 """Worker processes on each machine; 0 for a worker without a supervisor."""
+CLIENTS = 2
+"""Of the black-box form, on a study of their own, on a machine each."""
 MEMBERS = 8
 TRIALS_A_MINUTE = 30
 """Trials of each member."""
@@ -52,16 +55,17 @@ class Outcome:
 
 
 class Watch:
-    """Knows how far the study is, and sets the pace of training, in a thread of its own.
+    """Knows how far the studies are, and sets the pace of training, in a thread of its own.
 
     Args:
         world: where it runs.
-        total: how many trials there will be.
+        total: how many trials the first study will have.
         ends_at: when chaos ends.
+        names: of the studies.
     """
 
-    def __init__(self, world: World, total: int, ends_at: float) -> None:
-        self.world, self.total, self.ends_at = world, total, ends_at
+    def __init__(self, world: World, total: int, ends_at: float, names: Sequence[str] = (NAME,)) -> None:
+        self.world, self.total, self.ends_at, self.names = world, total, ends_at, names
         self.completed = 0
         self.over = False
         self._stop = threading.Event()
@@ -74,12 +78,12 @@ class Watch:
         with StoreOf(self.world) as store:
             while not self._stop.wait(1.0):
                 with suppress(StoreError):
-                    study = store.find_study(NAME)
-                    if study is None:
+                    studies = [store.find_study(name) for name in self.names]
+                    if studies[0] is None:
                         continue
-                    with store.reader(study.id) as reader:
+                    with store.reader(studies[0].id) as reader:
                         self.completed = reader.counts().get("completed", 0)
-                    self.over = study.state is StudyState.COMPLETED
+                    self.over = all(one and one.state is StudyState.COMPLETED for one in studies)
                 left_s = self.ends_at - time.monotonic()
                 share = self.completed / self.total
                 due = (time.monotonic() - began) / max(self.ends_at - began, 1e-9)
@@ -132,16 +136,17 @@ def run(folder: Path, *, minutes: float, seed: int, every_s: float, lease_s: flo
     }
     outcome = Outcome(seed, {**options, "minutes": minutes, "every_s": every_s})
     began = time.monotonic()
-    world = World(folder, options, CREWS)
+    world = World(folder, options, CREWS, CLIENTS)
     world.begin()
     world.add(0)
     with StoreOf(world) as store:
         world.until(lambda: store.find_study(NAME) is not None, "the study")
-    for number in range(1, len(CREWS)):
+        _begin_black_box(world, store, lease_s)
+    for number in range(1, len(world.machines)):
         world.add(number)
     ends_at = time.monotonic() + 60.0 * minutes
     outcome.seconds["start"] = round(time.monotonic() - began, 1)
-    watch = Watch(world, MEMBERS * trials, ends_at)
+    watch = Watch(world, MEMBERS * trials, ends_at, (NAME, chaos_blackbox.NAME))
     chaos = Chaos(world, seed, lease_s)
     next_at = time.monotonic()
     while (now := time.monotonic()) < ends_at and not watch.over:
@@ -158,7 +163,20 @@ def run(folder: Path, *, minutes: float, seed: int, every_s: float, lease_s: flo
     _finish(world, watch, outcome)
     outcome.seconds["end"] = round(time.monotonic() - healed, 1)
     judge(world, outcome, trials)
+    with StoreOf(world) as store:
+        at = (world.black_box_history, world.black_box)
+        evidence = collect_black_box(store, chaos_blackbox.NAME, *at, trials * STEPS)
+    _judged(outcome, "black box ", evidence)
     return outcome
+
+
+def _begin_black_box(world: World, store: Store, lease_s: float) -> None:
+    """Create the study of the black-box clients, with short leases, before any service has looked at it."""
+    table = chaos_blackbox.table(world.options["seed"], world.options["trials"])
+    chaos_blackbox.send(world.url(world.services[0]), world.secret.read_text().strip(), "", table, 30.0)
+    study = store.find_study(chaos_blackbox.NAME)
+    assert study is not None
+    store.set_config(study.id, {**study.config, "lease_s": lease_s})
 
 
 def elastic(folder: Path, *, seed: int, lease_s: float, trials: int) -> Outcome:
@@ -255,10 +273,11 @@ def _finish(world: World, watch: Watch, outcome: Outcome) -> None:
             unit.ended.append(unit.process.wait())
         for code, count in sorted(Counter(unit.ended).items()):
             outcome.exits[f"{name}: status {code}"] = count
-    # What killed workers left half-written goes when the study is run again.
-    status = world.add(0).start().wait(120.0)
-    if status:
-        outcome.violations.append(f"running the completed study again ended with status {status}")
+    # What killed workers left half-written, or did not delete, goes when the study is run again.
+    for number in (0, *range(len(world.crews), len(world.machines))[:1]):
+        status = world.add(number).start().wait(120.0)
+        if status:
+            outcome.violations.append(f"running the completed study again ended with status {status}")
     for service in world.services:
         service.send(signal.SIGTERM)
 
@@ -267,17 +286,22 @@ def judge(world: World, outcome: Outcome, trials: int) -> Evidence:
     """Read everything, and say what is wrong."""
     with StoreOf(world) as store:
         evidence = collect(store, NAME, world.history, world.checkpoints / NAME, trials * STEPS)
-    outcome.violations += check(evidence)
-    outcome.trials, outcome.attempts = len(evidence.trials), len(evidence.attempts)
-    found = operations(evidence.history)
-    outcome.requests = dict(Counter(f"{op.do}: {op.outcome}" for op in found))
-    copies = Counter(line["copy"] for line in evidence.history if line.get("copy"))
-    outcome.requests |= {f"sent twice ({copy})": count for copy, count in sorted(copies.items())}
+    _judged(outcome, "", evidence)
     for name, text in world.logs().items():
         if not name.startswith("db/"):
             for trace in re.findall(r"Traceback \(most recent call last\):\n(?: .*\n)*.*\n", text):
                 outcome.violations.append(f"a traceback in {name}: {trace}")
     return evidence
+
+
+def _judged(outcome: Outcome, what: str, evidence: Evidence) -> None:
+    """Add what the checker says of one study, and what was asked; `what` is what its lines begin with."""
+    outcome.violations += [what + one for one in check(evidence)]
+    outcome.trials += len(evidence.trials)
+    outcome.attempts += len(evidence.attempts)
+    found = Counter(f"{what}{op.do}: {op.outcome}" for op in operations(evidence.history))
+    copies = Counter(f"sent twice ({what}{line['copy']})" for line in evidence.history if line.get("copy"))
+    outcome.requests |= {**found, **dict(sorted(copies.items()))}
 
 
 def table(outcome: Outcome) -> str:

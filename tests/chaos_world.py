@@ -24,6 +24,7 @@ from phyla.settings import child_environment
 
 TESTS = Path(__file__).parent
 STUDY_FILE = TESTS / "chaos_study.py"
+BLACK_BOX_FILE = TESTS / "chaos_blackbox.py"
 PORT = 8470
 RUN = Path("/run/netns")
 
@@ -143,10 +144,13 @@ class Unit:
         words: the command: `phyla` or a Python program, which are forked from an interpreter that has imported
             phyla, or another program; with its arguments.
         environment: what it has in addition to ours.
+        ends: whether it is not started again once it ended well.
     """
 
-    def __init__(self, machine: Machine, words: Sequence[object], environment: Mapping[str, str]) -> None:
-        self.machine = machine
+    def __init__(
+        self, machine: Machine, words: Sequence[object], environment: Mapping[str, str], *, ends: bool = False
+    ) -> None:
+        self.machine, self.ends = machine, ends
         self.words = [str(word) for word in words]
         network = str(RUN / machine.name)
         self.environment = {**environment, "CHAOS_NETWORK": network, "SKEWED_CLOCK": str(machine.clock)}
@@ -177,6 +181,8 @@ class Unit:
     def look(self, pause_s: float = 0.0) -> None:
         """Start it, or start it again after a pause."""
         status = None if self.process is None else self.process.poll()
+        if status == 0 and self.ends:
+            return
         if status is not None:
             self.ended.append(status)
             self.process = None
@@ -198,18 +204,23 @@ class World:
         options: of `chaos_study`.
         crews: for each machine how many worker processes a supervisor has there; 0 for a worker without one. The
             first machine runs the study, the others join it.
+        clients: how many further machines have a client of the black-box form.
     """
 
-    def __init__(self, folder: Path, options: Mapping[str, Any], crews: Sequence[int]) -> None:
+    def __init__(self, folder: Path, options: Mapping[str, Any], crews: Sequence[int], clients: int = 0) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.checkpoints = folder / "checkpoints"
         self.history = folder / "history.jsonl"
+        self.black_box_history = folder / "black-box.jsonl"
         self.pace = folder / "pace"
         self.set_pace("0")
         self.database = Machine("db", 1, folder)
         self.services = [Machine("service-a", 2, folder), Machine("service-b", 3, folder)]
-        self.machines = [Machine(f"m{number}", 10 + number, folder) for number in range(len(crews))]
+        machines = range(len(crews) + clients)
+        self.machines = [Machine(f"m{number}", 10 + number, folder) for number in machines]
+        self.black_box = folder / "black-box"
+        self.black_box.mkdir()
         self.storage = f"postgresql://phyla@{self.database.address}:5432/postgres"
         self.library = self._compiled()
         self.secret = folder / "secret"
@@ -310,9 +321,15 @@ class World:
         return False
 
     def add(self, number: int) -> Unit:
-        """Let the workers of a machine run."""
-        machine, crew = self.machines[number], self.crews[number]
+        """Let the workers of a machine, or its black-box client, run."""
+        machine = self.machines[number]
         self.choose(machine, self.services[number % 2])
+        if number >= len(self.crews):
+            told = {"history": str(self.black_box_history), "folder": str(self.black_box), "number": number}
+            client = {"CHAOS_STUDY": json.dumps({**self.options, **told})}
+            self.units[machine.name] = Unit(machine, [BLACK_BOX_FILE], client, ends=True)
+            return self.units[machine.name]
+        crew = self.crews[number]
         server = machine.folder / "service.json"
         environment = {
             "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]),

@@ -22,6 +22,7 @@ from phyla.machine import (
     Evaluated,
     Failure,
     ParentGone,
+    Room,
     Rules,
     TrainRules,
     WatchRules,
@@ -58,11 +59,21 @@ def evaluate(_evaluation: Any) -> dict[str, float]:
     return {"score": 0.5}
 
 
+LABEL = "a_100"
+"""A label that LIKE would find in others."""
+ROOM = Room(labels=(LABEL,))
+ROOMS = (
+    *(Room(gpus=gpus) for gpus in ((0, 0), (2, 2), (1, 8))),
+    *(Room(labels=labels) for labels in (("nvlink", LABEL), ("A_100", "a2100"), (LABEL[:-1],))),
+    Room(gpus=(1, 2), labels=(LABEL, "nvlink")),
+)
+
+
 def suites(policy: Policy | None = None, *, grown: bool = False) -> tuple[Suite, ...]:
     """Return two suites; grown, one of them has one more eval task and there is a third."""
     tasks = (
         EvalTask("a", evaluate, shards=2, max_attempts=2),
-        EvalTask("b", evaluate, max_attempts=1, resources={"gpus": 2}),
+        EvalTask("b", evaluate, max_attempts=1, resources={"gpus": 2, "label": LABEL}),
     )
     more = (EvalTask("c", evaluate),)
     small = Suite("small", (EvalTask("d", evaluate, resources={"gpus": 8}),), policy=policy or Policy())
@@ -191,7 +202,7 @@ class Evaluator:
         lost: frozenset[str] = frozenset(),
     ) -> ClaimedEvaluation | None:
         while True:
-            work, commands = machine.claim_evaluation(tx, worker, LEASE_S, holding=holding, lost=lost)
+            work, commands = machine.claim_evaluation(tx, worker, LEASE_S, holding=holding, lost=lost, room=ROOM)
             tx.apply(commands)
             if work is not None or not commands:
                 return work
@@ -320,12 +331,10 @@ def _ledger(view: Reader, of: Sequence[Suite]) -> dict[str, Any]:
         ],
         "open": view.open_groups(),
         "next": [view.next_eval_job(None), *(view.next_eval_job(row.id) for row in seen)],
-        "of some gpus": [
-            view.next_eval_job(holding, gpus)
-            for gpus in ((0, 0), (2, 2), (1, 8))
-            for holding in (None, *(row.id for row in seen))
+        "of some rooms": [
+            view.next_eval_job(holding, room) for room in ROOMS for holding in (None, *(row.id for row in seen))
         ],
-        "waiting gpus": sorted(view.waiting_gpus().items()),
+        "waiting": view.waiting(),
         "not before": view.next_not_before(),
         "held paths": view.held_paths(),
     }

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 from phyla import machine
 from phyla.errors import StateError, StudyNotFound
-from phyla.machine import ANY_GPUS, Command, ParentGone
+from phyla.machine import NO_LIMIT, Command, ParentGone, Room
 from phyla.machine.jobs import moved
 from phyla.records import (
     Attempt,
@@ -39,6 +39,7 @@ from phyla.records import (
     StudyState,
     Token,
     TrialRecord,
+    Waiting,
 )
 from phyla.settings import Clock, system_clock
 from phyla.store import Changes, StoreIdentity
@@ -255,13 +256,17 @@ class NaiveTransaction:
         pending = [job for job in self.eval_jobs() if job.state is JobState.PENDING]
         return sorted(pending, key=lambda job: (job.priority, job.rank, job.group, job.id))
 
-    def next_eval_job(self, holding: int | None, gpus: tuple[int, int] = ANY_GPUS) -> EvalJob | None:
-        due = [job for job in self._pending() if job.not_before <= self._now and gpus[0] <= job.gpus <= gpus[1]]
+    def next_eval_job(self, holding: int | None, room: Room = NO_LIMIT) -> EvalJob | None:
+        least, most = room.gpus
+        due = [job for job in self._pending() if job.not_before <= self._now and least <= job.gpus <= most]
+        due = [job for job in due if job.label in ("", *room.labels)]
         held = [job for job in due if job.seen == holding and job.priority == due[0].priority]
         return next(iter(held + due), None)
 
-    def waiting_gpus(self) -> dict[int, int]:
-        return dict(Counter(job.gpus for job in self._pending() if job.not_before <= self._now and job.gpus))
+    def waiting(self) -> Sequence[Waiting]:
+        due = [job for job in self._pending() if job.not_before <= self._now and (job.gpus or job.label)]
+        counts = Counter((job.gpus, job.label) for job in due)
+        return [Waiting(gpus=gpus, label=label, count=count) for (gpus, label), count in sorted(counts.items())]
 
     def next_not_before(self) -> float | None:
         return min((job.not_before for job in self._pending() if job.not_before > self._now), default=None)

@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from evaluating import (
+    LABEL,
+    ROOM,
     EvaluatesAlike,
     Evaluator,
     evaluated,
@@ -28,7 +30,7 @@ from phyla import machine
 from phyla.controller import EVALUATE_ONLY, Controller, Housekeeping, Sightings
 from phyla.errors import IllegalTransition, LeaseLost, StateError, StudyNotFound
 from phyla.evaluation import Policy
-from phyla.machine import ClaimedEvaluation, Failure, ParentGone
+from phyla.machine import ClaimedEvaluation, Failure, ParentGone, Room
 from phyla.machine.jobs import TRANSITIONS, moved
 from phyla.records import (
     Attempt,
@@ -44,6 +46,7 @@ from phyla.records import (
     StudyKind,
     StudyState,
     TrialRecord,
+    Waiting,
 )
 from phyla.store import Reader, Store, open_store
 from phyla.store.contract import NEWEST_DURATIONS
@@ -607,6 +610,21 @@ def test_a_worker_goes_on_with_the_checkpoint_it_has_loaded(subject: Subject) ->
     assert urgent.seen.name == "c2"
 
 
+def test_a_worker_gets_what_asks_for_one_of_its_labels_or_for_none(subject: Subject) -> None:
+    evaluator = _watched(subject)
+    evaluator.observe(found("c0"))
+    unlike = ("A_100", "a2100", LABEL[:-1], f"{LABEL}0")
+    with evaluator.look() as view:
+        assert Waiting(gpus=2, label=LABEL, count=1) in view.waiting()
+    controller = Controller(subject.store, evaluator.study.id, evaluator.rules)
+    for labels, wanted in ((unlike, ["", ""]), (("nvlink", LABEL, *unlike), [LABEL])):
+        room = Room(gpus=(0, 2), labels=labels)
+        _, given, _ = controller.complete((), wanted[0], 9, kinds=EVALUATE_ONLY, room=room)
+        assert [work.job.label for work in given if isinstance(work, ClaimedEvaluation)] == wanted
+    with evaluator.look() as view:
+        assert LABEL not in {one.label for one in view.waiting()}, "what runs does not wait"
+
+
 def test_nothing_is_claimed_before_its_time(subject: Subject) -> None:
     evaluator = _watched(subject)
     evaluator.rules = watching(suites(Policy(start_delay_s=5.0)))
@@ -703,7 +721,7 @@ def _controller(store: Store, evaluator: Evaluator) -> Callable[[str], list[int]
     controller = Controller(store, evaluator.study.id, evaluator.rules)
 
     def claim(worker: str) -> list[int]:
-        _, given, _ = controller.complete((), worker, 9, kinds=EVALUATE_ONLY)
+        _, given, _ = controller.complete((), worker, 9, kinds=EVALUATE_ONLY, room=ROOM)
         return [work.job.id for work in given if isinstance(work, ClaimedEvaluation)]
 
     return claim

@@ -28,7 +28,7 @@ MAY_SORT = {
     "population.CHECKPOINTS",
     "population.RESULTS",
     "groups.GROUPS_OF",
-    "queue.WAITING_GPUS",
+    "queue.WAITING",
 }
 
 

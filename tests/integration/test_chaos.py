@@ -29,6 +29,7 @@ def test_nothing_is_lost(tmp_path: Path) -> None:
     told = run(tmp_path, "--minutes", "0.25", "--seed", "5", "--every", "0.5")
     assert len({kind for _, kind, *_ in told["faults"]}) >= 8
     assert told["requests"]["complete: ok"] > told["trials"] > 0
+    assert told["requests"]["black box complete: ok"] > 0
 
 
 def test_workers_that_come_and_go_train_the_same_trials(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from chaos_checker import Evidence, Row, check, collect, tree
+import chaos_blackbox
+from chaos_checker import Evidence, Row, check, collect, collect_black_box, tree
 from chaos_study import NAME, STEPS
 from phyla.store import open_store
 from serving import Service
@@ -23,9 +24,17 @@ TRIALS = 5
 
 @dataclass
 class Sound:
-    """A study that ran over HTTP to its end, with requests that were sent twice."""
+    """A study that ran over HTTP to its end, and one of black-box clients, with requests that were sent twice."""
 
     folder: Path
+
+    def of_clients(self) -> Evidence:
+        """Read that of the black-box clients."""
+        store = open_store(f"sqlite:///{self.folder}/home/phyla.db")
+        places = self.folder / "black-box.jsonl", self.folder / "black-box"
+        found = collect_black_box(store, chaos_blackbox.NAME, *places, TRIALS * STEPS)
+        store.close()
+        return found
 
     def evidence(self) -> Evidence:
         """Read it."""
@@ -53,6 +62,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
             "pace": str(folder / "pace"),
             "checkpoints": str(folder / "checkpoints"),
         }
+        clients = [_black_box(folder, options, number) for number in (1, 2)]
         program = Path(__file__).parents[1] / "chaos_study.py"
         environment = {
             **os.environ,
@@ -70,12 +80,35 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
+        assert [client.wait(60) for client in clients] == [0, 0]
     return Sound(folder)
+
+
+def _black_box(folder: Path, options: Row, number: int) -> "subprocess.Popen[bytes]":
+    """Start a black-box client."""
+    (folder / "black-box").mkdir(exist_ok=True)
+    (folder / "secret").write_text("")
+    (folder / "service.json").write_text(
+        json.dumps({"url": options["replicas"][0], "token_file": str(folder / "secret")})
+    )
+    told = {"history": str(folder / "black-box.jsonl"), "folder": str(folder / "black-box"), "number": number}
+    environment = {**os.environ, "CHAOS_STUDY": json.dumps({**options, **told})}
+    return subprocess.Popen([sys.executable, chaos_blackbox.__file__], cwd=folder, env=environment)
 
 
 @pytest.fixture(scope="module")
 def kept(sound: Sound) -> Evidence:
     return sound.evidence()
+
+
+@pytest.fixture(scope="module")
+def kept_of_clients(sound: Sound) -> Evidence:
+    return sound.of_clients()
+
+
+@pytest.fixture
+def of_clients(kept_of_clients: Evidence) -> Evidence:
+    return deepcopy(kept_of_clients)
 
 
 @pytest.fixture
@@ -88,6 +121,14 @@ def test_nothing_is_wrong_with_a_sound_study(evidence: Evidence) -> None:
     assert len(evidence.trials) == len(tree(evidence.trials)) == 4 * TRIALS
     assert any(row["jump_from"] for row in evidence.trials)
     assert {"lost", "late"} & {line.get("copy") for line in evidence.history}
+
+
+def test_nothing_is_wrong_with_a_sound_study_of_black_box_clients(of_clients: Evidence) -> None:
+    assert check(of_clients) == []
+    assert len(of_clients.trials) == chaos_blackbox.MEMBERS * TRIALS
+    assert any(line.get("copy") for line in of_clients.history)
+    holders = {line["asked"].get("worker", "") for line in of_clients.history if line["type"] == "invoke"}
+    assert len(holders - {""}) == 2
 
 
 # --- planting
@@ -134,7 +175,7 @@ def newest(evidence: Evidence) -> Row:
 
 
 def two_holders(evidence: Evidence) -> None:
-    again(evidence, granting(evidence, 3), "x", worker="thief")
+    again(evidence, granting(evidence, newest(evidence)["id"]), "x", worker="thief")
 
 
 def overtaken(evidence: Evidence) -> None:
@@ -260,7 +301,7 @@ def half_written(evidence: Evidence) -> None:
 
 
 PLANTED: dict[Callable[[Evidence], None], str] = {
-    two_holders: r"leases: lease 3\.1 was given to 2 workers",
+    two_holders: r"leases: lease \d+\.1 was given to 2 workers",
     overtaken: r"leases: a completion of \d+\.1 was accepted, and lease \d+\.2 was given out",
     older_lease: r"leases: lease \d+\.1 was given to .* after lease \d+\.2 was known",
     still_reports: r"leases: save_progress of \d+\.1 was taken after lease \d+\.2 was known",
@@ -272,7 +313,7 @@ PLANTED: dict[Callable[[Evidence], None], str] = {
     evaluation_of_other_weights: r"evaluations: the evaluation of trial \d+ found .*; its fitness is",
     made_up: r"completions: trial \d+ is completed .*: several, or nobody handed it in",
     generation_twice: r"completions: generation 3 of member 0 is there 2 times",
-    other_hyperparameters: r"facts: trial 1 has fitness .*, and its hyperparameters give",
+    other_hyperparameters: r"facts: trial \d+ has fitness .*, and its hyperparameters give",
     other_weights: r"facts: the weights of trial \d+ were made by",
     other_parent: r"parents: trial \d+ started from .*; that of its parent is",
     secret_jump: r"parents: trial \d+ took over trial \d+ of another member",
@@ -290,6 +331,60 @@ def test_what_is_planted_is_found(evidence: Evidence, plant: Callable[[Evidence]
     plant(evidence)
     found = check(evidence)
     assert any(re.match(PLANTED[plant], one) for one in found), found
+
+
+def counted_under_two_leases(evidence: Evidence) -> None:
+    """Two clients were told that their completion of a trial counts."""
+    asked, _ = again(evidence, counting(evidence, newest(evidence)["id"]), "x", by_s=1.0)
+    asked["asked"]["done"][0]["token"] += 1
+
+
+def another_name(evidence: Evidence) -> None:
+    """A client was told that a checkpoint counts, and the trial has another one."""
+    asked, _ = again(evidence, counting(evidence, newest(evidence)["id"]), "x", by_s=1.0)
+    asked["asked"]["done"][0]["checkpoint"] += "-again"
+
+
+def another_score(evidence: Evidence) -> None:
+    asked, _ = counting(evidence, newest(evidence)["id"])
+    asked["asked"]["done"][0]["score"] += 1.0
+
+
+def taken_from_another(evidence: Evidence) -> None:
+    """A client that is said to have lost its lease was told to go on."""
+    overtaken(evidence)
+    job = newest(evidence)["id"]
+    asked, answer = again(evidence, granting(evidence, job), "z", by_s=10.0)
+    asked |= {"do": "report", "asked": {"job": job, "token": 1, "done": []}}
+    answer["answer"] = {"cancelled": False}
+
+
+def named_too_early(evidence: Evidence) -> None:
+    """A client was told to delete a checkpoint that is needed."""
+    del evidence.disk[newest(evidence)["checkpoint"]]
+
+
+PLANTED_IN_CLIENTS: dict[Callable[[Evidence], None], str] = {
+    **{plant: PLANTED[plant] for plant in (overtaken, older_lease, forgotten, taken_back, made_up, other_weights)},
+    **{
+        plant: PLANTED[plant] for plant in (other_hyperparameters, before_its_parent, generation_twice, unfinished)
+    },
+    two_holders: PLANTED[two_holders],
+    counted_under_two_leases: r"completions: the completion of trial \d+ was counted .*, under tokens \[1, 2\]",
+    another_name: r"completions: trial \d+ has checkpoint .*; .*-again was handed in",
+    another_score: r"completions: trial \d+ has fitness .*: handed in .*, answered",
+    taken_from_another: r"leases: report of \d+\.1 was taken after lease \d+\.2 was known",
+    named_too_early: PLANTED[collected_too_early],
+}
+
+
+@pytest.mark.parametrize("plant", PLANTED_IN_CLIENTS, ids=lambda plant: plant.__name__)
+def test_what_is_planted_into_black_box_clients_is_found(
+    of_clients: Evidence, plant: Callable[[Evidence], None]
+) -> None:
+    plant(of_clients)
+    found = check(of_clients)
+    assert any(re.match(PLANTED_IN_CLIENTS[plant], one) for one in found), found
 
 
 def test_bytes_that_changed_on_disk_are_found(sound: Sound) -> None:

@@ -73,6 +73,12 @@ def test_a_study_of_another_language(http: httpx.Client) -> None:
         first = http.post(f"{at}/complete", json=left)
         assert first.json() == http.post(f"{at}/complete", json=left).json()
         assert first.json()["counts"]
+        renamed = http.post(f"{at}/complete", json={**left, "checkpoint": "s3://mine/again"}).json()
+        assert renamed == {
+            "counts": False,
+            "fitness": None,
+            "why": f"it was handed in before, with checkpoint 's3://mine/{trial['trial']}'",
+        }
         done.append(trial)
     assert told["why"] == "the study is completed"
     assert sorted(trial["member"] for trial in done) == [0, 0, 1, 1]
@@ -84,6 +90,20 @@ def test_a_study_of_another_language(http: httpx.Client) -> None:
     unneeded = http.post("/studies/quadratic/collect", json={}).json()["checkpoints"]
     assert set(unneeded) < {f"s3://mine/{one['trial']}" for one in done}
     assert [study["name"] for study in http.get("/studies").json()] == ["quadratic"]
+
+
+def test_waiting_for_a_suggestion_ends_though_the_clock_is_set_back(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    http.post("/studies", json=TABLE)
+    assert (
+        len(http.post("/studies/quadratic/suggestions", json={"worker": "a", "count": 2}).json()["suggestions"])
+        == 2
+    )
+    times = iter(range(10**9, 0, -3600))
+    monkeypatch.setattr("phyla.service.blackbox.system_clock", lambda: float(next(times)))
+    told = http.post("/studies/quadratic/suggestions", json={"worker": "b", "wait_s": 0.2}).json()
+    assert (told["suggestions"], told["ended"]) == ([], False)
 
 
 DEEP: dict[str, Any] = {"lr": {"low": 1.0, "high": 2.0}}

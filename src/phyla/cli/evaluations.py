@@ -11,7 +11,7 @@ from phyla.cli.output import page_width, picked, print_json, print_table
 from phyla.cli.output import show as print
 from phyla.errors import UsageError
 from phyla.records import shown
-from phyla.words import lag_words, measured, step
+from phyla.words import counted, lag_words, measured, step
 
 if TYPE_CHECKING:
     from phyla.evaluation import Cell, GroupValues, SuiteOutline
@@ -84,6 +84,7 @@ def evaluations(
                     for suite in suites
                 ],
                 "lag": found.lag(),
+                "waiting": found.waiting(),
                 "summary": summary,
                 "cells": [_cell_json(cell) for cell in cells],
                 "values": [_values_json(one) for one in values if (one.seen.id, one.group.suite) in chosen],
@@ -101,6 +102,7 @@ def evaluations(
     for lag in found.lag():
         if lag.suite in names:
             print(lag_words(lag))
+    print_waiting(found)
     for each in suites:
         groups = [one for one in values if (one.group.suite, one.group.replicate) == (each.name, 0)]
         aggregates = {one.seen.id: one for one in groups}
@@ -184,6 +186,17 @@ def _cell(cell: "Cell") -> str:
     if cell.status.has_value:
         return "unread" if cell.unread else "saved" if cell.files else "done"
     return MARKS[cell.status] + (f" {cell.shards_done}/{cell.shards}" if cell.shards_done else "")
+
+
+def print_waiting(found: "Evaluations") -> None:
+    """Print how many eval tasks wait for a worker with each label."""
+    counts = Counter[str]()
+    for one in found.waiting():
+        counts[one.label] += one.count
+    for label, count in counts.items():
+        if label:
+            waits = counted(count, "eval task waits", "eval tasks wait")
+            print(f"{waits} for a worker with label {label!r}; to start one: phyla worker FILE --labels {label}")
 
 
 def print_whys(cells: "Iterable[Cell]") -> None:

@@ -59,6 +59,12 @@ Gpus: TypeAlias = Annotated[
 ]
 
 
+Labels: TypeAlias = Annotated[
+    str | None,
+    Option(metavar="LABELS", help="What eval tasks may ask for with resources.label, as a100,nvlink."),
+]
+
+
 def seconds(text: str) -> float:
     """Read a span of time, in seconds or with units: `90`, `90s`, `10m`, `3h50m`, `1d`."""
     number = r"(\d+\.?\d*|\.\d+)"
@@ -146,9 +152,9 @@ def place(ctx: Context, study: "Study") -> None:
         study.places = replace(study.places, checkpoint_root=said.checkpoint_root, named=True)
 
 
-def listed(text: str) -> list[str]:
+def listed(text: str | None) -> list[str]:
     """Return the words of an option that takes several, with commas between."""
-    return [word.strip() for word in text.split(",")]
+    return [] if text is None else [word.strip() for word in text.split(",")]
 
 
 @contextmanager

@@ -39,6 +39,7 @@ def up(
     name: Annotated[str | None, Option(help="Name of the pool.", show_default="that of the first file")] = None,
     kinds: options.Kinds = options.BOTH,
     gpus_per_worker: options.Gpus = "auto",
+    labels: options.Labels = None,
     time_limit: options.TimeLimit = None,
     save_every: options.SaveEvery = None,
 ) -> None:
@@ -194,6 +195,7 @@ def pool_of(
             study=study,
             kinds=given["kinds"],
             gpus_per_worker=given["gpus_per_worker"] if gpus >= 1 else "auto",
+            labels=given["labels"],
             save_every=given["save_every"],
             wait=study is None,
         ),

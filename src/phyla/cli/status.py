@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Context, Option
 
 from phyla.cli import options
-from phyla.cli.evaluations import print_events, print_whys
+from phyla.cli.evaluations import print_events, print_waiting, print_whys
 from phyla.cli.live import LIVE_EVERY_S, StudyDisplay, members_table
 from phyla.cli.output import console, picked, print_json, print_table
 from phyla.cli.output import show as print
@@ -158,7 +158,8 @@ def _study_json(results: "Results", progress: "Progress") -> dict[str, Any]:
 def _study(results: "Results", *, as_json: bool) -> None:
     progress = results.progress()
     spent = results.time_spent()
-    lags = results.evaluations().lag() if results.has_suites else []
+    found = results.evaluations() if results.has_suites else None
+    lags = found.lag() if found else []
     # Those that failed, and those that failed so far and are tried again.
     failed = [
         trial
@@ -172,7 +173,7 @@ def _study(results: "Results", *, as_json: bool) -> None:
             {
                 **_study_json(results, progress),
                 "time_s": {phase.value: seconds for phase, seconds in spent.seconds.items()},
-                **({"evaluation": lags} if lags else {}),
+                **({"evaluation": lags, "waiting": found.waiting()} if found else {}),
                 "warnings": [picked(finding, "kind", "text") for finding in results.findings()],
                 "members": [_member_json(progress, member) for member in progress.members],
                 "attempts": running,
@@ -192,6 +193,8 @@ def _study(results: "Results", *, as_json: bool) -> None:
         print(f"time of workers: {spent.words()}")
     for lag in lags:
         print(f"evaluation of {lag_words(lag)}")
+    if found:
+        print_waiting(found)
     print()
     console().print(members_table(progress, progress.members))
     rows = []
@@ -333,7 +336,7 @@ def _run(found: "Evaluations", *, as_json: bool) -> None:
     one, lags = standing(found), found.lag()
     if as_json:
         events = [picked(event, "kind", "message", "created_at") for event in found.events()]
-        print_json({**_run_json(one), "evaluation": lags, "events": events})
+        print_json({**_run_json(one), "evaluation": lags, "waiting": found.waiting(), "events": events})
         return
     run, newest = one.run, one.newest
     print(f"{run.name}: {run.state}{f', {run.message}' if run.message else ''}; {_where(one)}")
@@ -349,6 +352,7 @@ def _run(found: "Evaluations", *, as_json: bool) -> None:
     print(f"every eval task: {found.places.command('evaluations', run.name)}")
     for lag in lags:
         print(f"evaluation of {lag_words(lag)}")
+    print_waiting(found)
     suites: list[tuple[object, ...]] = []
     for suite in one.suites:
         counts, best = (one.evaluations[suite.name][state] for state in STATES), one.best.get(suite.name)

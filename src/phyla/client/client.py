@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from phyla.records import (
     Report,
     StudyRecord,
     StudyState,
+    Waiting,
     WorkKind,
 )
 from phyla.settings import Clock, system_clock
@@ -139,7 +139,7 @@ class Client:
             count: how much it wants at most.
             kinds: what it can do; eval tasks come first.
             holding: id of the checkpoint, as it was seen, that it has loaded.
-            room: how many GPUs, and how much time, it has.
+            room: how many GPUs, which labels, and how much time it has.
             whole: without completions: that many trials of a population, or none.
             held: the jobs that the worker knows it holds; work whose answer was lost is then given to it again.
 
@@ -218,7 +218,7 @@ class Client:
         order = []
         for study in self.controllers:
             with self.store.reader(study) as reader:
-                job = reader.next_eval_job(holding, room.gpus)
+                job = reader.next_eval_job(holding, room)
             turn = (study - self._last_study - 1) % (max(self.controllers) + 1)
             urgency = (float("inf"), False) if job is None else (job.priority, job.seen != holding)
             order.append((*urgency, turn, study, job is not None))
@@ -290,13 +290,13 @@ class Client:
         with self.store.reader(self.record.id) as reader:
             return reader.study()
 
-    def waiting_gpus(self) -> dict[int, int]:
-        """Return how many eval tasks that may start ask for how many GPUs, above none."""
-        waiting: Counter[int] = Counter()
+    def waiting(self) -> Sequence[Waiting]:
+        """Return how many eval tasks that may start ask for GPUs or a label."""
+        found: list[Waiting] = []
         for study in self.controllers:
             with self.store.reader(study) as reader:
-                waiting.update(reader.waiting_gpus())
-        return dict(waiting)
+                found += reader.waiting()
+        return found
 
     def is_active(self) -> bool:
         """Return whether there may be more work."""

@@ -202,7 +202,7 @@ class Controller(Upkeep):
         """Give a worker an eval job, or None when there is none to start now."""
         while True:
             claimed, commands = machine.claim_evaluation(
-                tx, worker, self.rules.lease_s, holding=holding, lost=gone, gpus=room.gpus
+                tx, worker, self.rules.lease_s, holding=holding, lost=gone, room=room
             )
             if claimed is not None and room.left_s is not None:
                 expected_s = tx.mean_duration_s(claimed.job.identity)

@@ -15,6 +15,7 @@ from phyla.evaluation.policy import Policy
 from phyla.records import Goal, JsonObject, Maximize, Minimize
 
 _NAME = re.compile(r"\w[\w.-]{0,99}")
+RESOURCES = ("gpus", "label")
 
 
 @final
@@ -41,6 +42,7 @@ class EvalTask:
         timeout_s: seconds one attempt may take; None for no limit.
         max_attempts: attempts that may fail before it is given up.
         resources: `{"gpus": 2}` runs it only in a worker that has two GPUs; a supervisor makes room for it.
+            `{"label": "a100"}` runs it only in a worker that was started with `--labels a100`.
         cwd: where the command runs; by default where phyla was started. In a TOML file it is relative to the
             file, and by default the directory of the file.
 
@@ -61,7 +63,7 @@ class EvalTask:
     samples: int | None = None
     timeout_s: float | None = None
     max_attempts: int = 3
-    resources: Mapping[str, int] = field(default_factory=dict)
+    resources: Mapping[str, int | str] = field(default_factory=dict)
     cwd: str | Path | None = None
 
     def __post_init__(self) -> None:
@@ -88,12 +90,7 @@ class EvalTask:
         for name in ("gin", "tags"):
             value = getattr(self, name)
             object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
-        gpus = self.resources.get("gpus", 0) if isinstance(self.resources, Mapping) else None
-        if not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 0 or not {*self.resources} <= {"gpus"}:
-            raise ConfigurationError(
-                f"EvalTask({self.name!r}, resources={self.resources!r}): say how many GPUs it needs, as in "
-                '{"gpus": 2}; there is no other resource'
-            )
+        _check_resources(self.resources, f"EvalTask({self.name!r}, resources={self.resources!r})")
         try:
             json.dumps(self.config, allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -108,7 +105,12 @@ class EvalTask:
     @property
     def gpus(self) -> int:
         """How many GPUs it asks for."""
-        return self.resources.get("gpus", 0)
+        return int(self.resources.get("gpus", 0))
+
+    @property
+    def label(self) -> str:
+        """The label that it asks for; empty for none."""
+        return str(self.resources.get("label", ""))
 
     @property
     def identity(self) -> str:
@@ -134,6 +136,27 @@ def _check_name(of: "EvalTask | Suite", example: str) -> None:
         raise ConfigurationError(
             f"{type(of).__name__} name {of.name!r}: use up to 100 letters, digits, '_', '-' and '.', as in "
             f"{example!r}"
+        )
+
+
+def _check_resources(given: object, where: str) -> None:
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f'{where}: say what it needs, as in {{"gpus": 2, "label": "a100"}}')
+    for name in given:
+        if name not in RESOURCES:
+            raise ConfigurationError(f"{where}: there is no resource {name!r}; {suggestion(name, RESOURCES)}")
+    gpus = given.get("gpus", 0)
+    if not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 0:
+        raise ConfigurationError(f'{where}: say how many GPUs it needs, as in {{"gpus": 2}}')
+    if "label" in given:
+        check_label(given["label"], where)
+
+
+def check_label(label: object, where: str) -> None:
+    """Refuse what is no label of a worker; `where` says what names it."""
+    if not isinstance(label, str) or not _NAME.fullmatch(label):
+        raise ConfigurationError(
+            f"{where}: {label!r} is not a label: use up to 100 letters, digits, '_', '-' and '.', as in 'a100'"
         )
 
 

@@ -1,8 +1,11 @@
 """Packing: which GPUs of a machine serve eval tasks that ask for more than a usual worker has. Pure."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
+
+from phyla.records import Waiting
 
 
 @final
@@ -12,6 +15,15 @@ class Reservation:
 
     gpus: frozenset[str]
     jobs: int
+
+
+def wide_tasks(waiting: Iterable[Waiting], *, above: int, labels: Collection[str]) -> dict[int, int]:
+    """Return how many eval tasks wait for more GPUs than a usual worker has, by GPUs, that its labels allow."""
+    found = Counter[int]()
+    for one in waiting:
+        if one.gpus > above and one.label in ("", *labels):
+            found[one.gpus] += one.count
+    return found
 
 
 @final

@@ -104,8 +104,7 @@ def population_worker(
             environment=spec.environment,
         )
     how |= {"yields": spec.yields, "stops_at": spec.stops_at, "run_s": spec.run_s}
-    least, most = spec.gpus
-    return Worker(client, name=spec.name, trainer=trainer, evaluator=evaluator, gpus=(least, most), **how)
+    return _worker(client, spec, trainer=trainer, evaluator=evaluator, **how)
 
 
 # Watched studies
@@ -168,8 +167,12 @@ def watched_worker(client: Client, runs: Runs, spec: WorkerSpec, **how: Any) -> 
     """Make a worker of watched studies; `how` is as `Worker` takes it."""
     evaluated = {record.id: evaluated for record, evaluated in runs}
     evaluator = Evaluator(client, evaluated, work_root=Path(spec.work_root), name=spec.name)
+    return _worker(client, spec, evaluator=evaluator, **how)
+
+
+def _worker(client: Client, spec: WorkerSpec, **how: Any) -> Worker:
     least, most = spec.gpus
-    return Worker(client, name=spec.name, evaluator=evaluator, gpus=(least, most), **how)
+    return Worker(client, name=spec.name, gpus=(least, most), labels=tuple(spec.labels), **how)
 
 
 def _place(checkpoints: str, outputs: str) -> Path | RemotePlace:

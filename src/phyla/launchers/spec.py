@@ -101,6 +101,7 @@ class WorkerSpec:
         yields: whether `trial.report()` runs an eval task that waits.
         environment: variables that training code gets; `{member}` in them stands for the trial's member.
         gpus: least and greatest number of GPUs that an eval task may ask for.
+        labels: what an eval task may ask for.
         stop_signal: one that asks it to stop, besides SIGTERM.
         stops_at: when it has to stop, in seconds since the epoch, and how long its run may last: `run_s`.
         save_every_s: seconds after which training is asked to save.
@@ -121,6 +122,7 @@ class WorkerSpec:
     yields: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     gpus: Sequence[int] = ANY_GPUS
+    labels: Sequence[str] = ()
     stop_signal: int | None = None
     stops_at: float | None = None
     run_s: float = math.inf

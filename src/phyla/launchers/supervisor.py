@@ -17,7 +17,7 @@ from typing import final
 from phyla.checkpoints import advice_on
 from phyla.client import Client
 from phyla.errors import Preempted, StoreBusy, StoreError, StudyChanged, StudyFailed
-from phyla.launchers.packing import Packing
+from phyla.launchers.packing import Packing, wide_tasks
 from phyla.launchers.spec import (
     BEATS,
     EXIT_CANNOT_START,
@@ -249,7 +249,7 @@ class Supervisor:
         if self._parked and not self.client.is_active():
             self._parked.clear()
         with contextlib.suppress(StoreBusy):
-            asked = {gpus: count for gpus, count in self.client.waiting_gpus().items() if gpus > max(evaluating)}
+            asked = wide_tasks(self.client.waiting(), above=max(evaluating), labels=self.specs[0].labels)
             kept = [worker for worker, one in processes.items() if worker < len(self.specs) and one.beats < 1]
             while (reserved := packing.reserve(asked, kept)) is not None:
                 for worker in packing.in_the_way(reserved):

@@ -17,7 +17,7 @@ from phyla.machine.commands import (
 from phyla.machine.events import Accepted, Claimed, ClaimedEvaluation, Evaluated, Failure
 from phyla.machine.jobs import lease, moved, owned, started
 from phyla.machine.observe import again, aggregation, end_group, gone, groups_on, set_unusable
-from phyla.machine.room import ANY_GPUS
+from phyla.machine.room import NO_LIMIT, Room
 from phyla.machine.rules import Rules, TrainRules
 from phyla.machine.score import score
 from phyla.machine.view import View
@@ -45,14 +45,14 @@ def claim_evaluation(
     *,
     holding: int | None = None,
     lost: frozenset[str] = frozenset(),
-    gpus: tuple[int, int] = ANY_GPUS,
+    room: Room = NO_LIMIT,
 ) -> tuple[ClaimedEvaluation | None, list[Command]]:
     """Give a worker its next eval job.
 
     Returns:
         The work and the commands that make it true. Without work but with commands: apply them, ask again.
     """
-    job = view.next_eval_job(holding, gpus)
+    job = view.next_eval_job(holding, room)
     if job is None:
         return None, []
     seen = view.seen(job.seen)

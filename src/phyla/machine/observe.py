@@ -168,6 +168,7 @@ def _jobs(
                 max_attempts=task.max_attempts,
                 timeout_s=task.timeout_s,
                 gpus=task.gpus,
+                label=task.label,
                 reused=reused,
                 created_at=now,
                 ended_at=now if reused else None,
@@ -346,16 +347,17 @@ def _differs(suite: Suite, jobs: Sequence[EvalJob]) -> bool:
 
 
 def _withdrawn(suite: Suite, jobs: Sequence[EvalJob]) -> list[EvalJob]:
-    """Return the jobs that are not wanted any more: obsolete shards, and an aggregation that failed."""
-    identities = {task.identity for task in suite.tasks}
+    """Return the jobs not wanted any more: obsolete shards, those that ask for others, a failed aggregation."""
+    asking = {task.identity: (task.gpus, task.label) for task in suite.tasks}
     return [
         job
         for job in jobs
-        if (job.kind is JobKind.AGGREGATE and job.state is JobState.FAILED)
+        # An aggregation has no identity.
+        if (job.state is JobState.FAILED and job.identity not in asking)
         or (
-            job.kind is JobKind.EVALUATE
-            and job.identity not in identities
-            and job.state in (JobState.PENDING, JobState.FAILED)
+            job.state is JobState.PENDING
+            and job.kind is JobKind.EVALUATE
+            and asking.get(job.identity) != (job.gpus, job.label)
         )
     ]
 

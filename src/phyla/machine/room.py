@@ -1,4 +1,4 @@
-"""What a worker has for its next job: GPUs and time. What would not fit is not given out."""
+"""What a worker has for its next job: GPUs, labels and time. What would not fit is not given out."""
 
 import math
 from collections.abc import Sequence
@@ -23,11 +23,13 @@ class Room:
 
     Attributes:
         gpus: least and greatest number of GPUs that an eval task may ask for.
+        labels: what eval tasks may ask for; those that ask for no label always fit.
         left_s: seconds until it is asked to stop; None for no limit.
         run_s: seconds that its whole run has, from its start.
     """
 
     gpus: tuple[int, int] = ANY_GPUS
+    labels: tuple[str, ...] = ()
     left_s: float | None = None
     run_s: float = math.inf
 

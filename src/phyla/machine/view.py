@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from phyla.machine.room import NO_LIMIT, Room
 from phyla.records import (
     Attempt,
     Checkpoint,
@@ -47,10 +48,10 @@ class View(History, Protocol):
     def locked_eval_job(self, job_id: int) -> EvalJob | None:
         """Return an eval job of this study, or None; locks it. Its group has to be locked before."""
 
-    def next_eval_job(self, holding: int | None, gpus: tuple[int, int] = ...) -> EvalJob | None:
+    def next_eval_job(self, holding: int | None, room: Room = NO_LIMIT) -> EvalJob | None:
         """Return the pending eval job to run next; locks it and passes over locked ones.
 
-        Of those that ask for at least and at most so many GPUs, the lowest (priority, rank, group, id) whose
+        Of those for whose GPUs and label there is room, the lowest (priority, rank, group, id) whose
         `not_before` has come. When the worker holds a checkpoint (`holding`, a seen id) that has one of the same
         priority class, that one.
         """

@@ -15,6 +15,7 @@ from phyla.records.evaluation import (
     Group,
     GroupState,
     Priority,
+    Waiting,
 )
 from phyla.records.job import (
     Attempt,

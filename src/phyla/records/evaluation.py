@@ -85,6 +85,7 @@ class EvalJob:
         failures: attempts that failed; `max_attempts` may before it is given up.
         timeout_s: seconds an attempt may take; None for no limit.
         gpus: how many GPUs the worker that runs it must have, at least.
+        label: what that worker must be labelled with; empty for nothing.
         reused: its result was in the ledger already.
         worker: the worker of its newest attempt, which was claimed at `started_at`.
     """
@@ -108,12 +109,23 @@ class EvalJob:
     max_attempts: int = 3
     timeout_s: float | None = None
     gpus: int = 0
+    label: str = ""
     reused: bool = False
     worker: str | None = None
     error: str | None = None
     created_at: float
     started_at: float | None = None
     ended_at: float | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """How many eval tasks that may start wait for a worker with so many GPUs and this label."""
+
+    gpus: int
+    label: str
+    count: int
 
 
 @final

@@ -4,6 +4,7 @@ The client names the checkpoints, keeps their bytes, and deletes them once it le
 """
 
 import math
+import time
 from pathlib import Path as FilePath
 from typing import Annotated, Any, TypeVar
 
@@ -238,11 +239,11 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
     @router.post("/{name}/suggestions", dependencies=[worker])
     async def suggest(name: Name, wanted: Wanted) -> Suggestions:
         """Get trials to train."""
-        ends_at = system_clock() + wanted.wait_s
+        ends_at = time.monotonic() + wanted.wait_s
         while True:
             change = news.change
             answer, wait_s = await run_in_threadpool(_suggested, controller, name, wanted)
-            left_s = min(ends_at - system_clock(), math.inf if wait_s is None else wait_s)
+            left_s = min(ends_at - time.monotonic(), math.inf if wait_s is None else wait_s)
             if answer.suggestions or answer.ended or left_s <= 0:
                 return answer
             await news.after(change, left_s)
@@ -273,7 +274,10 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
 
     @router.post("/{name}/trials/{trial}/complete", dependencies=[worker])
     def complete(name: Name, trial: Id, saved: Saved) -> Completed:
-        """Hand in what a trial left, with its last metrics. Asked again, the answer is the same."""
+        """Hand in what a trial left, with its last metrics. Asked again, the answer is the same.
+
+        What is handed in again under another name does not count; the answer says which checkpoint does.
+        """
         record, asked = found(name), controller(name)
         rules = asked.rules
         assert isinstance(rules, TrainRules)
@@ -308,6 +312,10 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
         )
         (answer,), _, _ = asked.complete([completion])
         if isinstance(answer, Accepted):
+            with store.reader(record.id) as reader:
+                counted = reader.trial(trial).checkpoint
+            if counted != saved.checkpoint:
+                return Completed(counts=False, why=f"it was handed in before, with checkpoint {counted!r}")
             return Completed(counts=True, fitness=answer.fitness)
         if isinstance(answer, Stopped):
             return Completed(counts=False, why=f"a rule stopped it: {answer.reason}")

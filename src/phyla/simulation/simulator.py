@@ -21,6 +21,7 @@ from phyla.machine import (
     Failure,
     Idle,
     RenewAttempts,
+    Room,
     TrainRules,
 )
 from phyla.records import (
@@ -112,6 +113,8 @@ class Simulator:
         self._in_vain, self._cut_off = 0, False
         self._seconds, self._steps = WorkerSeconds(), Steps()
         self._attempts = self._checkpoints = 0
+        # Every worker has every label.
+        self._room = Room(labels=tuple({task.label for suite in rules.suites for task in suite.tasks}))
         self._lags: dict[str, list[float]] = {suite.name: [] for suite in rules.suites}
         # By completed trial: whose weights it took, and its steps.
         self._trained: dict[int, tuple[int, int]] = {}
@@ -149,7 +152,7 @@ class Simulator:
     def _ask(self, worker: _Worker, done: Sequence[Completion | Evaluated] = ()) -> None:
         """Hand in, and claim the next work."""
         _, claimed, rest = self.controller.complete(
-            done, worker.name, 1, kinds=worker.kinds, holding=worker.holding
+            done, worker.name, 1, kinds=worker.kinds, holding=worker.holding, room=self._room
         )
         if claimed:
             self._end_waiting(worker)

@@ -21,6 +21,7 @@ from phyla.records import (
     StudyState,
     Token,
     TrialRecord,
+    Waiting,
 )
 
 NEWEST_DURATIONS = 100
@@ -65,8 +66,8 @@ class Reader(View, Protocol):
     def counts(self) -> dict[str, int]:
         """Return how many trials of kind train are in each state; states without trials are left out."""
 
-    def waiting_gpus(self) -> dict[int, int]:
-        """Return how many pending eval jobs that may start ask for how many GPUs, above none."""
+    def waiting(self) -> Sequence[Waiting]:
+        """Return how many pending eval jobs that may start ask for GPUs or a label, by both."""
 
     def all_seen(self, *, after: int = 0, limit: int | None = None) -> Sequence[Checkpoint]:
         """Return the checkpoints seen, by id, from the first one whose id is above `after`."""

@@ -82,9 +82,19 @@ def checked_gpus(name: str, gpus: Sequence[str | int] | None) -> tuple[str, ...]
     return found
 
 
+def checked_labels(labels: Sequence[str]) -> tuple[str, ...]:
+    """Return the labels of workers."""
+    from phyla.evaluation.suite import check_label
+
+    found = (labels,) if isinstance(labels, str) else tuple(labels)
+    for label in found:
+        check_label(label, f"labels={labels!r}")
+    return found
+
+
 def check_tasks(suites: "Sequence[Suite]", pool: Sequence[str]) -> None:
-    """Make sure that there are as many GPUs as any eval task asks for."""
-    asking = [(task.gpus, task.name, suite.name) for suite in suites for task in suite.tasks]
+    """Make sure that there are as many GPUs as any eval task asks for; labelled ones run on other machines."""
+    asking = [(task.gpus, task.name, suite.name) for suite in suites for task in suite.tasks if not task.label]
     gpus, name, of = max(asking, default=(0, "", ""))
     if gpus > len(pool):
         raise ConfigurationError(

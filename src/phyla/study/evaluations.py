@@ -13,7 +13,7 @@ from phyla.evaluation import Cell, CellStatus, Estimate, GroupValues, Lag, Point
 from phyla.evaluation.cells import cell, current_tasks, group_values, lag
 from phyla.evaluation.points import cell_points, group_points
 from phyla.evaluation.suite import outlines
-from phyla.records import Checkpoint, EvalEvent, Group, GroupState, StudyKind, StudyRecord, TrialRecord
+from phyla.records import Checkpoint, EvalEvent, Group, GroupState, StudyKind, StudyRecord, TrialRecord, Waiting
 from phyla.study.places import Places
 
 if TYPE_CHECKING:
@@ -223,6 +223,11 @@ class Evaluations:
         groups = {suite.name: list(self.groups(suite.name)) for suite in self.suites}
         with self._store.reader(self._run.id) as reader:
             return [lag(name, its, reader.seen, reader.now()) for name, its in groups.items()]
+
+    def waiting(self) -> Sequence[Waiting]:
+        """Return how many eval tasks that may start wait for a worker with GPUs or a label that they ask for."""
+        with self._store.reader(self._run.id) as reader:
+            return reader.waiting()
 
     def summary(self, suite: str | None = None) -> dict[str, int]:
         """Return how many cells of the matrix have each status; repetitions do not count."""

@@ -62,6 +62,7 @@ class Crew:
     placed: Pool | None = None  # Workers that a launcher places, instead of processes of this one.
     gpus: Sequence[str] | None = None
     eval_gpus: Sequence[str] | None = None
+    labels: Sequence[str] = ()
     stall_timeout_s: float | None = None
     yields: bool = False
     save_every_s: float | None = None
@@ -168,7 +169,7 @@ def work(
             on_tick=on_tick,
             on_interrupt=crew.on_interrupt,
         ).run()
-    spec = replace(spec, stop_signal=term.stop_signal)
+    spec = replace(spec, stop_signal=term.stop_signal, labels=crew.labels)
     if term.limit_s is not None:
         spec = replace(spec, stops_at=term.stops_at, run_s=term.limit_s)
     if crew.environments:

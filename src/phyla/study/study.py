@@ -15,7 +15,15 @@ from phyla.machine import TrainRules
 from phyla.records import JsonObject, Objective, StartFrom
 from phyla.space import Space
 from phyla.strategies import StoppingRule, Strategy, check_space
-from phyla.study.checked import Retention, Retries, check_tasks, checked_gpus, checked_starts, checked_term
+from phyla.study.checked import (
+    Retention,
+    Retries,
+    check_tasks,
+    checked_gpus,
+    checked_labels,
+    checked_starts,
+    checked_term,
+)
 from phyla.study.files import check_objectives
 from phyla.study.findings import Lookout
 from phyla.study.places import NAME, Places, find_study
@@ -240,6 +248,7 @@ class Study:
         *,
         kinds: Sequence[str] = ("train", "evaluate"),
         gpus_per_worker: "Gpus" = "auto",
+        labels: Sequence[str] = (),
         stop_signal: str | int | None = None,
         time_limit_s: float | None = None,
         save_every_s: float | None = None,
@@ -249,7 +258,8 @@ class Study:
         """Add workers to this study, which another process runs, until it ends; creates and changes nothing.
 
         They may be on any machine that sees the store and the checkpoints, and may be stopped at any time. They
-        take functions and commands from this object, never from the store. The arguments are those of `run`.
+        take functions and commands from this object, never from the store. With `labels` they also run eval tasks
+        that ask for one of these with `resources={"label": ...}`. The other arguments are those of `run`.
 
         Raises:
             StudyNotFound: there is no such study.
@@ -267,6 +277,7 @@ class Study:
             workers=workers,
             kinds=tuple(kinds),
             gpus_per_worker=gpus_per_worker,
+            labels=checked_labels(labels),
             save_every_s=save_every_s,
             term=checked_term(stop_signal, time_limit_s),
             on_progress=on_progress,

@@ -204,6 +204,7 @@ def evaluate(
     workers: int = 1,
     *,
     gpus_per_worker: "Gpus" = "auto",
+    labels: Sequence[str] = (),
     stop_signal: str | int | None = None,
     time_limit_s: float | None = None,
     on_change: Callable[[Change], None] = lambda change: None,
@@ -223,6 +224,7 @@ def evaluate(
         suites: what the runs are watched with: suites, or texts as `load_suites` takes them.
         workers: worker processes to start; at least 1. The other arguments are those of `watch`.
         gpus_per_worker: GPUs each worker sees.
+        labels: what eval tasks may ask for with `resources={"label": ...}`.
         stop_signal: a signal that stops them as SIGTERM does, as in `Study.run`.
         time_limit_s: seconds that they may last, as in `Study.run`.
         on_change: called for everything that happens.
@@ -240,13 +242,19 @@ def evaluate(
     """
     from phyla.launchers.process import check_suites, open_watched
     from phyla.store import hold_on
-    from phyla.study.checked import checked_term
+    from phyla.study.checked import checked_labels, checked_term
     from phyla.study.running import Crew
     from phyla.worker import Launch
 
     places = Places.of(home, storage, checkpoints)
     term = checked_term(stop_signal, time_limit_s)
-    crew = Crew(workers=workers, gpus_per_worker=gpus_per_worker, term=term, on_interrupt=on_interrupt)
+    crew = Crew(
+        workers=workers,
+        gpus_per_worker=gpus_per_worker,
+        labels=checked_labels(labels),
+        term=term,
+        on_interrupt=on_interrupt,
+    )
     crew.check(places)
     if not workers:
         raise ConfigurationError("workers=0: evaluate() starts worker processes, so it needs at least 1")

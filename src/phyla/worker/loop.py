@@ -68,8 +68,8 @@ class Worker:
 
     Its name is `host:slot:pid:launch`. It renews its own leases every `renew_s`, unless a supervisor does. With
     `yields`, `trial.report()` runs an eval task that waits before training goes on. It runs eval tasks that ask
-    for at least and at most so many `gpus`, and begins nothing that is not expected to end by `stops_at`, in
-    seconds since the epoch, of a run of `run_s`. `closing` tells it to end.
+    for at least and at most so many `gpus`, and for no label or one of its `labels`. It begins nothing that is not
+    expected to end by `stops_at`, in seconds since the epoch, of a run of `run_s`. `closing` tells it to end.
     """
 
     client: Client
@@ -82,6 +82,7 @@ class Worker:
     beat: Beat = lambda progress, done, deadline: None
     yields: bool = False
     gpus: tuple[int, int] = ANY_GPUS
+    labels: tuple[str, ...] = ()
     stops_at: float | None = None
     run_s: float = math.inf
     closing: Callable[[], int] = lambda: Closing.OPEN
@@ -179,7 +180,7 @@ class Worker:
         holding = None if self.evaluator is None else self.evaluator.holding
         completions = () if done is None else (done,)
         left_s = None if self.stops_at is None else self.stops_at - self.clock()
-        room = Room(gpus=self.gpus, left_s=left_s, run_s=self.run_s)
+        room = Room(gpus=self.gpus, labels=self.labels, left_s=left_s, run_s=self.run_s)
         _, claimed, rest = self.client.exchange(
             completions, self.name, count, kinds=kinds, holding=holding, room=room, held=self._held
         )

@@ -5,7 +5,8 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phyla.launchers.packing import Packing
+from phyla.launchers.packing import Packing, wide_tasks
+from phyla.records import Waiting
 
 POOL = [str(gpu) for gpu in range(8)]
 
@@ -152,3 +153,10 @@ def test_what_keeps_coming_keeps_nobody_else_waiting() -> None:
         turns.update(worker for worker, left in machine.left.items() if left == 2 and before.get(worker) != 2)
     assert min(machine.served[size] for size in (2, 4, 8)) >= 100
     assert min(turns[worker] for worker in range(8)) >= 50
+
+
+def test_room_is_made_for_what_the_workers_of_this_machine_may_run() -> None:
+    waiting = [Waiting(gpus=gpus, label=label, count=3) for gpus in (0, 1, 2, 8) for label in ("", "a100", "h100")]
+    assert wide_tasks(waiting, above=1, labels=()) == {2: 3, 8: 3}
+    assert wide_tasks(waiting, above=1, labels=("nvlink", "a100")) == {2: 6, 8: 6}
+    assert wide_tasks(waiting, above=8, labels=("a100",)) == {}

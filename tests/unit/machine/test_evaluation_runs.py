@@ -1,5 +1,7 @@
 """Which checkpoints of a watched run are evaluated, in which order, and what becomes of each."""
 
+from dataclasses import replace
+
 import pytest
 
 from evaluation_simulation import WatchedRun, evaluated, failed, suite_of
@@ -187,6 +189,20 @@ def test_an_eval_task_that_is_added_is_computed_for_what_still_exists() -> None:
     assert run.work() == ["200/b", "200/aggregate"]
     assert run.status(200)[0] is GroupState.COMPLETE
     assert run.status(100)[0] is GroupState.COMPLETE  # as it was computed then
+
+
+def test_what_waits_takes_over_the_resources_that_its_suite_has_now() -> None:
+    (done, misspelt) = suite_of("a", "b").tasks
+    run = WatchedRun([Suite("s", (done, replace(misspelt, resources={"label": "a1000"})))])
+    run.observe(100)
+    assert run.work() == ["100/a"]
+    run.suites = [suite_of("a", "b")]
+    run.restart()
+    assert run.work() == []
+    for then in (["100/b", "100/aggregate"], []):
+        run.sightings.backfill()
+        assert run.work() == then
+    assert run.status(100)[0] is GroupState.COMPLETE
 
 
 def test_a_suite_that_is_added_is_backfilled_unless_its_policy_says_no() -> None:

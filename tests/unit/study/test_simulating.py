@@ -78,3 +78,12 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     )
     refused("choose 'train'", trial_s=1.0, kinds=["trian"])
     refused("somebody has to train", trial_s=1.0, kinds=["evaluate"])
+
+
+def test_labels_hold_up_no_simulation(tmp_path: Path) -> None:
+    task = phyla.EvalTask("t", never, resources={"gpus": 8, "label": "a100"})
+    strategy = phyla.PBT(
+        population_size=2, steps_per_trial=2, total_steps=4, fitness=phyla.FromSuite("s", "x_mean")
+    )
+    asked = study(tmp_path, strategy=strategy, suites=[phyla.Suite("s", [task])])
+    assert phyla.simulate(asked, 2, trial_s=10.0, eval_s=1.0).completes

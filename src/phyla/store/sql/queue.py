@@ -5,8 +5,9 @@ from itertools import chain
 
 import sqlalchemy as sa
 
-from phyla.machine import ANY_GPUS
-from phyla.records import Attempt, EvalJob, TrialRecord
+from phyla import machine
+from phyla.machine import Room
+from phyla.records import Attempt, EvalJob, TrialRecord, Waiting
 from phyla.store.sql.rows import ATTEMPTS, EVAL_JOBS, TRIALS, job_of
 from phyla.store.sql.scope import NO_LIMIT, Scope, given
 from phyla.store.sql.tables import (
@@ -22,8 +23,9 @@ from phyla.store.sql.tables import (
 
 STUDY, JOB, TOKEN, GROUP = given("study"), given("job"), given("token"), given("group")
 LIMIT, NOW, AFTER, WORKER, SEEN_ID = given("limit"), given("now"), given("after"), given("worker"), given("seen")
-LEAST, MOST = given("least"), given("most")
+LEAST, MOST, LABELS = given("least"), given("most"), given("labels")
 ZERO: sa.ColumnElement[int] = sa.literal_column("0")
+COMMA, EMPTY = (sa.literal_column(f"'{text}'", sa.Text) for text in (",", ""))
 
 _j, _g = jobs.c, eval_groups.c
 _OF_STUDY = _j.study == STUDY
@@ -39,23 +41,34 @@ _EVAL_JOBS_AFTER = _EVAL_JOBS.where(_j.id > AFTER).order_by(_j.id).limit(LIMIT)
 _GROUP_JOBS = EVAL_JOBS.select.where(_j.group == GROUP).order_by(_j.id)
 _UNFINISHED = sa.select(sa.func.count()).select_from(jobs).where(_j.group == GROUP, UNFINISHED_EVALUATION)
 _NOT_BEFORE = sa.select(sa.func.min(_j.not_before)).where(_OF_STUDY, PENDING_EVALUATION, _j.not_before > NOW)
+
+
+def _fits(table: sa.FromClause) -> sa.ColumnElement[bool]:
+    job = table.c
+    # The label between commas is in the list. LIKE would take "_" for any letter, and on SQLite "A" for "a".
+    labelled = sa.func.replace(LABELS, COMMA + job.label + COMMA, EMPTY) != LABELS
+    # The sum keeps SQLite from choosing the index by `not_before`, and then sorting what it finds.
+    return sa.and_(job.not_before + ZERO <= NOW, job.gpus.between(LEAST, MOST), labelled)
+
+
 _NEXT_EVALUATION = (
     EVAL_JOBS.select.join(eval_groups, _g.id == _j.group)
-    # The sum keeps SQLite from choosing the index by `not_before`, and then sorting what it finds.
-    .where(_OF_STUDY, _j.state == "pending", _j.not_before + ZERO <= NOW, _j.gpus.between(LEAST, MOST))
+    .where(_OF_STUDY, _j.state == "pending", _fits(jobs))
     .order_by(_j.priority, _j.rank, _j.group, _j.id)
     .limit(1)
 )
-_WAITING_GPUS = (
-    sa.select(_j.gpus, sa.func.count())
-    .where(_OF_STUDY, PENDING_EVALUATION, _j.not_before + ZERO <= NOW, _j.gpus > 0)
-    .group_by(_j.gpus)
+_WAITING = (
+    sa.select(_j.gpus, _j.label, sa.func.count())
+    .where(_OF_STUDY, PENDING_EVALUATION, _j.not_before + ZERO <= NOW, sa.or_(_j.gpus > 0, _j.label != ""))
+    .group_by(_j.gpus, _j.label)
+    .order_by(_j.gpus, _j.label)
 )
-_first = jobs.alias("first").c
+_others = jobs.alias("first")
+_first = _others.c
 _MOST_URGENT = (
     sa.select(_first.priority)
     .where(_first.study == STUDY, _first.state == "pending", _first.group.is_not(None))
-    .where(_first.not_before + ZERO <= NOW, _first.gpus.between(LEAST, MOST))
+    .where(_fits(_others))
     .order_by(_first.priority, _first.rank, _first.group, _first.id)
     .limit(1)
     .scalar_subquery()
@@ -121,14 +134,16 @@ class Queue(Scope):
     def eval_jobs(self, *, after: int = 0, limit: int | None = None) -> Sequence[EvalJob]:
         return self._all(EVAL_JOBS, _EVAL_JOBS_AFTER, after=after, limit=NO_LIMIT if limit is None else limit)
 
-    def next_eval_job(self, holding: int | None, gpus: tuple[int, int] = ANY_GPUS) -> EvalJob | None:
-        due = {"now": self._now, "least": gpus[0], "most": gpus[1]}
+    def next_eval_job(self, holding: int | None, room: Room = machine.NO_LIMIT) -> EvalJob | None:
+        least, most = room.gpus
+        due = {"now": self._now, "least": least, "most": most, "labels": f",,{','.join(room.labels)},"}
         any_one, of_seen = (_CLAIM, _CLAIM_OF_SEEN) if self._session.write else (_NEXT_EVALUATION, _NEXT_OF_SEEN)
         found = None if holding is None else self._held(EVAL_JOBS, of_seen, **due, seen=holding)
         return found or self._held(EVAL_JOBS, any_one, **due)
 
-    def waiting_gpus(self) -> dict[int, int]:
-        return {int(row[0]): int(row[1]) for row in self._rows(_WAITING_GPUS, now=self._now)}
+    def waiting(self) -> Sequence[Waiting]:
+        rows = self._rows(_WAITING, now=self._now)
+        return [Waiting(gpus=int(gpus), label=str(label), count=int(count)) for gpus, label, count in rows]
 
     def next_not_before(self) -> float | None:
         found: float | None = self._value(_NOT_BEFORE, now=self._now)

@@ -59,7 +59,7 @@ UNFINISHED_EVALUATION = sa.text("ended_at IS NULL AND group_id IS NOT NULL")
 WANTED_SHARD = sa.text("kind = 'evaluate' AND state <> 'cancelled'")
 OPEN_AGGREGATION = sa.text("kind = 'aggregate' AND ended_at IS NULL")
 
-URGENCY = ("priority", "rank", "group", "id", "not_before", "gpus")
+URGENCY = ("priority", "rank", "group", "id", "not_before", "gpus", "label")
 
 job_ids = sa.Sequence("job_ids", metadata=metadata, data_type=sa.BigInteger)
 
@@ -171,7 +171,7 @@ jobs = _table(
     sa.CheckConstraint(
         "group_id IS NULL OR (seen IS NOT NULL AND task IS NOT NULL AND identity IS NOT NULL "
         "AND shard IS NOT NULL AND shards IS NOT NULL AND priority IS NOT NULL AND rank IS NOT NULL "
-        "AND not_before IS NOT NULL AND max_attempts IS NOT NULL AND gpus IS NOT NULL)",
+        "AND not_before IS NOT NULL AND max_attempts IS NOT NULL AND gpus IS NOT NULL AND label IS NOT NULL)",
         name="jobs_whole_evaluation",
     ),
     sa.CheckConstraint("fitness IS NULL OR fitness_order IS NOT NULL", name="jobs_fitness"),
