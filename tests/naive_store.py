@@ -249,6 +249,9 @@ class NaiveTransaction:
     def trial(self, trial_id: int) -> TrialRecord:
         return _existing([trial for trial in self.trials() if trial.id == trial_id])
 
+    def chosen_trials(self, ids: Sequence[int]) -> Sequence[TrialRecord]:
+        return [self.trial(one) for one in ids]
+
     def locked_trial(self, trial_id: int) -> TrialRecord | None:
         found = self.job(trial_id)
         return found if isinstance(found, TrialRecord) else None
@@ -290,8 +293,9 @@ class NaiveTransaction:
     def attempts(self, job_id: int) -> Sequence[Attempt]:
         return [attempt for attempt in self._attempts() if attempt.job == job_id]
 
-    def trial_attempts(self) -> Sequence[Attempt]:
-        return [attempt for attempt in self._attempts() if self.locked_trial(attempt.job) is not None]
+    def trial_attempts(self, *, after: tuple[int, int] = (0, 0), limit: int | None = None) -> Sequence[Attempt]:
+        mine = [attempt for attempt in self._attempts() if self.locked_trial(attempt.job) is not None]
+        return [attempt for attempt in mine if (attempt.job, attempt.token) > after][:limit]
 
     def running(self, worker: str | None = None) -> Sequence[Attempt]:
         mine = [attempt for attempt in self._attempts() if attempt.state is AttemptState.RUNNING]
