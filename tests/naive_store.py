@@ -18,6 +18,7 @@ from phyla.machine.jobs import moved
 from phyla.records import (
     Attempt,
     AttemptState,
+    Backlog,
     Checkpoint,
     CheckpointKind,
     CheckpointState,
@@ -198,6 +199,20 @@ class NaiveStore:
 
     def close(self) -> None:
         pass
+
+
+def backlog_of(groups: Sequence[Group]) -> Backlog:
+    """What of some groups, which are of one suite, waits or is being evaluated."""
+    queued = [group for group in groups if group.state is GroupState.QUEUED]
+    complete = max((group.seen for group in groups if group.state is GroupState.COMPLETE), default=None)
+    behind = {group.seen for group in queued if group.replicate == 0 and group.seen > (complete or 0)}
+    return Backlog(
+        complete=complete,
+        waiting=len(queued),
+        behind=len(behind),
+        oldest=min(behind, default=None),
+        newest=max(behind, default=None),
+    )
 
 
 class NaiveTransaction:
@@ -493,6 +508,9 @@ class NaiveTransaction:
 
     def open_groups(self) -> int:
         return len(self._in_group_state(GroupState.QUEUED))
+
+    def backlog(self, suite: str) -> Backlog:
+        return backlog_of(self.groups(suite=suite))
 
     def held_paths(self) -> frozenset[int]:
         return frozenset(g.seen for g in self.groups() if g.best or g.state is GroupState.QUEUED)

@@ -8,6 +8,7 @@ from typing import Protocol, final
 from phyla.machine import Command, View
 from phyla.records import (
     Attempt,
+    Backlog,
     Checkpoint,
     EvalEvent,
     EvalJob,
@@ -77,6 +78,9 @@ class Reader(View, Protocol):
 
     def groups(self, *, suite: str | None = None, after: int = 0, limit: int | None = None) -> Sequence[Group]:
         """Return groups by id, from the first one whose id is above `after`; of one suite, or all."""
+
+    def backlog(self, suite: str) -> Backlog:
+        """Return what of a suite waits or is being evaluated."""
 
     def eval_jobs(self, *, after: int = 0, limit: int | None = None) -> Sequence[EvalJob]:
         """Return eval jobs by id, from the first one whose id is above `after`."""

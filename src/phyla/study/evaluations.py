@@ -220,9 +220,9 @@ class Evaluations:
 
     def lag(self) -> list[Lag]:
         """Return how far each suite is behind: newest checkpoint against newest complete one."""
-        groups = {suite.name: list(self.groups(suite.name)) for suite in self.suites}
         with self._store.reader(self._run.id) as reader:
-            return [lag(name, its, reader.seen, reader.now()) for name, its in groups.items()]
+            now, names = reader.now(), [suite.name for suite in self.suites]
+            return [lag(name, reader.backlog(name), reader.seen, now) for name in names]
 
     def summary(self, suite: str | None = None) -> dict[str, int]:
         """Return how many cells of the matrix have each status; repetitions do not count."""
