@@ -18,6 +18,7 @@ from phyla.report.columns import finite_fitness
 from phyla.report.comparison import ALPHA, StudyComparison
 from phyla.report.data import EvaluationData, StudyData
 from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
+from phyla.report.figures.progress import progress_figure
 from phyla.strategies import describe
 from phyla.words import counted, duration, lag_words, measured, number, score
 
@@ -34,11 +35,16 @@ FILTERS = (counted, duration, lag_words, measured, number, score, words.p_words,
 
 
 def write_report(
-    data: StudyData, path: str | os.PathLike[str], *, evaluation: EvaluationData | None = None
+    data: StudyData,
+    path: str | os.PathLike[str],
+    *,
+    evaluation: EvaluationData | None = None,
+    baseline: StudyData | None = None,
 ) -> Path:
     """Write a report of a study, and of the evaluation of its checkpoints, as one HTML file that works offline.
 
-    The file replaces an existing one, and appears complete or not at all; folders on the way are created.
+    The file replaces an existing one, and appears complete or not at all; folders on the way are created. A
+    baseline is another study with the same objective: the figure of progress shows it as broken lines.
     """
     return _write(
         "study.html",
@@ -46,7 +52,10 @@ def write_report(
         title=data.study.name,
         now=data.last_moment,
         data=data,
-        plots=[draw(data) for draw in STUDY_FIGURES.values()],
+        plots=[
+            progress_figure(data, baseline),
+            *(draw(data) for name, draw in STUDY_FIGURES.items() if name != "progress"),
+        ],
         where=data.best and data.best.checkpoint and (data.path_of(data.best.checkpoint) or data.best.checkpoint),
         kept=[(trial, its) for trial in data.front if (its := data.path_of(trial.checkpoint or ""))],
         starts=with_differences(data.starts)[-ROWS:],

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from phyla.checkpoints import RemotePlace, is_there, local_copy
-from phyla.errors import StudyNotFound
+from phyla.errors import StudyNotFound, UsageError
 from phyla.records import (
     Aim,
     Attempt,
@@ -351,13 +351,27 @@ class Results:
 
         display(summary(self), self.figure())
 
-    def write_report(self, path: str | Path) -> Path:
-        """Write one self-contained HTML file with the figures, replacing it if it exists; return its path."""
+    def write_report(self, path: str | Path, *, baseline: "Results | None" = None) -> Path:
+        """Write one self-contained HTML file with the figures, replacing it if it exists; return its path.
+
+        Args:
+            path: of the file.
+            baseline: another study, whose best and median are drawn in the figure of progress, too.
+
+        Raises:
+            UsageError: the baseline has another objective.
+        """
         from phyla.report import write_report
         from phyla.study.evaluations import ROWS
 
         evaluation = self.evaluations().data(last=ROWS) if self.has_suites else None
-        return write_report(self.data(), Path(path), evaluation=evaluation)
+        if baseline is not None and (baseline.metric, baseline.maximize) != (self.metric, self.maximize):
+            raise UsageError(
+                f"study {baseline.name!r} is no baseline of {self.name!r}: it selects for "
+                f"'{baseline.aim.description}', not '{self.aim.description}'"
+            )
+        other = None if baseline is None else baseline.data()
+        return write_report(self.data(), Path(path), evaluation=evaluation, baseline=other)
 
     def write_tracker(self, tracker: "Tracker") -> int:
         """Write all that is stored to a tracker, such as one of `phyla.integrations.trackers`; return how much.
