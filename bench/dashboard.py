@@ -1,5 +1,8 @@
 """What the dashboard costs on a long study: server time of each page, memory, and how soon a change arrives.
 
+A suite has evaluated each checkpoint of the study but the last ones. Pages are asked for while
+nothing else happens, and again while figures are drawn.
+
 Run: python bench/dashboard.py [--trials 100000] [--members 1000] [--output bench/results/dashboard.json]
 """
 
@@ -26,13 +29,20 @@ from control_plane import STEPS, rules
 from machine import facts
 from phyla.controller import to_config
 from phyla.dashboard.drawing import figures_of
-from phyla.machine import AddReports, Command, Insert, Update
+from phyla.evaluation import EvalTask, Moments, Suite
+from phyla.evaluation.recorder import encode
+from phyla.machine import AddReports, Command, Insert, InsertCheckpoint, Update
 from phyla.records import (
     Attempt,
     AttemptState,
     Checkpoint,
     CheckpointState,
+    EvalJob,
+    EvalResult,
+    Group,
+    GroupState,
     JobState,
+    Maximize,
     Member,
     MemberState,
     Report,
@@ -44,6 +54,14 @@ from phyla.records import (
 from phyla.store import Store, open_store
 
 NAME = "long"
+LIMIT_MIB = 250
+
+
+def nothing(_evaluation: object) -> None:
+    """Stand in for evaluation code, which is not what is measured."""
+
+
+SUITE = Suite("heldout", (EvalTask("all", nothing),), objective=Maximize("score_mean"))
 
 
 def history(study: StudyRecord, generations: int, began: float) -> Iterator[tuple[int, list[Command]]]:
@@ -55,6 +73,7 @@ def history(study: StudyRecord, generations: int, began: float) -> Iterator[tupl
     skill = np.zeros(size)
     for generation in range(generations):
         commands: list[Command] = []
+        evaluated: list[Command] = []
         order = [int(index) for index in np.argsort(-skill)]
         parents = list(range(size))
         changes: list[dict[str, Any]] = [{}] * size
@@ -131,9 +150,11 @@ def history(study: StudyRecord, generations: int, began: float) -> Iterator[tupl
                 name=name,
                 trial=new,
                 step=start + STEPS,
-                identity="0" * 64,
+                number=size * generation + index,
+                identity=f"{new:064}",
                 size_bytes=1_000_000,
                 created_at=at + 8.0,
+                written_at=at + 8.0,
                 state=CheckpointState.LIVE if generation >= generations - 2 else CheckpointState.DELETED,
             )
             heads[index] = Scored(
@@ -149,7 +170,8 @@ def history(study: StudyRecord, generations: int, began: float) -> Iterator[tupl
                 progress=start + STEPS,
             )
             reports = [Report(start + step, {"score": score, "loss": 1 - score}) for step in (STEPS // 2, STEPS)]
-            commands += [Insert(trial), Insert(attempt), Insert(checkpoint), AddReports(new, 1, reports)]
+            commands += [Insert(trial), Insert(attempt), AddReports(new, 1, reports)]
+            evaluated += evaluation(checkpoint, score, queued=new > size * (2 * generations - 1) - size // 10)
         if generation == generations - 1:
             ready = Member(study=study.id, index=0, state=MemberState.READY, progress=STEPS * generations)
             ready = replace(ready, generation=generations)
@@ -157,11 +179,46 @@ def history(study: StudyRecord, generations: int, began: float) -> Iterator[tupl
                 assert head is not None
                 earlier = replace(head, trial=before[index].trial) if before[index] else head  # type: ignore[union-attr]
                 commands.append(Update(replace(ready, index=index, head=head, states=(head, earlier))))
-        yield new, commands
+        yield size * (generation + 1), commands + evaluated
+        new += size  # ids of eval tasks
+
+
+def evaluation(checkpoint: Checkpoint, score: float, *, queued: bool) -> list[Command]:
+    """Return what leaves a checkpoint that was evaluated, or that waits."""
+    at = checkpoint.created_at
+    ended = None if queued else at + 3.0
+    values: Any = {} if queued else {"score_mean": {"value": score, "stderr": 0.01}}
+    state = GroupState.QUEUED if queued else GroupState.COMPLETE
+    group = Group(
+        study=checkpoint.study, suite=SUITE.name, state=state, values=values, created_at=at, ended_at=ended
+    )
+    (task,) = SUITE.tasks
+    job = EvalJob(
+        study=checkpoint.study,
+        task=task.name,
+        identity=task.identity,
+        state=JobState.PENDING if queued else JobState.COMPLETED,
+        token=0 if queued else 1,
+        worker=None if queued else "node:8:4008:launch",
+        created_at=at,
+        started_at=None if queued else at + 1.0,
+        ended_at=ended,
+    )
+    result = EvalResult(
+        identity=checkpoint.identity,
+        task_identity=task.identity,
+        study=checkpoint.study,
+        statistics={"score": encode(Moments.of([score - 0.1, score + 0.1]), str)},
+        duration_s=2.0,
+        worker="node:8:4008:launch",
+        created_at=at + 3.0,
+    )
+    return [InsertCheckpoint(checkpoint, [(group, [job])]), *([] if queued else [Insert(result)])]
 
 
 def fill(store: Store, trials: int, members: int) -> StudyRecord:
-    study = store.create_study(NAME, to_config(rules(members), 0), 0, members)
+    config = to_config(replace(rules(members), suites=(SUITE,)), 0)
+    study = store.create_study(NAME, config, 0, members)
     began = time.time() - 60.0 * trials / members
     for done, commands in history(study, trials // members, began):
         with store.transaction(study.id, exclusive=True) as tx:
@@ -179,6 +236,7 @@ PAGES = (
     f"/studies/{NAME}/trials?after=50000",
     f"/studies/{NAME}/trials/100",
     f"/studies/{NAME}/members/7",
+    f"/studies/{NAME}/evaluations",
     "/workers",
     "/compare",
 )
@@ -221,11 +279,38 @@ def delays(http: httpx.Client, commit: Callable[[], None]) -> list[float]:
     return taken
 
 
-def peak_of_children(process: psutil.Process, ended: threading.Event, peak: list[float]) -> None:
-    while not ended.wait(0.1):
-        for child in process.children():
-            with suppress(psutil.NoSuchProcess):
-                peak[0] = max(peak[0], memory_mib(child))
+def watched(process: psutil.Process, ended: threading.Event, peak: list[float]) -> None:
+    """Note the highest resident set of a process and its children together."""
+    while not ended.wait(0.05):
+        with suppress(psutil.NoSuchProcess):
+            peak[0] = max(peak[0], sum(map(memory_mib, [process, *process.children()])))
+
+
+def told(what: str, found: dict[str, float]) -> None:
+    print(f"{what:<40}", "  ".join(f"{name} {value:.0f}" for name, value in found.items()), flush=True)
+
+
+def pages_of(http: httpx.Client, commit: Callable[[], None]) -> dict[str, dict[str, float]]:
+    """Return the milliseconds that each page took."""
+    found = {}
+    for path in PAGES:
+        taken = page_times(http, path, commit)
+        found[path] = {"median": 1e3 * statistics.median(taken), "worst": 1e3 * max(taken)}
+        told(f"{path}, ms", found[path])
+    return found
+
+
+def pages_beside(http: httpx.Client, drawing: threading.Thread) -> dict[str, float]:
+    """Return the longest time that each page took while figures were drawn, in milliseconds."""
+    found = dict.fromkeys(PAGES, 0.0)
+    drawing.start()
+    while drawing.is_alive():
+        for path in PAGES:
+            began = time.perf_counter()
+            http.get(path).raise_for_status()
+            if drawing.is_alive():
+                found[path] = max(found[path], 1e3 * (time.perf_counter() - began))
+    return found
 
 
 def main() -> None:
@@ -246,26 +331,34 @@ def main() -> None:
         assert server.stdout is not None
         http = stack.enter_context(httpx.Client(base_url=server.stdout.readline().split()[-1], timeout=600))
         process, commit = psutil.Process(server.pid), partial(touch, store, study)
-        found: dict[str, Any] = {"trials": options.trials, "members": options.members, "pages_ms": {}}
-        for path in PAGES:
-            taken = page_times(http, path, commit)
-            found["pages_ms"][path] = {"median": 1e3 * statistics.median(taken), "worst": 1e3 * max(taken)}
-            print(
-                f"{path:<40}", "  ".join(f"{k} {v:.0f} ms" for k, v in found["pages_ms"][path].items()), flush=True
-            )
-        told = delays(http, commit)
-        found["update_ms"] = {"median": 1e3 * statistics.median(told), "worst": 1e3 * max(told)}
         ended, peak = threading.Event(), [0.0]
-        thread = threading.Thread(target=peak_of_children, args=(process, ended, peak))
-        thread.start()
-        began = time.perf_counter()
-        sizes = {name: len(http.get(f"/studies/{NAME}/figures/{name}").content) for name in figures_of(study)}
+        watch = threading.Thread(target=watched, args=(process, ended, peak))
+        watch.start()
+        stack.callback(ended.set)
+        found: dict[str, Any] = {"trials": options.trials, "members": options.members}
+        found["pages_ms"] = pages_of(http, commit)
+        late = delays(http, commit)
+        found["update_ms"] = {"median": 1e3 * statistics.median(late), "worst": 1e3 * max(late)}
+        told("update, ms", found["update_ms"])
+        before = peak[0]
+        names = [*figures_of(study), *figures_of(study, evaluation=True)]
+        sizes: dict[str, float] = {}
+        took = [0.0]
+
+        def draw() -> None:
+            began = time.perf_counter()
+            with httpx.Client(base_url=http.base_url, timeout=600) as other:
+                sizes.update({name: len(other.get(f"/studies/{NAME}/figures/{name}").content) for name in names})
+            took[0] = time.perf_counter() - began
+
+        found["pages_while_it_draws_ms"] = pages_beside(http, threading.Thread(target=draw))
+        told("pages while it draws, longest ms", found["pages_while_it_draws_ms"])
+        found["figures"] = {"took_s": took[0], "bytes": sizes}
+        told(f"figures, in {took[0]:.1f} s, bytes", sizes)
+        found["memory_mib"] = {"pages": before, "figures": peak[0], "limit": LIMIT_MIB}
+        told("memory, resident set, MiB", found["memory_mib"])
         ended.set()
-        thread.join()
-        found["figures"] = {"took_s": time.perf_counter() - began, "bytes": sizes}
-        found["memory_mib"] = {"dashboard": memory_mib(process), "while it draws": peak[0]}
-        for what in ("update_ms", "figures", "memory_mib"):
-            print(f"{what:<40}", found[what])
+        watch.join()
     if options.output:
         options.output.write_text(json.dumps({"machine": facts(), "found": found}, indent=2) + "\n")
 

@@ -1,6 +1,7 @@
 """Studies made of trials that a test writes down, for tests of comparisons."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from phyla.records import (
@@ -18,9 +19,26 @@ from phyla.records import (
     TrialRecord,
 )
 from phyla.report import ComparedStudy, StudyData
+from phyla.report.columns import Attempts
+from report_study import columns
 
 Line = tuple[int, int, float, float | None]
 """A completed trial: member, steps, when it ended, and its fitness; it began when the one before it ended."""
+
+
+def attempt(job: int, begin: float, end: float, **more: Any) -> Attempt:
+    """Make an attempt that completed."""
+    made = Attempt(
+        job=job,
+        token=1,
+        study=1,
+        worker="host:0:1:1",
+        state=AttemptState.COMPLETED,
+        claimed_at=begin,
+        expires_at=end + 60,
+        ended_at=end,
+    )
+    return replace(made, **more)
 
 
 def study_of(
@@ -64,18 +82,7 @@ def study_of(
         )
         trials.append(trial)
         last[member] = trial
-        attempts.append(
-            Attempt(
-                job=trial.id,
-                token=1,
-                study=1,
-                worker="host:0:1:1",
-                state=AttemptState.COMPLETED,
-                claimed_at=began,
-                expires_at=ended + 60,
-                ended_at=ended,
-            )
-        )
+        attempts.append(attempt(trial.id, began, ended))
         began = ended
     size = 1 + max((line[0] for line in lines), default=0)
     return StudyData(
@@ -89,8 +96,8 @@ def study_of(
             created_at=0.0,
         ),
         members=[Member(study=1, index=index, state=MemberState.DONE) for index in range(size)],
-        trials=trials,
-        attempts=attempts,
+        trials=columns(trials),
+        attempts=Attempts.of(attempts),
         aim=Aim.of(Maximize(metric) if maximize else Minimize(metric)),
     )
 

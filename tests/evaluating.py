@@ -326,6 +326,7 @@ def _ledger(view: Reader, of: Sequence[Suite]) -> dict[str, Any]:
                 view.busy(name),
                 view.best_group(name),
                 view.partial_in_a_row(name),
+                view.backlog(name),
             ]
             for name in names
         ],

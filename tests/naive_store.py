@@ -18,6 +18,7 @@ from phyla.machine.jobs import moved
 from phyla.records import (
     Attempt,
     AttemptState,
+    Backlog,
     Checkpoint,
     CheckpointKind,
     CheckpointState,
@@ -196,6 +197,20 @@ class NaiveStore:
         pass
 
 
+def backlog_of(groups: Sequence[Group]) -> Backlog:
+    """What of some groups, which are of one suite, waits or is being evaluated."""
+    queued = [group for group in groups if group.state is GroupState.QUEUED]
+    complete = max((group.seen for group in groups if group.state is GroupState.COMPLETE), default=None)
+    behind = {group.seen for group in queued if group.replicate == 0 and group.seen > (complete or 0)}
+    return Backlog(
+        complete=complete,
+        waiting=len(queued),
+        behind=len(behind),
+        oldest=min(behind, default=None),
+        newest=max(behind, default=None),
+    )
+
+
 class NaiveTransaction:
     """One study."""
 
@@ -245,6 +260,9 @@ class NaiveTransaction:
     def trial(self, trial_id: int) -> TrialRecord:
         return _existing([trial for trial in self.trials() if trial.id == trial_id])
 
+    def chosen_trials(self, ids: Sequence[int]) -> Sequence[TrialRecord]:
+        return [self.trial(one) for one in ids]
+
     def locked_trial(self, trial_id: int) -> TrialRecord | None:
         found = self.job(trial_id)
         return found if isinstance(found, TrialRecord) else None
@@ -290,8 +308,9 @@ class NaiveTransaction:
     def attempts(self, job_id: int) -> Sequence[Attempt]:
         return [attempt for attempt in self._attempts() if attempt.job == job_id]
 
-    def trial_attempts(self) -> Sequence[Attempt]:
-        return [attempt for attempt in self._attempts() if self.locked_trial(attempt.job) is not None]
+    def trial_attempts(self, *, after: tuple[int, int] = (0, 0), limit: int | None = None) -> Sequence[Attempt]:
+        mine = [attempt for attempt in self._attempts() if self.locked_trial(attempt.job) is not None]
+        return [attempt for attempt in mine if (attempt.job, attempt.token) > after][:limit]
 
     def running(self, worker: str | None = None) -> Sequence[Attempt]:
         mine = [attempt for attempt in self._attempts() if attempt.state is AttemptState.RUNNING]
@@ -483,6 +502,9 @@ class NaiveTransaction:
 
     def open_groups(self) -> int:
         return len(self._in_group_state(GroupState.QUEUED))
+
+    def backlog(self, suite: str) -> Backlog:
+        return backlog_of(self.groups(suite=suite))
 
     def held_paths(self) -> frozenset[int]:
         return frozenset(g.seen for g in self.groups() if g.best or g.state is GroupState.QUEUED)

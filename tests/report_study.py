@@ -2,6 +2,7 @@
 
 import heapq
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +16,7 @@ from phyla.records import (
     Attempt,
     AttemptState,
     Checkpoint,
+    Goal,
     JobState,
     Maximize,
     Member,
@@ -25,11 +27,46 @@ from phyla.records import (
     TrialRecord,
 )
 from phyla.report import StudyData
+from phyla.report.columns import Attempts, Trials
 from phyla.space import Choice, Float, Int, Ordinal, Space
 from phyla.store import open_store
 from phyla.strategies import PBT, Perturb, Truncation
 
 START = 1_767_600_000.0
+
+
+class _Known:
+    """Reads trials from a list instead of a store."""
+
+    def __init__(self, records: Iterable[TrialRecord]) -> None:
+        self.records = list(records)
+        self._by_id = {trial.id: trial for trial in self.records}
+
+    def __call__(self, ids: Sequence[int]) -> list[TrialRecord]:
+        return [self._by_id[one] for one in ids]
+
+
+def columns(records: Iterable[TrialRecord], goals: Sequence[Goal] = ()) -> Trials:
+    """What figures read of some trials."""
+    known = _Known(records)
+    return Trials.of(known.records, known, goals)
+
+
+def records_of(data: StudyData) -> list[TrialRecord]:
+    """The trials that a study was made of."""
+    known = data.trials.read
+    assert isinstance(known, _Known)
+    return known.records
+
+
+def completed(data: StudyData) -> list[TrialRecord]:
+    """Completed trials by id."""
+    return [*data.trials.records(range(len(data.trials)))]
+
+
+def winner_path(data: StudyData) -> list[TrialRecord]:
+    """The trials that trained the winner's weights, root first."""
+    return [*data.trials.records(data.winner_path)]
 
 
 class VirtualClock:
@@ -115,10 +152,10 @@ def simulated(
         return StudyData(
             study=reader.study(),
             members=reader.members(),
-            trials=trials,
-            attempts=reader.trial_attempts(),
+            trials=columns(trials),
+            attempts=Attempts.of(reader.trial_attempts()),
             aim=Aim.of(rules.objective),
-            checkpoint_paths={one.checkpoint: str(folder / one.checkpoint) for one in trials if one.checkpoint},
+            path_of=lambda name: str(folder / name),
         )
 
 
@@ -163,8 +200,8 @@ def empty(*, config: dict[str, Any] | None = None, name: str = "nothing yet") ->
             created_at=START,
         ),
         members=[Member(study=1, index=index, state=MemberState.READY) for index in range(3)],
-        trials=[],
-        attempts=[],
+        trials=columns([]),
+        attempts=Attempts.of([]),
         aim=Aim.of(Maximize("accuracy")),
     )
 
@@ -230,6 +267,6 @@ def large(members: int, generations: int, seed: int = 0) -> StudyData:
         base,
         study=replace(base.study, population_size=members, state=StudyState.COMPLETED),
         members=[Member(study=1, index=index, state=MemberState.DONE) for index in range(members)],
-        trials=trials,
-        attempts=attempts,
+        trials=columns(trials),
+        attempts=Attempts.of(attempts),
     )

@@ -27,7 +27,7 @@ from phyla.records import (
     StudyState,
 )
 from phyla.space import Float, Space
-from phyla.store import Reader, Store, pages
+from phyla.store import Reader, Store, pages, pages_of_attempts
 from phyla.strategies import (
     PBT,
     Backtrack,
@@ -211,6 +211,8 @@ def everything_of(view: Reader) -> Any:
             "trials": trials,
             "children": [view.children(trial.id) for trial in trials],
             "attempts": view.trial_attempts(),
+            "attempts by pages": list(pages_of_attempts(view, 2)),
+            "chosen trials": view.chosen_trials([trial.id for trial in trials[::-2]]),
             "checkpoints": view.checkpoints(),
             "reports": [view.reports(trial.id) for trial in trials],
             "reports of first attempts": [view.reports(trial.id, 1) for trial in trials],

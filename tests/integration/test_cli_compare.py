@@ -224,3 +224,13 @@ def test_status_and_report_tell_where_the_time_went(cli: Phyla, tmp_path: Path) 
     page = tmp_path / "page.html"
     cli("report", "pbt-r0", "-o", page)
     assert "<h2>Where did the time go?</h2>" in page.read_text()
+
+
+def test_a_report_shows_another_study_as_baseline(cli: Phyla, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    cli("report", "pbt-r0", "--baseline", "wide-r0", "-o", page)
+    assert "wide-r0: median" in page.read_text()
+    refused = cli("report", "pbt-r0", "--baseline", "lossy", "-o", page, code=2)
+    assert (
+        "study 'lossy' is no baseline of 'pbt-r0': it selects for 'minimise loss', not 'maximise score'" in refused
+    )

@@ -145,8 +145,9 @@ def test_training_yields_to_evaluation_when_it_opted_in(tmp_path: Path) -> None:
     assert [group.state for group in groups(tmp_path, "s")] == [GroupState.COMPLETE] * 2
     # The second trial waited in report() for an eval task on the first one's checkpoint, which is in its time.
     assert ["evaluating" in (attempt.timings or {}) for attempt in results.attempts()] == [False, True]
-    tasks = sum(one.end - one.begin for one in results.evaluating())
-    assert results.time_spent().seconds[Phase.EVALUATING] == tasks > 0
+    tasks = float((results.evaluating().end - results.evaluating().begin).sum())
+    assert tasks > 0
+    assert results.time_spent().seconds[Phase.EVALUATING] == pytest.approx(tasks)
 
 
 def test_some_train_and_others_evaluate(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from contextlib import closing
 from pathlib import Path
@@ -179,7 +180,7 @@ def test_mistakes_are_explained(toy: Pooled, cli: Phyla) -> None:
     assert "no pools in" in cli("workers", *home)
 
 
-def test_pods_get_the_store_that_the_environment_names(
+def test_pods_get_the_store_that_the_environment_names_and_the_labels(
     toy: Pooled, tmp_path: Path, cli: Phyla, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -194,8 +195,10 @@ def test_pods_get_the_store_that_the_environment_names(
     monkeypatch.setenv("PHYLA_STORAGE", "postgresql://me:hunter2@host/db")
     assert "has a password in it" in cli(*words, "output=pool.json", code=2)
     monkeypatch.setenv("PHYLA_STORAGE", "http://host:8470")
-    cli(*words, "output=pool.json")
-    assert '"http://host:8470"' in (tmp_path / "pool.json").read_text()
+    cli(*words, "output=pool.json", "--labels", "a100,nvlink")
+    written = (tmp_path / "pool.json").read_text()
+    assert '"http://host:8470"' in written
+    assert re.search(r'"--labels",\s*"a100,nvlink"', written)
 
 
 def test_a_second_interrupt_ends_workers_that_do_not_save(toy: Pooled) -> None:

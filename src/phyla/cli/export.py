@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -174,10 +175,22 @@ def report(
     output: Annotated[
         Path | None, Option("--output", "-o", help="The file; replaced.", show_default="STUDY.html")
     ] = None,
+    baseline: Annotated[
+        str | None, Option(metavar="STUDY", help="Another study, drawn in the figure of progress, too.")
+    ] = None,
 ) -> None:
     """Write a report as one HTML file that works offline: figures, schedule, members, what failed."""
-    target = output or Path(f"{study}.html")
-    write_file(target, options.opened(ctx, study).write_report, replace=True)
+    from phyla.study import Results
+
+    target, found = output or Path(f"{study}.html"), options.opened(ctx, study)
+    write = found.write_report
+    if baseline is not None:
+        other = options.opened(ctx, baseline)
+        if not isinstance(found, Results) or not isinstance(other, Results):
+            watched = study if not isinstance(found, Results) else baseline
+            raise UsageError(f"--baseline compares two studies with a population; {watched!r} is a watched run")
+        write = partial(found.write_report, baseline=other)
+    write_file(target, write, replace=True)
     print(target)
 
 

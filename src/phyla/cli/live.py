@@ -145,13 +145,14 @@ class StudyDisplay(Display):
     def _beats(self) -> None:
         """Print a line from time to time where nothing else does, also while this process trains."""
         while not self._ended.wait(max(0.01, self._spoke + QUIET_S - time.monotonic())):
-            line = f"still starting, for {duration(time.monotonic() - self._started)}"
+            line, lags = f"still starting, for {duration(time.monotonic() - self._started)}", []
             with suppress(PhylaError):
                 if self.results is not None:
                     progress = self.results.progress(lambda members: ())
                     line = f"{progress_line(progress)}  {at_work(progress)}"
+                    lags = lag_lines(self.results)
                 if time.monotonic() - self._spoke >= QUIET_S:
-                    self.print(line)
+                    self.print("\n  ".join([line, *lags]))
 
     def progressed(self, results: "Results") -> None:
         """Look at the study if it is time; the last look is at the end."""
@@ -186,7 +187,7 @@ class StudyDisplay(Display):
             self.print(waiting)
         elif progress.completed != self._completed:
             self._completed = progress.completed
-            self.print(progress_line(progress, left_s))
+            self.print("\n  ".join([progress_line(progress, left_s), *lag_lines(results)]))
             # What failed was told above, and that members start is no news.
             found = [one for one in decisions(results, limit=DECISIONS_SHOWN) if one.at > self._told_until]
             for one in reversed([one for one in found if one.kind not in ("started", "failed")]):
@@ -200,8 +201,7 @@ class StudyDisplay(Display):
 
         assert self.live is not None
         board = self.live.console
-        lags = results.evaluations().lag() if results.has_suites else []
-        lines = [*sparks(results, board), at_work(progress), *(f"evaluation of {lag_words(lag)}" for lag in lags)]
+        lines = [*sparks(results, board), at_work(progress), *lag_lines(results)]
         found = decisions(results, limit=DECISIONS_SHOWN // (1 + (board.height < 30 or board.width < NARROW)))
         lines += ["", *(one.line for one in found), *([waiting] if waiting else [])]
         parts = [Text(line) for line in lines]
@@ -222,6 +222,12 @@ def sparks(results: "Results", board: Console) -> list[str]:
         f"{name:13} {spark(values, bars)} {score(values[0])} to {score(values[-1])}"
         for name, *values in zip(("best", "median", "worst quarter"), *found, strict=True)
     ]
+
+
+def lag_lines(results: "Results") -> list[str]:
+    """Return how far the evaluation of each suite is behind."""
+    lags = results.evaluations().lag() if results.has_suites else []
+    return [f"evaluation of {lag_words(lag)}" for lag in lags]
 
 
 def spark(values: Sequence[float], bars: str) -> str:

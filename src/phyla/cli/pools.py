@@ -195,7 +195,7 @@ def pool_of(
             study=study,
             kinds=given["kinds"],
             gpus_per_worker=given["gpus_per_worker"] if gpus >= 1 else "auto",
-            labels=given["labels"],
+            labels=given.get("labels"),  # of `phyla up`
             save_every=given["save_every"],
             wait=study is None,
         ),

@@ -1,14 +1,7 @@
-"""Figures for pages, drawn behind them: of a short study in a thread, of a long one in a process of its own.
-
-Records of 100,000 trials take hundreds of megabytes, which a process gives back only when it ends; and a thread
-that draws them would hold up every page meanwhile.
-"""
+"""Figures for pages, drawn behind them in a thread, and kept until the store has changed."""
 
 import asyncio
-import gc
 import json
-import logging
-import sys
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,21 +10,18 @@ from typing import final
 
 from starlette.concurrency import run_in_threadpool
 
-from phyla.errors import PhylaError, StudyNotFound
+from phyla.errors import StudyNotFound
 from phyla.records import Aim, StudyRecord
 from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
 from phyla.report.style import Figure, tables, take_heading
 from phyla.report.words import text
 from phyla.service.doors import News
-from phyla.store import Store, open_store
+from phyla.store import Store
 from phyla.study.evaluations import ROWS, Evaluations
 from phyla.study.loading import compare
 from phyla.study.places import Places
 from phyla.study.results import Results
 
-LOG = logging.getLogger("phyla.dashboard")
-SHORT = 5_000
-"""Trials, or evaluated checkpoints, up to which a thread draws."""
 KEPT = 20
 """Studies, or comparisons, whose figures are kept."""
 SHARE = 80
@@ -89,42 +79,12 @@ class Drawings:
     async def _draw(self, studies: Names) -> None:
         async with self._turn:
             change, began = self._news.change, time.monotonic()
-            figures = await self._elsewhere(studies) if await run_in_threadpool(self._long, studies) else None
-            if figures is None:
-                figures = await run_in_threadpool(drawn, self._store, self._places, studies)
+            figures = await run_in_threadpool(drawn, self._store, self._places, studies)
             at = time.monotonic()
             self._drawn[studies] = _Drawn(figures, change, at, at - began)
             self._drawn.move_to_end(studies)
             while len(self._drawn) > KEPT:
                 self._drawn.popitem(last=False)
-
-    def _long(self, studies: Names) -> bool:
-        count = 0
-        for study in filter(None, map(self._store.find_study, studies)):
-            with self._store.reader(study.id) as reader:
-                newest = reader.newest_seen()
-                count += sum(reader.counts().values()) + (0 if newest is None else newest.number)
-        return count > SHORT and self._store.identity().lasting
-
-    async def _elsewhere(self, studies: Names) -> Mapping[str, str] | None:
-        """Draw in a process; None if it could not, as where one process alone may open the database."""
-        pipe = asyncio.subprocess.PIPE
-        command = (sys.executable, "-m", "phyla.dashboard.drawing")
-        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
-        places = self._places
-        # The address of a database may have a password in it.
-        named = str(places.checkpoint_root) if places.named else None
-        asked = {"home": str(places.home), "storage": places.storage, "checkpoints": named}
-        try:
-            out, errors = await process.communicate(json.dumps({"places": asked, "studies": studies}).encode())
-        finally:
-            if process.returncode is None:
-                process.kill()
-        if process.returncode == 0:
-            figures: Mapping[str, str] = json.loads(out)
-            return figures
-        LOG.warning("figures are drawn in the service: %s", errors.decode(errors="replace").strip()[-500:])
-        return None
 
 
 def drawn(store: Store, places: Places, studies: Sequence[str]) -> dict[str, str]:
@@ -161,22 +121,3 @@ def _told(figure: Figure) -> str:
         return json.dumps({"title": title, "why": text(figure.layout.annotations[0].text)})
     told = {"title": title, "subtitle": subtitle, "tables": behind}
     return f'{json.dumps(told)[:-1]}, "figure": {figure.to_json()}}}'
-
-
-def main() -> int:
-    """Draw what standard input asks for, and write it to standard output."""
-    gc.disable()  # it ends soon, and millions of records are looked at in vain
-    asked = json.load(sys.stdin)
-    store = open_store(asked["places"]["storage"])
-    try:
-        sys.stdout.write(json.dumps(drawn(store, Places.of(**asked["places"]), asked["studies"])))
-    except PhylaError as error:
-        sys.stderr.write(str(error))
-        return 1
-    finally:
-        store.close()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

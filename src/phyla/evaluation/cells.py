@@ -12,6 +12,7 @@ from phyla.evaluation.metric import Metric
 from phyla.evaluation.recorder import decode, merged
 from phyla.evaluation.suite import SuiteOutline
 from phyla.records import (
+    Backlog,
     Checkpoint,
     CheckpointState,
     EvalJob,
@@ -298,25 +299,20 @@ class Lag:
     waiting: int
 
 
-def lag(suite: str, groups: Iterable[Group], seen: Callable[[int], Checkpoint], now: float) -> Lag:
+def lag(suite: str, backlog: Backlog, seen: Callable[[int], Checkpoint], now: float) -> Lag:
     """Say how far a suite is behind; `seen` finds a checkpoint by id, and is called for at most three of them."""
-    groups = list(groups)
-    queued = [group for group in groups if group.state is GroupState.QUEUED]
-    # Ids of a run's checkpoints rise in the order in which they were seen.
-    complete = max((group.seen for group in groups if group.state is GroupState.COMPLETE), default=0)
-    behind = {group.seen for group in queued if group.replicate == 0 and group.seen > complete}
-    last = seen(complete) if complete else None
-    newest = seen(max(behind)) if behind else last
+    last = None if backlog.complete is None else seen(backlog.complete)
+    newest = last if backlog.newest is None else seen(backlog.newest)
     steps: int | None = 0
-    if behind and newest is not None:
+    if backlog.behind and newest is not None:
         known = newest.step >= 0 and (last is None or (last.step >= 0 and last.branch == newest.branch))
         steps = max(0, newest.step - (last.step if last else 0)) if known else None
     return Lag(
         suite=suite,
         newest=None if newest is None else newest.step,
         complete=None if last is None else last.step,
-        checkpoints=len(behind),
+        checkpoints=backlog.behind,
         steps=steps,
-        oldest_s=max(0.0, now - seen(min(behind)).created_at) if behind else 0.0,
-        waiting=len(queued),
+        oldest_s=0.0 if backlog.oldest is None else max(0.0, now - seen(backlog.oldest).created_at),
+        waiting=backlog.waiting,
     )

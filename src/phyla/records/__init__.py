@@ -9,6 +9,7 @@ from phyla.arguments import suggest_arguments
 from phyla.records.checkpoint import Checkpoint, CheckpointKind, CheckpointState
 from phyla.records.constrained import Constrained, Constraint
 from phyla.records.evaluation import (
+    Backlog,
     EvalEvent,
     EvalJob,
     EvalResult,

@@ -71,6 +71,26 @@ class Group:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What of one suite waits or is being evaluated.
+
+    Attributes:
+        complete: id of the newest checkpoint with a complete group; None without any.
+        waiting: how many groups are queued, repetitions too.
+        behind: how many checkpoints are newer than `complete` and queued; repetitions do not count.
+        oldest: id of the oldest of these; None without any.
+        newest: id of the newest of these; None without any.
+    """
+
+    complete: int | None
+    waiting: int
+    behind: int
+    oldest: int | None
+    newest: int | None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalJob:
     """One shard of one eval task on one checkpoint, or the aggregation of a whole group.
 

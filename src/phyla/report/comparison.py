@@ -14,7 +14,7 @@ import numpy as np
 
 from phyla.errors import UsageError
 from phyla.records import Phase, StudyState
-from phyla.report.data import StudyData, TimeSpent, time_spent
+from phyla.report.data import StudyData, TimeSpent
 from phyla.report.measures import Band, By, Curve, Measure, band, curve
 from phyla.report.words import p_words
 from phyla.significance import difference_interval, holm, rank_sum, replicates_needed, signed_rank, smallest_p
@@ -166,8 +166,12 @@ class StudyGroup:
     @cached_property
     def time(self) -> TimeSpent:
         """Where the time of its workers went, over all replicates."""
-        attempts = [attempt for one in self.studies for attempt in one.data.attempts]
-        return time_spent(attempts, [interval for one in self.studies for interval in one.data.evaluating])
+        each = [one.data.time for one in self.studies]
+        return TimeSpent(
+            seconds={phase: sum(one.seconds[phase] for one in each) for phase in Phase},
+            timed=sum(one.timed for one in each),
+            ended=sum(one.ended for one in each),
+        )
 
 
 @final

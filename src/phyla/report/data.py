@@ -1,8 +1,8 @@
-"""StudyData and EvaluationData: the records of a study, or of an evaluation, and what figures draw of them."""
+"""StudyData and EvaluationData: what figures and reports read of a study, or of an evaluation."""
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias, final
@@ -10,39 +10,26 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 
 from phyla.evaluation import Cell, GroupValues, Lag, SuiteOutline
-from phyla.lineage import Lineage, Schedule
+from phyla.lineage import Schedule, Segment
 from phyla.records import (
     Aim,
-    Attempt,
     Checkpoint,
     EvalEvent,
-    Group,
     JobState,
+    JsonObject,
     Member,
     Phase,
     Start,
     StudyRecord,
     TrialRecord,
 )
+from phyla.report.columns import PHASES, Attempts, Ran, Trials, Waits, trained
 from phyla.space.params import is_same
-from phyla.strategies import front_of
+from phyla.strategies import first_front
 from phyla.words import duration
 
 Interval: TypeAlias = tuple[float, float]
 """Begin and end, in seconds since the epoch."""
-
-
-@final
-class Ran(NamedTuple):
-    """When a worker ran an eval task, in seconds since the epoch."""
-
-    begin: float
-    end: float
-    worker: str = ""
-
-
-PHASES = (Phase.TRAINING, Phase.LOADING, Phase.SAVING, Phase.EVALUATING, Phase.CONTROL, Phase.WAITING)
-"""All phases, in the order in which they are shown."""
 
 
 @final
@@ -68,18 +55,17 @@ class TimeSpent:
         return f"{told} of {duration(self.total_s)}"
 
 
-def time_spent(attempts: Sequence[Attempt], evaluating: Sequence[Ran] = ()) -> TimeSpent:
+def time_spent(attempts: Attempts, evaluating: Ran | None = None) -> TimeSpent:
     """Add up where the time of a study's attempts went; those that were released or crashed have no times.
 
     `evaluating` says when each eval task ran, on any worker, and gives the time of evaluation if there are any:
     attempts know only of the eval tasks that training workers ran.
     """
-    known = [attempt.timings for attempt in attempts if attempt.timings is not None]
-    seconds = {phase: sum(timings.get(phase.value, 0.0) for timings in known) for phase in PHASES}
+    seconds = dict(zip(PHASES, np.nansum(attempts.seconds, axis=0).tolist(), strict=True))
     if evaluating:
-        seconds[Phase.EVALUATING] = sum(max(0.0, one.end - one.begin) for one in evaluating)
-    ended = sum(attempt.ended_at is not None for attempt in attempts)
-    return TimeSpent(seconds=seconds, timed=len(known), ended=ended)
+        seconds[Phase.EVALUATING] = float((evaluating.end - evaluating.begin).clip(0).sum())
+    timed, ended = int(attempts.timed.sum()), int(np.isfinite(attempts.end).sum())
+    return TimeSpent(seconds=seconds, timed=timed, ended=ended)
 
 
 @final
@@ -101,9 +87,9 @@ class Hyperparameter(NamedTuple):
         known = enumerate(self.categories or ())
         return next((index for index, category in known if is_same(category, value)), None)
 
-    def values(self, trials: Sequence[TrialRecord]) -> Any:
-        """Return its value in each trial as an array of numbers, of categories their places; nan without one."""
-        raw = [trial.params.get(self.name) for trial in trials]
+    def values(self, params: Sequence[JsonObject]) -> Any:
+        """Return its value in each of `params` as an array: a number, or a category's place; nan without one."""
+        raw = [one.get(self.name) for one in params]
         if self.categories is not None:
             places = {repr(value): self.place(value) for value in {repr(value): value for value in raw}.values()}
             raw = [places[repr(value)] for value in raw]
@@ -111,98 +97,75 @@ class Hyperparameter(NamedTuple):
 
 
 @final
-class Columns(NamedTuple):
-    """Completed training trials by id, an array for each thing.
-
-    `parent` and `jump` are places in these arrays, -1 for none; `progress` is the member's clock at the end of the
-    trial, `start` and `end` the steps of the weights; `fitness` is nan unless it is finite and the trial feasible.
-    """
-
-    member: Any
-    progress: Any
-    start: Any
-    end: Any
-    parent: Any
-    jump: Any
-    fitness: Any
-
-
-@final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StudyData:
-    """The records of one study, as they were at one moment; `checkpoint_paths` are those of what is kept."""
+    """What figures and the report read of one study, as it was at one moment.
+
+    `path_of` returns where a checkpoint is by its name; None for one that is not kept.
+    """
 
     study: StudyRecord
     members: Sequence[Member]
-    trials: Sequence[TrialRecord]
-    attempts: Sequence[Attempt]
+    trials: Trials
+    attempts: Attempts
     aim: Aim
-    checkpoint_paths: Mapping[str, str] = field(default_factory=dict)
+    path_of: Callable[[str], str | None] = lambda name: None
     damaged: Sequence[Checkpoint] = ()
-    evaluating: Sequence[Ran] = ()
+    evaluating: Ran = field(default_factory=Ran.of)
     starts: Sequence[Start] = ()
 
     def __repr__(self) -> str:
         return f"<StudyData of {self.study.name!r}: {len(self.members):,} members, {len(self.trials):,} trials>"
 
     @cached_property
-    def lineage(self) -> Lineage:
-        """The tree of its training trials."""
-        return Lineage(self.trials)
-
-    @cached_property
-    def by_member(self) -> dict[int, list[TrialRecord]]:
-        """Training trials of every member, in order; members without any are there too."""
-        found: dict[int, list[TrialRecord]] = {index: [] for index in range(self.study.population_size)}
-        for trial in self.lineage:
-            found.setdefault(trial.member, []).append(trial)
-        return found
+    def winner(self) -> int | None:
+        """Place of the completed trial with the best finite fitness, the earliest among equals."""
+        order = self.trials.order
+        return int(order.argmax()) if np.isfinite(order).any() else None
 
     @cached_property
     def best(self) -> TrialRecord | None:
-        """The winner: the completed trial with the best finite fitness."""
-        return self.lineage.best()
+        """The winner."""
+        return None if self.winner is None else self.trials.records([self.winner])[0]
 
     @cached_property
-    def completed(self) -> list[TrialRecord]:
-        """Completed training trials, by id."""
-        return [trial for trial in self.lineage if trial.state is JobState.COMPLETED]
-
-    @cached_property
-    def columns(self) -> Columns:
-        """The completed training trials as arrays."""
-        places: dict[int | None, int] = {}
-        clock: dict[int, int] = {}
-        rows, fitness = [], []
-        for trial in self.completed:
-            steps = trained(trial)
-            now = clock[trial.member] = max(clock.get(trial.member, 0), trial.age) + steps
-            origin = places.get(trial.parent, -1), places.get(trial.jump_from, -1)
-            rows.append((trial.member, now, trial.start_step, trial.start_step + steps, *origin))
-            fitness.append(finite_fitness(trial))
-            places[trial.id] = len(places)
-        member, progress, start, end, parent, jump = np.array(rows, dtype=int).reshape(-1, 6).T
-        return Columns(member, progress, start, end, parent, jump, np.array(fitness, dtype=float))
-
-    @cached_property
-    def scored(self) -> list[TrialRecord]:
-        """Completed training trials that are feasible and have a finite fitness, by id."""
-        return [trial for trial in self.completed if finite_fitness(trial) is not None]
+    def elites(self) -> dict[int, int]:
+        """Place of every member's best trial that has a finite fitness, the earliest among equals."""
+        trials = self.trials
+        good = np.flatnonzero(np.isfinite(trials.order))
+        good = good[np.argsort(-trials.order[good], kind="stable")]
+        members, first = np.unique(trials.member[good], return_index=True)
+        return dict(zip(members.tolist(), good[first].tolist(), strict=True))
 
     @cached_property
     def front(self) -> list[TrialRecord]:
         """The Pareto front of all completed trials, best in the first goal first; empty without trade-offs."""
-        return front_of(self.completed) if self.aim.tradeoffs else []
+        orders = self.trials.orders
+        usable = np.flatnonzero(np.isfinite(self.trials.order) & ~np.isnan(orders).any(axis=1))
+        if not self.aim.tradeoffs or not len(usable):
+            return []
+        return [*self.trials.records(usable[first_front(orders[usable])])]
 
     @cached_property
-    def winner_path(self) -> tuple[TrialRecord, ...]:
-        """The trials that trained the winner's weights, root first; empty while there is no winner."""
-        return self.lineage.ancestry(self.best.id) if self.best else ()
+    def winner_path(self) -> list[int]:
+        """Places of the trials that trained the winner's weights, root first; empty while there is no winner."""
+        path: list[int] = []
+        at = -1 if self.winner is None else self.winner
+        while at >= 0:
+            path.append(at)
+            at = int(self.trials.parent[at])
+        return path[::-1]
 
     @cached_property
     def schedule(self) -> Schedule | None:
         """The winner's schedule."""
-        return self.lineage.schedule(self.best.id) if self.best else None
+        trials, path = self.trials, self.winner_path
+        # An import trained nothing.
+        path = path[1:] if len(path) > 1 and trials.start[path[0]] == trials.end[path[0]] else path
+        columns = (one[path].tolist() for one in (trials.start, trials.end, trials.id, trials.member))
+        rows = zip(*columns, path, strict=True)
+        segments = [Segment(start, end, trials.params[at], trial, who) for start, end, trial, who, at in rows]
+        return Schedule(tuple(segments)) if segments else None
 
     @property
     def best_age(self) -> int | None:
@@ -211,59 +174,46 @@ class StudyData:
 
     @cached_property
     def hyperparameters(self) -> list[Hyperparameter]:
-        """The hyperparameters that trials had, in the order of the space, or of appearance."""
+        """The hyperparameters that completed trials had, in the order of the space, or of appearance."""
         space: Any = self.study.config.get("space") or {}
         described = {str(entry["name"]): entry for entry in space.get("parameters", ())}
-        names = dict.fromkeys([*described, *(name for trial in self.lineage for name in trial.params)])
-        values = {name: [t.params[name] for t in self.lineage if name in t.params] for name in names}
+        distinct = {id(one): one for one in self.trials.params}.values()
+        names = dict.fromkeys([*described, *(name for params in distinct for name in params)])
+        values = {name: [params[name] for params in distinct if name in params] for name in names}
         return [_hyperparameter(name, used, described.get(name, {})) for name, used in values.items() if used]
 
-    @cached_property
+    @property
     def counts(self) -> Counter[JobState]:
         """How many training trials are in each state."""
-        return Counter(trial.state for trial in self.lineage)
+        return self.trials.counts
 
     @property
     def total_steps(self) -> int:
         """Steps that all members together have spent."""
-        return sum(map(trained, self.lineage))
+        return int((self.trials.end - self.trials.start).sum())
 
     @cached_property
     def last_moment(self) -> float:
         """The latest time the records know of, in seconds since the epoch; what still runs is drawn up to it."""
-        ended = [one.ended_at or one.claimed_at for one in self.attempts]
-        ended += [trial.ended_at for trial in self.trials if trial.ended_at is not None]
-        return max(ended, default=self.study.created_at)
+        attempts = self.attempts
+        known = np.where(np.isnan(attempts.end), attempts.begin, attempts.end)
+        last = float(known.max(initial=self.trials.last_ended))
+        return last if math.isfinite(last) else self.study.created_at
 
     @property
-    def running(self) -> list[Interval]:
-        """When each attempt ran."""
-        now = self.last_moment
-        return [(one.claimed_at, now if one.ended_at is None else one.ended_at) for one in self.attempts]
+    def ends(self) -> Any:
+        """When each attempt ended; of those that still run, the last moment."""
+        return np.where(np.isnan(self.attempts.end), self.last_moment, self.attempts.end)
 
     @property
     def wall_seconds(self) -> float | None:
         """Time from the first claim to the end of the last attempt; None without any."""
-        ran = self.running
-        return max(end for _, end in ran) - min(begin for begin, _ in ran) if ran else None
+        return float(self.ends.max() - self.attempts.begin.min()) if len(self.attempts) else None
 
     @cached_property
     def time(self) -> TimeSpent:
         """Where the time of its workers went."""
         return time_spent(self.attempts, self.evaluating)
-
-
-def trained(trial: TrialRecord) -> int:
-    """Return the steps that a completed trial trained; 0 for another."""
-    done = trial.state is JobState.COMPLETED and trial.reached_step is not None
-    return max(0, (trial.reached_step or 0) - trial.start_step) if done else 0
-
-
-def finite_fitness(trial: TrialRecord) -> float | None:
-    """Return the fitness of a completed trial if it is a finite number and the trial is feasible."""
-    feasible = trial.criteria is None or not trial.criteria.infeasible
-    known = trial.fitness is not None and math.isfinite(trial.fitness)
-    return trial.fitness if trial.state is JobState.COMPLETED and feasible and known else None
 
 
 def _hyperparameter(name: str, used: Sequence[Any], entry: Mapping[str, Any]) -> Hyperparameter:
@@ -287,7 +237,7 @@ class EvaluationData:
     suites: Sequence[SuiteOutline]
     cells: Sequence[Cell]
     values: Sequence[GroupValues]
-    groups: Sequence[Group]
+    waits: Mapping[str, Waits]
     events: Sequence[EvalEvent]
     lag: Sequence[Lag]
     members: Mapping[int, int]

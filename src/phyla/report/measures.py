@@ -10,7 +10,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, final
 import numpy as np
 
 from phyla.records import StudyState
-from phyla.report.data import Columns, Interval, StudyData, finite_fitness, trained
+from phyla.report.columns import Trials
+from phyla.report.data import Interval, StudyData
 
 By: TypeAlias = Literal["steps", "time"]
 """What counts as work: steps of all members together, or seconds in which anything was running."""
@@ -58,21 +59,27 @@ def curve(data: StudyData, *, by: By = "steps", measure: Measure = "best") -> Cu
     Steps count when a trial completes. Time passes while a trial or an eval task is running, so it stands still
     while a study is interrupted. A fitness counts from the moment that its trial completed.
     """
-    passed = time_in([*data.running, *((one.begin, one.end) for one in data.evaluating)]) if by == "time" else None
+    trials, passed = data.trials, None
+    if by == "time":
+        attempts = zip(data.attempts.begin.tolist(), data.ends.tolist(), strict=True)
+        tasks = zip(data.evaluating.begin.tolist(), data.evaluating.end.tolist(), strict=True)
+        passed = time_in([*attempts, *tasks])
     points: dict[float, float] = {}
     newest: dict[int, float] = {}
     value: float | None = None
     work, steps = 0.0, 0
-    for trial in sorted(data.completed, key=lambda trial: (trial.ended_at or 0.0, trial.id)):
-        steps += trained(trial)
-        work = float(steps) if passed is None else passed(trial.ended_at or 0.0)
-        fitness, before = finite_fitness(trial), value
-        newest.pop(trial.member, None)
-        if fitness is not None:
-            newest[trial.member] = fitness
+    ended = np.nan_to_num(trials.ended)
+    order = np.argsort(ended, kind="stable")
+    columns = (one[order].tolist() for one in (trials.member, trials.end - trials.start, ended, trials.fitness))
+    for member, its, at, fitness in zip(*columns, strict=True):
+        steps += its
+        work, before = float(steps) if passed is None else passed(at), value
+        newest.pop(member, None)
+        if math.isfinite(fitness):
+            newest[member] = fitness
         if measure == "median":
             value = statistics.median(newest.values()) if newest else before
-        elif fitness is not None and (before is None or (fitness > before) == data.aim.maximize):
+        elif math.isfinite(fitness) and (before is None or (fitness > before) == data.aim.maximize):
             value = fitness
         if value is not None and value != before:
             points[work] = value
@@ -108,16 +115,16 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """What is drawn of a population."""
 
 
-def grid(columns: Columns, most: int = 200) -> Any:
+def grid(trials: Trials, most: int = 200) -> Any:
     """Return at which progress to look at a population: where trials ended, or evenly spread places."""
-    ends = np.unique(columns.progress)
+    ends = np.unique(trials.progress)
     return ends if len(ends) <= most else np.linspace(ends[-1] / most, ends[-1], most)
 
 
-def newest(columns: Columns, places: Any) -> Any:
+def newest(trials: Trials, places: Any) -> Any:
     """Return each member's newest completed trial at each progress; -1 where it has not come so far."""
-    slots = np.searchsorted(places, columns.progress)
-    members = np.unique(columns.member, return_inverse=True)[1]
+    slots = np.searchsorted(places, trials.progress)
+    members = np.unique(trials.member, return_inverse=True)[1]
     found = np.full((members.max(initial=-1) + 1, len(places)), -1)
     found[members, slots] = np.arange(len(members))
     last = np.zeros(len(found), dtype=int)

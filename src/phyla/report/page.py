@@ -8,13 +8,17 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from phyla.evaluation import CellStatus
 from phyla.evaluation.cells import causes
-from phyla.records import JobState, TrialRecord, shown, with_differences
+from phyla.records import JobState, shown, with_differences
 from phyla.report import style, words
+from phyla.report.columns import finite_fitness
 from phyla.report.comparison import ALPHA, StudyComparison
-from phyla.report.data import EvaluationData, StudyData, finite_fitness, trained
+from phyla.report.data import EvaluationData, StudyData
 from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
+from phyla.report.figures.progress import progress_figure
 from phyla.strategies import describe
 from phyla.words import counted, duration, lag_words, measured, number, score
 
@@ -31,11 +35,16 @@ FILTERS = (counted, duration, lag_words, measured, number, score, words.p_words,
 
 
 def write_report(
-    data: StudyData, path: str | os.PathLike[str], *, evaluation: EvaluationData | None = None
+    data: StudyData,
+    path: str | os.PathLike[str],
+    *,
+    evaluation: EvaluationData | None = None,
+    baseline: StudyData | None = None,
 ) -> Path:
     """Write a report of a study, and of the evaluation of its checkpoints, as one HTML file that works offline.
 
-    The file replaces an existing one, and appears complete or not at all; folders on the way are created.
+    The file replaces an existing one, and appears complete or not at all; folders on the way are created. A
+    baseline is another study with the same objective: the figure of progress shows it as broken lines.
     """
     return _write(
         "study.html",
@@ -43,12 +52,14 @@ def write_report(
         title=data.study.name,
         now=data.last_moment,
         data=data,
-        plots=[draw(data) for draw in STUDY_FIGURES.values()],
-        kept=[trial for trial in data.front if trial.checkpoint in data.checkpoint_paths],
-        states={member.index: member.state.value for member in data.members},
-        elites=data.lineage.elites(),
+        plots=[
+            progress_figure(data, baseline),
+            *(draw(data) for name, draw in STUDY_FIGURES.items() if name != "progress"),
+        ],
+        where=data.best and data.best.checkpoint and (data.path_of(data.best.checkpoint) or data.best.checkpoint),
+        kept=[(trial, its) for trial in data.front if (its := data.path_of(trial.checkpoint or ""))],
         starts=with_differences(data.starts)[-ROWS:],
-        members=[_member(data, index, trials) for index, trials in list(data.by_member.items())[:ROWS]],
+        members=_members(data),
         **({} if evaluation is None else _suites(evaluation)),
     )
 
@@ -88,18 +99,32 @@ def write_comparison_report(comparison: StudyComparison, path: str | os.PathLike
     )
 
 
-def _member(data: StudyData, index: int, trials: list[TrialRecord]) -> dict[str, Any]:
-    done = [trial for trial in trials if trial.state is JobState.COMPLETED]
-    decision = describe(trials[-1].reason) if trials else ""
-    if trials and trials[-1].state in (JobState.FAILED, JobState.CANCELLED):
-        decision += f" ({words.outcome(trials[-1], data.aim.name)})"
-    return {
-        "index": index,
-        "done": done,
-        "spent": sum(map(trained, done)),
-        "is_odd": bool(done) and finite_fitness(done[-1]) is None,
-        "decision": decision,
-    }
+def _members(data: StudyData) -> list[dict[str, Any]]:
+    """Return a row of a table for each of the first members."""
+    trials, found = data.trials, []
+    steps, size = trials.end - trials.start, data.study.population_size
+    done, spent = np.bincount(trials.member, minlength=size), np.bincount(trials.member, steps, size)
+    last = dict(zip(trials.member.tolist(), trials.id.tolist(), strict=True))
+    states = {member.index: member.state.value for member in data.members}
+    ids = sorted({its[index] for index in range(size)[:ROWS] for its in (last, trials.newest) if index in its})
+    known = dict(zip(ids, trials.read(ids), strict=True))
+    for index in range(size)[:ROWS]:
+        newest, completed = known.get(trials.newest.get(index, 0)), known.get(last.get(index, 0))
+        decision = describe(newest.reason) if newest else ""
+        if newest and newest.state in (JobState.FAILED, JobState.CANCELLED):
+            decision += f" ({words.outcome(newest, data.aim.name)})"
+        row = {
+            "index": index,
+            "state": states.get(index, ""),
+            "trials": int(done[index]),
+            "spent": int(spent[index]),
+            "last": completed and completed.fitness,
+            "best": float(trials.fitness[data.elites[index]]) if index in data.elites else None,
+            "is_odd": completed is not None and finite_fitness(completed) is None,
+            "decision": decision,
+        }
+        found.append(row)
+    return found
 
 
 def _suites(data: EvaluationData) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Protocol, final
 from phyla.machine import Command, View
 from phyla.records import (
     Attempt,
+    Backlog,
     Checkpoint,
     EvalEvent,
     EvalJob,
@@ -45,8 +46,11 @@ class Reader(View, Protocol):
     def children(self, trial: int) -> Sequence[TrialRecord]:
         """Return the trials that started from the weights of a trial, by id; looks at all that came after it."""
 
-    def trial_attempts(self) -> Sequence[Attempt]:
-        """Return the attempts of all trials by (trial, token)."""
+    def chosen_trials(self, ids: Sequence[int]) -> Sequence[TrialRecord]:
+        """Return some trials by id, in the order of the ids; `KeyError` if there is none of an id."""
+
+    def trial_attempts(self, *, after: tuple[int, int] = (0, 0), limit: int | None = None) -> Sequence[Attempt]:
+        """Return the attempts of all trials by (trial, token), from the first one above `after`."""
 
     def checkpoints(self) -> Sequence[Checkpoint]:
         """Return all checkpoints, in whatever state, by creation."""
@@ -74,6 +78,9 @@ class Reader(View, Protocol):
 
     def groups(self, *, suite: str | None = None, after: int = 0, limit: int | None = None) -> Sequence[Group]:
         """Return groups by id, from the first one whose id is above `after`; of one suite, or all."""
+
+    def backlog(self, suite: str) -> Backlog:
+        """Return what of a suite waits or is being evaluated."""
 
     def eval_jobs(self, *, after: int = 0, limit: int | None = None) -> Sequence[EvalJob]:
         """Return eval jobs by id, from the first one whose id is above `after`."""
@@ -249,3 +256,11 @@ def pages(reader: Reader, size: int = 1000) -> Iterator[TrialRecord]:
     while page := reader.trials(after=after, limit=size):
         yield from page
         after = page[-1].id
+
+
+def pages_of_attempts(reader: Reader, size: int = 1000) -> Iterator[Attempt]:
+    """Iterate over the attempts of all trials of a study without holding them all."""
+    after = (0, 0)
+    while page := reader.trial_attempts(after=after, limit=size):
+        yield from page
+        after = page[-1].job, page[-1].token

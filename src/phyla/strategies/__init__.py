@@ -23,7 +23,7 @@ from phyla.strategies.explore.mutate import Mutate
 from phyla.strategies.explore.pb2 import PB2
 from phyla.strategies.explore.perturb import Perturb, Resample
 from phyla.strategies.fitness import BestOfLast, FitnessRule, FromSuite, Last, MeanOfLast
-from phyla.strategies.fronts import crowding, dominates, front_of, front_ranks, thinned
+from phyla.strategies.fronts import crowding, dominates, first_front, front_of, front_ranks, thinned
 from phyla.strategies.initiator import InitiatorPBT
 from phyla.strategies.pbt import PBT
 from phyla.strategies.replay import FixedSchedule, Replay
@@ -108,6 +108,7 @@ __all__ = [
     "decision_rng",
     "describe",
     "dominates",
+    "first_front",
     "fresh",
     "front_of",
     "front_ranks",

@@ -110,17 +110,21 @@ def thinned(vectors: Vectors, limit: int) -> list[int]:
     return [int(index) for index in left]
 
 
+def first_front(vectors: Vectors) -> list[int]:
+    """Return which vectors none dominates, best in the first goal first; of equal ones the first."""
+    distinct, first, _ = _distinct(vectors)
+    return [int(index) for index in first[front_ranks(distinct) == 0][::-1]]
+
+
 def front_of(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     """Return the trials that no other dominates, best in the first goal first; of equal ones the earliest.
 
     Trials that are infeasible, or with a goal that is no finite number, are never among them.
     """
-    found: dict[tuple[float, ...], TrialRecord] = {}
+    found: list[TrialRecord] = []
+    orders: list[tuple[float, ...]] = []
     for trial in sorted(trials, key=lambda trial: trial.id):
         if trial.criteria is not None and trial.criteria.orders and (trial.order or 0.0) > WORST:
-            found.setdefault(trial.criteria.orders, trial)
-    if not found:
-        return []
-    ranks = front_ranks(np.asarray(list(found), dtype=np.float64))
-    best = [orders for orders, rank in zip(found, ranks.tolist(), strict=True) if rank == 0]
-    return [found[orders] for orders in sorted(best, reverse=True)]
+            found.append(trial)
+            orders.append(trial.criteria.orders)
+    return [found[at] for at in first_front(np.asarray(orders, dtype=np.float64))] if found else []

@@ -220,9 +220,9 @@ class Evaluations:
 
     def lag(self) -> list[Lag]:
         """Return how far each suite is behind: newest checkpoint against newest complete one."""
-        groups = {suite.name: list(self.groups(suite.name)) for suite in self.suites}
         with self._store.reader(self._run.id) as reader:
-            return [lag(name, its, reader.seen, reader.now()) for name, its in groups.items()]
+            now, names = reader.now(), [suite.name for suite in self.suites]
+            return [lag(name, reader.backlog(name), reader.seen, now) for name in names]
 
     def waiting(self) -> Sequence[Waiting]:
         """Return how many eval tasks that may start wait for a worker with GPUs or a label that they ask for."""
@@ -273,6 +273,7 @@ class Evaluations:
     def data(self, *, last: int | None = None) -> "EvaluationData":
         """Return what the figures and the report show, of all checkpoints or the `last` ones."""
         from phyla.report import EvaluationData
+        from phyla.report.columns import waits_of
 
         cells: list[Cell] = []
         values: list[GroupValues] = []
@@ -280,18 +281,19 @@ class Evaluations:
             # What it was read from may be large, and is not drawn.
             cells += [replace(one, metrics={}) for one in row.cells]
             values += row.values
-        with self._store.reader(self._run.id) as reader:
-            now = reader.now()
+        trials = sorted({one.seen.trial for one in cells if one.seen.trial is not None})
+        with self._store.reader(self._run.source or self._run.id) as reader:
+            now, members = reader.now(), {one.id: one.member for one in reader.chosen_trials(trials)}
         return EvaluationData(
             run=self.run,
             state=self.state,
             suites=self.suites,
             cells=tuple(cells),
             values=tuple(values),
-            groups=tuple(self.groups()),
+            waits=waits_of(self.groups()),
             events=tuple(self.events()),
             lag=tuple(self.lag()),
-            members=self._members(),
+            members=members,
             now=now,
         )
 

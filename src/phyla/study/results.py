@@ -1,13 +1,13 @@
 """What a study has found so far; read-only, and needs no training code."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from phyla.checkpoints import RemotePlace, is_there, local_copy
-from phyla.errors import StudyNotFound
+from phyla.errors import StudyNotFound, UsageError
 from phyla.records import (
     Aim,
     Attempt,
@@ -22,6 +22,7 @@ from phyla.records import (
     TrialRecord,
 )
 from phyla.space import Params
+from phyla.store import pages, pages_of_attempts
 from phyla.strategies import describe
 from phyla.study.course import course
 from phyla.study.findings import Finding, findings
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from phyla.integrations.trackers import Tracker
     from phyla.lineage import Lineage, Schedule
     from phyla.report import StudyData, TimeSpent
-    from phyla.report.data import Ran
+    from phyla.report.columns import Ran
     from phyla.report.style import Figure
     from phyla.store import Reader, Store
     from phyla.study.evaluations import Evaluations
@@ -47,6 +48,8 @@ COLUMNS = (
     *("worker", "created_at", "started_at", "ended_at"),
 )
 """Columns of every row of a trial."""
+ROWS = 1000
+"""Eval tasks that are read at a time."""
 RENAMED = {"trial": "id", "decision": "reason", "attempts": "token"}
 
 
@@ -296,43 +299,44 @@ class Results:
 
         return evaluations_of(self._store, self.name, self.places)
 
-    def evaluating(self) -> "list[Ran]":
+    def evaluating(self) -> "Ran":
         """Return when each eval task of the study ran, by its newest attempt, and on which worker."""
-        from phyla.report.data import Ran
+        from phyla.report.columns import Ran
 
-        tasks = self._read(lambda reader: reader.eval_jobs())
-        times = [(one.started_at, one.ended_at, one.worker) for one in tasks]
-        return [
-            Ran(begin, end, worker or "") for begin, end, worker in times if begin is not None and end is not None
-        ]
+        return self._read(lambda reader: Ran.of(_ran(reader)))
 
     def time_spent(self) -> "TimeSpent":
         """Return where the time of its workers went: seconds by phase."""
         from phyla.report import time_spent
+        from phyla.report.columns import Attempts
 
-        return time_spent(self.attempts(), self.evaluating())
+        return time_spent(self._read(lambda reader: Attempts.of(pages_of_attempts(reader))), self.evaluating())
 
     def data(self) -> "StudyData":
-        """Return everything the figures and the report show."""
+        """Return what the figures and the report read; what they show of single trials they read later."""
         from phyla.report import StudyData
+        from phyla.report.columns import Attempts, Trials
 
         evaluating = self.evaluating()
         with self._store.reader(self._id) as reader:
             return StudyData(
                 study=reader.study(),
                 members=tuple(reader.members()),
-                trials=tuple(reader.trials()),
-                attempts=tuple(reader.trial_attempts()),
+                trials=Trials.of(pages(reader), self._chosen, self.aim.tradeoffs),
+                attempts=Attempts.of(pages_of_attempts(reader)),
                 aim=self.aim,
-                checkpoint_paths={
-                    row.name: shown(self._root() / row.name)
-                    for row in reader.checkpoints()
-                    if row.state is CheckpointState.LIVE
-                },
+                path_of=self._path_of,
                 damaged=tuple(reader.damaged_checkpoints()),
                 evaluating=evaluating,
                 starts=tuple(reader.starts()),
             )
+
+    def _chosen(self, ids: Sequence[int]) -> Sequence[TrialRecord]:
+        return self._read(lambda reader: reader.chosen_trials(ids))
+
+    def _path_of(self, checkpoint: str) -> str | None:
+        row = self._read(lambda reader: reader.checkpoint(checkpoint))
+        return shown(self._root() / row.name) if row is not None and row.state is CheckpointState.LIVE else None
 
     def figure(self, name: str = "progress") -> "Figure":
         """Return one of `phyla.report.STUDY_FIGURES`, such as "progress", "phylogeny" or "schedules"."""
@@ -347,13 +351,27 @@ class Results:
 
         display(summary(self), self.figure())
 
-    def write_report(self, path: str | Path) -> Path:
-        """Write one self-contained HTML file with the figures, replacing it if it exists; return its path."""
+    def write_report(self, path: str | Path, *, baseline: "Results | None" = None) -> Path:
+        """Write one self-contained HTML file with the figures, replacing it if it exists; return its path.
+
+        Args:
+            path: of the file.
+            baseline: another study, whose best and median are drawn in the figure of progress, too.
+
+        Raises:
+            UsageError: the baseline has another objective.
+        """
         from phyla.report import write_report
         from phyla.study.evaluations import ROWS
 
         evaluation = self.evaluations().data(last=ROWS) if self.has_suites else None
-        return write_report(self.data(), Path(path), evaluation=evaluation)
+        if baseline is not None and (baseline.metric, baseline.maximize) != (self.metric, self.maximize):
+            raise UsageError(
+                f"study {baseline.name!r} is no baseline of {self.name!r}: it selects for "
+                f"'{baseline.aim.description}', not '{self.aim.description}'"
+            )
+        other = None if baseline is None else baseline.data()
+        return write_report(self.data(), Path(path), evaluation=evaluation, baseline=other)
 
     def write_tracker(self, tracker: "Tracker") -> int:
         """Write all that is stored to a tracker, such as one of `phyla.integrations.trackers`; return how much.
@@ -380,6 +398,15 @@ class Results:
         for column in {"created_at", "started_at", "ended_at"} & {*made}:
             made[column] = pd.to_datetime(made[column], unit="s", utc=True)
         return made
+
+
+def _ran(reader: "Reader") -> Iterator[tuple[float, float, str]]:
+    after = 0
+    while tasks := reader.eval_jobs(after=after, limit=ROWS):
+        for one in tasks:
+            if one.started_at is not None and one.ended_at is not None:
+                yield one.started_at, one.ended_at, one.worker or ""
+        after = tasks[-1].id
 
 
 def trial_row(trial: TrialRecord) -> dict[str, Any]:

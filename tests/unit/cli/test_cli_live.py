@@ -229,4 +229,5 @@ def test_without_a_terminal_lines_keep_coming(
     lines = printed.splitlines()
     assert any(re.match(r"\d+/48 trials  best 15 \(member 0", line) for line in lines), printed
     assert [line for line in lines if line.startswith("  member 11, 12th of 12, took over member")]
+    assert any(re.match("  evaluation of held: [0-9]+ checkpoints behind, the oldest for", line) for line in lines)
     assert "started fresh" not in printed

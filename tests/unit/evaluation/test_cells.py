@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from naive_store import backlog_of
 from phyla import plugins
 from phyla.evaluation import CellStatus, EvalTask, Lag, Policy, Suite, SuiteOutline
 from phyla.evaluation.cells import causes, cell, lag
@@ -134,7 +135,7 @@ def test_stored_studies_name_suites_eval_tasks_and_policies_by_their_modules() -
 @given(st.lists(st.sampled_from(list(GroupState)), max_size=12))
 def test_lag_counts_what_waits_above_the_newest_complete(states: list[GroupState]) -> None:
     groups = [group(number, state) for number, state in enumerate(states)]
-    found = lag("s", reversed(groups), lambda one: seen(one - 1), now=100.0)
+    found = lag("s", backlog_of(groups[::-1]), lambda one: seen(one - 1), now=100.0)
     complete = max((n for n, state in enumerate(states) if state is GroupState.COMPLETE), default=-1)
     behind = [n for n, state in enumerate(states) if state is GroupState.QUEUED and n > complete]
     assert found.checkpoints == len(behind)
@@ -151,7 +152,7 @@ def test_lag_over_a_rewind_or_unknown_steps_has_no_steps() -> None:
     groups = [group(0, GroupState.COMPLETE), group(1)]
 
     def found(newest: Checkpoint) -> Lag:
-        return lag("s", groups, lambda one: seen() if one == 1 else newest, now=1.0)
+        return lag("s", backlog_of(groups), lambda one: seen() if one == 1 else newest, now=1.0)
 
     assert found(seen(1)).steps == 10
     assert found(seen(1, branch=1)).steps is None

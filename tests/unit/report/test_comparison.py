@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from compared import replicates_of, study_of
+from compared import attempt, replicates_of, study_of
 from phyla.errors import UsageError
 from phyla.records import (
     Aim,
@@ -31,7 +31,7 @@ from phyla.report import (
     compare_studies,
     time_spent,
 )
-from phyla.report.data import Ran
+from phyla.report.columns import Attempts, Ran
 from phyla.report.figures.comparison import curves_figure, differences_figure
 from phyla.significance import difference_interval
 from report_study import simulated
@@ -231,13 +231,13 @@ def test_it_can_be_written_as_strict_json(several: StudyComparison) -> None:
 
 
 def test_the_time_of_attempts_is_added_up() -> None:
-    data = study_of([(0, 1, 1.0, 0.5), (0, 1, 2.0, 0.5), (0, 1, 3.0, 0.5)])
-    loading, failed, old = data.attempts
-    attempts = [
-        replace(loading, timings={"loading": 1.0, "training": 5.0, "later": 9.0}),
-        replace(failed, state=AttemptState.FAILED, timings={"loading": 2.0, "evaluating": 4.0}),
-        old,
-    ]
+    attempts = Attempts.of(
+        [
+            attempt(1, 0.0, 1.0, timings={"loading": 1.0, "training": 5.0, "later": 9.0}),
+            attempt(2, 1.0, 2.0, state=AttemptState.FAILED, timings={"loading": 2.0, "evaluating": 4.0}),
+            attempt(3, 2.0, 3.0),
+        ]
+    )
     spent = time_spent(attempts)
     assert {phase: seconds for phase, seconds in spent.seconds.items() if seconds} == {
         Phase.TRAINING: 5.0,
@@ -246,7 +246,7 @@ def test_the_time_of_attempts_is_added_up() -> None:
     }
     assert (spent.timed, spent.ended, spent.total_s) == (2, 3, 12.0)
     assert spent.words() == "training 42 %, evaluating 33 %, loading 25 % of 12 s"
-    assert time_spent(attempts, [Ran(0.0, 10.0), Ran(5.0, 6.0)]).seconds[Phase.EVALUATING] == 11.0
+    assert time_spent(attempts, Ran.of([(0.0, 10.0, "e"), (5.0, 6.0, "e")])).seconds[Phase.EVALUATING] == 11.0
 
 
 def test_studies_made_before_tell_nothing_of_time(several: StudyComparison) -> None:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compared import Line, study_of
+from compared import Line, attempt, study_of
 from phyla.records import StudyState
 from phyla.report import StudyData
-from phyla.report.data import Ran
+from phyla.report.columns import Attempts, Ran
 from phyla.report.measures import Curve, band, curve, time_in
-from report_study import large, simulated
+from report_study import columns, large, records_of, simulated
 
 FITNESS = st.one_of(st.none(), st.integers(-5, 5).map(float), st.just(math.nan))
 
@@ -88,14 +88,14 @@ def test_time_passes_while_something_is_running(spans: list[tuple[int, int]], mo
 
 def test_time_stands_still_while_a_study_was_interrupted() -> None:
     data = study_of([(0, 5, 10.0, 1.0), (0, 5, 20.0, 2.0)])
-    later = [replace(data.attempts[1], claimed_at=1010.0, ended_at=1020.0)]
+    first, second = records_of(data)
     paused = replace(
         data,
-        attempts=[data.attempts[0], *later],
-        trials=[data.trials[0], replace(data.trials[1], started_at=1010.0, ended_at=1020.0)],
+        attempts=Attempts.of([attempt(1, 0.0, 10.0), attempt(2, 1010.0, 1020.0)]),
+        trials=columns([first, replace(second, started_at=1010.0, ended_at=1020.0)]),
     )
     assert curve(paused, by="time").xs == curve(data, by="time").xs == (10.0, 20.0)
-    evaluated = replace(paused, evaluating=[Ran(500.0, 503.0), Ran(1015.0, 1018.0)])
+    evaluated = replace(paused, evaluating=Ran.of([(500.0, 503.0, "e"), (1015.0, 1018.0, "e")]))
     assert curve(evaluated, by="time").xs == (10.0, 23.0)
 
 

@@ -19,6 +19,7 @@ from phyla.report import (
     write_report,
 )
 from phyla.report.figures.suites import aggregates_figure, lag_figure, matrix_figure
+from phyla.words import duration
 from report_study import simulated
 
 
@@ -176,6 +177,10 @@ def test_lag_ends_with_what_waits_now(data: EvaluationData) -> None:
     ends = {trace.name: trace.y[-1] for trace in figure.data if trace.mode == "lines"}
     assert ends == {"heldout": 2, "sparse": 1}
     assert "heldout: 2 checkpoints and 400 steps behind" in figure.layout.title.subtitle.text
+    told = {trace.name: trace.text[-1] for trace in figure.data}
+    waits = data.waits["heldout"]
+    oldest = float(waits.queued[np.isnan(waits.ended)].min())
+    assert told["heldout"] == f"heldout: 2 checkpoints, the oldest for {duration(data.now - oldest)}"
 
 
 def test_bands_are_where_standard_errors_are_known(data: EvaluationData) -> None:

@@ -10,10 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compared import study_of
-from phyla.records import Aim, AttemptState, Criteria, Goal, JobState, Maximize, Minimize, Pareto, Phase
+from compared import attempt, study_of
+from phyla.lineage import Lineage
+from phyla.records import (
+    Aim,
+    AttemptState,
+    Criteria,
+    Goal,
+    JobState,
+    Maximize,
+    Minimize,
+    Pareto,
+    Phase,
+    TrialRecord,
+)
 from phyla.report import STUDY_FIGURES, StudyData, style
-from phyla.report.data import Hyperparameter, Ran
+from phyla.report.columns import Attempts, Ran
+from phyla.report.data import Hyperparameter
 from phyla.report.figures.front import front_figure
 from phyla.report.figures.gains import Effect, _groups, effects, gains_figure
 from phyla.report.figures.phylogeny import LINES, phylogeny_figure
@@ -21,7 +34,7 @@ from phyla.report.figures.progress import progress_figure
 from phyla.report.figures.schedules import schedules_figure
 from phyla.report.figures.selection import selection_figure
 from phyla.report.figures.timeline import LOST, timeline_figure
-from report_study import START, empty, large, simulated
+from report_study import START, columns, completed, empty, large, records_of, simulated, winner_path
 
 Draw = Callable[[StudyData], Any]
 ALL = [draw for name, draw in STUDY_FIGURES.items() if name != "front"]
@@ -77,7 +90,12 @@ def pieces(xs: Any) -> list[list[float]]:
 
 
 def changed(data: StudyData, **fields: Any) -> StudyData:
-    return replace(data, trials=[replace(trial, **fields) for trial in data.trials])
+    return replace(data, trials=columns(replace(trial, **fields) for trial in records_of(data)))
+
+
+def heads(data: StudyData) -> list[TrialRecord]:
+    """Every member's newest completed trial."""
+    return [*{trial.member: trial for trial in completed(data)}.values()]
 
 
 def test_plotly_is_imported_only_when_something_is_drawn() -> None:
@@ -131,10 +149,10 @@ def test_one_diverged_member_does_not_flatten_the_rest(study: StudyData) -> None
     # Far from 0, so that the axis is linear.
     moved = [
         trial if trial.fitness is None else replace(trial, fitness=5 + trial.fitness, order=-5 - trial.fitness)
-        for trial in data.trials
+        for trial in records_of(data)
     ]
     ruined = [replace(trial, fitness=1e9, order=-1e9) if trial.id == 30 else trial for trial in moved]
-    figure = progress_figure(replace(data, trials=ruined))
+    figure = progress_figure(replace(data, trials=columns(ruined)))
     assert figure.layout.yaxis.range[1] < 10
     assert data.best is not None
     assert figure.layout.yaxis.range[0] < 5 + (data.best.fitness or 0.0)
@@ -145,9 +163,9 @@ def test_one_diverged_member_does_not_flatten_the_rest(study: StudyData) -> None
 def test_what_is_left_out_of_progress_is_said(study: StudyData) -> None:
     trials = [
         replace(trial, fitness=float("nan"), order=float("-inf")) if trial.id == 20 else trial
-        for trial in study.trials
+        for trial in records_of(study)
     ]
-    figure = progress_figure(replace(study, trials=trials))
+    figure = progress_figure(replace(study, trials=columns(trials)))
     failed = study.counts[JobState.FAILED]
     assert failed > 0
     assert f"Trials left out: {failed} failed, 1 without a finite fitness that is feasible." in notes(figure)
@@ -158,9 +176,9 @@ def test_what_is_left_out_of_progress_is_said(study: StudyData) -> None:
 
 def test_the_phylogeny_has_every_trial_once_at_the_step_where_it_ended(study: StudyData) -> None:
     points = trace(phylogeny_figure(study), "trials")
-    assert sorted(points.x) == sorted(trial.reached_step or 0 for trial in study.completed)
-    known = {trial.fitness for trial in study.scored}
-    assert {*points.marker.color} == {float(f"{one:.4g}") for one in known if one is not None}
+    assert sorted(points.x) == sorted(trial.reached_step or 0 for trial in completed(study))
+    known = {fitness for fitness in study.trials.fitness.tolist() if math.isfinite(fitness)}
+    assert {*points.marker.color} == {float(f"{one:.4g}") for one in known}
     told = "\n".join(points.text)
     assert "started fresh" in told
     assert "took over member" in told
@@ -169,7 +187,7 @@ def test_the_phylogeny_has_every_trial_once_at_the_step_where_it_ended(study: St
 
 def test_the_winners_line_is_strong_and_straight(study: StudyData) -> None:
     line = trace(phylogeny_figure(study), "the winner")
-    assert list(line.x[1::2]) == [trial.reached_step for trial in study.winner_path]
+    assert list(line.x[1::2]) == [trial.reached_step for trial in winner_path(study)]
     assert len({*line.y}) == 1
     assert line.line.width >= 2 * trace(phylogeny_figure(study), "with a member at its end").line.width
 
@@ -177,10 +195,10 @@ def test_the_winners_line_is_strong_and_straight(study: StudyData) -> None:
 def test_lineages_are_alive_or_abandoned_and_start_where_they_branch_off(study: StudyData) -> None:
     figure = phylogeny_figure(study)
     alive, abandoned = trace(figure, "with a member at its end"), trace(figure, "abandoned")
-    ends = {trials[-1].reached_step for trials in study.by_member.values()}
+    ends = {trial.reached_step for trial in heads(study)}
     assert {piece[-1] for piece in pieces(alive.x)} <= ends
-    roots = sum(trial.parent is None for trial in study.completed)
-    jumps = sum(trial.jump_from is not None for trial in study.completed)
+    roots = sum(trial.parent is None for trial in completed(study))
+    jumps = sum(trial.jump_from is not None for trial in completed(study))
     assert len(pieces(alive.x)) + len(pieces(abandoned.x)) == roots + jumps
     # No line crosses another: a row is only one lineage's.
     rows = [piece[-1] for one in (alive, abandoned) for piece in pieces(one.y)]
@@ -196,7 +214,7 @@ def test_points_can_be_coloured_by_every_hyperparameter(study: StudyData) -> Non
     look, where = menu.buttons[1].args
     assert [*where] == [len(figure.data) - 1]
     by_id = {
-        f"<b>trial {trial.id}</b>": math.log10(float(str(trial.params["opt/lr"]))) for trial in study.completed
+        f"<b>trial {trial.id}</b>": math.log10(float(str(trial.params["opt/lr"]))) for trial in completed(study)
     }
     expected = [by_id[text.split(",")[0]] for text in figure.data[-1].text]
     assert look["marker.color"][0] == pytest.approx(expected, rel=1e-3)
@@ -204,11 +222,11 @@ def test_points_can_be_coloured_by_every_hyperparameter(study: StudyData) -> Non
 
 
 def test_the_answer_counts_founders_and_takeovers(study: StudyData) -> None:
-    path = study.winner_path
+    path = winner_path(study)
     taken = sum(trial.jump_from is not None for trial in path)
     members = len({trial.member for trial in path})
     assert f"through {members} members and {taken} takeovers" in answer(phylogeny_figure(study))
-    roots = {study.lineage.ancestry(trials[-1].id)[0].id for trials in study.by_member.values()}
+    roots = {Lineage(records_of(study)).ancestry(trial.id)[0].id for trial in heads(study)}
     assert f"{len(roots)} founder" in answer(phylogeny_figure(study))
 
 
@@ -240,7 +258,7 @@ def test_the_winners_schedule_is_on_top_of_its_panel(study: StudyData) -> None:
 
 
 def test_the_population_of_a_number_is_its_quantiles(study: StudyData) -> None:
-    first = [float(str(trial.params["opt/lr"])) for trial in study.completed if trial.generation == 0]
+    first = [float(str(trial.params["opt/lr"])) for trial in completed(study) if trial.generation == 0]
     middle = panel(schedules_figure(study), "opt/lr", "median")
     assert middle.x[0] == 250
     assert middle.y[0] == pytest.approx(np.median(first), rel=1e-5)
@@ -250,14 +268,14 @@ def test_the_population_of_choices_is_their_shares(study: StudyData) -> None:
     shares = panel(schedules_figure(study), "activation", "share of members")
     columns = np.array(shares.z, dtype=float)
     assert columns.sum(axis=0) == pytest.approx(1, abs=0.01)
-    first = [trial.params["activation"] for trial in study.completed if trial.generation == 0]
+    first = [trial.params["activation"] for trial in completed(study) if trial.generation == 0]
     assert columns[:, 0] == pytest.approx([first.count(name) / 8 for name in ("relu", "gelu", "tanh")], abs=0.001)
 
 
 def test_conditional_hyperparameters_have_gaps() -> None:
     data = large(3, 10)
-    trials = [replace(t, params={"a": 1.0} if t.generation % 2 else {"b": 2.0}) for t in data.trials]
-    line = panel(schedules_figure(replace(data, trials=trials)), "a", "the winner")
+    trials = [replace(t, params={"a": 1.0} if t.generation % 2 else {"b": 2.0}) for t in records_of(data)]
+    line = panel(schedules_figure(replace(data, trials=columns(trials))), "a", "the winner")
     assert all(
         piece[-1] - piece[0] == 1000
         for piece in pieces([x if y else None for x, y in zip(line.x, line.y, strict=True)])
@@ -320,8 +338,8 @@ def test_the_answer_names_what_is_beyond_chance_only() -> None:
     assert "after lowering lr (p below 0.05, adjusted)" in answer(gains_figure(improving()))
     data = improving()
     rng = np.random.default_rng(1)
-    noise = [replace(trial, fitness=float(rng.normal())) for trial in data.trials]
-    assert "No direction of change stands out" in answer(gains_figure(replace(data, trials=noise)))
+    noise = [replace(trial, fitness=float(rng.normal())) for trial in records_of(data)]
+    assert "No direction of change stands out" in answer(gains_figure(replace(data, trials=columns(noise))))
 
 
 def test_choices_are_compared_by_what_was_chosen(study: StudyData) -> None:
@@ -338,13 +356,13 @@ def test_founders_left_are_the_roots_of_the_members_weights(study: StudyData) ->
     left = trace(figure, "founders left")
     assert left.y[0] == 8
     assert list(left.y) == sorted(left.y, reverse=True)
-    roots = {study.lineage.ancestry(trials[-1].id)[0].id for trials in study.by_member.values()}
+    roots = {Lineage(records_of(study)).ancestry(trial.id)[0].id for trial in heads(study)}
     assert left.y[-1] == len(roots)
 
 
 def test_selection_shows_takeovers_ages_and_waits(study: StudyData) -> None:
     figure = selection_figure(study)
-    shares, decided = trace(figure, "share of decisions"), [t for t in study.completed if t.parent is not None]
+    shares, decided = trace(figure, "share of decisions"), [t for t in completed(study) if t.parent is not None]
     taken = sum(trial.jump_from is not None for trial in decided)
     assert np.mean(shares.y) == pytest.approx(taken / len(decided), abs=0.02)
     assert f"{taken / len(decided):.0%} of decisions took over weights" in answer(figure)
@@ -356,8 +374,8 @@ def test_selection_shows_takeovers_ages_and_waits(study: StudyData) -> None:
 
 def test_diversity_is_that_of_the_start_while_nothing_changes() -> None:
     data = large(20, 6)
-    trials = [replace(trial, params={"lr": 2.0 ** (trial.member % 4)}) for trial in data.trials]
-    assert set(trace(selection_figure(replace(data, trials=trials)), "diversity").y) == {1.0}
+    trials = [replace(trial, params={"lr": 2.0 ** (trial.member % 4)}) for trial in records_of(data)]
+    assert set(trace(selection_figure(replace(data, trials=columns(trials))), "diversity").y) == {1.0}
 
 
 # Where did the time go?
@@ -366,10 +384,10 @@ def test_diversity_is_that_of_the_start_while_nothing_changes() -> None:
 def worked() -> StudyData:
     """Two workers: one trains 60 of 100 seconds, one loses an attempt; one eval task on a third."""
     data = study_of([(0, 10, 100.0, 0.5), (1, 10, 200.0, 0.6)])
-    first, second = data.attempts
     known = {"loading": 10.0, "training": 60.0, "waiting": 30.0}
-    lost = replace(second, worker="host:1:1:1", state=AttemptState.LOST, claimed_at=0.0, ended_at=50.0)
-    return replace(data, attempts=[replace(first, timings=known), lost], evaluating=[Ran(0.0, 25.0, "eval:0:1")])
+    first = attempt(1, 0.0, 100.0, timings=known)
+    lost = attempt(2, 0.0, 50.0, worker="host:1:1:1", state=AttemptState.LOST)
+    return replace(data, attempts=Attempts.of([first, lost]), evaluating=Ran.of([(0.0, 25.0, "eval:0:1")]))
 
 
 def test_the_timeline_adds_up_to_what_the_records_say() -> None:
@@ -395,15 +413,14 @@ def test_every_worker_has_a_row_with_what_it_did_when() -> None:
 
 def test_nobody_does_two_things_at_a_time() -> None:
     data = worked()
-    its = Ran(10.0, 40.0, data.attempts[0].worker)
-    drawn = [one.y for one in timeline_figure(replace(data, evaluating=[its])).data if one.type == "scatter"]
+    its = Ran.of([(10.0, 40.0, data.attempts.workers[0])])
+    drawn = [one.y for one in timeline_figure(replace(data, evaluating=its)).data if one.type == "scatter"]
     assert np.sum(drawn, axis=0).max() <= 2.01
 
 
 def test_what_still_runs_is_drawn_up_to_the_last_record() -> None:
     data = simulated(until=20)
-    running = [a for a in data.attempts if a.state is AttemptState.RUNNING]
-    assert running
+    assert np.isnan(data.attempts.end).any()
     figure = timeline_figure(data)
     hours = 60 if "(min)" in figure.layout.xaxis2.title.text else 1
     assert max(trace(figure, "training").x) == pytest.approx((data.last_moment - START) / hours, rel=0.02)
@@ -421,14 +438,14 @@ def test_a_study_without_trials_says_so(draw: Draw) -> None:
 
 def nothing_completed() -> StudyData:
     data = simulated(until=4, failing=0)
-    first = [t for t in data.trials if t.parent is None]
+    first = [t for t in records_of(data) if t.parent is None]
     open_fields: dict[str, Any] = {
         "state": JobState.RUNNING,
         "reached_step": None,
         "fitness": None,
         "order": None,
     }
-    return replace(data, trials=[replace(t, **open_fields) for t in first])
+    return replace(data, trials=columns(replace(t, **open_fields) for t in first))
 
 
 def all_nan() -> StudyData:
@@ -469,7 +486,7 @@ def test_what_is_left_out_is_said(many: StudyData, big: dict[Draw, Any]) -> None
     points = trace(big[phylogeny_figure], "trials")
     assert f"{len(points.x):,} of 20,000 trials have a point" in notes(big[phylogeny_figure])
     winner = trace(big[phylogeny_figure], "the winner")
-    assert list(winner.x[1::2]) == [trial.reached_step for trial in many.winner_path]
+    assert list(winner.x[1::2]) == [trial.reached_step for trial in winner_path(many)]
     assert "of 1,000 members" in notes(big[progress_figure])
     assert "Dots: at most 250" in notes(big[gains_figure])
 
@@ -499,7 +516,7 @@ def judged(data: StudyData, *goals: Goal, limit: float = math.inf) -> StudyData:
     """Give every completed trial a cost, and what a Pareto objective makes of it."""
     rng = np.random.default_rng(0)
     trials = []
-    for one in data.trials:
+    for one in records_of(data):
         if one.state is JobState.COMPLETED and one.fitness is not None:
             values = {"accuracy": one.fitness, "cost": float(rng.gamma(2.0)), "memory": float(rng.random())}
             found = Pareto(*goals).judge(values)
@@ -509,7 +526,7 @@ def judged(data: StudyData, *goals: Goal, limit: float = math.inf) -> StudyData:
             trials.append(replace(one, order=order, criteria=criteria))
         else:
             trials.append(one)
-    return replace(data, trials=trials, aim=replace(data.aim, tradeoffs=goals))
+    return replace(data, trials=columns(trials, goals), aim=replace(data.aim, tradeoffs=goals))
 
 
 def test_the_front_is_drawn_on_top_of_all_trials(study: StudyData) -> None:
@@ -525,9 +542,9 @@ def test_the_front_is_drawn_on_top_of_all_trials(study: StudyData) -> None:
     assert min(infeasible.y) > 4.0
     assert "infeasible: cost" in infeasible.text[0]
     behind = trace(figure, "behind")
-    finite = [one for one in data.completed if one.fitness is not None and math.isfinite(one.fitness)]
+    finite = [one for one in completed(data) if one.fitness is not None and math.isfinite(one.fitness)]
     assert len(front.x) + len(infeasible.x) + len(behind.x) == len(finite)
-    left_out = len(data.completed) - len(finite)
+    left_out = len(completed(data)) - len(finite)
     assert (f"Left out: {left_out} trial" in notes(figure)) == (left_out > 0)
     assert figure.layout.xaxis.title.text == "accuracy, higher is better"
     assert figure.layout.yaxis.title.text == "cost, lower is better"
@@ -547,7 +564,7 @@ def test_a_front_without_trials_says_so() -> None:
 def test_infeasible_trials_are_marked_in_the_figure_of_fitness(study: StudyData) -> None:
     data = judged(study, Maximize("accuracy"), Minimize("cost"), limit=4.0)
     figure = progress_figure(data)
-    infeasible = sum(bool(one.criteria and one.criteria.infeasible) for one in data.completed)
+    infeasible = sum(bool(one.criteria and one.criteria.infeasible) for one in completed(data))
     assert f"{infeasible} without a finite fitness that is feasible" in notes(figure)
     best = trace(figure, "best so far")
-    assert max(best.y) == pytest.approx(max(one.fitness or 0.0 for one in data.scored), rel=1e-5)
+    assert max(best.y) == pytest.approx(np.nanmax(data.trials.fitness), rel=1e-5)

@@ -13,7 +13,7 @@ import pytest
 from phyla.records import StudyState
 from phyla.report import STUDY_FIGURES, StudyData, write_report
 from phyla.report.page import plotly_script
-from report_study import empty, large, simulated
+from report_study import columns, empty, large, records_of, simulated
 
 HOSTILE = "<script>alert('x')</script> \"quoted\" & </script>"
 
@@ -120,15 +120,14 @@ def test_every_member_has_a_row_with_its_last_decision(written: str) -> None:
 
 
 def test_what_users_wrote_is_shown_as_they_wrote_it(study: StudyData, tmp_path: Path) -> None:
-    trials = [replace(t, params={HOSTILE: HOSTILE}, error=HOSTILE) for t in study.trials]
-    attempts = [replace(a, worker=HOSTILE, error=HOSTILE) for a in study.attempts]
+    trials = [replace(t, params={HOSTILE: HOSTILE}, error=HOSTILE) for t in records_of(study)]
     hostile = replace(
         study,
         study=replace(study.study, name=HOSTILE, message=HOSTILE, state=StudyState.FAILED, config={}),
-        trials=trials,
-        attempts=attempts,
+        trials=columns(trials),
+        attempts=replace(study.attempts, workers=[f"{HOSTILE} {name}" for name in study.attempts.workers]),
         aim=replace(study.aim, name=HOSTILE, description=HOSTILE),
-        checkpoint_paths={t.checkpoint: HOSTILE for t in trials if t.checkpoint},
+        path_of=lambda name: HOSTILE,
     )
     path = write_report(hostile, tmp_path / "report.html")
     text = path.read_text(encoding="utf-8")
@@ -142,9 +141,8 @@ def test_where_a_checkpoint_is_may_be_unknown(study: StudyData, tmp_path: Path) 
     best = study.best
     assert best is not None
     name = best.checkpoint or ""
-    study = replace(study, attempts=[])
-    for paths, shown in (({name: "s3://bucket/best"}, "s3://bucket/best"), ({}, name)):
-        path = write_report(replace(study, checkpoint_paths=paths), tmp_path / "report.html")
+    for place, shown in (("s3://bucket/best", "s3://bucket/best"), (None, name)):
+        path = write_report(replace(study, path_of={name: place}.get), tmp_path / "report.html")
         assert f"<code>{shown}</code>" in path.read_text(encoding="utf-8")
 
 
@@ -152,7 +150,7 @@ def test_where_a_checkpoint_is_may_be_unknown(study: StudyData, tmp_path: Path) 
 def test_a_study_that_has_not_ended_has_a_report(data: StudyData, tmp_path: Path) -> None:
     text = Page(write_report(data, tmp_path / "report.html").read_text(encoding="utf-8")).text
     assert "running" in text
-    assert ("no finite fitness yet" in text) == (not data.trials)
+    assert ("no finite fitness yet" in text) == (not len(data.trials))
 
 
 def test_it_appears_complete_or_not_at_all(study: StudyData, tmp_path: Path) -> None:

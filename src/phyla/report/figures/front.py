@@ -1,7 +1,9 @@
 """The Pareto front among all trials."""
 
-import math
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from phyla.records import Goal, TrialRecord
 from phyla.report import style
@@ -19,28 +21,31 @@ def front_figure(data: StudyData) -> style.Figure:
     title = "What are the trade-offs?"
     if not goals:
         return style.empty(title, "The objective has one goal.")
-    judged = [trial for trial in data.completed if trial.criteria is not None and trial.criteria.orders]
-    drawn = [trial for trial in judged if all(math.isfinite(_value(trial, goal)) for goal in goals[:2])]
-    if not drawn:
+    trials = data.trials
+    judged = ~np.isnan(trials.orders).any(axis=1)
+    drawn = judged & np.isfinite(trials.values[:, :2]).all(axis=1)
+    if not drawn.any():
         return style.empty(title, "No trial has completed with finite goals yet.")
-    infeasible = [trial for trial in drawn if trial.criteria is not None and trial.criteria.infeasible]
-    apart = {trial.id for trial in (*data.front, *infeasible)}
-    behind = [trial for trial in drawn if trial.id not in apart]
+    on_front = np.isin(trials.id, [trial.id for trial in data.front])
+    groups = {"infeasible": drawn & trials.infeasible, "behind the front": drawn & ~trials.infeasible & ~on_front}
     limits = [
         style.sensible_range(
-            [_value(trial, goal) for trial in drawn],
+            trials.values[drawn, at].tolist(),
             maximize=goal.maximize,
             always=[_value(trial, goal) for trial in data.front],
         )
-        for goal in goals[:2]
+        for at, goal in enumerate(goals[:2])
     ]
     notes = []
-    if len(drawn) < len(judged):
-        missing = counted(len(judged) - len(drawn), "trial")
+    if drawn.sum() < judged.sum():
+        missing = counted(int(judged.sum() - drawn.sum()), "trial")
         notes.append(f"Left out: {missing} with a goal that is not a finite number.")
-    if len(behind) > POINTS:
-        notes.append(f"{POINTS:,} of {len(behind):,} trials behind the front are drawn: an even selection.")
-        behind = style.kept(behind, POINTS)
+    apart: dict[str, Sequence[TrialRecord]] = {}
+    for what, which in groups.items():
+        places = np.flatnonzero(which).tolist()
+        if len(places) > POINTS:
+            notes.append(f"{POINTS:,} of {len(places):,} trials {what} are drawn: an even selection.")
+        apart[what] = trials.records(style.kept(places, POINTS))
     if len(goals) > 3:
         notes.append(f"Not drawn: {', '.join(goal.metric for goal in goals[3:])}; point at a trial to see them.")
     if any(limits):
@@ -61,14 +66,14 @@ def front_figure(data: StudyData) -> style.Figure:
             "reversescale": not goals[2].maximize,
             "colorbar": style.colorbar(goals[2].metric),
         }
-    for trials, what, marker in (
-        (behind, "behind", {"color": style.MUTED, "size": 5}),
-        (infeasible, "infeasible", {"color": style.FAILED, "size": 6, "symbol": "x-thin-open"}),
+    for its, what, marker in (
+        (apart["behind the front"], "behind", {"color": style.MUTED, "size": 5}),
+        (apart["infeasible"], "infeasible", {"color": style.FAILED, "size": 6, "symbol": "x-thin-open"}),
         (data.front, "on the front", {"size": 9, "line": {"color": "#fff", "width": 1}, **top}),
     ):
-        told = hover if trials is data.front else brief
-        rows = [(_value(t, goals[0]), _value(t, goals[1]), told(t, data.aim.name)) for t in trials]
-        name = f"{counted(len(trials), 'trial')} {what}"
+        told = hover if its is data.front else brief
+        rows = [(_value(t, goals[0]), _value(t, goals[1]), told(t, data.aim.name)) for t in its]
+        name = f"{counted(len(its), 'trial')} {what}"
         figure.add_traces(style.trace(rows, name, "markers", marker=marker))
     for update, goal, known in zip((figure.update_xaxes, figure.update_yaxes), goals, limits, strict=False):
         better = "higher" if goal.maximize else "lower"

@@ -81,19 +81,16 @@ def gains_figure(data: StudyData) -> style.Figure:
 
 def effects(data: StudyData) -> list[Effect]:
     """Return what followed the changes of every hyperparameter, the most often changed first."""
-    columns, trials = data.columns, data.completed
-    started = columns.parent >= 0
-    gains = np.where(started, columns.fitness - columns.fitness[columns.parent], math.nan)
+    trials, params = data.trials, data.trials.params
+    gains = np.where(trials.parent >= 0, trials.fitness - trials.fitness[trials.parent], math.nan)
     gains *= 1 if data.aim.maximize else -1
-    changed = np.array(
-        [at >= 0 and trials[at].params != one.params for at, one in zip(columns.parent, trials, strict=True)],
-        dtype=bool,
-    )
+    origins = trials.parent.tolist()
+    changed = np.array([at >= 0 and params[at] is not own for at, own in zip(origins, params, strict=True)], bool)
     chosen = np.flatnonzero(changed & np.isfinite(gains))
     parts = min(20, max(1, len(chosen) // USUAL))
-    for its in np.array_split(chosen[np.argsort(columns.progress[chosen], kind="stable")], parts):
+    for its in np.array_split(chosen[np.argsort(trials.progress[chosen], kind="stable")], parts):
         gains[its] -= np.median(gains[its]) if len(its) else 0.0
-    after, before = ([trials[at] for at in places] for places in (chosen, columns.parent[chosen]))
+    after, before = ([params[at] for at in places.tolist()] for places in (chosen, trials.parent[chosen]))
     found = []
     for param in data.hyperparameters:
         old, new = param.values(before), param.values(after)

@@ -6,9 +6,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from phyla.records import TrialRecord
 from phyla.report import style
-from phyla.report.data import StudyData, finite_fitness
+from phyla.report.data import StudyData
 from phyla.report.words import brief, hover, plain
 from phyla.words import counted, number, score
 
@@ -21,39 +20,44 @@ WORDY = 400
 COLOURS = 8
 """Hyperparameters that points can be coloured by."""
 
-Branch: TypeAlias = list[TrialRecord]
-"""Trials that continue one another, oldest first."""
+Branch: TypeAlias = list[int]
+"""Places of trials that continue one another, oldest first."""
 
 
 def phylogeny_figure(data: StudyData) -> style.Figure:
     """Return the tree of lineages over the steps of the weights: the winner's strong, abandoned ones faint."""
-    title, path = "Where did the winner come from?", data.winner_path
-    if not data.completed:
+    title, path, trials = "Where did the winner come from?", data.winner_path, data.trials
+    if not len(trials):
         return style.empty(title, "No trial has completed yet.")
     branches, place = _branches(data)
-    founders = _founders(branches, place)
-    winner = place[path[0].id] if path else 0
+    roots = [place[at] if at >= 0 else None for at in trials.parent[[branch[0] for branch in branches]].tolist()]
+    founders = _founders(roots)
+    winner = place[path[0]] if path else 0
+    ends = trials.end.tolist()
+    starts = trials.start[[branch[0] for branch in branches]].tolist()
+    length = [ends[branch[-1]] - start for branch, start in zip(branches, starts, strict=True)]
     order = sorted(
         range(len(branches)),
-        key=lambda at: (at != winner, founders[at] != founders[winner], -_length(branches[at])),
+        key=lambda at: (at != winner, founders[at] != founders[winner], -length[at]),
     )
-    rows = _rows(branches, place, order[:LINES])
+    rows = _rows(starts, roots, order[:LINES])
     share = math.ceil(sum(len(branches[at]) for at in rows) / POINTS)
     points = [trial for at in rows for trial in branches[at][::share]]
+    whole = trials.records(points)
     notes = ["A line to the right is training; one down leads to a member that took over these weights."]
     if len(rows) < len(branches):
         notes.append(
             f"{len(rows)} of {len(branches):,} lineages are drawn: the winner's, its relatives, the longest."
         )
     if share > 1:
-        notes.append(f"{len(points):,} of {counted(len(data.completed), 'trial')} have a point.")
+        notes.append(f"{len(points):,} of {counted(len(trials), 'trial')} have a point.")
     height = 250 + min(420, max(90, 22 * len(rows)))
-    alive = {place[one.id] for one in {trial.member: trial for trial in data.completed}.values()}
+    alive = {place[at] for at in dict(zip(trials.member.tolist(), range(len(trials)), strict=True)).values()}
     told = f"{counted(len({founders[at] for at in alive}), 'founder')} of {len({*founders}):,} left"
     if path:
-        members = counted(len({trial.member for trial in path}), "member")
-        taken = counted(sum(trial.jump_from is not None for trial in path), "takeover")
-        told = f"From member {path[0].member}, through {members} and {taken}; {told}"
+        members = counted(len({*trials.member[path].tolist()}), "member")
+        taken = counted(int((trials.jump[path] >= 0).sum()), "takeover")
+        told = f"From member {trials.member[path[0]]}, through {members} and {taken}; {told}"
     figure = style.figure(title, told, height=height, notes=notes)
     for name, these, colour, width in (
         ("abandoned", [at for at in rows if at not in alive], style.MUTED, 0.8),
@@ -61,15 +65,17 @@ def phylogeny_figure(data: StudyData) -> style.Figure:
     ):
         lines = []
         for at in these:
-            root, row = branches[at][0], rows[at]
-            above = rows.get(place.get(root.parent or 0, -1), row)
-            lines.append([(root.start_step, above), (root.start_step, row), (_end(branches[at][-1]), row)])
+            start, row = starts[at], rows[at]
+            root = roots[at]
+            above = row if root is None else rows.get(root, row)
+            lines.append([(start, above), (start, row), (ends[branches[at][-1]], row)])
         figure.add_traces(style.line(style.pieces(lines), f"{len(these):,} {name}", colour, width))
-    line = [(step, rows[place[trial.id]]) for trial in path for step in (trial.start_step, _end(trial))]
+    line = [(step, rows[place[at]]) for at in path for step in (int(trials.start[at]), ends[at])]
     name = f"the winner: {plain(data.aim.name, 30)} {score(data.best and data.best.fitness)}"
     figure.add_traces(style.line(line, name, style.WINNER, 3.2))
     words = hover if len(points) <= WORDY else brief
-    nodes = [(_end(trial), rows[place[trial.id]], words(trial, data.aim.name)) for trial in points]
+    told_of = [words(trial, data.aim.name) for trial in whole]
+    nodes = [(ends[at], rows[place[at]], said) for at, said in zip(points, told_of, strict=True)]
     looks = _looks(data, points)
     marker = {"size": 7 if len(points) <= 300 else 4, "line": {"width": 0.5, "color": style.INK}}
     first = {**marker, **next(iter(looks.values()))}
@@ -87,36 +93,34 @@ def phylogeny_figure(data: StudyData) -> style.Figure:
     return figure
 
 
-def _branches(data: StudyData) -> tuple[list[Branch], dict[int, int]]:
+def _branches(data: StudyData) -> tuple[list[Branch], list[int]]:
     """Return all lineages, and which one each trial is on; a trial goes on where it leads furthest."""
-    on_path = {trial.id for trial in data.winner_path}
-    reach: dict[int, tuple[bool, int]] = {}
-    main: dict[int, int] = {}
-    for trial in reversed(data.completed):
-        far = reach[trial.id] = max(reach.get(trial.id, (False, 0)), (trial.id in on_path, _end(trial)))
-        if trial.parent is not None and far >= reach.get(trial.parent, (False, 0)):
-            reach[trial.parent], main[trial.parent] = far, trial.id
+    parents, ends, on_path = data.trials.parent.tolist(), data.trials.end.tolist(), {*data.winner_path}
+    reach, main = [(False, 0)] * len(ends), [-1] * len(ends)
+    for at in range(len(ends) - 1, -1, -1):
+        far, parent = max(reach[at], (at in on_path, ends[at])), parents[at]
+        if parent >= 0 and far >= reach[parent]:
+            reach[parent], main[parent] = far, at
     branches: list[Branch] = []
-    place: dict[int, int] = {}
-    for trial in data.completed:
-        if main.get(trial.parent or 0) == trial.id and trial.parent in place:
-            place[trial.id] = place[trial.parent]
+    place: list[int] = []
+    for at, parent in enumerate(parents):
+        if parent >= 0 and main[parent] == at:
+            place.append(place[parent])
         else:
-            place[trial.id] = len(branches)
+            place.append(len(branches))
             branches.append([])
-        branches[place[trial.id]].append(trial)
+        branches[place[at]].append(at)
     return branches, place
 
 
-def _rows(branches: list[Branch], place: dict[int, int], shown: list[int]) -> dict[int, int]:
+def _rows(starts: list[int], roots: list[int | None], shown: list[int]) -> dict[int, int]:
     """Return a row for each lineage, so that no line crosses another: what branches off last is nearest."""
-    children: dict[int, list[int]] = defaultdict(list)
+    children: dict[int | None, list[int]] = defaultdict(list)
     # The first one shown, the winner's, is to be at the top: what is added last comes first.
-    for at in sorted(shown, key=lambda at: (branches[at][0].start_step, at == shown[0])):
-        origin = place.get(branches[at][0].parent or 0, -1)
-        children[origin if origin in shown else -1].append(at)
+    for at in sorted(shown, key=lambda at: (starts[at], at == shown[0])):
+        children[roots[at] if roots[at] in shown else None].append(at)
     rows: dict[int, int] = {}
-    waiting = children[-1]
+    waiting = children[None]
     while waiting:
         at = waiting.pop()
         rows[at] = len(rows)
@@ -124,30 +128,22 @@ def _rows(branches: list[Branch], place: dict[int, int], shown: list[int]) -> di
     return rows
 
 
-def _founders(branches: list[Branch], place: dict[int, int]) -> list[int]:
-    """Return the root of each lineage."""
+def _founders(roots: list[int | None]) -> list[int]:
+    """Return the first lineage that each lineage comes from, given the one that it branches off."""
     found: list[int] = []
-    for at, branch in enumerate(branches):
-        origin = place.get(branch[0].parent or 0)
-        found.append(at if origin is None else found[origin])
+    for at, root in enumerate(roots):
+        found.append(at if root is None else found[root])
     return found
 
 
-def _end(trial: TrialRecord) -> int:
-    return trial.start_step if trial.reached_step is None else trial.reached_step
-
-
-def _length(branch: Branch) -> int:
-    return _end(branch[-1]) - branch[0].start_step
-
-
-def _looks(data: StudyData, trials: list[TrialRecord]) -> dict[str, dict[str, Any]]:
+def _looks(data: StudyData, points: list[int]) -> dict[str, dict[str, Any]]:
     """Return how points look by what they can be coloured by: fitness first, then hyperparameters."""
-    values = np.array([finite_fitness(trial) for trial in trials], dtype=float)
+    values = data.trials.fitness[points]
     limits = style.sensible_range(values[np.isfinite(values)].tolist(), maximize=data.aim.maximize)
     found = {data.aim.name: _look(values, data.aim.name, limits, reversescale=not data.aim.maximize)}
+    params = [data.trials.params[at] for at in points]
     for param in data.hyperparameters[:COLOURS]:
-        values, names = param.values(trials), [plain(number(value), 20) for value in param.categories or ()]
+        values, names = param.values(params), [plain(number(value), 20) for value in param.categories or ()]
         ticks = {"tickvals": [*range(len(names))], "ticktext": names} if names else {}
         limits = (0, max(1, len(names) - 1)) if names else None
         values, title = (np.log10(values), f"log10 {param.name}") if param.log else (values, param.name)

@@ -33,7 +33,7 @@ def progress_figure(data: StudyData, baseline: StudyData | None = None) -> style
     answer = (
         f"Best {score(best.fitness)}, by trial {best.id} of member {best.member}; {_lately(data, places, sofar)}"
     )
-    values = [*data.columns.fitness[np.isfinite(data.columns.fitness)].tolist()]
+    values = data.trials.fitness[np.isfinite(data.trials.fitness)].tolist()
     always: list[float] = []
     if baseline is not None and baseline.best is not None:
         others, theirs, its_best = _population(baseline)
@@ -50,13 +50,12 @@ def progress_figure(data: StudyData, baseline: StudyData | None = None) -> style
     inside = [value for value in values if limits is None or limits[0] <= value <= limits[1]]
     # On a linear axis a loss that falls by orders of magnitude is a flat line after the first trials.
     log = style.is_wide(inside) and not data.aim.maximize
-    notes = [
-        f"Bands: 5 to 95 % and 25 to 75 % of {counted(len(data.by_member), 'member')}, each where it has come."
-    ]
+    members = counted(data.study.population_size, "member")
+    notes = [f"Bands: 5 to 95 % and 25 to 75 % of {members}, each where it has come."]
     lacking = {
         "failed": data.counts[JobState.FAILED],
         "cancelled": data.counts[JobState.CANCELLED],
-        "without a finite fitness that is feasible": len(data.completed) - len(data.scored),
+        "without a finite fitness that is feasible": len(data.trials) - len(values),
     }
     if any(lacking.values()):
         notes.append(
@@ -77,13 +76,13 @@ def progress_figure(data: StudyData, baseline: StudyData | None = None) -> style
 
 def _population(data: StudyData) -> tuple[Any, Any, Any]:
     """Return places along progress, the quantiles of the members' fitness there, and the best so far."""
-    columns, sign = data.columns, 1 if data.aim.maximize else -1
-    places = grid(columns)
-    trials = newest(columns, places)
-    values = np.where(trials < 0, math.nan, columns.fitness[trials])
-    slots, good = np.searchsorted(places, columns.progress), np.isfinite(columns.fitness)
+    trials, sign = data.trials, 1 if data.aim.maximize else -1
+    places = grid(trials)
+    last = newest(trials, places)
+    values = np.where(last < 0, math.nan, trials.fitness[last])
+    slots, good = np.searchsorted(places, trials.progress), np.isfinite(trials.fitness)
     sofar = np.full(len(places), -math.inf)
-    np.maximum.at(sofar, slots[good], sign * columns.fitness[good])
+    np.maximum.at(sofar, slots[good], sign * trials.fitness[good])
     sofar = sign * np.maximum.accumulate(sofar)
     return places, quantiles(values.T), np.where(np.isfinite(sofar), sofar, math.nan)
 

@@ -1,12 +1,10 @@
 """What schedule did it find? Hyperparameters of the winner and of the population, a panel each."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from phyla.records import TrialRecord
 from phyla.report import style
 from phyla.report.data import Hyperparameter, StudyData
 from phyla.report.measures import grid, newest, quantiles
@@ -27,8 +25,8 @@ def schedules_figure(data: StudyData) -> style.Figure:
     """Return a panel per hyperparameter: the population's spread over progress, the winner's schedule on top."""
     title = "What schedule did it find?"
     params = data.hyperparameters[:PANELS]
-    if not params or not data.completed:
-        why = "The search space has no hyperparameters." if data.completed else "No trial has completed yet."
+    if not params or not len(data.trials):
+        why = "The search space has no hyperparameters." if len(data.trials) else "No trial has completed yet."
         return style.empty(title, why)
     notes = [
         "Bands: 5 to 95 % and 25 to 75 % of members at that progress; choices: stronger where more have one.",
@@ -37,16 +35,16 @@ def schedules_figure(data: StudyData) -> style.Figure:
     if len(params) < len(data.hyperparameters):
         notes.append(f"The first {PANELS} of {len(data.hyperparameters)} hyperparameters are shown.")
     figure, wheres = style.panels(title, _answer(data), [param.name for param in params], notes)
-    places = grid(data.columns, PLACES)
-    trials = newest(data.columns, places)
+    places = grid(data.trials, PLACES)
+    last = newest(data.trials, places)
     for param, where in zip(params, wheres, strict=True):
-        values, name = param.values(data.completed), plain(param.name, 40)
-        drawn = np.where(trials < 0, math.nan, values[trials])
+        values, name = param.values(data.trials.params), plain(param.name, 40)
+        drawn = np.where(last < 0, math.nan, values[last])
         if param.categories is None:
             population = style.spread(places, quantiles(drawn.T), meta=name)
         else:
             population = [_shares(places, drawn, param, name)]
-        winner = style.line(_changes(data.winner_path, param), "the winner", style.WINNER, 2.6, meta=name)
+        winner = style.line(_changes(data, param), "the winner", style.WINNER, 2.6, meta=name)
         figure.add_traces([*population, *winner], rows=where["row"], cols=where["col"])
         figure.update_xaxes(title_text="steps", rangemode="tozero", tickformat="~s", nticks=6, **where)
         figure.update_yaxes(_value_axis(values, param), **where)
@@ -78,18 +76,19 @@ def _shares(places: Any, drawn: Any, param: Hyperparameter, name: str) -> dict[s
     return style.heat("share of members", places, cells, scale, (0, 1), **look)
 
 
-def _changes(path: Sequence[TrialRecord], param: Hyperparameter) -> list[style.Row]:
-    """Return the line of a schedule, with what appears under the pointer; a gap where it has no value."""
+def _changes(data: StudyData, param: Hyperparameter) -> list[style.Row]:
+    """Return the winner's schedule as a line, with what appears under the pointer; a gap where it has no value."""
     rows: list[style.Row] = []
-    values = param.values(path)
-    for trial, value in zip(path, values.tolist(), strict=True):
-        end = trial.end_step if trial.reached_step is None else trial.reached_step
-        words = plain(number(trial.params.get(param.name)), 60)
-        told = f"steps {trial.start_step:,} to {end:,}, trial {trial.id}<br>{words}"
+    segments = data.schedule.segments if data.schedule else ()
+    values = param.values([one.params for one in segments])
+    for segment, value in zip(segments, values.tolist(), strict=True):
+        start, end = segment.start_step, segment.end_step
+        words = plain(number(segment.params.get(param.name)), 60)
+        told = f"steps {start:,} to {end:,}, trial {segment.trial}<br>{words}"
         if rows and rows[-1][1] == value:
             rows[-1] = (end, value, told)
         else:
-            rows += [(trial.start_step, value, told), (end, value, told)]
+            rows += [(start, value, told), (end, value, told)]
     return style.outline(rows, 2 * CHANGES)
 
 

@@ -22,19 +22,19 @@ def selection_figure(data: StudyData) -> style.Figure:
     choices, as a share of that at the start; the mean over hyperparameters. A wait is from the end of a member's
     trial to its next decision: for the quorum, or for a free worker.
     """
-    title, columns = "Is selection healthy?", data.columns
-    if columns.jump.max(initial=-1) < 0:
-        why = "No member has taken over another's weights." if data.completed else "No trial has completed yet."
+    title, trials = "Is selection healthy?", data.trials
+    if trials.jump.max(initial=-1) < 0:
+        why = "No member has taken over another's weights." if len(trials) else "No trial has completed yet."
         return style.empty(title, why)
-    places = grid(columns, PLACES)
-    trials, slots = newest(columns, places), np.searchsorted(places, columns.progress)
-    founders = _founders(columns.parent)
-    left = [len(np.unique(founders[column[column >= 0]])) for column in trials.T]
-    varied = [one for param in data.hyperparameters if (one := _diversity(param, data, trials)) is not None]
-    jumps, decided = columns.jump >= 0, columns.parent >= 0
+    places = grid(trials, PLACES)
+    last, slots = newest(trials, places), np.searchsorted(places, trials.progress)
+    founders = _founders(trials.parent)
+    left = [len(np.unique(founders[column[column >= 0]])) for column in last.T]
+    varied = [one for param in data.hyperparameters if (one := _diversity(param, data, last)) is not None]
+    jumps, decided = trials.jump >= 0, trials.parent >= 0
     decisions = np.bincount(slots, decided, len(places))
     shares = np.bincount(slots, jumps, len(places)) / np.where(decisions > 0, decisions, math.nan)
-    ages = np.where(jumps, columns.start - columns.end[columns.jump], math.nan)
+    ages = np.where(jumps, trials.start - trials.end[trials.jump], math.nan)
     waits = _waits(data)
     unit, size = time_unit(float(np.nanmax(waits, initial=0.0)))
     lower, middle, upper = quantiles([ages[slots == at] for at in range(len(places))], (0.25, 0.5, 0.75))
@@ -86,10 +86,10 @@ def _founders(parents: Any) -> Any:
     return found
 
 
-def _diversity(param: Hyperparameter, data: StudyData, trials: Any) -> Any:
+def _diversity(param: Hyperparameter, data: StudyData, last: Any) -> Any:
     """Return how much the members' values vary at each place, against the first; None if not at all."""
-    values = param.values(data.completed)
-    drawn = np.where(trials < 0, math.nan, (np.log(values) if param.log else values)[trials])
+    values = param.values(data.trials.params)
+    drawn = np.where(last < 0, math.nan, (np.log(values) if param.log else values)[last])
     found = np.array([_variety(column[np.isfinite(column)], param.categories is not None) for column in drawn.T])
     first = next((one for one in found if one > 0), 0.0)
     return found / first if first else None
@@ -106,15 +106,16 @@ def _waits(data: StudyData) -> Any:
     """Return the seconds from the end of the member's last trial to the decision on each; nan for the first."""
     last: dict[int, float] = {}
     found = []
-    for trial in data.completed:
-        found.append(trial.created_at - last.get(trial.member, math.nan))
-        last[trial.member] = math.nan if trial.ended_at is None else trial.ended_at
+    columns = (one.tolist() for one in (data.trials.member, data.trials.created, data.trials.ended))
+    for member, created, ended in zip(*columns, strict=True):
+        found.append(created - last.get(member, math.nan))
+        last[member] = ended
     return np.maximum(found, 0.0)
 
 
 def _answer(data: StudyData, left: list[int], places: Any, share: float, waits: Any) -> str:
     told = f"{counted(left[-1], 'founder')} left"
-    if left[-1] == 1 and len(data.by_member) > 1:
+    if left[-1] == 1 and data.study.population_size > 1:
         told = f"All descend from one founder since step {int(places[left.index(1)]):,}"
     wait = float(np.nanmedian(waits)) if np.isfinite(waits).any() else 0.0
     return f"{told}; {share:.0%} of decisions took over weights; median wait {duration(wait)}"

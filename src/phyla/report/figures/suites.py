@@ -2,13 +2,13 @@
 
 import math
 from collections import Counter, defaultdict
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from phyla.evaluation import Cell, CellStatus, GroupValues
-from phyla.records import Checkpoint, Group, GroupState, said_by
+from phyla.records import Checkpoint, said_by
 from phyla.report import style
 from phyla.report.data import EvaluationData
 from phyla.report.measures import quantiles
@@ -281,29 +281,30 @@ def _cell_words(cell: Cell) -> str:
 
 
 def lag_figure(data: EvaluationData) -> style.Figure:
-    """Return how many checkpoints waited for each suite, or were being evaluated, over time."""
+    """Return how many checkpoints waited for each suite, or were being evaluated, over time, and how long."""
     title = "How far is evaluation behind training?"
-    by_suite: dict[str, list[Group]] = defaultdict(list)
-    for group in data.groups:
-        if group.state is not GroupState.SKIPPED:
-            by_suite[group.suite].append(group)
-    if not by_suite:
+    if not data.waits:
         return style.empty(title, "Nothing was queued yet.")
-    groups = [group for its in by_suite.values() for group in its]
-    start = min(group.created_at for group in groups)
-    end = max(data.now if group.ended_at is None else group.ended_at for group in groups)
+    ends = {suite: np.where(np.isnan(its.ended), data.now, its.ended) for suite, its in data.waits.items()}
+    start = min(float(its.queued.min()) for its in data.waits.values())
+    end = max(float(its.max()) for its in ends.values())
     unit, size = time_unit(end - start)
     told = "; ".join(map(lag_words, data.lag)) if len(data.lag) < 3 else f"{len(data.lag)} suites"
     figure = style.figure(title, told, height=360)
-    for order, (suite, own) in enumerate(by_suite.items()):
-        begun = [(group.created_at, 1) for group in own]
-        changes = sorted([*begun, *((one.ended_at, -1) for one in own if one.ended_at is not None), (end, 0)])
-        # Of several changes at one moment the last count stays.
-        waiting = dict(zip((at for at, _ in changes), accumulate(by for _, by in changes), strict=True))
-        rows = [((at - start) / size, count) for at, count in style.outline([*waiting.items()], POINTS)]
-        look: dict[str, Any] = {"line_shape": "hv", "hoverinfo": None}
-        figure.add_traces(style.line(rows, plain(suite, 40), style.series_colour(order), 1.6, **look))
+    for order, (suite, (queued, ended)) in enumerate(data.waits.items()):
+        times = np.unique(np.concatenate([queued, ended[~np.isnan(ended)], [end]]))
+        begun, done = (np.searchsorted(np.sort(one), times, side="right") for one in (queued, ended))
+        waiting = [*zip(times.tolist(), (begun - done).tolist(), strict=True)]
+        rows = []
+        for at, count in style.outline(waiting, POINTS):
+            words = f"{plain(suite, 40)}: {counted(count, 'checkpoint')}"
+            if count:
+                oldest = float(queued[(queued <= at) & ~(ended <= at)].min())
+                words += f", the oldest for {duration(at - oldest)}"
+            rows.append(((at - start) / size, count, words))
+        line = style.line(rows, plain(suite, 40), style.series_colour(order), 1.6, line_shape="hv")
+        figure.add_traces(line)
     figure.update_layout(showlegend=True)
-    figure.update_yaxes(title_text="checkpoints that wait", rangemode="tozero", hoverformat=",d")
+    figure.update_yaxes(title_text="checkpoints that wait", rangemode="tozero")
     figure.update_xaxes(title_text=f"time since {moment(start):%Y-%m-%d %H:%M} UTC ({unit})")
     return figure

@@ -5,9 +5,10 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from phyla.records import AttemptState, Phase
+from phyla.records import Phase
 from phyla.report import style
-from phyla.report.data import PHASES, StudyData
+from phyla.report.columns import PHASES
+from phyla.report.data import StudyData
 from phyla.report.words import moment, time_unit
 from phyla.words import counted, duration
 
@@ -56,7 +57,7 @@ def timeline_figure(data: StudyData) -> style.Figure:
     total = sum(float(its.sum()) for its in seconds.values())
     shares = sorted(((float(its.sum()) / total, work) for work, its in seconds.items() if its.any()), reverse=True)
     told = ", ".join(f"{work} {share:.0%}" if share >= 0.005 else f"{work} < 1%" for share, work in shares)
-    timed = sum(one.timings is not None for one in data.attempts)
+    timed = int(data.attempts.timed.sum())
     notes = ["Lost: attempts that failed. Blank: no record. The order of phases in an attempt is not recorded."]
     if timed < len(data.attempts):
         count = counted(len(data.attempts), "attempt")
@@ -93,25 +94,23 @@ def timeline_figure(data: StudyData) -> style.Figure:
 
 def _spans(data: StudyData) -> tuple[Spans, list[str]]:
     """Return what was done when, and the names of workers."""
-    workers: dict[str, int] = {}
-    # When eval tasks ran, on any worker, is better known than from the attempts beside them.
-    names = ["" if phase is Phase.EVALUATING and data.evaluating else phase.value for phase in WITHIN]
-    rows = []
-    for attempt, (begin, end) in zip(data.attempts, data.running, strict=True):
-        known = attempt.timings or {Phase.TRAINING.value: end - begin}
-        lost = attempt.state in (AttemptState.FAILED, AttemptState.LOST)
-        whose = workers.setdefault(attempt.worker, len(workers))
-        rows.append((end, whose, lost, *(known.get(name, 0.0) for name in names)))
-    for task in data.evaluating:
-        its = (task.end - task.begin if phase is Phase.EVALUATING else 0.0 for phase in WITHIN)
-        rows.append((task.end, workers.setdefault(task.worker, len(workers)), False, *its))
-    table = np.array(rows, dtype=float).reshape(-1, 3 + len(WITHIN))
-    seconds = table[:, 3:].clip(0)
-    ends = table[:, :1] - np.cumsum(seconds[:, ::-1], axis=1)[:, ::-1] + seconds
-    work = np.where(table[:, 2:3], WORK.index(LOST), [WORK.index(phase) for phase in WITHIN])
-    worker = np.broadcast_to(table[:, 1:2], seconds.shape).astype(int)
-    some = seconds > 0
-    return Spans((ends - seconds)[some], ends[some], worker[some], work[some]), [*workers]
+    attempts, tasks = data.attempts, data.evaluating
+    places = {name: at for at, name in enumerate(attempts.workers)}
+    whose = np.array([places.setdefault(name, len(places)) for name in tasks.workers], dtype=np.int32)
+    evaluating = np.full(len(tasks), WORK.index(Phase.EVALUATING), dtype=np.int8)
+    parts = [Spans(tasks.begin, tasks.end, whose[tasks.worker], evaluating)]
+    end = data.ends
+    for phase in reversed(WITHIN):
+        if phase is Phase.EVALUATING and len(tasks):
+            continue  # when they ran, on any worker, is better known than from the attempts beside them
+        seconds = np.nan_to_num(attempts.seconds[:, PHASES.index(phase)]).clip(0)
+        if phase is Phase.TRAINING:
+            seconds = np.where(attempts.timed, seconds, data.ends - attempts.begin).clip(0)
+        some = seconds > 0
+        work = np.where(attempts.lost[some], WORK.index(LOST), WORK.index(phase)).astype(np.int8)
+        parts.append(Spans((end - seconds)[some], end[some], attempts.worker[some], work))
+        end = end - seconds
+    return Spans(*(np.concatenate(column) for column in zip(*parts, strict=True))), [*places]
 
 
 def _seconds(spans: Spans, which: Any, edges: Any) -> Any:

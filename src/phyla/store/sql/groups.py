@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from phyla.records import (
+    Backlog,
     Checkpoint,
     EvalEvent,
     EvalResult,
@@ -75,6 +76,11 @@ _PARTIAL_IN_A_ROW = (
     .where(_ENDED, _g.state == "partial", _g.ended_at > sa.func.coalesce(_COMPLETE, given("since")))
 )
 _OPEN = sa.select(sa.func.count()).select_from(eval_groups).where(_g.study == STUDY, QUEUED)
+_NEWEST_COMPLETE = sa.select(sa.func.max(_g.seen)).where(_ENDED, _g.state == "complete")
+_WAITING = sa.select(sa.func.count()).select_from(eval_groups).where(_g.study == STUDY, _g.suite == SUITE, QUEUED)
+_BEHIND = sa.select(sa.func.count(_g.seen.distinct()), sa.func.min(_g.seen), sa.func.max(_g.seen)).where(
+    _g.study == STUDY, _g.suite == SUITE, QUEUED, _g.seen > SEEN_ID, _g.replicate == 0
+)
 _HELD_PATHS = sa.union_all(
     sa.select(_g.seen).where(_g.study == STUDY, QUEUED), sa.select(_g.seen).where(_g.study == STUDY, BEST)
 )
@@ -150,6 +156,12 @@ class Evaluating(Queue):
 
     def open_groups(self) -> int:
         return int(self._value(_OPEN))
+
+    def backlog(self, suite: str) -> Backlog:
+        complete = self._value(_NEWEST_COMPLETE, suite=suite)
+        ((behind, oldest, newest),) = self._rows(_BEHIND, suite=suite, seen=complete or 0)
+        waiting = int(self._value(_WAITING, suite=suite))
+        return Backlog(complete=complete, waiting=waiting, behind=behind, oldest=oldest, newest=newest)
 
     def held_paths(self) -> frozenset[int]:
         return frozenset(seen for (seen,) in self._rows(_HELD_PATHS))

@@ -85,7 +85,13 @@ _CLAIM, _CLAIM_OF_SEEN = (
 _a = attempts.c
 _ATTEMPTS = sa.select(attempts).where(_a.job == JOB, _a.study == STUDY).order_by(_a.token)
 _ATTEMPT = _ATTEMPTS.where(_a.token == TOKEN)
-_TRIAL_ATTEMPTS = sa.select(attempts).join(jobs, _j.id == _a.job).where(_OF_STUDY, TRIAL).order_by(_j.id, _a.token)
+_TRIAL_ATTEMPTS = (
+    sa.select(attempts)
+    .join(jobs, _j.id == _a.job)
+    .where(_OF_STUDY, TRIAL, _j.id >= JOB, sa.or_(_j.id > JOB, _a.token > TOKEN))
+    .order_by(_j.id, _a.token)
+    .limit(LIMIT)
+)
 _RUNNING = sa.select(attempts).where(_a.study == STUDY, RUNNING).order_by(_a.job, _a.token)
 _RUNNING_OF_WORKER = _RUNNING.where(_a.worker == WORKER)
 _LATE = (
@@ -122,6 +128,9 @@ class Queue(Scope):
 
     def trial(self, trial_id: int) -> TrialRecord:
         return self._existing(self._one(TRIALS, _TRIAL, job=trial_id), "trial", trial_id)
+
+    def chosen_trials(self, ids: Sequence[int]) -> Sequence[TrialRecord]:
+        return [self.trial(one) for one in ids]
 
     def locked_trial(self, trial_id: int) -> TrialRecord | None:
         return self._held(TRIALS, _LOCKED_TRIAL, job=trial_id)
@@ -169,8 +178,10 @@ class Queue(Scope):
     def attempts(self, job_id: int) -> Sequence[Attempt]:
         return self._all(ATTEMPTS, _ATTEMPTS, job=job_id)
 
-    def trial_attempts(self) -> Sequence[Attempt]:
-        return self._all(ATTEMPTS, _TRIAL_ATTEMPTS)
+    def trial_attempts(self, *, after: tuple[int, int] = (0, 0), limit: int | None = None) -> Sequence[Attempt]:
+        job, token = after
+        limit = NO_LIMIT if limit is None else limit
+        return self._all(ATTEMPTS, _TRIAL_ATTEMPTS, job=job, token=token, limit=limit)
 
     def running(self, worker: str | None = None) -> Sequence[Attempt]:
         if worker is None:

@@ -1,0 +1,281 @@
+"""Trials and attempts as arrays, so that figures of a long study need little memory.
+
+Records are looked at one after the other and not kept; the few that are shown one by one are read again, by id.
+"""
+
+import math
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias, final
+
+import numpy as np
+
+from phyla.records import (
+    WORST,
+    Attempt,
+    AttemptState,
+    Criteria,
+    Goal,
+    Group,
+    GroupState,
+    JobKind,
+    JobState,
+    JsonObject,
+    Phase,
+    TrialRecord,
+)
+
+PHASES = (Phase.TRAINING, Phase.LOADING, Phase.SAVING, Phase.EVALUATING, Phase.CONTROL, Phase.WAITING)
+"""All phases, in the order in which they are shown."""
+
+Read: TypeAlias = Callable[[Sequence[int]], Sequence[TrialRecord]]
+"""Returns trials by id, in the order of the ids."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Trials:
+    """The training trials of a study; of the completed ones, by id, an array for each thing.
+
+    Attributes:
+        id: of the trial.
+        member: its index.
+        progress: the member's clock at the end of the trial.
+        start: step of the weights at the start.
+        end: step of the weights at the end.
+        parent: place in these arrays of the trial whose weights it started from; -1 for none.
+        jump: place of the trial that was abandoned for these weights; -1 for none.
+        fitness: nan unless it is finite and the trial feasible.
+        order: sort key of the fitness, higher is better; -inf unless it is finite.
+        infeasible: whether a constraint is violated.
+        created: when it was decided, in seconds since the epoch.
+        ended: when it completed; nan where that is not known.
+        params: its hyperparameters; equal ones are one object.
+        values: a row per trial, a column per goal that is traded off: its metric; nan where it was not judged.
+        orders: like `values`: its sort keys.
+        counts: how many training trials are in each state.
+        newest: id of every member's newest trial, in whatever state.
+        last_ended: when the last one of all ended; -inf without any.
+        read: returns whole trials.
+    """
+
+    id: Any
+    member: Any
+    progress: Any
+    start: Any
+    end: Any
+    parent: Any
+    jump: Any
+    fitness: Any
+    order: Any
+    infeasible: Any
+    created: Any
+    ended: Any
+    params: Sequence[JsonObject]
+    values: Any
+    orders: Any
+    counts: Counter[JobState]
+    newest: Mapping[int, int]
+    last_ended: float
+    read: Read
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    @classmethod
+    def of(cls, records: Iterable[TrialRecord], read: Read, goals: Sequence[Goal] = ()) -> "Trials":
+        """Return the columns of all trials of a study.
+
+        Args:
+            records: the trials by id; those that only measure are left out.
+            read: returns whole trials.
+            goals: what is traded off.
+        """
+        whole = {name: array("q") for name in ("id", "member", "progress", "start", "end", "parent", "jump")}
+        real = {name: array("d") for name in ("fitness", "order", "created", "ended")}
+        infeasible, values, orders = array("b"), array("d"), array("d")
+        columns: list[array[Any]] = [*whole.values(), *real.values()]
+        params: list[JsonObject] = []
+        known: dict[str, JsonObject] = {}
+        clock: dict[int, int] = {}
+        counts: Counter[JobState] = Counter()
+        newest: dict[int, int] = {}
+        last_ended = -math.inf
+        for trial in records:
+            if trial.kind is JobKind.MEASURE:
+                continue
+            counts[trial.state] += 1
+            newest[trial.member] = trial.id
+            last_ended = max(last_ended, -math.inf if trial.ended_at is None else trial.ended_at)
+            if trial.state is not JobState.COMPLETED:
+                continue
+            end = trial.start_step + trained(trial)
+            progress = clock[trial.member] = max(clock.get(trial.member, 0), trial.age) + trained(trial)
+            fitness = finite_fitness(trial)
+            row = (
+                *(
+                    trial.id,
+                    trial.member,
+                    progress,
+                    trial.start_step,
+                    end,
+                    trial.parent or 0,
+                    trial.jump_from or 0,
+                ),
+                math.nan if fitness is None else fitness,
+                trial.order if trial.order is not None and math.isfinite(trial.order) else WORST,
+                trial.created_at,
+                math.nan if trial.ended_at is None else trial.ended_at,
+            )
+            for column, value in zip(columns, row, strict=True):
+                column.append(value)
+            # By its text: 1, 1.0 and True are equal, and not the same.
+            params.append(known.setdefault(repr(trial.params), trial.params))
+            found = trial.criteria or Criteria()
+            judged = len(found.orders) == len(goals)
+            infeasible.append(bool(found.infeasible))
+            values.extend([found.values[goal.metric] if judged else math.nan for goal in goals])
+            orders.extend(found.orders if judged else [math.nan] * len(goals))
+        arrays = {name: np.array(column) for name, column in (whole | real).items()}
+        for name in ("parent", "jump"):
+            arrays[name] = _places(arrays["id"], arrays[name])
+        return cls(
+            **arrays,
+            infeasible=np.array(infeasible, dtype=bool),
+            params=params,
+            values=np.array(values).reshape(len(params), len(goals)),
+            orders=np.array(orders).reshape(len(params), len(goals)),
+            counts=counts,
+            newest=newest,
+            last_ended=last_ended,
+            read=read,
+        )
+
+    def records(self, places: Iterable[int]) -> Sequence[TrialRecord]:
+        """Return the whole trials at some places."""
+        return self.read([int(self.id[place]) for place in places])
+
+
+def _places(ids: Any, wanted: Any) -> Any:
+    """Return the place of each wanted id, -1 where it is not among the ids."""
+    if not len(ids):
+        return wanted
+    found = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
+    return np.where(ids[found] == wanted, found, -1)
+
+
+def trained(trial: TrialRecord) -> int:
+    """Return the steps that a completed trial trained; 0 for another."""
+    done = trial.state is JobState.COMPLETED and trial.reached_step is not None
+    return max(0, (trial.reached_step or 0) - trial.start_step) if done else 0
+
+
+def finite_fitness(trial: TrialRecord) -> float | None:
+    """Return the fitness of a completed trial if it is a finite number and the trial is feasible."""
+    feasible = trial.criteria is None or not trial.criteria.infeasible
+    known = trial.fitness is not None and math.isfinite(trial.fitness)
+    return trial.fitness if trial.state is JobState.COMPLETED and feasible and known else None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Attempts:
+    """Attempts at trials, an array for each thing.
+
+    Attributes:
+        begin: when it was claimed, in seconds since the epoch.
+        end: when it ended; nan while it runs.
+        worker: place of its worker in `workers`.
+        lost: whether it failed, or its worker was gone.
+        seconds: a row per attempt, a column for each of `PHASES`; nan where they are not known.
+        workers: names of workers.
+    """
+
+    begin: Any
+    end: Any
+    worker: Any
+    lost: Any
+    seconds: Any
+    workers: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    @classmethod
+    def of(cls, records: Iterable[Attempt]) -> "Attempts":
+        """Return the columns of attempts."""
+        begin, end, seconds, worker, lost = array("d"), array("d"), array("d"), array("i"), array("b")
+        workers: dict[str, int] = {}
+        names, unknown = [phase.value for phase in PHASES], [math.nan] * len(PHASES)
+        for one in records:
+            begin.append(one.claimed_at)
+            end.append(math.nan if one.ended_at is None else one.ended_at)
+            worker.append(workers.setdefault(one.worker, len(workers)))
+            lost.append(one.state in (AttemptState.FAILED, AttemptState.LOST))
+            known = one.timings
+            seconds.extend(unknown if known is None else [known.get(name, 0.0) for name in names])
+        return cls(
+            begin=np.array(begin),
+            end=np.array(end),
+            worker=np.array(worker),
+            lost=np.array(lost, dtype=bool),
+            seconds=np.array(seconds).reshape(len(begin), len(PHASES)),
+            workers=[*workers],
+        )
+
+    @property
+    def timed(self) -> Any:
+        """Of which attempts it is known where the time went."""
+        return ~np.isnan(self.seconds[:, 0])
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Ran:
+    """When workers ran eval tasks, an array for each thing.
+
+    Attributes:
+        begin: of a task, in seconds since the epoch.
+        end: of a task.
+        worker: place of its worker in `workers`.
+        workers: names of workers.
+    """
+
+    begin: Any
+    end: Any
+    worker: Any
+    workers: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    @classmethod
+    def of(cls, tasks: Iterable[tuple[float, float, str]] = ()) -> "Ran":
+        """Return the columns of eval tasks: begin, end and worker of each."""
+        begin, end, worker = array("d"), array("d"), array("i")
+        workers: dict[str, int] = {}
+        for began, ended, who in tasks:
+            begin.append(began)
+            end.append(ended)
+            worker.append(workers.setdefault(who, len(workers)))
+        return cls(begin=np.array(begin), end=np.array(end), worker=np.array(worker), workers=[*workers])
+
+
+@final
+class Waits(NamedTuple):
+    """When groups of one suite were queued and when they ended, in seconds since the epoch; nan if not yet."""
+
+    queued: Any
+    ended: Any
+
+
+def waits_of(groups: Iterable[Group]) -> dict[str, Waits]:
+    """Return when groups waited, by suite; those that were skipped are left out."""
+    times: dict[str, Waits] = defaultdict(lambda: Waits(array("d"), array("d")))
+    for group in groups:
+        if group.state is not GroupState.SKIPPED:
+            times[group.suite].queued.append(group.created_at)
+            times[group.suite].ended.append(math.nan if group.ended_at is None else group.ended_at)
+    return {suite: Waits(*map(np.array, its)) for suite, its in times.items()}
