@@ -250,7 +250,7 @@ class Attached:
         lookout = Lookout(self._name, self._rules)
         look = partial(lookout.look_at_metrics, client.store, client.record.id)
         try:
-            self._ended = worker.run(look, look)
+            self._ended = worker.run(look)
             if isinstance(self._ended, Ended):
                 look(at_once=True)
                 client.collect()

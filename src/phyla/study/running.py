@@ -219,7 +219,7 @@ def work(
     if term.limit_s is not None:
         timer.start()
     try:
-        ended = here.run(on_tick, on_tick)
+        ended = here.run(on_tick)
     except BaseException:
         client.lose_worker(here.name, "its run was interrupted", counts=False)
         raise

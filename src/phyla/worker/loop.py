@@ -111,17 +111,14 @@ class Worker:
         if self.evaluator is not None:
             self.evaluator.stop()
 
-    def run(
-        self, on_trial: Callable[[], None] = lambda: None, on_idle: Callable[[], None] = lambda: None
-    ) -> Ended | Outdated | NoTime | None:
+    def run(self, on_tick: Callable[[], None] = lambda: None) -> Ended | Outdated | NoTime | None:
         """Work until the study ends, `stop` is called or the time is too short for more; return why it ended.
 
         It also returns when suites changed since this process read them, or settings that it cannot take over:
         another process should go on.
 
         Args:
-            on_trial: called after every piece of work.
-            on_idle: called whenever there is nothing to do, several times a second.
+            on_tick: called after every piece of work, and several times a second while there is none.
 
         Raises:
             CheckpointsAbsent: the directory of the checkpoints is gone; the work is in the queue again.
@@ -131,12 +128,12 @@ class Worker:
         flusher = threading.Thread(target=self._flush, args=(done,), name="phyla-reports", daemon=True)
         flusher.start()
         try:
-            return self._work(on_trial, on_idle)
+            return self._work(on_tick)
         finally:
             done.set()
             flusher.join()
 
-    def _work(self, on_trial: Callable[[], None], on_idle: Callable[[], None]) -> Ended | Outdated | NoTime | None:
+    def _work(self, on_tick: Callable[[], None]) -> Ended | Outdated | NoTime | None:
         done: Completion | Evaluated | None = None
         while True:
             outdated = self.evaluator is not None and self.evaluator.outdated
@@ -147,31 +144,31 @@ class Worker:
             work, rest = self._exchange(done, count, self._kinds)
             if done is not None:
                 self._handed_in += 1
-                on_trial()
+                on_tick()
             done = None
             self._tick()
             if work is not None:
                 done = self._do(work)
                 if done is None:
-                    on_trial()
+                    on_tick()
                     self._pause()
             elif isinstance(rest, (Ended, Outdated, NoTime)):
                 return rest
             elif isinstance(rest, Idle):
                 if closing == Closing.WHEN_IDLE:
                     return None
-                on_idle()
+                on_tick()
                 with self._watch.within(Phase.WAITING):
-                    self._wait(rest, on_idle)
+                    self._wait(rest, on_tick)
 
-    def _wait(self, idle: Idle, on_idle: Callable[[], None]) -> None:
+    def _wait(self, idle: Idle, on_tick: Callable[[], None]) -> None:
         """Wait until there may be work."""
         seconds = self.client.idle_s if idle.seconds is None else min(self.client.idle_s, idle.seconds)
         ends_at = time.monotonic() + seconds
         while not self.client.wait(max(0.0, min(IDLE_S, ends_at - time.monotonic()))):
             if self._stopping or self.closing() or time.monotonic() >= ends_at:
                 return
-            on_idle()
+            on_tick()
 
     def _exchange(
         self, done: Completion | Evaluated | None, count: int, kinds: AbstractSet[WorkKind]
