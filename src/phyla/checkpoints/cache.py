@@ -43,7 +43,7 @@ class Cache:
     its name, which ends with the process. The files of one who was killed are held by nobody.
     """
 
-    def __init__(self, root: Path, folder: str, verify_bytes: int | None = None) -> None:
+    def __init__(self, root: Path, folder: str) -> None:
         self._root = root.absolute()
         self._folder = self._root / folder
         self._locks = self._folder / LOCKS
@@ -51,7 +51,7 @@ class Cache:
         self._mutex = threading.Lock()
         self._held: dict[str, _Held] = {}
         self._bound = settings.cache_bytes()
-        self.local = LocalCheckpoints(self._folder, self._disk, verify_bytes=verify_bytes)
+        self.local = LocalCheckpoints(self._folder, self._disk)
 
     def hold(self, name: str, *, count: int = 0) -> None:
         """Keep the copy of a name until it is released, or this process ends; `count` more now read it."""

@@ -42,22 +42,14 @@ class LocalCheckpoints:
         root: created when it is claimed for its owner; without an owner, when the first checkpoint is staged.
         disk: what changes the file system.
         owner: the study that the directory belongs to; None checks nothing.
-        verify_bytes: size of the largest checkpoint whose digests `use` verifies; by default the environment's.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        disk: Disk | None = None,
-        *,
-        owner: Owner | None = None,
-        verify_bytes: int | None = None,
-    ) -> None:
+    def __init__(self, root: Path, disk: Disk | None = None, *, owner: Owner | None = None) -> None:
         self._root = root.absolute()
         self._staging = self._root / ".staging"
         self._deleting = self._root / ".deleting"
         self._disk = disk or Disk()
-        self._verify_bytes = settings.verify_bytes() if verify_bytes is None else verify_bytes
+        self._verify_bytes = settings.verify_bytes()
         self._verified: dict[str, tuple[str, int]] = {}
         self._manifest_begun: set[str] = set()
         self.prefix = "000000" if owner is None else owner.prefix
@@ -181,7 +173,7 @@ class LocalCheckpoints:
         """Return the directory of a committed checkpoint that is about to be read, if it is what was committed.
 
         Names, sizes and the manifest's digest are compared every time; the content when this object first uses the
-        checkpoint, when a file was changed since, and with `again`, but not above `verify_bytes`.
+        checkpoint, when a file was changed since, and with `again`, but not above `PHYLA_VERIFY_BYTES`.
         """
         if again:
             self._verified.pop(name, None)

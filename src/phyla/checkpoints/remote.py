@@ -101,12 +101,12 @@ class RemoteCheckpoints:
     checkpoint. What is staged is on this machine, and once it is uploaded it stays there as the first copy.
     """
 
-    def __init__(self, place: RemotePlace, *, owner: Owner | None = None, verify_bytes: int | None = None) -> None:
+    def __init__(self, place: RemotePlace, *, owner: Owner | None = None) -> None:
         study = place.url.rpartition("/")[2]
         self._objects = Objects(place.url)
         # Copies of two places never meet.
         folder = f"{study}-{hashlib.sha256(place.url.encode()).hexdigest()[:12]}"
-        self._cache = Cache(place.cache, folder, verify_bytes)
+        self._cache = Cache(place.cache, folder)
         self._staged: set[str] = set()
         self._began: set[str] = set()
         self.prefix = "000000" if owner is None else owner.prefix
