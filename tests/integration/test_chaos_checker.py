@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import forked
 from chaos_checker import Evidence, Row, check, collect, tree
 from chaos_study import NAME, STEPS
 from phyla.store import open_store
@@ -61,14 +60,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
             "PHYLA_STORAGE": service.url,
             "CHAOS_STUDY": json.dumps(options),
         }
-        done = subprocess.run(
-            [sys.executable, str(program)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = forked.run([program], env=environment)
         assert done.returncode == 0, done.stdout + done.stderr
     return Sound(folder)
 
