@@ -13,7 +13,7 @@ PATIENCE_S = 180.0
 
 
 def until(
-    condition: Callable[[], Any],
+    condition: Callable[..., Any],
     what: str,
     *,
     timeout_s: float = PATIENCE_S,
