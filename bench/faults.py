@@ -22,10 +22,8 @@ from machine import facts
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from failing_calls import FailingCalls
-from fault_cases import Outcome, isolated
+from fault_cases import ISOLATED, Outcome, isolated
 from fault_kinds import KINDS, run_case
-
-ISOLATED = "PHYLA_FAULTS_ISOLATED"
 
 
 def main() -> None:

@@ -211,13 +211,13 @@ def elastic(folder: Path, *, seed: int, lease_s: float, trials: int) -> Outcome:
             world.set_pace(HOLD)
             for number in numbers:
                 world.add(number)
-            world.until(lambda: len(_workers(world)) == numbers.stop, f"{numbers.stop} workers", 180.0)
+            world.until(lambda: len(_workers(world)) == numbers.stop, f"{numbers.stop} workers")
             world.set_pace("0.1")
 
         add(range(1))
         world.until(lambda: completed() >= 2, "the first worker")
         add(range(1, 16))
-        world.until(lambda: completed() >= total // 4, "16 workers", 180.0)
+        world.until(lambda: completed() >= total // 4, "16 workers")
         world.set_pace(HOLD)
         for number in random.Random(seed).sample(range(16), 12):
             machine = world.machines[number]

@@ -267,7 +267,7 @@ class World:
         """Connect all machines; start the database and the replicas."""
         # What is forked later takes its clock from this; see `BECOME`.
         os.environ["LD_PRELOAD"] = str(self.library)
-        preload("phyla.service.serving", "phyla.store.remote", "phyla.wire", "httpx", "psycopg")
+        preload("psycopg")
         sh("mount", "-t", "tmpfs", "tmpfs", "/run")
         sh("ip", "link", "set", "lo", "up")
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
@@ -353,7 +353,7 @@ class World:
         for unit in self.units.values():
             unit.look(pause_s)
 
-    def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    def until(self, condition: Callable[[], bool], what: str, timeout_s: float = 180.0) -> None:
         """Wait for something while everything runs."""
         ends_at = time.monotonic() + timeout_s
         while not condition():

@@ -12,7 +12,7 @@ from phyla.worker import session_of
 STEPS = 200
 TOO_HIGH = 0.6
 BOUND = 1.5
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 """How long training waits to be stopped before the test fails."""
 
 

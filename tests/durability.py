@@ -32,7 +32,7 @@ def start(home: Path, *, failpoint: str = "", **options: Any) -> Forked:
 def run(home: Path, *, expect: int | None = 0, failpoint: str = "", **options: Any) -> str:
     """Run the toy study to its end, or until it dies."""
     process = start(home, failpoint=failpoint, **options)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=180)
     if expect is not None:
         assert process.returncode == expect, output
     return output

@@ -35,7 +35,7 @@ from phyla.study import Results, load_study
 
 TESTS = Path(__file__).parent
 PROGRAM = TESTS / "faulty_study.py"
-PATIENCE_S = 90.0
+PATIENCE_S = 130.0
 """A study that runs for longer than this hangs."""
 MEMBERS, TRIALS = 4, 9
 ATTEMPTS = 6
@@ -100,6 +100,10 @@ class Kind:
 
 
 # --- a study, its surroundings, and what is done to it
+
+
+ISOLATED = "PHYLA_FAULTS_ISOLATED"
+"""Set in the environment of a program that has mounts of its own."""
 
 
 def isolated() -> list[str]:

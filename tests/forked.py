@@ -33,7 +33,8 @@ _context = multiprocessing.get_context("forkserver")
 def preload(*more: str) -> None:
     """Say what the process imports that others are forked from; it starts with the first of these."""
     usual = ("phyla.cli.run", "phyla.study", "phyla.launchers.supervisor", "phyla.worker.trainer")
-    _context.set_forkserver_preload([*usual, "sqlalchemy.dialects.sqlite", "forked", *more])
+    service = ("phyla.service.serving", "phyla.dashboard", "phyla.store.remote", "httpx")
+    _context.set_forkserver_preload([*usual, *service, "sqlalchemy.dialects.sqlite", "forked", *more])
 
 
 preload()
@@ -152,7 +153,7 @@ class Forked:
         """Return all that it printed so far."""
         return _text(self._output)
 
-    def read_until(self, text: str, timeout: float = 60.0) -> str:
+    def read_until(self, text: str, timeout: float = 120.0) -> str:
         """Wait until it has printed some text; return all that it printed so far."""
         end = time.monotonic() + timeout
         while text not in (printed := self.printed()):

@@ -9,7 +9,7 @@ from phyla.launchers import Pool
 from phyla.records import StudyState
 from phyla.settings import child_environment
 from phyla.study import Places, Results, open_any
-from pools import until
+from waiting import until
 
 MEMBERS, STEPS, TOTAL = 2, 3, 9
 TRIALS = MEMBERS * TOTAL // STEPS
@@ -67,7 +67,7 @@ class Pooled:
     def call(self, *words: object, code: int = 0) -> str:
         """Run `phyla WORDS` to its end and return what it printed."""
         process = self.start(*words)
-        printed, _ = process.communicate(120)
+        printed, _ = process.communicate(180)
         assert process.returncode == code, printed
         assert "Traceback" not in printed
         return printed

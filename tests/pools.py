@@ -2,14 +2,12 @@
 
 import json
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from phyla.launchers import Pool
-
-WAIT_S = 150.0
+from waiting import until
 
 PROGRAM = """
 import json, os, pathlib, signal, sys, time
@@ -31,15 +29,6 @@ while not (folder / "end").exists():
     time.sleep(0.01)
 """
 """Says that it is up; ends when it is told to, when a file says so, or, if it is `stubborn`, only with SIGKILL."""
-
-
-def until(condition: Callable[[], Any], what: str, timeout_s: float = WAIT_S) -> Any:
-    """Return what a condition gives once it is true."""
-    ends_at = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < ends_at, f"not within {timeout_s:g} s: {what}"
-        time.sleep(0.02)
-    return found
 
 
 class Signs:

@@ -4,15 +4,15 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 import uvicorn
 
+import forked
 from phyla.service import make_app
 from phyla.store import Store
 
@@ -45,26 +45,16 @@ class Service:
 
     def start(self) -> None:
         """Start it, where it was before; return once it listens."""
-        command = [sys.executable, "-m", "phyla.cli", *self.places, "serve", "--port", str(self.port), *self.extra]
-        self.process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, **self.environment, "PYTHONUNBUFFERED": "1"},
-        )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        found = re.search(r"at (http://\S+:(\d+))", line)
-        assert found, line + self.process.stdout.read()
+        words = ("-m", "phyla.cli", *self.places, "serve", "--port", str(self.port), *self.extra)
+        self.process = forked.Forked(words, merged=True, env={**os.environ, **self.environment})
+        found = re.search(r"at (http://\S+:(\d+))", self.process.read_until("\n"))
+        assert found, self.process.printed()
         self.url, self.port = found[1], int(found[2])
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """End it, and wait until it is gone."""
         self.process.send_signal(number)
         self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
     def __enter__(self) -> Self:
         return self
@@ -75,6 +65,4 @@ class Service:
 
 def phyla(*words: str | Path, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run the command line."""
-    env: Mapping[str, str] = {**os.environ, **environment}
-    command = [sys.executable, "-m", "phyla.cli", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    return forked.run(["-m", "phyla.cli", *words], env={**os.environ, **environment})

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pools import until
+from waiting import until
 
 CONFIGURATION = """
 ClusterName=test
@@ -131,7 +131,7 @@ def cluster() -> Iterator[Cluster]:
             stack.callback(daemon.wait)
             stack.callback(daemon.kill if name != "munged" else daemon.terminate)
             try:
-                until(ready[name], f"{name} is ready", 20)
+                until(ready[name], f"{name} is ready")
             except AssertionError as error:
                 logs = [file.read_text()[-3000:] for file in folder.glob("*.out")]
                 raise AssertionError("\n".join([str(error), *logs])) from error

@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -93,17 +92,9 @@ def start(folder: Path, words: list[object], *, failpoint: str = "", **more: str
 
 def run(folder: Path, words: list[object], *, expect: int = 0, failpoint: str = "", **more: str) -> str:
     process = start(folder, words, failpoint=failpoint, **more)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == expect, output
     return output
-
-
-def wait_for(condition: Any, what: str, timeout_s: float = 60.0) -> Any:
-    end = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < end, f"no {what} in {timeout_s:g} s"
-        time.sleep(0.02)
-    return found
 
 
 class Look:

@@ -56,7 +56,9 @@ NameOf: TypeAlias = Callable[[Callable[..., Any]], str]
 @cache
 def registered() -> Mapping[str, EntryPoint]:
     """Return every registered plug-in by `group/name`."""
-    return {f"{group}/{point.name}": point for group in GROUPS for point in entry_points(group=group)}
+    # Each call reads the metadata of all that is installed.
+    points = entry_points()
+    return {f"{group}/{point.name}": point for group in GROUPS for point in points.select(group=group)}
 
 
 def of_group(group: str) -> Mapping[str, EntryPoint]:

@@ -125,14 +125,14 @@ def test_two_hosts_remove_the_same_at_once(checkpoints: Checkpoints) -> None:
     together = threading.Barrier(3)
 
     def remove() -> None:
-        together.wait(60)
+        together.wait(180)
         for name in names:
             checkpoints.delete(name)
             checkpoints.delete(*checkpoints.deleting())
 
     with ThreadPoolExecutor(3) as pool:
         for done in [pool.submit(remove) for _ in range(3)]:
-            done.result(120)
+            done.result(180)
     assert checkpoints.names() == ()
     assert checkpoints.deleting() == ()
 
@@ -496,7 +496,7 @@ def test_of_two_stores_that_claim_at_once_one_is_refused(kept: Kept) -> None:
         opened = [kept.open(Owner(store=one * 32, study="s", prefix=one * 6), str(number)) for one in "ab"]
 
         def claim(made: Checkpoints, together: threading.Barrier = together) -> bool:
-            together.wait(60)
+            together.wait(180)
             assert made.ownership is not None
             try:
                 made.ownership.claim(None)

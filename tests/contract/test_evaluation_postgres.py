@@ -18,7 +18,7 @@ from phyla.store.sql.postgres import PostgresBackend
 from phyla.store.sql.store import SqlStore
 from storing import LEASE_S, VirtualClock
 
-WAIT_S = 30
+WAIT_S = 120.0
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import pytest
 from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers import Launcher, Pool, launcher_named
 from phyla.launchers.local import Local
-from pools import Signs, until
+from pools import Signs
+from waiting import until
 
 AWKWARD = "a b'c\"d\n$HOME `e` \\ %j é;#"
 """What no shell may read as anything but text."""

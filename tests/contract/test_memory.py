@@ -12,8 +12,6 @@ from phyla.records import StudyState
 from phyla.store import Store, Transaction, open_store
 from storing import VirtualClock, completion, pbt, rules
 
-WAIT_S = 60.0
-
 
 @pytest.fixture
 def store() -> Iterator[Store]:

@@ -26,7 +26,7 @@ from phyla.store.sql.store import SqlStore
 from phyla.strategies import ExploreWith
 from storing import STEPS, VirtualClock, completion, pbt, rules
 
-WAIT_S = 30
+WAIT_S = 120.0
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def test_a_database_of_another_version_is_refused_and_left_alone(url: str) -> No
 def test_several_processes_may_create_it_at_once(url: str) -> None:
     code = "import sys; from phyla.store import open_store; open_store(sys.argv[1]).create_study('s', {}, 1, 3)"
     running = [subprocess.Popen([sys.executable, "-c", code, url]) for _ in range(3)]
-    assert [process.wait(60) for process in running] == [0, 0, 0]
+    assert [process.wait(180) for process in running] == [0, 0, 0]
     store = open_store(url)
     assert [study.name for study in store.studies()] == ["s"]
     store.close()
@@ -91,7 +91,7 @@ def test_opening_a_database_imports_no_heavy_module(url: str) -> None:
         "assert not {'scipy', 'sqlalchemy.orm'} & set(sys.modules)"
     )
     for _ in ("new", "existing"):
-        subprocess.run([sys.executable, "-c", code, url], check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", code, url], check=True, timeout=180)
 
 
 def test_a_member_has_one_unfinished_trial(url: str) -> None:

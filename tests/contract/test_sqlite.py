@@ -42,7 +42,7 @@ def _children(url: str, workers: int, code: str = WORK) -> list[list[int]]:
         subprocess.Popen([*command, f"w{number}", tests], stdout=subprocess.PIPE, text=True)
         for number in range(workers)
     ]
-    outputs = [process.communicate(timeout=60)[0] for process in running]
+    outputs = [process.communicate(timeout=180)[0] for process in running]
     assert [process.returncode for process in running] == [0] * workers
     return [[int(line) for line in output.split()] for output in outputs]
 
@@ -73,7 +73,7 @@ def test_threads_take_turns(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(180)
     assert sorted(done) == list(range(1, 37))
     store.close()
 
@@ -286,7 +286,7 @@ def test_processes_that_ask_at_once_get_one_identity(tmp_path: Path) -> None:
 
     def identity(_: int) -> str:
         store = open_store(url)
-        together.wait(60)
+        together.wait(180)
         try:
             return store.identity().id
         finally:

@@ -53,7 +53,7 @@ from storing import (
 )
 
 KINDS = ("memory", "sqlite", "postgres")
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -254,9 +254,9 @@ def test_who_begins_while_another_is_alone_sees_what_it_wrote(subject: Subject, 
     with ThreadPoolExecutor(1) as pool:
         with subject.store.transaction(study.id, exclusive=True, alone=True) as tx:
             found = pool.submit(seen)
-            assert started.wait(60)
+            assert started.wait(180)
             tx.apply([machine.SetConfig({"n": 2})])
-        assert found.result(60) == {"n": 2}
+        assert found.result(180) == {"n": 2}
 
 
 @pytest.mark.parametrize("exclusive", [False, True])
@@ -272,9 +272,9 @@ def test_who_is_to_be_alone_sees_what_was_written_before(subject: Subject, exclu
     with ThreadPoolExecutor(1) as pool:
         with subject.store.transaction(study.id, exclusive=exclusive) as tx:
             found = pool.submit(seen)
-            assert started.wait(60)
+            assert started.wait(180)
             tx.apply([machine.Update(replace(tx.locked_member(0), slot="here"))])
-        assert found.result(60) == "here"
+        assert found.result(180) == "here"
 
 
 def test_a_transaction_that_raises_leaves_nothing(subject: Subject) -> None:

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +15,7 @@ import pytest
 import attached_loop
 import phyla
 from attached_loop import make, polled, train
+from forked import Forked
 from phyla.errors import (
     ConfigurationError,
     NoCheckpoint,
@@ -30,25 +29,19 @@ from phyla.records import Attempt, AttemptState, JobState
 from phyla.store import open_store
 from phyla.study import Results
 from phyla.study.attach import Answer, Attached
+from waiting import until
 
 LOOP = Path(attached_loop.__file__)
 
 
 @contextmanager
-def attached(home: Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, str(LOOP), json.dumps({"home": str(home), "how": "trials", **options})]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def until(holds: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    pause = threading.Event()
-    while not holds():
-        assert process.poll() is None, process.stderr.read() if process.stderr else ""
-        pause.wait(0.01)
+def attached(home: Path, **options: Any) -> Iterator[Forked]:
+    process = Forked([LOOP, json.dumps({"home": str(home), "how": "trials", **options})])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def undisturbed(home: Path) -> list[tuple[int, int, float | None]]:
@@ -68,7 +61,7 @@ def test_processes_that_start_at_once_make_one_study_and_train_what_workers_woul
 ) -> None:
     with attached(tmp_path, how=how) as first, attached(tmp_path, how=how) as second:
         for process in (first, second):
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=180)
             assert (process.returncode, errors) == (0, "")
     results = phyla.load_study("attached", home=tmp_path)
     assert results.state == "completed"
@@ -85,9 +78,9 @@ def test_processes_that_start_at_once_make_one_study_and_train_what_workers_woul
 def test_what_a_process_leaves_behind_is_taken_over_at_once(how: str, number: int, tmp_path: Path) -> None:
     said = tmp_path / "said"
     with attached(tmp_path, how=how, said=str(said), sleep_s=0.02) as process:
-        until(lambda: said.exists() and len(said.read_text().splitlines()) >= 13, process)
+        until(lambda: said.exists() and len(said.read_text().splitlines()) >= 13, "13 lines", process=process)
         process.send_signal(number)
-        process.wait(60)
+        process.wait(180)
     results = phyla.load_study("attached", home=tmp_path)
     (left,) = [trial for trial in results.trials() if trial.state is not JobState.COMPLETED]
     told = number != signal.SIGKILL
@@ -104,7 +97,7 @@ def test_what_a_process_leaves_behind_is_taken_over_at_once(how: str, number: in
 def test_a_process_on_another_machine_that_went_silent_loses_its_trial_with_its_lease(tmp_path: Path) -> None:
     said = tmp_path / "said"
     with attached(tmp_path, said=str(said), sleep_s=0.02, lease_s=1.0) as process:
-        until(said.exists, process)
+        until(said.exists, "a line", process=process)
         os.kill(process.pid, signal.SIGSTOP)
         polled(phyla.attach(make(tmp_path), lease_s=1.0).member())
     assert phyla.load_study("attached", home=tmp_path).counts() == {"completed": 6}

@@ -34,11 +34,11 @@ def test_ranks_train_the_same_trials_and_resume_together(tmp_path: Path) -> None
             assert process.poll() is None, process.stderr
             threading.Event().wait(0.02)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=180)
     results = phyla.load_study("ranks", home=home)
     (left,) = results.trials()
     assert (left.state, left.progress_step, left.failures) == (JobState.PENDING, 2, 0)
-    subprocess.run([*command, "0"], check=True, timeout=60, capture_output=True)
+    subprocess.run([*command, "0"], check=True, timeout=180, capture_output=True)
     assert results.counts() == {"completed": 4}
     assert lines(tmp_path, 0) == lines(tmp_path, 1)
     assert all(trial.fitness == trial.params["lr"] for trial in results.trials())

@@ -33,7 +33,7 @@ def output(words: list[bytes], cwd: Path) -> bytes:
 
 
 def as_a_shell_reads(words: str) -> list[bytes]:
-    done = subprocess.run(f"printf '%s\\0' {words}", shell=True, stdout=subprocess.PIPE, timeout=60, check=True)
+    done = subprocess.run(f"printf '%s\\0' {words}", shell=True, stdout=subprocess.PIPE, timeout=180, check=True)
     return done.stdout.split(b"\0")[:-1]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import chaos_blackbox
+import forked
 from chaos_checker import Evidence, Row, check, collect, collect_black_box, tree
 from chaos_study import NAME, STEPS
 from phyla.store import open_store
@@ -71,14 +72,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
             "PHYLA_STORAGE": service.url,
             "CHAOS_STUDY": json.dumps(options),
         }
-        done = subprocess.run(
-            [sys.executable, str(program)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = forked.run([program], env=environment)
         assert done.returncode == 0, done.stdout + done.stderr
         assert [client.wait(60) for client in clients] == [0, 0]
     return Sound(folder)

@@ -8,8 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,10 @@ from command_line import Phyla
 from forked import Forked
 from phyla.settings import child_environment
 from phyla.study import list_studies
+from waiting import until
 
 SOURCE = Path(phyla.__file__).parents[1]
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 
 STUDY_FILE = """
 import time
@@ -76,15 +76,6 @@ def environment() -> dict[str, str]:
 def in_process(folder: Path, *words: object) -> "subprocess.CompletedProcess[str]":
     """Run the command line in a process of its own."""
     return forked.run(["-m", "phyla.cli", *words], cwd=folder, env=environment())
-
-
-def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    """Return the first true value of a condition."""
-    end = time.monotonic() + TIMEOUT_S
-    while not (found := condition()):
-        assert time.monotonic() < end, f"no {what} in {TIMEOUT_S:g} s"
-        time.sleep(0.01)
-    return found
 
 
 def is_training(home: Path) -> bool:
@@ -161,7 +152,7 @@ def test_ctrl_c_while_it_starts_leaves_no_traceback(tmp_path: Path, module: str)
     process = subprocess.Popen(
         words, cwd=tmp_path, env=environment() | {"PYTHONPATH": path}, stderr=subprocess.PIPE, text=True
     )
-    wait_for((tmp_path / "waits").exists, "import")
+    until((tmp_path / "waits").exists, "import")
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130
@@ -466,13 +457,13 @@ def test_status_and_stop_while_a_study_runs(held: "tuple[Path, Path]", cli: Phyl
     at = ("--home", folder / ".phyla")
     running = Forked(["-m", "phyla.cli", "run", "small.py", "--workers", 1], cwd=folder, env=environment())
     try:
-        wait_for((folder / ".phyla" / "phyla.db").exists, "store")
+        until((folder / ".phyla" / "phyla.db").exists, "store")
 
         def attempts() -> Any:
             listed = json.loads(cli("status", "--json", *at))
             return listed and json.loads(cli("status", "small", "--json", *at))["attempts"]
 
-        (attempt,) = wait_for(attempts, "running attempt")
+        (attempt,) = until(attempts, "running attempt")
         assert attempt["member"] == 0
         assert attempt["lease_left_s"] > 0
         assert "renewed " in cli("status", "small", *at)
@@ -558,7 +549,7 @@ def test_a_terminal_shows_members_and_ctrl_c_stops_gracefully(held: "tuple[Path,
     else:
         # In this process nothing is known before the first trial ends.
         terminal.read_until("small: starting")
-        wait_for(lambda: is_training(folder / ".phyla"), "running trial")
+        until(lambda: is_training(folder / ".phyla"), "running trial")
     terminal.press_ctrl_c()
     terminal.read_until("press Ctrl-C again to stop at once")
     assert terminal.end() == 130

@@ -4,10 +4,7 @@ import csv
 import io
 import json
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,11 +12,12 @@ from command_line import Phyla
 from forked import Forked
 from phyla.settings import child_environment
 from phyla.study import list_studies, load_study, replicate_seed
+from waiting import until
 
 pytestmark = pytest.mark.xdist_group("compare")
 """Its studies are made once, not by each process of tests."""
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 180.0
 SOURCE = Path(__file__).parents[2] / "src"
 
 STUDY_FILE = """
@@ -76,13 +74,6 @@ def finished(process: Forked, code: int = 0) -> str:
     return err if code else out
 
 
-def wait_for(condition: Callable[[], Any], what: str) -> None:
-    end = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < end, f"no {what} in {TIMEOUT_S:g} s"
-        time.sleep(0.01)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with studies that have run: two with replicates of the same seeds, one with others, two alone."""
@@ -118,7 +109,7 @@ def test_replicates_are_interrupted_and_resumed_by_the_same_command(tmp_path: Pa
         return any(attempt.job > 10 for one in studies for attempt in one.progress().running)
 
     try:
-        wait_for(is_training, "trial that waits")
+        until(is_training, "trial that waits")
         process.send_signal(signal.SIGINT)
         err = finished(process, code=130)
     finally:

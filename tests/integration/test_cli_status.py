@@ -6,8 +6,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,8 @@ import phyla
 from command_line import Phyla
 from phyla.cli.live import StudyDisplay
 from phyla.study.progress import silent_s
+from waiting import until
 
-TIMEOUT_S = 60.0
 HINT = "run it again to go on"
 
 
@@ -34,16 +32,9 @@ def study(name: str) -> phyla.Study:
     return phyla.Study(name, space, phyla.Maximize("q"), strategy)
 
 
-def wait_for(found: Callable[[], str], text: str) -> str:
-    end = time.monotonic() + TIMEOUT_S
-    while text not in (shown := found()):
-        assert time.monotonic() < end, shown
-    return shown
-
-
 def test_a_study_whose_leases_have_all_run_out_is_said_to_have_no_worker(cli: Phyla) -> None:
     assert study("dead").ask(2, lease_s=0.02)
-    shown = wait_for(lambda: cli("status", "dead"), HINT)
+    shown = until(lambda: HINT in (said := cli("status", "dead")) and said, HINT)
     assert re.match(r"no worker has renewed its lease for [\d.]+ s; ", shown.splitlines()[1])
     assert "running, no worker" in cli("status")
     assert json.loads(cli("status", "dead", "--json"))["silent_s"] > 0.02
@@ -54,7 +45,7 @@ def test_a_study_between_trials_is_said_to_have_no_trial_running(cli: Phyla) -> 
     trial = made.ask(lease_s=0.02)
     assert trial is not None
     made.tell(trial, error="ValueError: no")
-    shown = wait_for(lambda: cli("status", "new"), HINT)
+    shown = until(lambda: HINT in (said := cli("status", "new")) and said, HINT)
     assert "no trial is running, and nothing has happened for" in shown
     assert any(line.endswith("queued") for line in shown.splitlines())
 
@@ -79,7 +70,7 @@ def test_of_a_study_at_work_or_complete_nothing_is_said(cli: Phyla) -> None:
         done.tell(trial, metrics={"q": 1.0})
     assert done.ask(lease_s=0.02) is None
     study("dead").ask(lease_s=0.02)
-    wait_for(lambda: cli("status", "dead"), HINT)
+    until(lambda: HINT in cli("status", "dead"), HINT)
     for name in ("alive", "done"):
         assert HINT not in cli("status", name)
         assert json.loads(cli("status", name, "--json"))["silent_s"] is None

@@ -14,8 +14,8 @@ from digits_small import small
 from phyla.records import StudyState
 from phyla.settings import child_environment
 from phyla.study import Places, Results, open_any
-from pools import until
 from slurm_cluster import Cluster
+from waiting import until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

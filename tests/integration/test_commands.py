@@ -20,6 +20,7 @@ from command_line import Phyla
 from phyla.cli.live import StudyDisplay
 from phyla.errors import StudyChanged, StudyFailed
 from phyla.records import AttemptState
+from waiting import until
 
 SRC = Path(phyla.__file__).parents[1]
 DESCENT = """
@@ -75,13 +76,6 @@ def shell(folder: Path, script: str, **options: Any) -> phyla.Command:
 
 
 GOOD = 'echo 1 > "$1/x"; echo "{\\"loss\\": 1}" >> "$2"\n'
-
-
-def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
-    ends_at = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < ends_at
-        time.sleep(0.02)
 
 
 def losses(results: phyla.Results) -> list[tuple[int, int, float]]:
@@ -311,10 +305,10 @@ def long_run(folder: Path, workers: int) -> subprocess.Popen[bytes]:
     run = subprocess.Popen(
         [sys.executable, "file.py", str(workers)], cwd=folder, env={**os.environ, "PYTHONPATH": str(SRC)}
     )
-    until((folder / "taken").exists)
-    until(lambda: (folder / "away").exists() and (folder / "away").read_text())
+    until((folder / "taken").exists, "the checkpoint is taken")
+    until(lambda: (folder / "away").exists() and (folder / "away").read_text(), "a child")
     results = phyla.load_study("commands", home=folder / "home")
-    until(lambda: results.trials()[0].progress_step == 4 or (folder / "go").exists())
+    until(lambda: results.trials()[0].progress_step == 4 or (folder / "go").exists(), "progress")
     return run
 
 
@@ -323,7 +317,7 @@ def nothing_left(folder: Path) -> None:
         int((folder / "away").read_text()),
         *(int(line.split()[0]) for line in (folder / "pids").read_text().splitlines()),
     ]
-    until(lambda: not any(psutil.pid_exists(pid) for pid in pids), 10)
+    until(lambda: not any(psutil.pid_exists(pid) for pid in pids), "all are gone")
 
 
 @pytest.mark.parametrize("what", ["command", "worker", "run"])
@@ -342,9 +336,9 @@ def test_after_kill_9_nothing_is_left_and_the_trial_goes_on_from_its_progress(tm
         (tmp_path / "go").touch()
         if what == "run":
             with long_run(tmp_path, 0) as again:
-                assert again.wait(60) == 0
+                assert again.wait(180) == 0
         else:
-            assert run.wait(60) == 0
+            assert run.wait(180) == 0
     nothing_left(tmp_path)
     results = phyla.load_study("commands", home=tmp_path / "home")
     (trial,) = results.trials()
@@ -357,11 +351,11 @@ def test_after_kill_9_nothing_is_left_and_the_trial_goes_on_from_its_progress(tm
 def test_sigterm_lets_the_command_save_and_costs_no_attempt(tmp_path: Path) -> None:
     with long_run(tmp_path, 1) as run:
         run.send_signal(signal.SIGTERM)
-        assert run.wait(60) != 0
+        assert run.wait(180) != 0
     nothing_left(tmp_path)
     (tmp_path / "go").touch()
     with long_run(tmp_path, 1) as again:
-        assert again.wait(60) == 0
+        assert again.wait(180) == 0
     (trial,) = phyla.load_study("commands", home=tmp_path / "home").trials()
     assert (trial.failures, trial.token) == (0, 2)
     assert (tmp_path / "pids").read_text().splitlines()[-1].split()[1:] == ["6", "6"]

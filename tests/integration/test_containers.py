@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from digits_small import small
-from pools import until
+from waiting import until
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: Any = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
@@ -90,7 +90,7 @@ class Machine:
 
     def wait(self, service: str) -> None:
         with self.run(service) as process:
-            assert process.wait(60) == 0, self.log(service)
+            assert process.wait(180) == 0, self.log(service)
 
     def healthy(self, service: str) -> bool:
         check = self.words(COMPOSE[service]["healthcheck"]["test"][1:], service)
@@ -120,9 +120,9 @@ def test_what_compose_starts_trains_the_study_to_its_end(machine: Machine) -> No
             until(lambda: machine.checkpoints() >= 2, "they train")
             # As an engine drains a container; then `restart: on-failure` starts it again.
             other.send_signal(signal.SIGTERM)
-            assert other.wait(60) == 75, machine.log("worker", 2)
+            assert other.wait(180) == 75, machine.log("worker", 2)
             with machine.run("worker", 2) as again:
-                assert (one.wait(120), again.wait(120)) == (0, 0), machine.log("worker", 2)
+                assert (one.wait(180), again.wait(180)) == (0, 0), machine.log("worker", 2)
         assert "16 trials completed, 0 failed" in machine.log("worker", 1)
         secrets = [
             (machine.folder / file).read_text().strip() for file in ("secrets/password", "phyla/service.token")

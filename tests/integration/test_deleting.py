@@ -3,13 +3,12 @@
 import json
 import signal
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import forked
 import phyla
 from command_line import Phyla
 from phyla.errors import StateError
@@ -83,9 +82,8 @@ def test_what_a_study_takes_and_that_nothing_else_is_deleted(tmp_path: Path, cli
 )
 def test_a_deletion_that_was_killed_goes_on(tmp_path: Path, failpoint: str, overwrite: bool, cli: Phyla) -> None:
     made(tmp_path).run(workers=0)
-    command = [sys.executable, "-m", "phyla.cli", "delete", "doomed", "--home", str(tmp_path), "--yes", "doomed"]
-    environment = child_environment({"PHYLA_FAILPOINT": f"{failpoint}=kill"})
-    killed = subprocess.run(command, env=environment, check=False, capture_output=True, timeout=120)
+    command = ["-m", "phyla.cli", "delete", "doomed", "--home", tmp_path, "--yes", "doomed"]
+    killed = forked.run(command, env=child_environment({"PHYLA_FAILPOINT": f"{failpoint}=kill"}))
     assert killed.returncode == -signal.SIGKILL
     assert left(tmp_path / "checkpoints" / "doomed")
     # Nobody goes on with what is left of it.

@@ -6,8 +6,6 @@ import runpy
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -15,6 +13,7 @@ import pytest
 
 import phyla
 from phyla.records import AttemptState
+from waiting import until
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/torchrun"
@@ -27,13 +26,6 @@ study = phyla.Study("long", example.rules.space, example.rules.objective, strate
 if __name__ == "__main__":
     study.run(workers=1)
 """
-
-
-def until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
-    ends_at = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < ends_at
-        time.sleep(0.05)
 
 
 def train_processes(folder: Path, run: psutil.Process) -> list[psutil.Process]:
@@ -70,14 +62,14 @@ def test_a_gang_of_two_ranks(tmp_path: Path) -> None:
         return psutil.Popen([sys.executable, "file.py"], cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL)
 
     def gang(run: psutil.Popen, attempt: int) -> list[psutil.Process]:
-        until(lambda: steps(tmp_path, attempt) or run.poll() is not None)
+        until(lambda: steps(tmp_path, attempt) or run.poll() is not None, "the first step")
         found = train_processes(tmp_path, run)
         assert len(found) == 3, found
         assert len({os.getsid(process.pid) for process in found}) == 3
         return found
 
     def gone(processes: list[psutil.Process]) -> None:
-        _, alive = psutil.wait_procs(processes, timeout=10)
+        _, alive = psutil.wait_procs(processes, timeout=180)
         assert not alive
 
     with start() as run:
@@ -89,7 +81,7 @@ def test_a_gang_of_two_ranks(tmp_path: Path) -> None:
         gone(second)
         third = gang(run, 3)
         run.send_signal(signal.SIGTERM)
-        assert run.wait(60) != 0
+        assert run.wait(180) != 0
         gone(third)
     (trial,) = phyla.load_study("long", home=tmp_path / "home").trials()
     assert (trial.failures, trial.token) == (2, 3)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from failing_calls import FailingCalls
+from fault_cases import ISOLATED, isolated
 from fault_kinds import KINDS
 
 BENCH = Path(__file__).parents[2] / "bench" / "faults.py"
@@ -22,7 +23,8 @@ def test_a_study_finishes_or_names_the_fault_and_harms_nothing(tmp_path: Path, k
     found = tmp_path / "found.json"
     command = [sys.executable, str(BENCH), "--kind", kind, "--faults", "2", "--each", "2", "--seed", str(SEED)]
     done = subprocess.run(
-        [*command, "--folder", str(tmp_path / "studies"), "--json", str(found)],
+        [*isolated(), *command, "--folder", str(tmp_path / "studies"), "--json", str(found)],
+        env={**os.environ, ISOLATED: "1"},
         capture_output=True,
         text=True,
         timeout=280,
@@ -41,7 +43,7 @@ def test_failing_calls_fail_where_they_should(tmp_path: Path) -> None:
     def write() -> "subprocess.CompletedProcess[str]":
         environment = {**os.environ, **calls.environment}
         command = [sys.executable, "-S", "-c", program]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
 
     (tmp_path / "here").mkdir()
     calls.begin(tmp_path / "there", 122, 127)

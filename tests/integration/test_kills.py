@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from forked import Forked
 from phyla.errors import PhylaError
 from phyla.failpoints import EXIT_STATUS, NAMES
 from phyla.records import StudyState
+from waiting import until
 
 MEMBERS, TRIALS = 4, 12
 OTHERS = ("delete.", "snapshot.", "evaluation.", "watch.", "import.", "change.", "upload.")
@@ -98,7 +98,7 @@ def test_random_kills(tmp_path: Path, storage: str | None) -> None:
     In SQLite a suite scores every trial, and one of the workers only evaluates.
     """
     rng = np.random.default_rng(50)
-    members, trials, most = (6, 20, 10) if storage else (5, 24, 30)
+    members, trials, most = (6, 20, 8) if storage else (5, 24, 16)
     options: dict[str, Any] = {"members": members, "trials": trials, "workers": 2, "sleep_s": 0.02}
     options |= {"storage": storage} if storage else {"evaluated": True, "evaluators": 1}
     process = start(tmp_path, **options)
@@ -111,7 +111,7 @@ def test_random_kills(tmp_path: Path, storage: str | None) -> None:
             process.kill()
             process.communicate()
             for worker in workers:
-                psutil.wait_procs([worker], timeout=30)
+                psutil.wait_procs([worker], timeout=180)
                 assert not worker.is_running(), "a worker outlived its supervisor"
             process = start(tmp_path, **options)
         else:
@@ -130,14 +130,15 @@ def test_random_kills(tmp_path: Path, storage: str | None) -> None:
 
 def _wait_for_progress(home: Path, process: Forked, completed: int, storage: str | None) -> int:
     """Wait until the study is another completed trial further."""
-    while True:
-        if process.poll() is not None:
-            raise AssertionError(f"the study ended before all kills:\n{process.communicate()[0]}")
+
+    def further() -> int:
         with contextlib.suppress(PhylaError):  # not created yet
             now = load(home, storage).counts().get("completed", 0)
             if now > completed and _children(process.pid):
                 return now
-        time.sleep(0.01)
+        return 0
+
+    return int(until(further, "another trial is completed", process=process))
 
 
 def _children(pid: int) -> list[psutil.Process]:

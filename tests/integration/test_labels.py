@@ -6,8 +6,8 @@ from pathlib import Path
 
 from forked import Forked
 from phyla.settings import child_environment
-from pools import until
 from serving import Service, phyla
+from waiting import until
 
 FILE = """
 name = "labelled"

@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from phyla.errors import ConfigurationError, StudyChanged
 from phyla.records import JobKind, JobState, StudyState
 from phyla.settings import child_environment
 from phyla.study.opening import join_study
+from waiting import until
 
 STEPS = 5
 SPACE = phyla.Space(lr=phyla.Float(0.01, 1.0, log=True))
@@ -152,13 +152,6 @@ def test_running_trials_are_untouched_by_other_settings(tmp_path: Path) -> None:
     assert rows[trial.id].created_at <= at <= rows[longer.id].created_at
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("size", [2, 6])
 def test_a_study_is_resized_while_workers_run_and_goes_on_with_new_ones(tmp_path: Path, size: int) -> None:
     (tmp_path / "hold").touch()
@@ -172,11 +165,11 @@ def test_a_study_is_resized_while_workers_run_and_goes_on_with_new_ones(tmp_path
         except phyla.PhylaError:
             return False
 
-    wait_for(held)
+    until(held, "three trials run")
     assert [one.after for one in study(tmp_path, pbt(size)).change()] == [size]
     (tmp_path / "hold").unlink()
     results = study(tmp_path, pbt(size)).run(workers=1)
-    running.join(120)
+    running.join(180)
     assert [one.state for one in first] == [StudyState.COMPLETED], "the study that it supervised is complete"
     assert results.state is StudyState.COMPLETED
     assert spent(results) == [4 * STEPS] * size

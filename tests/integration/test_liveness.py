@@ -92,7 +92,7 @@ class Runs:
 
     def run(self, home: str = "home", *, workers: int = 1, contained: bool = False) -> None:
         process = self.start(home, workers=workers, contained=contained)
-        _, error = process.communicate(timeout=100)
+        _, error = process.communicate(timeout=180)
         assert process.returncode == 0, error
 
     def wait_for(self, true: Callable[[], object]) -> None:
@@ -147,11 +147,11 @@ def test_containers_leave_each_other_alone(runs: Runs, other_home: str, workers:
     other = runs.start(other_home, workers=workers, contained=True)
     runs.wait_for(lambda: runs.signs("began-2-1"))
     inside(one).send_signal(signal.SIGINT)
-    _, error = one.communicate(timeout=60)
+    _, error = one.communicate(timeout=180)
     assert "KeyboardInterrupt" in error
     assert runs.results().state is StudyState.RUNNING
     runs.go_on()
-    assert other.wait(60) == 0
+    assert other.wait(180) == 0
     assert runs.results().counts() == {"completed": 4}
     assert runs.attempts() == sorted([*[AttemptState.COMPLETED] * 4, AttemptState.RELEASED])
 
@@ -181,7 +181,7 @@ def test_what_died_on_another_host_is_left_to_its_leases(runs: Runs) -> None:
     other = runs.start("other home", workers=0)
     runs.wait_for(lambda: runs.completed() == 2)
     other.send_signal(signal.SIGINT)
-    _, error = other.communicate(timeout=60)
+    _, error = other.communicate(timeout=180)
     assert "KeyboardInterrupt" in error
     assert runs.attempts() == sorted([*[AttemptState.COMPLETED] * 2, AttemptState.RUNNING])
     assert runs.results().state is StudyState.RUNNING, "for all that is known, the other host is at work"
@@ -240,7 +240,7 @@ def train(trial):
     runs.started.append(process)
     runs.wait_for(lambda: len(runs.signs("began-*")) == 2)
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=180)
     assert process.returncode == 130
     assert (
         "Interrupted; 2 trials go back to the queue: 1 will go on from the last save, 1 will start over. "

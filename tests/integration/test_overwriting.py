@@ -225,7 +225,7 @@ def test_another_session_sees_that_train_was_edited(tmp_path: Path) -> None:
             env=child_environment({"PYTHONPATH": str(Path(phyla.__file__).parents[1])}),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=True,
         )
 

@@ -16,8 +16,8 @@ from phyla.records import JobState, Role, StudyState
 from phyla.service.tokens import create
 from phyla.store import open_store
 from pooled import TRIALS, Pooled, pids
-from pools import until
 from serving import served
+from waiting import until
 
 LOCAL = ("--launcher", "local", "--workers", 2)
 
@@ -37,7 +37,7 @@ def test_a_run_starts_a_pool_replaces_what_is_lost_and_stops_it(toy: Pooled) -> 
     os.kill(before[0], signal.SIGKILL)
     until(lambda: len({*pids(toy.pool)} - {*before}) == 1, "the lost worker is replaced")
     toy.go_on()
-    printed, _ = run.communicate(120)
+    printed, _ = run.communicate(180)
     assert run.returncode == 0, printed
     assert f"{TRIALS} trials completed" in printed
     assert toy.completed()
@@ -57,7 +57,7 @@ def test_a_run_that_is_killed_leaves_the_pool_at_work(toy: Pooled) -> None:
     again.read_until("2/6 trials")
     assert pids(toy.pool) == before
     toy.go_on()
-    printed, _ = again.communicate(120)
+    printed, _ = again.communicate(180)
     assert again.returncode == 0, printed
     assert toy.completed()
 
@@ -67,7 +67,7 @@ def test_an_interrupted_run_stops_its_pool(toy: Pooled) -> None:
     toy.until_waiting()
     pool = toy.pool
     run.send_signal(signal.SIGINT)
-    printed, _ = run.communicate(120)
+    printed, _ = run.communicate(180)
     assert run.returncode == 130, printed
     assert "2 will go on from the last save" in printed
     assert Local().alive(pool) == 0
@@ -94,7 +94,7 @@ def test_down_ends_the_run_that_attends_to_the_pool(toy: Pooled) -> None:
     run = toy.run(*LOCAL)
     toy.until_waiting()
     assert "pool toy is stopped" in toy.call("down", "toy")
-    printed, _ = run.communicate(120)
+    printed, _ = run.communicate(180)
     assert run.returncode == 75, printed
     assert "pool 'toy' was stopped with phyla down" in printed
 
@@ -123,7 +123,7 @@ def test_a_pool_serves_several_studies_in_turn_and_waits_for_them(tmp_path: Path
     for study in (other, one):
         # This only makes the study: members that are done need no worker.
         made = study.run("--workers", 1, "--kinds", "train")
-        printed, _ = made.communicate(120)
+        printed, _ = made.communicate(180)
         assert made.returncode == 0, printed
         assert study.completed()
     until(lambda: Local().alive(pool) == 0, "all studies are completed")
@@ -211,7 +211,7 @@ def test_a_second_interrupt_ends_workers_that_do_not_save(toy: Pooled) -> None:
     run.read_until("press Ctrl-C again")
     until(lambda: toy.pool.workers == 0, "the pool is being stopped")
     run.send_signal(signal.SIGINT)
-    printed, _ = run.communicate(120)
+    printed, _ = run.communicate(180)
     assert run.returncode == 130, printed
     assert "stopping at once" in printed
     assert json.loads(toy.call("workers", "--json")) == []

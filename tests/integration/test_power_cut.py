@@ -62,7 +62,7 @@ def run(home: Path, *before: str, failpoint: str = "", careless: Sequence[str] =
     env = child_environment({"PHYLA_FAILPOINT": failpoint, "PYTHONPATH": f"{TESTS}:{SOURCE}"})
     if before:
         words = [*before, sys.executable, *words]
-        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=180, check=False)
     else:
         done = forked.run(words, env=env)
     assert (done.returncode < 0) if failpoint else (done.returncode == 0), done.stderr[-5000:]

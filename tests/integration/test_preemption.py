@@ -91,7 +91,7 @@ def test_a_signal_saves_what_runs_and_another_process_goes_on_from_there(tmp_pat
     process = run(tmp_path, *words, session=True)
     waiting(process, tmp_path)
     send(process)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 75, output
     assert (
         f"stopped by {name}. Interrupted; 2 trials go back to the queue: 2 will go on from the last save" in output
@@ -105,7 +105,7 @@ def test_a_signal_saves_what_runs_and_another_process_goes_on_from_there(tmp_pat
 
     (tmp_path / "home" / "go on").touch()
     process = run(tmp_path, *words)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
     for member in load(tmp_path / "home").members():
         assert member.head is not None
@@ -133,10 +133,10 @@ def test_a_job_of_slurm_requeues_itself_until_the_study_is_done(tmp_path: Path) 
     job = submit()
     waiting(job, tmp_path)
     job.send_signal(signal.SIGUSR1)
-    assert job.wait(60) == 75
+    assert job.wait(180) == 75
     assert (tmp_path / "told").read_text() == "requeue 7\n"
     (tmp_path / "home" / "go on").touch()
-    assert submit().wait(60) == 0
+    assert submit().wait(180) == 0
     assert (tmp_path / "told").read_text() == "requeue 7\n"
     assert load(tmp_path / "home").counts() == {"completed": 4}
     assert all(trial.failures == 0 for trial in load(tmp_path / "home").trials())

@@ -94,7 +94,7 @@ def test_a_comparison_that_is_killed_leaves_no_process_and_goes_on(tmp_path: Pat
     assert len(children) >= 2
     process.kill()
     process.wait()
-    _, alive = psutil.wait_procs(children, timeout=60)
+    _, alive = psutil.wait_procs(children, timeout=180)
     assert not alive
     kept = set(finished("fig2", tmp_path))
     compare("fig2", seeds=1, folder=tmp_path)

@@ -16,8 +16,9 @@ from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers import Launcher, Pool, launcher_named
 from phyla.launchers.spec import VISIBLE
 from pooled import TRIALS, Pooled
-from pools import Signs, until
+from pools import Signs
 from ray_nodes import node
+from waiting import until
 
 pytestmark = pytest.mark.xdist_group("ray")
 
@@ -46,7 +47,7 @@ def test_a_run_survives_a_node_that_dies(tmp_path: Path, launcher: Launcher, ray
     _let_leases_end(toy.home / "phyla.db")
     until(lambda: list(toy.folder.glob("waits-*")), "the lost trial goes on")
     toy.go_on()
-    printed, _ = run.communicate(120)
+    printed, _ = run.communicate(180)
     assert run.returncode == 0, printed
     assert f"{TRIALS} trials completed" in printed
     assert toy.completed()

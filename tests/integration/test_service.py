@@ -388,7 +388,7 @@ def test_no_request_is_a_server_error(tmp_path: Path) -> None:
         how = ("--checks", "not_a_server_error", "--phases", "coverage,fuzzing", "--exclude-path-regex", "delet")
         more = (
             "--max-examples",
-            "3",
+            "1",
             "--seed",
             "1",
             "--generation-deterministic",

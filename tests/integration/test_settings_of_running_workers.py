@@ -2,8 +2,7 @@
 
 import ast
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from forked import Forked
 from phyla.records import Attempt, AttemptState, JobState, StudyState, TrialRecord
 from phyla.settings import child_environment
 from phyla.study import ConfigChange
+from waiting import until
 
 STUDY = """
 import time
@@ -91,7 +91,7 @@ def running(file: Path, workers: int = 1, hosts: int = 1) -> Iterator[list[Forke
             started.append(Forked(words("run", file, "--workers", workers), stdout=log))
     try:
         try:
-            wait_for(lambda: held(file) == max(1, workers) * hosts)
+            until(lambda: held(file) == max(1, workers) * hosts, "workers are held")
         except AssertionError as error:
             raise AssertionError("\n".join(log_of(file, host).read_text() for host in range(hosts))) from error
         yield started
@@ -144,13 +144,6 @@ def held(file: Path) -> int:
         return 0
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.02)
-
-
 def release(file: Path, processes: list[Forked]) -> list[tuple[int, str]]:
     """Let training go on; return how the runs ended and what they printed."""
     (file.parent / "hold").unlink()
@@ -161,7 +154,7 @@ def release(file: Path, processes: list[Forked]) -> list[tuple[int, str]]:
 def run_again(file: Path, workers: int = 1) -> str:
     """Let training go on until all work is handed in, then run the changed file; return what it said."""
     (file.parent / "hold").unlink()
-    wait_for(lambda: held(file) == 0)
+    until(lambda: held(file) == 0, "nobody is held")
     done = forked.run(words("run", file, "--workers", workers))
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -238,7 +231,7 @@ def test_workers_go_on_when_their_settings_come_back(tmp_path: Path) -> None:
         write(tmp_path / "study", "steps_per_trial=10, exploit=None", None)
         change(file)
         (file.parent / "hold").unlink()
-        wait_for(lambda: "the settings of the study were changed" in log_of(file, 0).read_text())
+        until(lambda: "the settings of the study were changed" in log_of(file, 0).read_text(), "it is said")
         write(tmp_path / "study", OLD, None)
         change(file)
         ended(file, processes)
@@ -260,9 +253,9 @@ def test_a_module_that_only_the_database_names_is_never_imported(tmp_path: Path)
             "import pathlib\npathlib.Path(__file__).with_name('pwned').touch()"
         )
         (file.parent / "hold").unlink()
-        wait_for(lambda: "the settings of the study were changed" in log_of(file, 0).read_text())
+        until(lambda: "the settings of the study were changed" in log_of(file, 0).read_text(), "it is said")
         processes[0].send_signal(signal.SIGINT)
-        assert processes[0].wait(60) == 130
+        assert processes[0].wait(180) == 130
     assert "Traceback" not in log_of(file, 0).read_text()
     assert not (file.parent / "pwned").exists()
     found = results(file)

@@ -9,8 +9,9 @@ from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers import Pool
 from phyla.launchers.slurm import Slurm, job_name
 from pooled import TRIALS, Pooled
-from pools import Signs, until
+from pools import Signs
 from slurm_cluster import Cluster
+from waiting import until
 
 pytestmark = pytest.mark.xdist_group("slurm")
 
@@ -92,7 +93,7 @@ def test_a_study_runs_to_its_end_although_its_workers_are_preempted(slurm: Clust
     logs = toy.pool.folder
     until(lambda: count(logs, "stopped by SIGTERM") == 1, "the worker has handed back its trial")
     toy.go_on()
-    printed, _ = run.communicate(120)
+    printed, _ = run.communicate(180)
     assert run.returncode == 0, printed
     assert f"{TRIALS} trials completed, 0 failed" in printed
     assert toy.completed()

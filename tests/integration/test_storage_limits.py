@@ -28,7 +28,7 @@ def run_with_mount(mount: str, home: Path, **options: object) -> "subprocess.Com
         env=child_environment({"PYTHONPATH": str(TOY.parent)}),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=180,
         check=False,
     )
 

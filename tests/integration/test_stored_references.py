@@ -23,7 +23,8 @@ from phyla.launchers.process import _make
 from phyla.machine import Outdated
 from phyla.records import AttemptState, StudyState
 from phyla.study import maintain
-from watching import command, run, start, wait_for, write
+from waiting import until
+from watching import command, run, start, write
 
 STUDY = """
 import time
@@ -353,12 +354,12 @@ def test_workers_join_from_anywhere_by_the_study_file(tmp_path: Path) -> None:
         except phyla.PhylaError:
             return 0
 
-    wait_for(lambda: held() == 1, "running trial")
+    until(lambda: held() == 1, "running trial")
     second = start(tmp_path / "elsewhere", command("worker", tmp_path / "study.py", "--workers", 1))
-    wait_for(lambda: held() == 2, "trial of the worker that joined")
+    until(lambda: held() == 2, "trial of the worker that joined")
     (tmp_path / "hold").unlink()
     for process in (first, second):
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=180)
         assert process.returncode == 0, output
     assert "s is completed: 24/24 trials" in output
     found = phyla.load_study("s", home=tmp_path / "home")
@@ -373,7 +374,7 @@ def test_a_worker_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "study.py").write_text(STUDY)
     (tmp_path / "hold").touch()
     first = start(tmp_path, command("run", "study.py", "--workers", 1))
-    wait_for(
+    until(
         lambda: (
             (tmp_path / "home" / "phyla.db").exists()
             and phyla.study.list_studies(home=tmp_path / "home")
@@ -387,7 +388,7 @@ def test_a_worker_changes_nothing(tmp_path: Path) -> None:
     assert "strategy.steps_per_trial: it has 5, given 2" in output
     assert phyla.load_study("s", home=tmp_path / "home").study() == before
     (tmp_path / "hold").unlink()
-    output, _ = first.communicate(timeout=120)
+    output, _ = first.communicate(timeout=180)
     assert first.returncode == 0, output
 
 
@@ -427,9 +428,9 @@ def watched(tmp_path: Path) -> Path:
         except sqlite3.Error:
             return False
 
-    wait_for(begun, "eval task")
+    until(begun, "eval task")
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     return tmp_path
 
 

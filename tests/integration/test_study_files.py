@@ -5,10 +5,8 @@ import math
 import signal
 import sqlite3
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -21,6 +19,7 @@ from phyla.records import JobState
 from phyla.settings import child_environment
 from phyla.study.files import load_studies
 from study_files import write_files
+from waiting import until
 
 SOURCE = Path(phyla.__file__).parents[1]
 HELD = 'while [ "$2" -ge 10 ] && [ -e hold ]; do sleep 0.02; done\n'
@@ -72,16 +71,6 @@ tasks = [{ name = "far", command = ["sh", "evaluate.sh", "{checkpoint}", "{resul
 """
 
 
-def wait_for(condition: Callable[[], Any], what: str, process: Forked) -> Any:
-    """Return the first true value of a condition while a process runs."""
-    end = time.monotonic() + 60
-    while not (found := condition()):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end, f"no {what}"
-        time.sleep(0.02)
-    return found
-
-
 def start(folder: Path, *words: object) -> Forked:
     environment = child_environment({"PYTHONPATH": str(SOURCE), "COLUMNS": "140"})
     return Forked(["-m", "phyla.cli", *words], cwd=folder, env=environment)
@@ -123,8 +112,8 @@ def test_a_study_of_a_shell_script_is_killed_resumed_and_joined(
     (folder / "hold").touch()
     # The command runs in the folder of the file, wherever phyla was started.
     run = start(home.parent, "run", "../studies/study.toml", "--workers", 2)
-    wait_for(lambda: under_way(home, 2), "trials under way", run)
-    wait_for(lambda: running(folder), "command", run)
+    until(lambda: under_way(home, 2), "trials under way", process=run)
+    until(lambda: running(folder), "command", process=run)
     run.send_signal(signal.SIGKILL)
     run.wait()
     end = time.monotonic() + 30
@@ -133,12 +122,12 @@ def test_a_study_of_a_shell_script_is_killed_resumed_and_joined(
         time.sleep(0.02)
 
     run = start(home.parent, "run", "../studies/study.toml", "--workers", 1)
-    wait_for(lambda: under_way(home, 1), "trial under way", run)
+    until(lambda: under_way(home, 1), "trial under way", process=run)
     worker = start(home.parent, "worker", "../studies/study.toml", "--workers", 1)
-    wait_for(lambda: under_way(home, 2), "second trial under way", worker)
+    until(lambda: under_way(home, 2), "second trial under way", process=worker)
     (folder / "hold").unlink()
     for process in (run, worker):
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=180)
         assert process.returncode == 0, errors
         assert "16" in output
 

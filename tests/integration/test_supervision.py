@@ -119,7 +119,7 @@ def train(trial):
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=180)
     assert "KeyboardInterrupt" in error
     results = load(home)
     assert results.state is StudyState.STOPPED
@@ -147,11 +147,11 @@ def train(trial):
         assert one.poll() is other.poll() is None
         time.sleep(0.01)
     one.send_signal(signal.SIGINT)
-    _, error = one.communicate(timeout=60)
+    _, error = one.communicate(timeout=180)
     assert "KeyboardInterrupt" in error
     assert load(home).state is StudyState.RUNNING
     (home / "go on").write_text("x")
-    assert other.wait(60) == 0
+    assert other.wait(180) == 0
     assert load(home).counts() == {"completed": 4}
 
 
@@ -227,7 +227,7 @@ def train(trial):
     assert done.returncode == 0, done.stderr
     pids = [int(file.read_text()) for file in (tmp_path / "home").glob("child-*")]
     assert len(pids) == 4
-    psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=20)
+    psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=180)
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
 

@@ -19,6 +19,7 @@ from phyla.cli.live import STOPPING
 from phyla.controller import Sightings
 from phyla.records import Checkpoint, CheckpointKind, CheckpointState, GroupState, StudyState
 from phyla.store import open_store
+from waiting import until
 from watching import (
     Look,
     check_whole,
@@ -29,7 +30,6 @@ from watching import (
     pids,
     run,
     start,
-    wait_for,
     watch_words,
     write,
 )
@@ -53,7 +53,7 @@ def test_a_slow_writer_is_followed_to_its_end(tmp_path: Path) -> None:
     steps = list(range(0, 80, 10))
     process = start(tmp_path, watch_words(tmp_path, "--json", workers=2))
     writer = writes(tmp_path / "ckpt", steps, 0.3)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=180)
     writer.join()
     assert process.returncode == 0, output
     told = [json.loads(line) for line in output.splitlines()]
@@ -69,10 +69,10 @@ def test_workers_that_come_later_take_their_share_and_end_with_the_run(tmp_path:
     for step in steps:
         write(tmp_path / "ckpt", step)
     watcher = start(tmp_path, watch_words(tmp_path, "--once", workers=1), EVAL_S="1.0")
-    wait_for(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
+    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
     late = start(tmp_path, command("worker", "suites.py:heldout", "--workers", 1), EVAL_S="1.0")
     for process in (watcher, late):
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=180)
         assert process.returncode == 0, output
     look = check_whole(tmp_path, steps)
     workers = {entry.worker for entries in look.results.values() for entry in entries}
@@ -85,12 +85,12 @@ def test_an_interrupted_watcher_is_resumed(tmp_path: Path) -> None:
         write(tmp_path / "ckpt", step)
     words = watch_words(tmp_path, workers=1)
     process = start(tmp_path, words, EVAL_S="20")
-    wait_for(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
+    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
     process.send_signal(signal.SIGINT)
     # Two signals at the same moment would be one.
     process.read_until(STOPPING.strip())
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 130, output
     assert "Traceback" not in output
     look = Look(tmp_path)
@@ -107,18 +107,18 @@ def test_killed_workers_watchers_and_everything(tmp_path: Path) -> None:
     words = watch_words(tmp_path, workers=2)
     writer = writes(tmp_path / "ckpt", steps, 0.4)
     process = start(tmp_path, words, EVAL_S="0.3")
-    wait_for(lambda: has_run(tmp_path) and Look(tmp_path).states()["complete"], "group complete")
+    until(lambda: has_run(tmp_path) and Look(tmp_path).states()["complete"], "group complete")
     kill(pids(process)[0])
-    wait_for(lambda: Look(tmp_path).states()["complete"] >= 2, "second group complete")
+    until(lambda: Look(tmp_path).states()["complete"] >= 2, "second group complete")
     workers = [psutil.Process(pid) for pid in pids(process)]
     process.kill()
     process.communicate()
-    _, alive = psutil.wait_procs(workers, timeout=20)
+    _, alive = psutil.wait_procs(workers, timeout=180)
     assert not alive, "a worker outlived its supervisor"
     process = start(tmp_path, words, EVAL_S="0.1")
-    wait_for(lambda: pids(process), "workers")
+    until(lambda: pids(process), "workers")
     before = Look(tmp_path).states()["complete"]
-    wait_for(lambda: Look(tmp_path).states()["complete"] > before or Look(tmp_path).running, "work under way")
+    until(lambda: Look(tmp_path).states()["complete"] > before or Look(tmp_path).running, "work under way")
     for pid in [*pids(process), process.pid]:
         kill(pid)
     process.communicate()
@@ -152,11 +152,11 @@ def test_a_poisoned_eval_task_delays_nothing_else(tmp_path: Path) -> None:
 def test_a_checkpoint_that_is_deleted_during_its_evaluation_survives_in_its_snapshot(tmp_path: Path) -> None:
     folder = write(tmp_path / "ckpt", 10)
     process = start(tmp_path, watch_words(tmp_path, workers=1), EVAL_S="1.5")
-    wait_for(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
+    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
     shutil.rmtree(folder)
     write(tmp_path / "ckpt", 20)
     (tmp_path / "ckpt" / "FINISHED").write_text("")
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
     look = Look(tmp_path)
     assert look.values() == {"step_10": 9.5, "step_20": 19.5}
@@ -167,16 +167,16 @@ def test_a_checkpoint_that_is_deleted_during_its_evaluation_survives_in_its_snap
 def test_without_snapshots_deleted_and_overwritten_checkpoints_are_told_apart_from_others(tmp_path: Path) -> None:
     folder = write(tmp_path / "ckpt", 10)
     process = start(tmp_path, watch_words(tmp_path, "--snapshots", "none", workers=1), EVAL_S="1.5")
-    wait_for(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
+    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
     shutil.rmtree(folder)
-    wait_for(lambda: Look(tmp_path).states()["gone"], "group gone")
+    until(lambda: Look(tmp_path).states()["gone"], "group gone")
     write(tmp_path / "ckpt", 20)
     # What runs may still be the eval task of the first one.
-    wait_for(lambda: "step_20" in {seen.name for seen in Look(tmp_path).seen.values()}, "second checkpoint")
+    until(lambda: "step_20" in {seen.name for seen in Look(tmp_path).seen.values()}, "second checkpoint")
     write(tmp_path / "ckpt", 20, 25.0)
-    wait_for(lambda: Look(tmp_path).states()["gone"] == 2, "overwritten group gone")
+    until(lambda: Look(tmp_path).states()["gone"] == 2, "overwritten group gone")
     (tmp_path / "ckpt" / "FINISHED").write_text("")
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     look = Look(tmp_path)
     assert [seen.name for seen in look.seen.values()] == ["step_10", "step_20", "step_20"]
     assert look.values() == {"step_20": 24.5}
@@ -186,7 +186,7 @@ def test_without_snapshots_deleted_and_overwritten_checkpoints_are_told_apart_fr
 
 def test_a_thousand_checkpoints_within_a_minute_all_get_a_fate(tmp_path: Path) -> None:
     process = start(tmp_path, watch_words(tmp_path, "--json", suite="suites.py:newest", workers=1))
-    wait_for(lambda: has_run(tmp_path), "run")
+    until(lambda: has_run(tmp_path), "run")
     began = time.monotonic()
     for step in range(1000):
         write(tmp_path / "ckpt", step)
@@ -227,12 +227,12 @@ def test_a_run_is_followed_by_one_watcher_only(tmp_path: Path) -> None:
     write(tmp_path / "ckpt", 1)
     words = watch_words(tmp_path)
     process = start(tmp_path, words)
-    wait_for(lambda: has_run(tmp_path) and Look(tmp_path).states()["complete"], "group complete")
+    until(lambda: has_run(tmp_path) and Look(tmp_path).states()["complete"], "group complete")
     output = run(tmp_path, words, expect=2)
     assert f"process {process.pid} on" in output
     assert " worker SUITES.py --study job" in output
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert process.returncode == 75
 
 
@@ -303,23 +303,23 @@ def test_workers_end_when_suites_change_under_them(tmp_path: Path) -> None:
     sign = "open(f'imported-{os.getpid()}', 'w').close()\n"
     suites.write_text(suites.read_text() + sign)
     process = start(tmp_path, words)
-    wait_for(lambda: has_run(tmp_path) and Look(tmp_path).states()["complete"] == 2, "groups complete")
+    until(lambda: has_run(tmp_path) and Look(tmp_path).states()["complete"] == 2, "groups complete")
     late = start(tmp_path, command("worker", "suites.py:heldout", "--workers", 1))
-    wait_for(lambda: any((tmp_path / f"imported-{pid}").exists() for pid in pids(late)), "worker")
+    until(lambda: any((tmp_path / f"imported-{pid}").exists() for pid in pids(late)), "worker")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     suites.write_text(suites.read_text().replace('["out"])', '["out"], version="2")').replace("- 1.0", "- 2.0"))
     steps = [20, 30, 40]
     for step in steps:
         write(tmp_path / "ckpt", step)
     # While it is busy with what did not change, the other worker gets what did.
     process = start(tmp_path, words, EVAL_S="2.0")
-    output, _ = late.communicate(timeout=120)
+    output, _ = late.communicate(timeout=180)
     assert late.returncode == 2, output
     assert "start it again with the changed suite file" in output
     assert "Traceback" not in output
     (tmp_path / "ckpt" / "FINISHED").write_text("")
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
     look = Look(tmp_path)
     assert look.values() == {"step_0": -1.0, "step_10": 9.0, **{f"step_{step}": step - 1.0 for step in steps}}
@@ -369,7 +369,7 @@ def test_live_lines_on_a_terminal(tmp_path: Path) -> None:
         while part := os.read(main, 65536):
             shown += part
     os.close(main)
-    assert process.wait(60) == 0
+    assert process.wait(180) == 0
     assert b"1 checkpoint seen" in shown
     assert b"complete" in shown
 
@@ -417,10 +417,10 @@ def test_any_name_is_evaluated_and_what_cannot_be_used_is_quarantined(tmp_path: 
     for name in odd_names():
         write_odd(tmp_path / "ckpt", name, '{"value": 1.0}')
     write_odd(tmp_path / "ckpt", b"step_100\xfe", "torn")
-    wait_for(lambda: Look(tmp_path).states()["complete"] == len(odd_names()), "evaluations")
+    until(lambda: Look(tmp_path).states()["complete"] == len(odd_names()), "evaluations")
     write(tmp_path / "ckpt", 20)
     (tmp_path / "ckpt" / "FINISHED").write_text("")
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 1, output
     assert "Traceback" not in output.replace("Traceback (most recent call last):\\n", "")
     assert r"step_2\xff (step 2) heldout complete" in output
@@ -458,12 +458,12 @@ def test_names_that_no_event_can_tell_wake_the_watcher_all_the_same(tmp_path: Pa
     for name in (b"step_1\xff", b"step_2\xff"):
         write_odd(tmp_path / "ckpt", name, '{"value": 1.0}')
         before = name
-        wait_for(
+        until(
             lambda name=before: any(os.fsencode(seen.name) == name for seen in Look(tmp_path).seen.values()),
             "checkpoint seen",
         )
     (tmp_path / "ckpt" / "FINISHED").write_text("")
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
     assert "Traceback" not in output
 
@@ -472,7 +472,7 @@ def test_a_watched_run_stands_in_status_best_and_doctor(tmp_path: Path) -> None:
     words = watch_words(tmp_path, workers=1)
     write(tmp_path / "ckpt", 10)
     process = start(tmp_path, words)
-    wait_for(lambda: has_run(tmp_path) and Look(tmp_path).states()["complete"] == 1, "evaluation")
+    until(lambda: has_run(tmp_path) and Look(tmp_path).states()["complete"] == 1, "evaluation")
     listed = phyla(tmp_path, "status").decode().replace("|", " ").split("\n")
     assert listed[0].split()[:3] == ["watched", "run", "state"]
     assert listed[2].split()[:5] == ["job", "running", str(tmp_path / "ckpt"), "1", "10"]
@@ -516,7 +516,7 @@ def test_quarantined_ones_are_told_with_their_reasons(tmp_path: Path) -> None:
     how = 'name="job", format="marker", options={"quiet_s": 0.5}, poll_s=0.2, lease_s=1.0'
     program = f'import phyla; phyla.watch("ckpt", "suites.py:heldout", 1, {how})'
     process = start(tmp_path, ["-c", program], EVAL_S="600")
-    wait_for(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
+    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
     for pid in [*pids(process), process.pid]:
         kill(pid)
     process.communicate()
@@ -566,7 +566,7 @@ def test_an_objective_that_no_eval_task_records_is_said_at_once(tmp_path: Path) 
     process.read_until("no aggregate 'acuracy_mean', which its objective names; did you mean 'accuracy_mean'?")
     assert Look(tmp_path).states("wrong")["queued"] > 0
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     # Once it is corrected, the same command aggregates what is known, and computes nothing twice.
     before = {task.id for task in Look(tmp_path).tasks if task.state == "completed"}
     name("accuracy_mean")

@@ -13,7 +13,8 @@ from command_line import Phyla
 from foreign import index, safetensors
 from object_store import client
 from phyla.records import CheckpointState, GroupState
-from watching import Look, command, has_run, run, start, wait_for
+from waiting import until
+from watching import Look, command, has_run, run, start
 
 SUITES = """
 import phyla
@@ -79,7 +80,7 @@ class Run:
         return found
 
     def wait_for(self, name: str, size: int, version: int = 0) -> None:
-        wait_for(lambda: self.values().get((name, version)) == size or self._over(), f"{name}: {self.values()}")
+        until(lambda: self.values().get((name, version)) == size or self._over(), f"{name}: {self.values()}")
 
     def _over(self) -> bool:
         assert self.process.poll() is None, self.process.communicate()[0]
@@ -154,7 +155,7 @@ def test_uploads_in_any_order_are_evaluated_when_they_are_whole_and_once_for_eac
     watched.wait_for("model_40.safetensors", len(whole))
 
     server.stop()
-    unreadable = wait_for(
+    unreadable = until(
         lambda: [event for event in Look(tmp_path, "exp1").events if event.kind == "unreadable"], "message"
     )
     assert "the store is out of reach" in unreadable[0].message
@@ -164,7 +165,7 @@ def test_uploads_in_any_order_are_evaluated_when_they_are_whole_and_once_for_eac
     watched.wait_for("model_40.safetensors", bigger, version=1)
 
     trainer.put("DONE")
-    output, _ = watched.process.communicate(timeout=60)
+    output, _ = watched.process.communicate(timeout=180)
     assert watched.process.returncode == 1, output
     look = Look(tmp_path, "exp1")
     bad = [seen for seen in look.seen.values() if seen.state is CheckpointState.QUARANTINED]

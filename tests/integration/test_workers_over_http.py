@@ -1,8 +1,6 @@
 """Workers that reach their studies through a service keep what they have when it goes away."""
 
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -11,11 +9,12 @@ import pytest
 
 import phyla
 from durability import check_whole, load, start
+from forked import Forked
 from phyla.records import StudyState
 from phyla.store import open_store
 from serving import Service
 
-ENDS_S = 120.0
+ENDS_S = 180.0
 
 
 @pytest.mark.parametrize("suites", [False, True], ids=["", "evaluated"])
@@ -74,9 +73,8 @@ def test_a_study_moves_to_a_service_while_it_runs(tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text(TRAIN)
     file = tmp_path / "study.toml"
     file.write_text(STUDY.format(folder=tmp_path))
-    home, command = tmp_path / "home", [sys.executable, "-m", "phyla.cli"]
-    checkpoints = ("--checkpoints", str(home / "checkpoints"))
-    here = subprocess.Popen([*command, "--home", str(home), "run", str(file), "--workers", "1"], text=True)
+    home, command = tmp_path / "home", ("-m", "phyla.cli")
+    here = Forked([*command, "--home", home, "run", file, "--workers", 1])
     storage = f"sqlite:///{home}/phyla.db"
 
     def completed() -> int:
@@ -86,20 +84,8 @@ def test_a_study_moves_to_a_service_while_it_runs(tmp_path: Path) -> None:
         assert here.poll() is None
         time.sleep(0.05)
     with Service("--home", str(home)) as service:
-        there = subprocess.Popen(
-            [
-                *command,
-                "--home",
-                str(tmp_path / "other"),
-                "--server",
-                service.url,
-                *checkpoints,
-                "worker",
-                str(file),
-                "--workers",
-                "1",
-            ]
-        )
+        places = ("--home", tmp_path / "other", "--server", service.url, "--checkpoints", home / "checkpoints")
+        there = Forked([*command, *places, "worker", file, "--workers", 1])
         while len({row.worker.split(":")[-1] for row in load_any("moved", storage).attempts()}) < 2:
             assert there.poll() is None
             time.sleep(0.05)

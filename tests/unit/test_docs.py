@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -52,7 +53,7 @@ for message in (
     warnings.filterwarnings("ignore", message)
 runpy.run_path("page.py", run_name="__main__")
 """
-"""Runs a page that uses a framework."""
+"""Runs a page, with warnings as errors."""
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -102,19 +103,22 @@ def write_program(page: Path, folder: Path) -> None:
     (folder / "page.py").write_text("".join(blocks))
 
 
+def run_program(page: Path, folder: Path, **how: Any) -> None:
+    write_program(page, folder)
+    env = {**environment(folder), **forked.SMALL_MODELS}
+    done = forked.run(["-c", STRICT], cwd=folder, env=env, timeout=280, **how)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("page", programs(frameworks=False), ids=lambda page: page.stem)
 def test_the_program_of_each_page_runs(page: Path, tmp_path: Path) -> None:
-    write_program(page, tmp_path)
-    run_python("page.py", cwd=tmp_path)
+    run_program(page, tmp_path)
 
 
 @pytest.mark.xdist_group("frameworks")
 @pytest.mark.parametrize("page", programs(frameworks=True), ids=lambda page: page.stem)
 def test_the_program_of_each_page_with_a_framework_runs(page: Path, tmp_path: Path) -> None:
-    write_program(page, tmp_path)
-    env = {**environment(tmp_path), **forked.SMALL_MODELS}
-    done = forked.run(["-c", STRICT], cwd=tmp_path, env=env, frameworks=True, timeout=280)
-    assert done.returncode == 0, done.stderr
+    run_program(page, tmp_path, frameworks=True)
 
 
 def test_the_study_files_of_the_tutorial_are_found(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_many_files_are_flushed_at_the_same_time(tmp_path: Path) -> None:
         come.append(1)
         if len(come) >= 4:
             four.set()
-        assert four.wait(60)
+        assert four.wait(180)
 
     disk.before["make_read_only"] = wait
     save_many(LocalCheckpoints(tmp_path, disk), 64)

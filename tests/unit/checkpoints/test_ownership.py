@@ -26,7 +26,7 @@ def test_of_two_stores_that_claim_at_once_one_is_refused(tmp_path: Path) -> None
 
         def claim(store: str, root: Path = root, together: threading.Barrier = together) -> bool:
             _, ownership = checkpoints(root, store)
-            together.wait(60)
+            together.wait(180)
             try:
                 ownership.claim(None)
             except CheckpointsNotOurs:

@@ -139,7 +139,7 @@ def test_workers_of_one_machine_download_a_checkpoint_once(
     together = threading.Barrier(6)
 
     def use(one: RemoteCheckpoints) -> Path:
-        together.wait(60)
+        together.wait(180)
         return one.use("1.1", digest)
 
     with ThreadPoolExecutor(6) as pool:
@@ -180,7 +180,7 @@ def killed(self, key, local):
 Objects.get = killed
 mine.use("1.1")
 """
-    ended = subprocess.run([sys.executable, "-c", program], env=child_environment({}), timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", program], env=child_environment({}), timeout=180, check=False)
     assert ended.returncode == -signal.SIGKILL
     left = {path.name for path in (tmp_path / "mine").glob("*/.staging/*")}
     assert left == {"1.1", "7.1"}

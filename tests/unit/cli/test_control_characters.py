@@ -70,7 +70,7 @@ def test_the_live_display_and_the_tail_of_a_log_command_nothing(failed: Path, wo
     except OSError:
         pass  # at the end
     os.close(main)
-    assert process.wait(60) == 1
+    assert process.wait(180) == 1
     assert b"pwned" in shown
     assert b"\x1b]0;" not in shown
     assert b"\x1b[2J" not in shown

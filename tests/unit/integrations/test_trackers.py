@@ -154,7 +154,7 @@ def test_wandb_that_is_online_needs_a_key(tmp_path: Path) -> None:
         env={**clean, "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=180,
         check=False,
     )
     assert "W&B knows no API key: run `wandb login` first, or set WANDB_MODE=offline" in done.stderr

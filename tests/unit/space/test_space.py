@@ -326,7 +326,7 @@ REFUSED: list[tuple[Callable[[], Space], list[str]]] = [
     (lambda: Space(), ["empty"]),
     (lambda: Space({}), ["empty"]),
     (lambda: LOOSE([Float(0, 1)]), ["mapping", "Float(0.0, 1.0)"]),
-    (lambda: Space(lr=0.1), ["lr", "0.1 is no parameter"]),
+    (lambda: Space(lr=0.1), ["lr", "0.1 is not a parameter"]),
     (lambda: Space(opt={"lr": (0.1, 1.0)}), ["opt/lr", "write Float(low, high)"]),
     (lambda: Space(act=["relu", "tanh"]), ["act", "Choice([...])"]),
     (lambda: Space(lr=Float), ["lr", "write Float(low, high)"]),

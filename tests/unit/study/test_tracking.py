@@ -15,6 +15,7 @@ from phyla.integrations.trackers import Row, TrackedStudy
 from phyla.study import beside
 from phyla.study.tracking import Feed, Following
 from phyla.worker import session_of
+from waiting import until
 
 MEMBERS, STEPS, TOTAL = 3, 4, 24
 
@@ -171,7 +172,7 @@ def test_a_tracker_that_fails_for_a_while_misses_nothing(
     monkeypatch.setattr(beside, "EVERY_S", 0.001)
     tracker, study = Told(fails=2), made(tmp_path)
     with caplog.at_level(logging.WARNING, "phyla"):
-        study.run(workers=0, trackers=[tracker], on_progress=lambda _: wait_for(lambda: not tracker.fails))
+        study.run(0, trackers=[tracker], on_progress=lambda _: until(lambda: not tracker.fails, "it works"))
     assert plain(tracker.rows) == plain(told(feed(study)))
     warned = [one.message for one in caplog.records if "told" in one.message]
     assert warned == ["warning: the tracker told failed: OSError: offline; it is tried again"]
@@ -179,12 +180,6 @@ def test_a_tracker_that_fails_for_a_while_misses_nothing(
     # Told again, it goes on from its position, and nothing is told twice.
     study.run(workers=0, trackers=[tracker])
     assert plain(tracker.rows) == plain(told(feed(study)))
-
-
-def wait_for(condition: object) -> None:
-    done = threading.Event()
-    while not condition():  # type: ignore[operator]
-        done.wait(0.002)
 
 
 def test_a_tracker_that_never_works_harms_nothing(

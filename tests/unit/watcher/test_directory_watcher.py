@@ -30,7 +30,7 @@ from phyla.watcher import (
 )
 from phyla.watcher.snapshots import Mode
 from phyla.watcher.snapshots import take as take_snapshot
-from watching import wait_for
+from waiting import until
 
 NOW = 2_000_000_000.0
 
@@ -493,7 +493,7 @@ def test_a_change_is_looked_at_again_when_the_store_was_busy(
         if number == len(whole):
             refusals.append(StoreBusy("busy"))
         folder.rename(world.root / folder.name)
-        wait_for(lambda number=number: len(world.seen()) == number, f"checkpoint {number}")
+        until(lambda number=number: len(world.seen()) == number, f"checkpoint {number}")
     thread.stop()
     assert not refusals
     assert thread.error is None

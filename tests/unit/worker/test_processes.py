@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -13,6 +11,7 @@ import pytest
 
 from phyla.worker.outputs import tail
 from phyla.worker.processes import CannotStart, Process, how
+from waiting import until
 
 STRAYS = """
 import os, subprocess, sys
@@ -38,13 +37,6 @@ os.rename(folder + "/part", folder + "/pids")
 """
 
 
-def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
-    ends_at = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < ends_at
-        time.sleep(0.01)
-
-
 def gone(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
@@ -59,7 +51,7 @@ def start(folder: Path, *arguments: str) -> Process:
 
 
 def strays(folder: Path) -> list[int]:
-    until((folder / "pids").exists)
+    until((folder / "pids").exists, "children")
     return [int(pid) for name in ("away", "daemon", "pids") for pid in (folder / name).read_text().split()]
 
 
@@ -69,10 +61,10 @@ def test_nothing_is_left_of_a_command(tmp_path: Path, way: str) -> None:
     process = start(tmp_path, sys.executable, "-c", STRAYS + last, str(tmp_path))
     pids = strays(tmp_path)
     if way == "ends":
-        assert process.wait(30) == 0
+        assert process.wait(180) == 0
     elif way == "is killed":
         psutil.Process(pids[-1]).parent().kill()  # type: ignore[union-attr]
-        assert process.wait(30) == -signal.SIGKILL
+        assert process.wait(180) == -signal.SIGKILL
     elif way == "is ended":
         process.kill()
         assert process.wait(0) == -signal.SIGKILL
@@ -82,11 +74,11 @@ def test_nothing_is_left_of_a_command(tmp_path: Path, way: str) -> None:
         assert len(kept) >= 3
         lost = set(pids) - set(kept)
         process._keeper.kill()
-        assert process.wait(30) == -signal.SIGKILL
+        assert process.wait(180) == -signal.SIGKILL
         for pid in lost:
             os.kill(pid, signal.SIGKILL)
         pids = kept
-    until(lambda: all(map(gone, pids)), 10)
+    until(lambda: all(map(gone, pids)), "all are gone")
 
 
 def test_nothing_is_left_when_the_process_that_ran_it_is_killed(tmp_path: Path) -> None:
@@ -100,7 +92,7 @@ def test_nothing_is_left_when_the_process_that_ran_it_is_killed(tmp_path: Path) 
         pids = strays(tmp_path)
         assert not any(map(gone, pids))
         runner.kill()
-    until(lambda: all(map(gone, pids)), 10)
+    until(lambda: all(map(gone, pids)), "all are gone")
 
 
 def test_a_signal_goes_to_the_command(tmp_path: Path) -> None:
@@ -108,9 +100,9 @@ def test_a_signal_goes_to_the_command(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as log:
         process = Process(["sh", "-c", script], output=log, errors=log, cwd=str(tmp_path))
     assert process.wait(0) is None
-    until((tmp_path / "ready").exists)
+    until((tmp_path / "ready").exists, "it is ready")
     process.terminate()
-    assert process.wait(30) == 7
+    assert process.wait(180) == 7
     assert process.wait(0) == 7
     assert (tmp_path / "log").read_text() == "caught\n"
     process.terminate()
@@ -131,7 +123,7 @@ def test_a_command_starts_with_signals_as_usual_and_the_given_environment(tmp_pa
             environment={"ONE": "1", "HOME": None},
         ) as process,
     ):
-        assert process.wait(30) == 0
+        assert process.wait(180) == 0
     ignored, environment, stdin = (tmp_path / "log").read_text().splitlines()
     # The C library ignores two beyond these.
     assert int(ignored.split()[1], 16) & 0x7FFFFFFF == 0
