@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ import forked
 import phyla
 from command_line import Phyla
 from forked import Forked
+from phyla.cli.options import person
 from phyla.settings import child_environment
+from phyla.store import open_store
 from phyla.study import list_studies
 from waiting import until
 
@@ -479,6 +482,9 @@ def test_status_and_stop_while_a_study_runs(held: "tuple[Path, Path]", cli: Phyl
     assert "small is stopped: stopped by a person. Let it go on with: phyla run small.py" in output
     assert "may go on" in (resumed := cli("change", "small", *at))
     assert f"phyla run {folder / 'small.py'} --home {folder / '.phyla'} --study small" in resumed
+    with closing(open_store(f"sqlite:///{folder}/.phyla/phyla.db")) as store, store.reader(1) as reader:
+        noted = [event.message for event in reader.events() if event.kind == "action"]
+    assert noted == [f"{person()} stopped the study", f"{person()} let the study go on"]
     again = in_process(folder, "run", "small.py", "--workers", 0)
     assert again.returncode == 0, again.stderr
     assert json.loads(cli("status", "small", "--json", *at))["completed_trials"] == 16

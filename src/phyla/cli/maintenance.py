@@ -23,6 +23,7 @@ def stop(ctx: Context, study: options.StudyName) -> None:
 
     maintenance = maintain(study, **options.where(ctx))
     maintenance.stop("stopped by a person")
+    maintenance.note(options.person(), "stopped the study")
     print(f"stopped {study}: its workers finish their trial and end")
     again = maintenance.places.command("change", study)
     print(f"run its study file again to let it go on; without workers of this machine: {again}")
@@ -51,6 +52,7 @@ def change(
         return
     maintenance = maintain(study, **options.where(ctx))
     if maintenance.resume():
+        maintenance.note(options.person(), "let the study go on")
         results = load_study(study, **options.where(ctx))
         named, _, _ = str(results.study().config.get("train") or "").rpartition(":")
         again = maintenance.places.command("run", named if named.endswith(".py") else "FILE")

@@ -1,5 +1,8 @@
 """What commands share: options and what they mean, command lines to give next, interruptions."""
 
+import getpass
+import os
+import platform
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -189,3 +192,12 @@ def again() -> str:
             del words[at : at + (1 if "=" in word else 2)]
             break
     return pasted(["phyla", *words])
+
+
+def person() -> str:
+    """Return who types the command, for the record of what people did."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):  # a user of a container without a name
+        name = f"user {os.getuid()}"
+    return f"{name} on {platform.node() or 'this machine'}"

@@ -13,9 +13,6 @@ from phyla.study.maintenance import Maintenance
 from phyla.study.places import Places, check_kept
 from phyla.words import counted
 
-RECORD = "action"
-"""Kind of the events that say who did what."""
-
 Given = Mapping[str, str]
 
 
@@ -41,7 +38,7 @@ class Action:
             raise UsageError(f"there is no study {name!r}")
         check_kept(study)
         done = self.run(store, places, study, given)
-        Sightings(store, study, ()).note(RECORD, f"{who} {done}")
+        Maintenance(store, study, places).note(who, done)
 
 
 def _stop(store: Store, places: Places, study: StudyRecord, given: Given) -> str:

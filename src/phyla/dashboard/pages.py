@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, final
 
 from starlette.requests import Request
 
-from phyla.dashboard.actions import RECORD
 from phyla.dashboard.drawing import COMPARISON, figures_of
 from phyla.dashboard.logs import end_of_log
 from phyla.errors import StudyNotFound
@@ -30,6 +29,7 @@ from phyla.strategies import describe
 from phyla.study.evaluations import Evaluations
 from phyla.study.feed import decisions
 from phyla.study.findings import findings
+from phyla.study.maintenance import ACTION
 from phyla.study.places import Places, check_kept
 from phyla.study.places import shown as located
 from phyla.study.progress import NEWEST, Progress, look
@@ -264,7 +264,7 @@ def _rank(member: Member) -> tuple[bool, float, int]:
 
 def _record(reader: Reader) -> list[Any]:
     """Return who did what, newest first."""
-    return [event for event in reader.events() if event.kind == RECORD][: -FEW - 1 : -1]
+    return [event for event in reader.events() if event.kind == ACTION][: -FEW - 1 : -1]
 
 
 def _left_s(reader: Reader, progress: Progress) -> float | None:
@@ -301,7 +301,7 @@ def _evaluated(found: Evaluations) -> dict[str, Any]:
     return {
         "suites": suites,
         "causes": causes(once)[:FEW],
-        "events": [one for one in found.events() if one.kind != RECORD][: -FEW - 1 : -1],
+        "events": [one for one in found.events() if one.kind != ACTION][: -FEW - 1 : -1],
         "checkpoints": FEW,
     }
 

@@ -40,8 +40,8 @@ def parameters(mapping: object, keywords: dict[str, Any]) -> dict[str, Parameter
     for name, parameter in flatten(flat).items():
         if not isinstance(parameter, Parameter):
             raise SpaceError(
-                f"{name}: {parameter!r} is not a parameter; write Float(low, high), Int(low, high), Choice([...]) or "
-                "Ordinal([...]), and keep what never changes out of the space"
+                f"{name}: {parameter!r} is not a parameter; write Float(low, high), Int(low, high), Choice([...]) "
+                "or Ordinal([...]), and keep what never changes out of the space"
             )
     return {name: _resolved(name, flat) for name in flat}
 

@@ -20,7 +20,7 @@ from phyla.client import (
     placed,
     sort_out,
 )
-from phyla.controller import housekeeping_of, keeping_of
+from phyla.controller import housekeeping_of, keeping_of, sightings_of
 from phyla.errors import (
     CheckpointCorrupt,
     CheckpointMissing,
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from phyla.worker import Launch
 
 LOG = logging.getLogger("phyla")
+ACTION = "action"
+"""Kind of the events that say who did what."""
 
 
 def maintain(
@@ -156,6 +158,10 @@ class Maintenance:
             raise StateError(f"study {self._study.name!r} has no member that was given up")
         self._store.set_state(self._study.id, StudyState.RUNNING)
         return members
+
+    def note(self, who: str, done: str) -> None:
+        """Remember who did what, for the page of the study: `("ann", "stopped the study")`."""
+        sightings_of(self._store, self._study, ()).note(ACTION, f"{who} {done}")
 
     def _now(self) -> StudyRecord:
         with self._store.reader(self._study.id) as reader:
