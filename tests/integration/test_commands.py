@@ -114,10 +114,8 @@ def test_a_shell_script_and_a_compiled_program_train_as_a_function_does(tmp_path
 
 def test_a_script_with_a_mistake_ends_the_study_at_its_second_try(tmp_path: Path, cli: Phyla) -> None:
     command = shell(tmp_path, "echo warming up\nno-such-command --lr\n")
-    began = time.monotonic()
     with pytest.raises(StudyFailed) as caught:
         study(tmp_path, command, members=4).run(workers=2)
-    assert time.monotonic() - began < 30
     message = str(caught.value)
     assert "failed twice with the same error: CommandFailed: exit status 127: " in message
     assert "no-such-command: not found; all output is in" in message
@@ -128,8 +126,7 @@ def test_a_script_with_a_mistake_ends_the_study_at_its_second_try(tmp_path: Path
     assert ".txt:\nscript.sh: 2: no-such-command" in error
     assert sum(trial.failures for trial in results.trials()) <= 4
     assert "exit status 127" in cli("--home", tmp_path, "status", "commands")
-    for look in ("trials", "doctor"):
-        assert "no-such-command: not found" in cli("--home", tmp_path, look, "commands")
+    assert "no-such-command: not found" in cli("--home", tmp_path, "trials", "commands")
 
 
 def test_a_signal_a_time_out_and_what_cannot_start_are_told_apart(tmp_path: Path) -> None:

@@ -141,7 +141,10 @@ def test_the_report_shows_the_front(results: phyla.Results, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("objective", "says"),
     [
-        ('phyla.Constrained(phyla.Maximize("f1"), subject_to=["size =< 8"])', "'=<' is no comparison"),
+        (
+            'phyla.Constrained(phyla.Maximize("f1"), subject_to=["size =< 8"])',
+            "write a metric, one of <=, >=, < and >",
+        ),
         ('phyla.Pareto(phyla.Minimize("f1"))', "two or more goals"),
         ('phyla.WeightedSum({"f1": 0})', "a weight is a finite number and not 0"),
     ],

@@ -13,6 +13,7 @@ from forked import Forked
 from phyla.records import StudyState
 from phyla.store import open_store
 from serving import Service
+from waiting import until
 
 ENDS_S = 180.0
 
@@ -96,6 +97,26 @@ def test_a_study_moves_to_a_service_while_it_runs(tmp_path: Path) -> None:
     results = load_any("moved", storage)
     assert results.state is StudyState.COMPLETED
     assert sum(trial.end_step - trial.start_step for trial in results.trials() if trial.fitness is not None) == 800
+
+
+def test_a_run_that_is_preempted_leaves_the_study_to_other_machines(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text(TRAIN)
+    file = tmp_path / "study.toml"
+    file.write_text(STUDY.format(folder=tmp_path))
+    with Service("--home", str(tmp_path / "service")) as service:
+        places = ("--home", tmp_path / "home", "--server", service.url)
+        command = ("-m", "phyla.cli", *places, "run", file, "--workers", 1)
+        storage = f"sqlite:///{tmp_path}/service/phyla.db"
+        first = Forked(command)
+        until(
+            lambda: "moved" in names(storage) and load_any("moved", storage).attempts(), "it trains", process=first
+        )
+        first.send_signal(signal.SIGTERM)
+        assert first.wait(ENDS_S) == 75
+        assert load_any("moved", storage).state is StudyState.RUNNING
+        (tmp_path / "fast").touch()
+        assert Forked(command).wait(ENDS_S) == 0
+    assert load_any("moved", storage).state is StudyState.COMPLETED
 
 
 def names(storage: str) -> list[str]:

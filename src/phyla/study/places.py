@@ -143,6 +143,11 @@ class Places:
         """File of a SQLite store; None for another kind of store."""
         return read_sqlite_url(self.storage) if self.storage.startswith(PREFIX) else None
 
+    @property
+    def reaches_others(self) -> bool:
+        """Whether other machines can use the store."""
+        return self.sqlite_file is None and self.locks is not None
+
     def command(self, name: str, study: str, *more: str) -> str:
         """Return the command line that runs a command on a study, wherever it is."""
         words, usual = ["phyla", name, study, *more], Places.of()

@@ -273,7 +273,9 @@ def run_study(study: "Study", client: Client, crew: Crew) -> Results:
             _stop(client, launch, str(error))
             raise
         except Preempted as error:
-            _stop(client, launch, f"{error}; run it again to resume")
+            # On other machines somebody may wait for work without a lease, and goes on.
+            if not study.places.reaches_others:
+                _stop(client, launch, f"{error}; run it again to resume")
             raise
         _clean_outputs(study, client)
         if not finished:

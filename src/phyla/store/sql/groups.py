@@ -78,7 +78,7 @@ _PARTIAL_IN_A_ROW = (
 _OPEN = sa.select(sa.func.count()).select_from(eval_groups).where(_g.study == STUDY, QUEUED)
 _NEWEST_COMPLETE = sa.select(sa.func.max(_g.seen)).where(_ENDED, _g.state == "complete")
 _WAITING = sa.select(sa.func.count()).select_from(eval_groups).where(_g.study == STUDY, _g.suite == SUITE, QUEUED)
-_BEHIND = sa.select(sa.func.count(_g.seen.distinct()), sa.func.min(_g.seen), sa.func.max(_g.seen)).where(
+_BEHIND = sa.select(sa.func.count(), sa.func.min(_g.seen), sa.func.max(_g.seen)).where(
     _g.study == STUDY, _g.suite == SUITE, QUEUED, _g.seen > SEEN_ID, _g.replicate == 0
 )
 _HELD_PATHS = sa.union_all(
