@@ -16,7 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ from phyla.wire import call_of
 POPULATION = 50
 """Members of each study; the 500 busy workers work on ten."""
 BATCH = 16
+TURNS = 3
+"""How often few and many trials are compared."""
 THREADS = 4
 """That hand in and claim, each on a study of its own."""
 
@@ -79,6 +81,7 @@ def pairs(urls: Sequence[str], name: str, seconds: float, batch: int) -> dict[st
     """Let threads hand in and claim, some trials at a time; return pairs a second, and times of requests."""
     ends_at = time.monotonic() + seconds
     taken: list[float] = []
+    done: list[int] = []
 
     def work(number: int) -> None:
         controller, _ = study(urls[number % len(urls)], f"{name}-{number}")
@@ -87,14 +90,17 @@ def pairs(urls: Sequence[str], name: str, seconds: float, batch: int) -> dict[st
             began = time.perf_counter()
             _, work, _ = controller.complete([result(each) for each in held], f"w{number}", batch)
             taken.append(time.perf_counter() - began)
+            done.append(len(held))
             held = [each for each in work if isinstance(each, Claimed)]
+        # What is held back would hold up the others until its lease expires.
+        controller.complete([result(each) for each in held])
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return {"pairs_per_s": (len(taken) - THREADS) * batch / seconds, **_times(taken)}
+    return {"pairs_per_s": sum(done) / seconds, **_times(taken)}
 
 
 def _times(taken: Sequence[float]) -> dict[str, float]:
@@ -107,6 +113,16 @@ def cpu_of(*pids: int) -> float:
     found = [psutil.Process(pid) for pid in pids]
     everybody = [*found, *(child for each in found for child in each.children(recursive=True))]
     return sum(sum(each.cpu_times()[:2]) for each in everybody)
+
+
+def trials_of(storage: str, name: str) -> int:
+    """Return how many trials a study has."""
+    with closing(open_store(storage)) as store:
+        record = store.find_study(name)
+        if record is None:
+            return 0
+        with store.reader(record.id) as reader:
+            return sum(reader.counts().values())
 
 
 async def idle(url: str, key: int, workers: int, seconds: float, *pids: int) -> dict[str, float]:
@@ -195,16 +211,15 @@ def main() -> None:
         crowd = partial(busy, url, "busy", options.busy, options.rate, seconds)
         measured(f"busy, {options.rate:g} a second", lambda: asyncio.run(crowd()))
         if options.trials:
-            while True:
-                counts = pairs(both, "many", 30.0, BATCH)
-                done = 0
-                for number in range(THREADS):
-                    with open_store(storage).reader(study(url, f"many-{number}")[1]) as reader:
-                        done += sum(reader.counts().values())
-                print(f"  {done} trials, {counts['pairs_per_s']:.0f} a second", flush=True)
-                if done >= options.trials:
-                    break
-            measured(f"singly, after {done}", lambda: pairs(both, "many", seconds, 1))
+            done = 0
+            while done < options.trials:
+                pairs(both, "many", 30.0, BATCH)
+                done = sum(trials_of(storage, f"many-{number}") for number in range(THREADS))
+                print(f"  {done} trials", flush=True)
+            # In turns, so that what else happens on the machine slows both.
+            for turn in range(TURNS):
+                measured(f"singly, turn {turn}", partial(pairs, both, f"few-{turn}", seconds, 1))
+                measured(f"singly, turn {turn}, after {done}", partial(pairs, both, "many", seconds, 1))
     if options.output:
         options.output.write_text(json.dumps({"machine": facts(), "found": found}, indent=2) + "\n")
 
