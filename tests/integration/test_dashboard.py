@@ -48,7 +48,7 @@ class Shown:
         context = self.browser.new_context(
             color_scheme="dark" if scheme == "dark" else "light", viewport={"width": width, "height": 900}
         )
-        context.set_default_timeout(60_000)
+        context.set_default_timeout(120_000)
         context.on("request", lambda request: self.requested.add(urlsplit(request.url).netloc))
         context.on("console", self.heard)
         context.on("weberror", lambda error: self.said.append(str(error.error)))
@@ -92,7 +92,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     assert dashboard.stdout is not None
     found = re.search(r"http://\S+", dashboard.stdout.readline())
     assert found
-    expect.set_options(timeout=60_000)
+    expect.set_options(timeout=120_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         yield Shown(found[0], home, token, browser, live)

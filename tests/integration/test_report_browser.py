@@ -13,6 +13,7 @@ def test_the_report_draws_its_figures_offline(tmp_path: Path) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         page = browser.new_page(color_scheme="dark", viewport={"width": 390, "height": 800})
+        page.set_default_timeout(120_000)
         said: list[str] = []
         asked: list[str] = []
         page.on("console", lambda message: said.append(message.text))

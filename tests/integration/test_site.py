@@ -93,6 +93,7 @@ def test_a_browser_finds_its_way_and_asks_nobody_else(address: str) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1440, "height": 900}, color_scheme="dark")
+        page.set_default_timeout(120_000)
         page.on("request", lambda request: requests.append(request.url))
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
