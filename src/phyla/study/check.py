@@ -97,7 +97,7 @@ def checks(study: Study, *, steps: int | None = None, workers: int = 1) -> Itera
         by_command = isinstance(study.train, Command)
         experiments = Experiments(study=study, root=Path(folder), workers=workers)
         for found in _Check(study, length, experiments)():
-            where = f"in {called(study)}: " if found.verdict == "FAIL" else ""
+            where = f"in {called(study)}: " if found.verdict == "FAIL" and not by_command else ""
             told = replace(found, change=f"{where}{found.change}") if found.change else found
             yield replace(told, text=spoken(told.text), change=spoken(told.change)) if by_command else told
 
@@ -145,7 +145,7 @@ class _Check:
         self.study, self.steps, self.params = study, steps, experiments.params
         self.run, self.other = experiments.run, experiments.other
         self.middle: StartFrom | None = None
-        self.name = called(study)
+        self.name = "the command" if isinstance(study.train, Command) else called(study)
         self.metrics = study.rules.reported_metrics
         self.noise: dict[str, float] = {}
 
