@@ -103,8 +103,7 @@ def population_worker(
             save_every_s=spec.save_every_s,
             environment=spec.environment,
         )
-    how |= {"yields": spec.yields, "stops_at": spec.stops_at, "run_s": spec.run_s}
-    return _worker(client, spec, trainer=trainer, evaluator=evaluator, **how)
+    return _worker(client, spec, trainer=trainer, evaluator=evaluator, yields=spec.yields, **how)
 
 
 # Watched studies
@@ -172,6 +171,7 @@ def watched_worker(client: Client, runs: Runs, spec: WorkerSpec, **how: Any) -> 
 
 def _worker(client: Client, spec: WorkerSpec, **how: Any) -> Worker:
     least, most = spec.gpus
+    how |= {"stops_at": spec.stops_at, "run_s": spec.run_s}
     return Worker(client, name=spec.name, gpus=(least, most), labels=tuple(spec.labels), **how)
 
 
