@@ -62,9 +62,21 @@ Gpus: TypeAlias = Annotated[
 ]
 
 
+def labels(text: str) -> str:
+    """Check the labels of workers, with commas between; return them without spaces."""
+    from phyla.evaluation.suite import check_label
+
+    found = listed(text)
+    for label in found:
+        check_label(label, f"--labels {text}")
+    return ",".join(found)
+
+
 Labels: TypeAlias = Annotated[
-    str | None,
-    Option(metavar="LABELS", help="What eval tasks may ask for with resources.label, as a100,nvlink."),
+    Any,
+    Option(
+        parser=labels, metavar="LABELS", help="What eval tasks may ask for with resources.label, as a100,nvlink."
+    ),
 ]
 
 

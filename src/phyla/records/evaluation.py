@@ -141,7 +141,7 @@ class EvalJob:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """How many eval tasks that may start wait for a worker with so many GPUs and this label."""
+    """How many eval tasks that may start wait for a worker with this number of GPUs and this label."""
 
     gpus: int
     label: str

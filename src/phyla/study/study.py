@@ -15,15 +15,7 @@ from phyla.machine import TrainRules
 from phyla.records import JsonObject, Objective, StartFrom
 from phyla.space import Space
 from phyla.strategies import StoppingRule, Strategy, check_space
-from phyla.study.checked import (
-    Retention,
-    Retries,
-    check_tasks,
-    checked_gpus,
-    checked_labels,
-    checked_starts,
-    checked_term,
-)
+from phyla.study.checked import Retention, Retries, check_tasks, checked_gpus, checked_starts, checked_term
 from phyla.study.files import check_objectives
 from phyla.study.findings import Lookout
 from phyla.study.places import NAME, Places, find_study
@@ -270,6 +262,7 @@ class Study:
             KeyboardInterrupt: a person stopped these workers; the study goes on.
             StoreError: the database failed.
         """
+        from phyla.study.checked import checked_labels
         from phyla.study.opening import join_study
         from phyla.study.running import Crew, add_workers
 

@@ -68,7 +68,7 @@ class Worker:
 
     Its name is `host:slot:pid:launch`. It renews its own leases every `renew_s`, unless a supervisor does. With
     `yields`, `trial.report()` runs an eval task that waits before training goes on. It runs eval tasks that ask
-    for at least and at most so many `gpus`, and for no label or one of its `labels`. It begins nothing that is not
+    for a number of GPUs within `gpus`, and for no label or one of its `labels`. It begins nothing that is not
     expected to end by `stops_at`, in seconds since the epoch, of a run of `run_s`. `closing` tells it to end.
     """
 

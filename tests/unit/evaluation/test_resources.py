@@ -54,4 +54,6 @@ def test_labels_of_workers_that_are_none_are_refused(tmp_path: Path, cli: Phyla)
             study.work(labels=labels)
     (tmp_path / "suites.toml").write_text('[[suite]]\nname = "s"\ntasks = [{ name = "t", command = "true" }]')
     words = (tmp_path / "suites.toml", "--labels", "a100,,b", "--home", tmp_path)
-    assert "'' is not a label" in cli("worker", *words, code=2)
+    for command in ("worker", "up"):
+        assert "--labels a100,,b: '' is not a label" in cli(command, *words, code=2)
+    assert not (tmp_path / "pools").exists()
