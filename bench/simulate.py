@@ -60,7 +60,7 @@ def stress(population: int, trials: int, workers: int, seed: int = 0) -> dict[st
     after = resource.getrusage(resource.RUSAGE_SELF)
     assert run.state == "completed", run.message
     assert 0.99 * population * trials <= run.completed <= population * trials, run.completed
-    assert run.steps.kept + run.steps.abandoned == run.completed * STEPS
+    assert run.steps["kept"] + run.steps["abandoned"] == run.completed * STEPS
     user_s = after.ru_utime - before.ru_utime
     return {
         "trials": run.completed,
@@ -73,7 +73,7 @@ def stress(population: int, trials: int, workers: int, seed: int = 0) -> dict[st
         "wall_s": time.perf_counter() - began,
         "user_us_per_trial": user_s / run.completed * 1e6,
         "peak_mib": after.ru_maxrss / 1024,
-        "shares": run.seconds.shares(),
+        "shares": {name: seconds / sum(run.seconds.values()) for name, seconds in run.seconds.items()},
     }
 
 

@@ -4,7 +4,7 @@ It takes the place of workers, so it stands where they do: above the controller,
 """
 
 from phyla.simulation.conditions import Conditions, Fitness, LearningCurve
-from phyla.simulation.outcome import EvaluationLag, SimulatedRun, Steps, WorkerSeconds
+from phyla.simulation.outcome import EvaluationLag, SimulatedRun
 from phyla.simulation.simulator import Simulator
 
 __all__ = [
@@ -14,6 +14,4 @@ __all__ = [
     "LearningCurve",
     "SimulatedRun",
     "Simulator",
-    "Steps",
-    "WorkerSeconds",
 ]

@@ -2,64 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import final
 
 from phyla.records import Group, GroupState, StudyState
-
-
-@final
-@dataclass(slots=True, kw_only=True)
-class WorkerSeconds:
-    """What the workers did, in seconds of one worker; together they are workers x wall time.
-
-    Attributes:
-        training: steps of attempts that completed.
-        evaluating: eval tasks that completed.
-        moving: loading and saving checkpoints for either.
-        waiting: nothing to claim: at barriers, for evaluations, or because there are more workers than members.
-        lost: work that did not complete, and workers that were gone.
-    """
-
-    training: float = 0.0
-    evaluating: float = 0.0
-    moving: float = 0.0
-    waiting: float = 0.0
-    lost: float = 0.0
-
-    @property
-    def total(self) -> float:
-        """All of them."""
-        return self.training + self.evaluating + self.moving + self.waiting + self.lost
-
-    def shares(self) -> dict[str, float]:
-        """Return each as a share of all, in [0, 1]."""
-        total = self.total or 1.0
-        return {name: seconds / total for name, seconds in asdict(self).items()}
-
-
-@final
-@dataclass(slots=True, kw_only=True)
-class Steps:
-    """Training steps, by what became of them.
-
-    Attributes:
-        kept: a member's last weights descend from them.
-        abandoned: completed, but every member that had them took over another's weights since.
-        preempted: of attempts whose worker was preempted or crashed.
-        failed: of attempts that failed.
-    """
-
-    kept: int = 0
-    abandoned: int = 0
-    preempted: int = 0
-    failed: int = 0
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return self.kept + self.abandoned + self.preempted + self.failed
 
 
 @final
@@ -99,8 +46,13 @@ class SimulatedRun:
         state: how the study ended; running if it came to stand still.
         message: why it stopped, failed or stands still.
         wall_s: seconds from the first claim to the end.
-        seconds: what the workers did.
-        steps: training steps, by what became of them.
+        seconds: what the workers did, in seconds of one worker; together they are workers x wall time. `training`:
+            steps of attempts that completed; `evaluating`: eval tasks that completed; `moving`: loading and saving
+            checkpoints for either; `waiting`: nothing to claim, at barriers, for evaluations, or because there are
+            more workers than members; `lost`: work that did not complete, and workers that were gone.
+        steps: training steps, by what became of them. `kept`: a member's last weights descend from them;
+            `abandoned`: completed, but every member that had them took over another's weights since; `preempted`:
+            of attempts whose worker was preempted or crashed; `failed`: of attempts that failed.
         completed: completed trials.
         failed: trials that were given up after their last attempt.
         attempts: attempts at trials.
@@ -113,8 +65,8 @@ class SimulatedRun:
     state: StudyState
     message: str | None
     wall_s: float
-    seconds: WorkerSeconds
-    steps: Steps
+    seconds: dict[str, float]
+    steps: dict[str, int]
     completed: int
     failed: int
     attempts: int

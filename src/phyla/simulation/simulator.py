@@ -34,7 +34,7 @@ from phyla.records import (
     WorkKind,
 )
 from phyla.simulation.conditions import Conditions, Fitness
-from phyla.simulation.outcome import EvaluationLag, SimulatedRun, Steps, WorkerSeconds
+from phyla.simulation.outcome import EvaluationLag, SimulatedRun
 from phyla.store import open_store
 
 HOUR = 3600.0
@@ -111,7 +111,8 @@ class Simulator:
         self._collected_at = -math.inf
         self._since_collection = 0
         self._in_vain, self._cut_off = 0, False
-        self._seconds, self._steps = WorkerSeconds(), Steps()
+        self._seconds = dict.fromkeys(("training", "evaluating", "moving", "waiting", "lost"), 0.0)
+        self._steps = dict.fromkeys(("kept", "abandoned", "preempted", "failed"), 0)
         self._attempts = self._checkpoints = 0
         # Every worker has every label.
         self._room = Room(labels=tuple({task.label for suite in rules.suites for task in suite.tasks}))
@@ -170,7 +171,7 @@ class Simulator:
 
     def _end_waiting(self, worker: _Worker) -> None:
         if worker.idle_since is not None:
-            self._seconds.waiting += self.now - worker.idle_since
+            self._seconds["waiting"] += self.now - worker.idle_since
             worker.idle_since = None
 
     def _ask_parked(self) -> None:
@@ -197,7 +198,7 @@ class Simulator:
 
     def _start_process(self, worker: _Worker) -> None:
         if worker.gone_since is not None:
-            self._seconds.lost += self.now - worker.gone_since
+            self._seconds["lost"] += self.now - worker.gone_since
         worker.life += 1
         worker.name = f"simulated:{worker.index}:{worker.life}:0"
         worker.holding = worker.gone_since = None
@@ -239,16 +240,16 @@ class Simulator:
         self._in_vain, self._cut_off = 0, False
         work = worker.work
         worker.work = None
-        self._seconds.moving += worker.load_s + worker.save_s
+        self._seconds["moving"] += worker.load_s + worker.save_s
         if isinstance(work, Claimed):
-            self._seconds.training += worker.busy_s
+            self._seconds["training"] += worker.busy_s
             steps = work.trial.end_step - work.trial.start_step
             self._trained[work.trial.id] = (work.trial.parent or 0, steps)
             self._ask(worker, [self._completion(work.trial)])
             self._since_collection += 1
             self._collect()
         elif work is not None:
-            self._seconds.evaluating += worker.busy_s
+            self._seconds["evaluating"] += worker.busy_s
             if work.job.kind is JobKind.AGGREGATE:
                 self._lags[work.group.suite].append(self.now - work.seen.written_at)
             self._ask(worker, [self._evaluated(work, worker)])
@@ -317,7 +318,7 @@ class Simulator:
     def _fail(self, worker: _Worker) -> None:
         work = worker.work
         assert isinstance(work, Claimed)
-        self._steps.failed += worker.steps_done(self.now)
+        self._steps["failed"] += worker.steps_done(self.now)
         self._drop(worker)
         self.controller.fail(Failure(job=work.trial.id, token=work.trial.token, error="simulated failure"))
         self._ask(worker)
@@ -350,14 +351,14 @@ class Simulator:
             self._end_waiting(worker)
             self._parked[worker.kinds].remove(worker)
         if work is not None:
-            self._steps.preempted += worker.steps_done(self.now)
+            self._steps["preempted"] += worker.steps_done(self.now)
             self._drop(worker)
         self._at(self.now + self._conditions.restart_s, self._start_process, worker, worker.life)
         return work
 
     def _drop(self, worker: _Worker) -> None:
         """Give up the work of a worker."""
-        self._seconds.lost += self.now - worker.began
+        self._seconds["lost"] += self.now - worker.began
         worker.work = None
 
     def _collect(self, *, at_once: bool = False) -> None:
@@ -377,9 +378,9 @@ class Simulator:
             if worker.idle_since is not None:
                 self._end_waiting(worker)
             elif worker.gone_since is not None:
-                self._seconds.lost += self.now - worker.gone_since
+                self._seconds["lost"] += self.now - worker.gone_since
             elif worker.work is not None:
-                self._seconds.lost += self.now - worker.began
+                self._seconds["lost"] += self.now - worker.began
         self._collect(at_once=True)
         with self.store.reader(self.study) as reader:
             study = reader.study()
@@ -393,8 +394,8 @@ class Simulator:
             message = "it stands still: " + (self._idle.why if self._idle else "nobody asks for work")
         orders = [(head.order, head.fitness) for head in heads if head.can_donate]
         trained = {steps for _, steps in self._trained.values()} - {0}
-        self._steps.kept = self._kept([head.trial for head in heads])
-        self._steps.abandoned = sum(steps for _, steps in self._trained.values()) - self._steps.kept
+        self._steps["kept"] = self._kept([head.trial for head in heads])
+        self._steps["abandoned"] = sum(steps for _, steps in self._trained.values()) - self._steps["kept"]
         return SimulatedRun(
             state=study.state,
             message=message,

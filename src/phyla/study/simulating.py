@@ -1,6 +1,6 @@
 """What a study would take, found out on a virtual clock before it is run."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median
 from typing import Any, final
@@ -54,16 +54,13 @@ class Simulated:
         return all(run.state == "completed" for run in self.runs)
 
     def shares(self) -> dict[str, float]:
-        """Return what the workers' time goes to, each in [0, 1], mean over the runs: see `WorkerSeconds`."""
-        each = [run.seconds.shares() for run in self.runs]
-        return {name: fmean(shares[name] for shares in each) for name in each[0]}
+        """Return what the workers' time goes to, each in [0, 1], mean over the runs; see `SimulatedRun`."""
+        return _shares([run.seconds for run in self.runs])
 
     def wasted(self) -> dict[str, float]:
-        """Return which share of all trained steps came to nothing, and why, mean over the runs: see `Steps`."""
-        names = ("abandoned", "preempted", "failed")
-        return {
-            name: fmean(getattr(run.steps, name) / (run.steps.total or 1) for run in self.runs) for name in names
-        }
+        """Return which share of all trained steps came to nothing, and why, mean over the runs."""
+        shares = _shares([run.steps for run in self.runs])
+        return {name: share for name, share in shares.items() if name != "kept"}
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as JSON."""
@@ -78,6 +75,10 @@ class Simulated:
             "notes": list(self.notes),
             "runs": [{**asdict(run), "state": str(run.state)} for run in self.runs],
         }
+
+
+def _shares(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: fmean(run[name] / (sum(run.values()) or 1) for run in runs) for name in runs[0]}
 
 
 def simulate(
