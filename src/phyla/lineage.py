@@ -3,8 +3,9 @@
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
+from operator import index
 from typing import Any, final
 
 from phyla.errors import UsageError
@@ -86,8 +87,8 @@ class Schedule:
         first = self.segments[0].start_step
         if step < first:
             raise UsageError(f"step {step} is before the start of the schedule, step {first}")
-        index = bisect_right(self.segments, step, key=lambda segment: segment.start_step) - 1
-        return dict(self.segments[index].params)
+        at = bisect_right(self.segments, step, key=lambda segment: segment.start_step) - 1
+        return dict(self.segments[at].params)
 
     def changes(self) -> tuple[Segment, ...]:
         """Return the schedule with neighbours of equal hyperparameters merged, and no empty segment."""
@@ -134,25 +135,20 @@ class Schedule:
     @classmethod
     def from_json(cls, value: Json) -> "Schedule":
         """Return the schedule that `to_json` wrote."""
-        if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
-            schema = value.get("schema") if isinstance(value, Mapping) else value
-            raise UsageError(f"this is no schedule of schema {SCHEMA}: its schema is {schema!r}")
-        entries = value.get("segments")
-        if not isinstance(entries, list | tuple):
-            raise UsageError(f"the segments of a schedule must be a list, got {entries!r}")
-        return cls(tuple(map(_segment, entries)))
+        found: Any = value if isinstance(value, Mapping) else {}
+        if found.get("schema") != SCHEMA or not isinstance(found.get("segments"), list | tuple):
+            what = f"an object with schema {SCHEMA} and a list of segments"
+            raise UsageError(f"a schedule must be {what}, got {value!r:.200}")
+        return cls(tuple(map(_segment, found["segments"])))
 
 
-def _segment(raw: Json) -> Segment:
-    if not isinstance(raw, Mapping):
-        raise UsageError(f"a segment of a schedule must be an object, got {raw!r}")
-    if not isinstance(raw.get("params"), Mapping):
-        raise UsageError(f"the params of a segment must be an object, got {raw.get('params')!r}")
-    values: dict[str, Any] = {one.name: raw.get(one.name) for one in fields(Segment)}
-    for name, value in values.items():
-        if name != "params" and (isinstance(value, bool) or not isinstance(value, int)):
-            raise UsageError(f"{name} of a segment must be an integer, got {value!r}")
-    return Segment(**values)
+def _segment(raw: Any) -> Segment:
+    try:
+        start, end, trial, member = (index(raw[name]) for name in ("start_step", "end_step", "trial", "member"))
+        return Segment(start, end, dict(raw["params"]), trial, member)
+    except (KeyError, TypeError, ValueError):
+        what = "an object with params and the integers start_step, end_step, trial and member"
+        raise UsageError(f"a segment of a schedule must be {what}, got {raw!r:.200}") from None
 
 
 def _cell(value: Json) -> str:
@@ -168,7 +164,7 @@ class Lineage:
     measure are left out. UsageError says that a trial refers to one that is not among them, or that another was
     asked about.
 
-    Source: Li et al. 2019, arXiv 1902.01894 (trials, replay); jumps and elites after Orion.
+    Source: Li et al. 2019, arXiv 1902.01894 (trials, replay); jumps after Orion.
     """
 
     __slots__ = ("_trials",)
@@ -194,7 +190,8 @@ class Lineage:
         return iter(self._trials.values())
 
     def __repr__(self) -> str:
-        return f"<Lineage of {len(self):,} trials, {len(self.jumps):,} jumps>"
+        jumps = sum(trial.jump_from is not None for trial in self)
+        return f"<Lineage of {len(self):,} trials, {jumps:,} jumps>"
 
     def trial(self, trial: int) -> TrialRecord:
         """Return a training trial by id."""
@@ -202,30 +199,12 @@ class Lineage:
             raise UsageError(f"there is no training trial {trial!r} in this study; it has {len(self):,} of them")
         return self._trials[trial]
 
-    def parent(self, trial: int) -> TrialRecord | None:
-        """Return the trial whose weights this one started from; None if it started fresh."""
-        parent = self.trial(trial).parent
-        return None if parent is None else self._trials[parent]
-
-    @property
-    def jumps(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of the trial that was abandoned and the one that replaced it, by the latter's id."""
-        return tuple((trial.jump_from, trial.id) for trial in self if trial.jump_from is not None)
-
     def ancestry(self, trial: int) -> tuple[TrialRecord, ...]:
         """Return the trials that trained this one's weights, root first, itself last."""
         path = [self.trial(trial)]
         while (parent := path[-1].parent) is not None:
             path.append(self._trials[parent])
         return tuple(reversed(path))
-
-    def elites(self) -> dict[int, TrialRecord]:
-        """Return the best trial of every member that has a finite fitness, the earliest among equals."""
-        found: dict[int, TrialRecord] = {}
-        for trial in sorted(self, key=lambda trial: (-_order(trial), trial.id)):
-            if _order(trial) > WORST:
-                found.setdefault(trial.member, trial)
-        return dict(sorted(found.items()))
 
     def best(self) -> TrialRecord | None:
         """Return the completed trial with the best finite fitness, the earliest among equals; or None.

@@ -9,7 +9,7 @@ import numpy as np
 from compared import attempt
 from phyla.records import JobKind, JobState, TrialRecord
 from phyla.report.columns import Attempts, Trials
-from report_study import columns, large, records_of
+from report_study import columns, empty, large, records_of
 
 
 def record(key: int, **more: object) -> TrialRecord:
@@ -49,6 +49,15 @@ def test_completed_trials_refer_to_each_other_by_place() -> None:
     assert found.counts == {JobState.COMPLETED: 3, JobState.FAILED: 1}
     assert (found.newest, found.last_ended) == ({0: 8, 1: 9}, 7.0)
     assert found.records([2, 0]) == [trials[4], trials[0]]
+
+
+def test_the_elite_is_the_best_of_a_members_own_trials_and_the_earliest_among_equals() -> None:
+    # Member 1 took over the weights of 1, which scored more than what came of them.
+    adopted = record(3, member=1, parent=1, fitness=0.1, order=0.1)
+    equal, worse = record(4, order=1.0), record(5, order=0.5)
+    infinite = record(6, member=2, fitness=float("inf"), order=float("inf"))
+    trials = columns([record(1), adopted, equal, worse, infinite])
+    assert replace(empty(), trials=trials).elites == {0: 0, 1: 1}
 
 
 def test_equal_hyperparameters_are_one_object_and_those_that_only_compare_equal_are_not() -> None:
