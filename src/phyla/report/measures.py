@@ -111,6 +111,14 @@ def band(curves: Sequence[Curve]) -> Band:
     return Band(tuple(xs), *map(tuple, np.quantile(values, [0.25, 0.5, 0.75], axis=0).tolist()))
 
 
+def founders(parents: Iterable[int]) -> list[int]:
+    """Return the root of each lineage, given the place of the one that it branches off, an earlier one or -1."""
+    found: list[int] = []
+    for at, parent in enumerate(parents):
+        found.append(at if parent < 0 else found[parent])
+    return found
+
+
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 """What is drawn of a population."""
 

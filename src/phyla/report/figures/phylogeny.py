@@ -8,6 +8,7 @@ import numpy as np
 
 from phyla.report import style
 from phyla.report.data import StudyData
+from phyla.report.measures import founders
 from phyla.report.words import brief, hover, plain
 from phyla.words import counted, number, score
 
@@ -30,15 +31,15 @@ def phylogeny_figure(data: StudyData) -> style.Figure:
     if not len(trials):
         return style.empty(title, "No trial has completed yet.")
     branches, place = _branches(data)
-    roots = [place[at] if at >= 0 else None for at in trials.parent[[branch[0] for branch in branches]].tolist()]
-    founders = _founders(roots)
+    roots = [place[at] if at >= 0 else -1 for at in trials.parent[[branch[0] for branch in branches]].tolist()]
+    founder = founders(roots)
     winner = place[path[0]] if path else 0
     ends = trials.end.tolist()
     starts = trials.start[[branch[0] for branch in branches]].tolist()
     length = [ends[branch[-1]] - start for branch, start in zip(branches, starts, strict=True)]
     order = sorted(
         range(len(branches)),
-        key=lambda at: (at != winner, founders[at] != founders[winner], -length[at]),
+        key=lambda at: (at != winner, founder[at] != founder[winner], -length[at]),
     )
     rows = _rows(starts, roots, order[:LINES])
     share = math.ceil(sum(len(branches[at]) for at in rows) / POINTS)
@@ -53,7 +54,7 @@ def phylogeny_figure(data: StudyData) -> style.Figure:
         notes.append(f"{len(points):,} of {counted(len(trials), 'trial')} have a point.")
     height = 250 + min(420, max(90, 22 * len(rows)))
     alive = {place[at] for at in dict(zip(trials.member.tolist(), range(len(trials)), strict=True)).values()}
-    told = f"{counted(len({founders[at] for at in alive}), 'founder')} of {len({*founders}):,} left"
+    told = f"{counted(len({founder[at] for at in alive}), 'founder')} of {len({*founder}):,} left"
     if path:
         members = counted(len({*trials.member[path].tolist()}), "member")
         taken = counted(int((trials.jump[path] >= 0).sum()), "takeover")
@@ -66,9 +67,7 @@ def phylogeny_figure(data: StudyData) -> style.Figure:
         lines = []
         for at in these:
             start, row = starts[at], rows[at]
-            root = roots[at]
-            above = row if root is None else rows.get(root, row)
-            lines.append([(start, above), (start, row), (ends[branches[at][-1]], row)])
+            lines.append([(start, rows.get(roots[at], row)), (start, row), (ends[branches[at][-1]], row)])
         figure.add_traces(style.line(style.pieces(lines), f"{len(these):,} {name}", colour, width))
     line = [(step, rows[place[at]]) for at in path for step in (int(trials.start[at]), ends[at])]
     name = f"the winner: {plain(data.aim.name, 30)} {score(data.best and data.best.fitness)}"
@@ -113,27 +112,19 @@ def _branches(data: StudyData) -> tuple[list[Branch], list[int]]:
     return branches, place
 
 
-def _rows(starts: list[int], roots: list[int | None], shown: list[int]) -> dict[int, int]:
+def _rows(starts: list[int], roots: list[int], shown: list[int]) -> dict[int, int]:
     """Return a row for each lineage, so that no line crosses another: what branches off last is nearest."""
-    children: dict[int | None, list[int]] = defaultdict(list)
+    children: dict[int, list[int]] = defaultdict(list)
     # The first one shown, the winner's, is to be at the top: what is added last comes first.
     for at in sorted(shown, key=lambda at: (starts[at], at == shown[0])):
-        children[roots[at] if roots[at] in shown else None].append(at)
+        children[roots[at] if roots[at] in shown else -1].append(at)
     rows: dict[int, int] = {}
-    waiting = children[None]
+    waiting = children[-1]
     while waiting:
         at = waiting.pop()
         rows[at] = len(rows)
         waiting += children[at]
     return rows
-
-
-def _founders(roots: list[int | None]) -> list[int]:
-    """Return the first lineage that each lineage comes from, given the one that it branches off."""
-    found: list[int] = []
-    for at, root in enumerate(roots):
-        found.append(at if root is None else found[root])
-    return found
 
 
 def _looks(data: StudyData, points: list[int]) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from phyla.report import style
 from phyla.report.data import Hyperparameter, StudyData
-from phyla.report.measures import grid, newest, quantiles
+from phyla.report.measures import founders, grid, newest, quantiles
 from phyla.report.words import time_unit
 from phyla.words import counted, duration
 
@@ -28,8 +28,8 @@ def selection_figure(data: StudyData) -> style.Figure:
         return style.empty(title, why)
     places = grid(trials, PLACES)
     last, slots = newest(trials, places), np.searchsorted(places, trials.progress)
-    founders = _founders(trials.parent)
-    left = [len(np.unique(founders[column[column >= 0]])) for column in last.T]
+    founder = np.array(founders(trials.parent.tolist()))
+    left = [len(np.unique(founder[column[column >= 0]])) for column in last.T]
     varied = [one for param in data.hyperparameters if (one := _diversity(param, data, last)) is not None]
     jumps, decided = trials.jump >= 0, trials.parent >= 0
     decisions = np.bincount(slots, decided, len(places))
@@ -75,15 +75,6 @@ def selection_figure(data: StudyData) -> style.Figure:
     for row in (2, 3):
         figure.update_yaxes(tickformat=".0%", hoverformat=".1%", row=row, col=1)
     return figure
-
-
-def _founders(parents: Any) -> Any:
-    """Return the root of each trial's lineage."""
-    found = np.arange(len(parents))
-    for at, parent in enumerate(parents.tolist()):
-        if parent >= 0:
-            found[at] = found[parent]
-    return found
 
 
 def _diversity(param: Hyperparameter, data: StudyData, last: Any) -> Any:
