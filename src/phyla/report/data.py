@@ -1,7 +1,6 @@
 """StudyData and EvaluationData: what figures and reports read of a study, or of an evaluation."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +14,6 @@ from phyla.records import (
     Aim,
     Checkpoint,
     EvalEvent,
-    JobState,
     JsonObject,
     Member,
     Phase,
@@ -183,11 +181,6 @@ class StudyData:
         return [_hyperparameter(name, used, described.get(name, {})) for name, used in values.items() if used]
 
     @property
-    def counts(self) -> Counter[JobState]:
-        """How many training trials are in each state."""
-        return self.trials.counts
-
-    @property
     def total_steps(self) -> int:
         """Steps that all members together have spent."""
         return int((self.trials.end - self.trials.start).sum())
@@ -242,7 +235,6 @@ class EvaluationData:
     lag: Sequence[Lag]
     members: Mapping[int, int]
     now: float
-    state: str
 
     def __repr__(self) -> str:
         return f"<EvaluationData of {self.run.name!r}: {len(self.checkpoints):,} checkpoints>"

@@ -1,6 +1,5 @@
 """Reports: one HTML file each, made from the templates, that needs nothing else."""
 
-import gzip
 import os
 from base64 import b64encode
 from collections import Counter
@@ -134,11 +133,6 @@ def _suites(data: EvaluationData) -> dict[str, Any]:
         "warnings": [event for event in data.events if event.kind in WARNINGS][-ROWS:][::-1],
         "causes": causes(cell for cell in data.cells if cell.replicate == 0),
     }
-
-
-def plotly_script() -> bytes:
-    """Return the script that draws figures on a page: JavaScript, in UTF-8."""
-    return gzip.decompress(PLOTLY.read_bytes())
 
 
 def _drawn(figure: style.Figure) -> dict[str, Any]:

@@ -286,7 +286,6 @@ class Evaluations:
             now, members = reader.now(), {one.id: one.member for one in reader.chosen_trials(trials)}
         return EvaluationData(
             run=self.run,
-            state=self.state,
             suites=self.suites,
             cells=tuple(cells),
             values=tuple(values),

@@ -166,7 +166,7 @@ def test_what_is_left_out_of_progress_is_said(study: StudyData) -> None:
         for trial in records_of(study)
     ]
     figure = progress_figure(replace(study, trials=columns(trials)))
-    failed = study.counts[JobState.FAILED]
+    failed = study.trials.counts[JobState.FAILED]
     assert failed > 0
     assert f"Trials left out: {failed} failed, 1 without a finite fitness that is feasible." in notes(figure)
 

@@ -53,8 +53,8 @@ def progress_figure(data: StudyData, baseline: StudyData | None = None) -> style
     members = counted(data.study.population_size, "member")
     notes = [f"Bands: 5 to 95 % and 25 to 75 % of {members}, each where it has come."]
     lacking = {
-        "failed": data.counts[JobState.FAILED],
-        "cancelled": data.counts[JobState.CANCELLED],
+        "failed": data.trials.counts[JobState.FAILED],
+        "cancelled": data.trials.counts[JobState.CANCELLED],
         "without a finite fitness that is feasible": len(data.trials) - len(values),
     }
     if any(lacking.values()):
