@@ -182,7 +182,7 @@ def finite_fitness(trial: TrialRecord) -> float | None:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Attempts:
-    """Attempts at trials, an array for each thing.
+    """Attempts at trials, or at eval tasks, an array for each thing.
 
     Attributes:
         begin: when it was claimed, in seconds since the epoch.
@@ -229,38 +229,6 @@ class Attempts:
     def timed(self) -> Any:
         """Of which attempts it is known where the time went."""
         return ~np.isnan(self.seconds[:, 0])
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
-class Ran:
-    """When workers ran eval tasks, an array for each thing.
-
-    Attributes:
-        begin: of a task, in seconds since the epoch.
-        end: of a task.
-        worker: place of its worker in `workers`.
-        workers: names of workers.
-    """
-
-    begin: Any
-    end: Any
-    worker: Any
-    workers: Sequence[str]
-
-    def __len__(self) -> int:
-        return len(self.begin)
-
-    @classmethod
-    def of(cls, tasks: Iterable[tuple[float, float, str]] = ()) -> "Ran":
-        """Return the columns of eval tasks: begin, end and worker of each."""
-        begin, end, worker = array("d"), array("d"), array("i")
-        workers: dict[str, int] = {}
-        for began, ended, who in tasks:
-            begin.append(began)
-            end.append(ended)
-            worker.append(workers.setdefault(who, len(workers)))
-        return cls(begin=np.array(begin), end=np.array(end), worker=np.array(worker), workers=[*workers])
 
 
 @final

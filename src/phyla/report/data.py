@@ -21,7 +21,7 @@ from phyla.records import (
     StudyRecord,
     TrialRecord,
 )
-from phyla.report.columns import PHASES, Attempts, Ran, Trials, Waits, trained
+from phyla.report.columns import PHASES, Attempts, Trials, Waits, trained
 from phyla.space.params import is_same
 from phyla.strategies import first_front
 from phyla.words import duration
@@ -53,7 +53,7 @@ class TimeSpent:
         return f"{told} of {duration(self.total_s)}"
 
 
-def time_spent(attempts: Attempts, evaluating: Ran | None = None) -> TimeSpent:
+def time_spent(attempts: Attempts, evaluating: Attempts | None = None) -> TimeSpent:
     """Add up where the time of a study's attempts went; those that were released or crashed have no times.
 
     `evaluating` says when each eval task ran, on any worker, and gives the time of evaluation if there are any:
@@ -109,7 +109,7 @@ class StudyData:
     aim: Aim
     path_of: Callable[[str], str | None] = lambda name: None
     damaged: Sequence[Checkpoint] = ()
-    evaluating: Ran = field(default_factory=Ran.of)
+    evaluating: Attempts = field(default_factory=lambda: Attempts.of(()))
     starts: Sequence[Start] = ()
 
     def __repr__(self) -> str:

@@ -11,6 +11,7 @@ from phyla.errors import StudyNotFound, UsageError
 from phyla.records import (
     Aim,
     Attempt,
+    AttemptState,
     Checkpoint,
     CheckpointState,
     Json,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from phyla.integrations.trackers import Tracker
     from phyla.lineage import Lineage, Schedule
     from phyla.report import StudyData, TimeSpent
-    from phyla.report.columns import Ran
+    from phyla.report.columns import Attempts
     from phyla.report.style import Figure
     from phyla.store import Reader, Store
     from phyla.study.evaluations import Evaluations
@@ -299,11 +300,11 @@ class Results:
 
         return evaluations_of(self._store, self.name, self.places)
 
-    def evaluating(self) -> "Ran":
+    def evaluating(self) -> "Attempts":
         """Return when each eval task of the study ran, by its newest attempt, and on which worker."""
-        from phyla.report.columns import Ran
+        from phyla.report.columns import Attempts
 
-        return self._read(lambda reader: Ran.of(_ran(reader)))
+        return self._read(lambda reader: Attempts.of(_ran(reader)))
 
     def time_spent(self) -> "TimeSpent":
         """Return where the time of its workers went: seconds by phase."""
@@ -400,12 +401,22 @@ class Results:
         return made
 
 
-def _ran(reader: "Reader") -> Iterator[tuple[float, float, str]]:
+def _ran(reader: "Reader") -> Iterator[Attempt]:
     after = 0
     while tasks := reader.eval_jobs(after=after, limit=ROWS):
         for one in tasks:
             if one.started_at is not None and one.ended_at is not None:
-                yield one.started_at, one.ended_at, one.worker or ""
+                # Of which only the times and the worker are looked at.
+                yield Attempt(
+                    job=one.id,
+                    token=one.token,
+                    study=one.study,
+                    worker=one.worker or "",
+                    state=AttemptState.COMPLETED,
+                    claimed_at=one.started_at,
+                    expires_at=one.ended_at,
+                    ended_at=one.ended_at,
+                )
         after = tasks[-1].id
 
 

@@ -31,7 +31,7 @@ from phyla.report import (
     compare_studies,
     time_spent,
 )
-from phyla.report.columns import Attempts, Ran
+from phyla.report.columns import Attempts
 from phyla.report.figures.comparison import curves_figure, differences_figure
 from phyla.significance import difference_interval
 from report_study import simulated
@@ -246,7 +246,8 @@ def test_the_time_of_attempts_is_added_up() -> None:
     }
     assert (spent.timed, spent.ended, spent.total_s) == (2, 3, 12.0)
     assert spent.words() == "training 42 %, evaluating 33 %, loading 25 % of 12 s"
-    assert time_spent(attempts, Ran.of([(0.0, 10.0, "e"), (5.0, 6.0, "e")])).seconds[Phase.EVALUATING] == 11.0
+    tasks = Attempts.of([attempt(4, 0.0, 10.0), attempt(5, 5.0, 6.0)])
+    assert time_spent(attempts, tasks).seconds[Phase.EVALUATING] == 11.0
 
 
 def test_studies_made_before_tell_nothing_of_time(several: StudyComparison) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from compared import Line, attempt, study_of
 from phyla.records import StudyState
 from phyla.report import StudyData
-from phyla.report.columns import Attempts, Ran
+from phyla.report.columns import Attempts
 from phyla.report.measures import Curve, band, curve, time_in
 from report_study import columns, large, records_of, simulated
 
@@ -95,7 +95,8 @@ def test_time_stands_still_while_a_study_was_interrupted() -> None:
         trials=columns([first, replace(second, started_at=1010.0, ended_at=1020.0)]),
     )
     assert curve(paused, by="time").xs == curve(data, by="time").xs == (10.0, 20.0)
-    evaluated = replace(paused, evaluating=Ran.of([(500.0, 503.0, "e"), (1015.0, 1018.0, "e")]))
+    tasks = Attempts.of([attempt(3, 500.0, 503.0), attempt(4, 1015.0, 1018.0)])
+    evaluated = replace(paused, evaluating=tasks)
     assert curve(evaluated, by="time").xs == (10.0, 23.0)
 
 

@@ -25,7 +25,7 @@ from phyla.records import (
     TrialRecord,
 )
 from phyla.report import STUDY_FIGURES, StudyData, style
-from phyla.report.columns import Attempts, Ran
+from phyla.report.columns import Attempts
 from phyla.report.data import Hyperparameter
 from phyla.report.figures.front import front_figure
 from phyla.report.figures.gains import Effect, _groups, effects, gains_figure
@@ -387,7 +387,8 @@ def worked() -> StudyData:
     known = {"loading": 10.0, "training": 60.0, "waiting": 30.0}
     first = attempt(1, 0.0, 100.0, timings=known)
     lost = attempt(2, 0.0, 50.0, worker="host:1:1:1", state=AttemptState.LOST)
-    return replace(data, attempts=Attempts.of([first, lost]), evaluating=Ran.of([(0.0, 25.0, "eval:0:1")]))
+    task = attempt(3, 0.0, 25.0, worker="eval:0:1")
+    return replace(data, attempts=Attempts.of([first, lost]), evaluating=Attempts.of([task]))
 
 
 def test_the_timeline_adds_up_to_what_the_records_say() -> None:
@@ -413,7 +414,7 @@ def test_every_worker_has_a_row_with_what_it_did_when() -> None:
 
 def test_nobody_does_two_things_at_a_time() -> None:
     data = worked()
-    its = Ran.of([(10.0, 40.0, data.attempts.workers[0])])
+    its = Attempts.of([attempt(3, 10.0, 40.0, worker=data.attempts.workers[0])])
     drawn = [one.y for one in timeline_figure(replace(data, evaluating=its)).data if one.type == "scatter"]
     assert np.sum(drawn, axis=0).max() <= 2.01
 
