@@ -40,19 +40,6 @@ SAVE_EVERY = "PHYLA_SAVE_EVERY_S"
 DEFAULT_VERIFY_BYTES = 10**10
 DEFAULT_CACHE_BYTES = 10**10
 
-VARIABLES = [
-    "PHYLA_HOME",
-    "PHYLA_STORAGE",
-    "PHYLA_TOKEN",
-    "PHYLA_TOKEN_FILE",
-    "PHYLA_VERIFY_BYTES",
-    "PHYLA_CACHE",
-    "PHYLA_CACHE_BYTES",
-    "PHYLA_FAILPOINT",
-    SAVE_EVERY,
-    "PHYLA_WORKER",
-]
-
 Clock: TypeAlias = Callable[[], float]
 """Tells seconds since the epoch (UTC): the system's time, or a virtual one in tests and simulations."""
 

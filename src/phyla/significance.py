@@ -67,13 +67,11 @@ def paired(first: Sequence[float], second: Sequence[float]) -> float:
     return float(stats.ttest_1samp(differences, 0.0, alternative="greater").pvalue)
 
 
-def signed_rank(
-    first: Sequence[float], second: Sequence[float], *, alternative: Alternative = "two-sided"
-) -> float:
-    """Return p of Wilcoxon's signed-rank test of finite values and their partners, in the same order.
+def signed_rank(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the two-sided p of Wilcoxon's signed-rank test of finite values and their partners, in one order.
 
     Pairs without a difference are left out. It is exact, with ties too, unless there are ties in more than 16
-    pairs: then it is a normal approximation. With `greater` only first values above the second ones count.
+    pairs: then it is a normal approximation.
     """
     from scipy import stats
 
@@ -82,19 +80,19 @@ def signed_rank(
     if not differences:
         return 1.0
     method = _method([abs(one) for one in differences], 2 ** len(differences))
-    return float(stats.wilcoxon(differences, alternative=alternative, method=method).pvalue)
+    return float(stats.wilcoxon(differences, method=method).pvalue)
 
 
-def rank_sum(first: Sequence[float], second: Sequence[float], *, alternative: Alternative = "two-sided") -> float:
-    """Return p of the Mann-Whitney test of two independent samples, each of at least two finite values.
+def rank_sum(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return the two-sided p of the Mann-Whitney test of independent samples of at least two finite values.
 
     It is exact, with ties too, unless tied values can be split in more than 100,000 ways: then it is a normal
-    approximation. With `greater` only first values above the second ones count.
+    approximation.
     """
     from scipy import stats
 
     method = _method([*first, *second], math.comb(len(first) + len(second), len(first)))
-    return float(stats.mannwhitneyu(first, second, alternative=alternative, method=method).pvalue)
+    return float(stats.mannwhitneyu(first, second, method=method).pvalue)
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -110,15 +108,15 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def replicates_needed(
-    first: Sequence[float], second: Sequence[float], *, paired: bool, alpha: float = 0.05, power: float = 0.8
+    first: Sequence[float], second: Sequence[float], *, paired: bool, alpha: float = 0.05
 ) -> int | None:
     """Return how many replicates of each it takes to find the observed difference of the means significant.
 
-    Method: the normal approximation of the sample size of a two-sided t-test (Cohen 1988, Statistical Power
-    Analysis for the Behavioral Sciences), `((z(1 - alpha / 2) + z(power)) * s / d)²` with the observed difference
-    d of the means, and s² the variance of the paired differences or the sum of both variances; divided by the
-    efficiency 3/pi of rank tests. It is never less than the fewest replicates with which the exact rank test can
-    fall below alpha. None with fewer than two values of either, or without a difference.
+    Method: the normal approximation of the sample size of a two-sided t-test with a power of 80 % (Cohen 1988,
+    Statistical Power Analysis for the Behavioral Sciences), `((z(1 - alpha / 2) + z(0.8)) * s / d)²` with the
+    observed difference d of the means, and s² the variance of the paired differences or the sum of both variances;
+    divided by the efficiency 3/pi of rank tests. It is never less than the fewest replicates with which the exact
+    rank test can fall below alpha. None with fewer than two values of either, or without a difference.
     """
     from scipy import stats
 
@@ -128,7 +126,7 @@ def replicates_needed(
     if abs(difference) <= ROUNDING * max(map(abs, (*first, *second))):
         return None
     samples = [_differences(first, second)[0]] if paired else [first, second]
-    z = float(stats.norm.isf(alpha / 2) + stats.norm.ppf(power))
+    z = float(stats.norm.isf(alpha / 2) + stats.norm.ppf(0.8))
     variance = sum(map(statistics.variance, samples))
     needed = max(2, math.ceil(z**2 * variance / difference**2 / RANK_EFFICIENCY))
     while smallest_p(needed, needed, paired=paired) >= alpha:

@@ -246,12 +246,12 @@ def kept(items: Sequence[T], limit: int) -> list[T]:
     return [items[at] for at in sorted({round(place * last / (limit - 1)) for place in range(limit)})]
 
 
-def outline(rows: Sequence[R], limit: int, always: Collection[int] = ()) -> list[R]:
-    """Return about `limit` rows: the extremes of each stretch, the first, the last, and those at `always`."""
+def outline(rows: Sequence[R], limit: int) -> list[R]:
+    """Return about `limit` rows: the extremes of each stretch, the first and the last."""
     count = len(rows)
     if count <= limit:
         return list(rows)
-    chosen, length = {0, count - 1, *always}, -(-2 * count // limit)
+    chosen, length = {0, count - 1}, -(-2 * count // limit)
     for start in range(0, count, length):
         known = [at for at in range(start, min(start + length, count)) if rows[at][1] is not None]
         chosen.update(pick(known, key=lambda at: rows[at][1]) for pick in (min, max) if known)
