@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, final
 from starlette.requests import Request
 
 from phyla.dashboard.drawing import COMPARISON, figures_of
-from phyla.dashboard.logs import end_of_log
 from phyla.errors import StudyNotFound
 from phyla.evaluation.cells import causes
 from phyla.records import (
+    Attempt,
     JobState,
     Member,
     StudyRecord,
@@ -50,6 +50,7 @@ ANCESTORS = 12
 ENDED = (StudyState.COMPLETED, StudyState.DELETING)
 DIGITS = 18
 """No id has more."""
+LOG_BYTES = 16 * 1024
 
 
 @final
@@ -194,7 +195,7 @@ class Pages:
                 "seen": seen,
                 "groups": [] if seen is None else reader.groups_of(seen.id),
                 "now": reader.now(),
-                "log": end_of_log(self._places, study.name, trial, attempts),
+                "log": _end_of_log(self._places, study.name, trial, attempts),
             }
 
     def workers(self, request: Request) -> dict[str, Any]:
@@ -304,6 +305,27 @@ def _evaluated(found: Evaluations) -> dict[str, Any]:
         "events": [one for one in found.events() if one.kind != ACTION][: -FEW - 1 : -1],
         "checkpoints": FEW,
     }
+
+
+def _end_of_log(
+    places: Places, study: str, trial: TrialRecord, attempts: Sequence[Attempt]
+) -> tuple[str, str] | None:
+    """Return the name of the log of a trial's newest attempt, and its end; None if this machine does not have it.
+
+    Nothing that the store says is taken for a path, except the number of a worker.
+    """
+    if not attempts:
+        return None
+    token, slot = attempts[-1].token, attempts[-1].worker.split(":")[1:2]
+    files = [places.work(study) / f"trial-{trial.id}" / f"{name}-{token}.txt" for name in ("stderr", "stdout")]
+    if slot and slot[0].isdecimal():
+        files.append(places.logs(study) / f"worker-{slot[0]}.log")
+    for file in files:
+        if file.is_file() and not file.is_symlink() and file.stat().st_size:
+            with file.open("rb") as opened:
+                opened.seek(max(0, file.stat().st_size - LOG_BYTES))
+                return str(file), opened.read(LOG_BYTES).decode("utf-8", "replace")
+    return None
 
 
 @cache
