@@ -77,7 +77,7 @@ class Tracker(Protocol):
 
     def environment(self, study: TrackedStudy) -> Mapping[str, str]:
         """Return what training code gets in its environment; `{member}` in it stands for the member's index."""
-        ...
+        return {}
 
     def open(self, study: TrackedStudy) -> None:
         """Connect; a run that exists already goes on."""

@@ -2,11 +2,11 @@
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Final, final
 
 from phyla import settings
-from phyla.integrations.trackers import Row, TrackedStudy, check_installed
+from phyla.integrations.trackers import Row, TrackedStudy, Tracker, check_installed
 
 MOST: Final = 1000
 """Metrics that MLflow takes in one request."""
@@ -18,7 +18,7 @@ _REFUSED = re.compile(r"[^\w\-. :/]")
 
 
 @final
-class MLflow:
+class MLflow(Tracker):
     """Logs to `PLACE`, a tracking URI; by default `MLFLOW_TRACKING_URI`, else `mlflow.db` in the home.
 
     A metric that a run has at a step already stays as it is.
@@ -32,12 +32,7 @@ class MLflow:
         self._runs: dict[int, str] = {}
         self._known: dict[tuple[str, str], set[int]] = {}
 
-    def environment(self, study: TrackedStudy) -> Mapping[str, str]:
-        """Return nothing: MLflow chooses the ids of runs itself."""
-        return {}
-
     def open(self, study: TrackedStudy) -> None:
-        """Find the experiment, or create it."""
         from mlflow import MlflowClient
 
         self._known.clear()
@@ -51,7 +46,6 @@ class MLflow:
         self._experiment = known.experiment_id if known else self._client.create_experiment(study.name)
 
     def log(self, rows: Sequence[Row]) -> None:
-        """Log metrics at their step, and what is no number as tags."""
         from mlflow.entities import Metric, RunTag
 
         for member in dict.fromkeys(row.member for row in rows):
@@ -91,7 +85,6 @@ class MLflow:
         return self._runs[member]
 
     def close(self) -> None:
-        """Mark the runs as finished; the next row of one lets it go on."""
         runs, self._runs = self._runs, {}
         for run in runs.values():
             self._client.set_terminated(run)

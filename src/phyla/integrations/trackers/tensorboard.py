@@ -1,12 +1,12 @@
 """TensorBoard's event files, written while a study runs: one TensorBoard run a member."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 from phyla.integrations import trackers
-from phyla.integrations.trackers import Row, TrackedStudy
+from phyla.integrations.trackers import Row, TrackedStudy, Tracker
 from phyla.settings import system_clock
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class EventFiles:
 
 
 @final
-class TensorBoard:
+class TensorBoard(Tracker):
     """Writes event files to `PLACE/STUDY/memberN`, by default in `tensorboard` in the home.
 
     A point that comes later than one of a higher step is left out: TensorBoard does not show it. `phyla export`
@@ -81,18 +81,12 @@ class TensorBoard:
         self._draft = draft
         self._last: dict[tuple[int, str], int] = {}
 
-    def environment(self, study: TrackedStudy) -> Mapping[str, str]:
-        """Return nothing."""
-        return {}
-
     def open(self, study: TrackedStudy) -> None:
-        """Choose the directory; files are made with the first point."""
         self._last.clear()
         folder = Path(self.place or study.home / "tensorboard") / folder_name(study.name)
         self._files = EventFiles(folder, draft=self._draft)
 
     def log(self, rows: Sequence[Row]) -> None:
-        """Append events, and flush them to the disk."""
         for row in rows:
             values = [(name, value) for name, value in row.values.items() if self._is_next(row, name)]
             if row.note is not None:
@@ -108,7 +102,6 @@ class TensorBoard:
         return fits
 
     def close(self) -> None:
-        """Close the files; drafts get their names."""
         self._files.close()
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from phyla.errors import ConfigurationError
-from phyla.integrations.trackers import Row, TrackedStudy, check_installed
+from phyla.integrations.trackers import Row, TrackedStudy, Tracker, check_installed
 
 if TYPE_CHECKING:
     import wandb
@@ -17,7 +17,7 @@ INIT_TIMEOUT_S = 20.0
 
 
 @final
-class WandB:
+class WandB(Tracker):
     """Logs to `PLACE`, a `PROJECT` or `ENTITY/PROJECT`; by default what W&B's own settings say, else `phyla`.
 
     Whether it is online is W&B's setting too (`WANDB_MODE`). Online, several processes write one run, the user's
@@ -82,7 +82,6 @@ class WandB:
         }
 
     def open(self, study: TrackedStudy) -> None:
-        """Remember the study; runs begin with their first row."""
         self._study = study
         self._settings = self._how(study)
         self._settings["dir"].mkdir(parents=True, exist_ok=True)
@@ -124,7 +123,6 @@ class WandB:
         return self._runs[member]
 
     def close(self) -> None:
-        """Finish the runs; the next one continues them."""
         runs, self._runs = self._runs, {}
         self._charted.clear()
         for run in runs.values():
