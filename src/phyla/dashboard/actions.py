@@ -19,17 +19,11 @@ Given = Mapping[str, str]
 @final
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that an operator may do to a study.
+    """Something that an operator may do to a study."""
 
-    Attributes:
-        title: what it is, before the name of the study.
-        text: what follows from it, to be confirmed.
-        run: does it, and returns in words what was done.
-    """
-
-    title: str
-    text: str
-    run: Callable[[Store, Places, StudyRecord, Given], str]
+    title: str  # what it is, before the name of the study
+    text: str  # what follows from it, to be confirmed
+    run: Callable[[Store, Places, StudyRecord, Given], str]  # does it, and returns in words what was done
 
     def do(self, store: Store, places: Places, name: str, who: str, given: Given) -> None:
         """Do it, and remember who did; `PhylaError` if it cannot be done."""

@@ -37,48 +37,26 @@ Read: TypeAlias = Callable[[Sequence[int]], Sequence[TrialRecord]]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Trials:
-    """The training trials of a study; of the completed ones, by id, an array for each thing.
-
-    Attributes:
-        id: of the trial.
-        member: its index.
-        progress: the member's clock at the end of the trial.
-        start: step of the weights at the start.
-        end: step of the weights at the end.
-        parent: place in these arrays of the trial whose weights it started from; -1 for none.
-        jump: place of the trial that was abandoned for these weights; -1 for none.
-        fitness: nan unless it is finite and the trial feasible.
-        order: sort key of the fitness, higher is better; -inf unless it is finite.
-        infeasible: whether a constraint is violated.
-        created: when it was decided, in seconds since the epoch.
-        ended: when it completed; nan where that is not known.
-        params: its hyperparameters; equal ones are one object.
-        values: a row per trial, a column per goal that is traded off: its metric; nan where it was not judged.
-        orders: like `values`: its sort keys.
-        counts: how many training trials are in each state.
-        newest: id of every member's newest trial, in whatever state.
-        last_ended: when the last one of all ended; -inf without any.
-        read: returns whole trials.
-    """
+    """The training trials of a study; of the completed ones, by id, an array for each thing."""
 
     id: Any
     member: Any
-    progress: Any
-    start: Any
-    end: Any
-    parent: Any
-    jump: Any
-    fitness: Any
-    order: Any
-    infeasible: Any
-    created: Any
-    ended: Any
-    params: Sequence[JsonObject]
-    values: Any
-    orders: Any
-    counts: Counter[JobState]
-    newest: Mapping[int, int]
-    last_ended: float
+    progress: Any  # the member's clock at the end of the trial
+    start: Any  # step of the weights at the start
+    end: Any  # and at the end
+    parent: Any  # place in these arrays of the trial whose weights it started from; -1 for none
+    jump: Any  # place of the trial that was abandoned for these weights; -1 for none
+    fitness: Any  # nan unless it is finite and the trial feasible
+    order: Any  # sort key of the fitness, higher is better; -inf unless it is finite
+    infeasible: Any  # whether a constraint is violated
+    created: Any  # when it was decided, in seconds since the epoch
+    ended: Any  # when it completed; nan where that is not known
+    params: Sequence[JsonObject]  # equal hyperparameters are one object
+    values: Any  # a row per trial, a column per goal that is traded off: its metric; nan where it was not judged
+    orders: Any  # like `values`: its sort keys
+    counts: Counter[JobState]  # how many training trials are in each state
+    newest: Mapping[int, int]  # id of every member's newest trial, in whatever state
+    last_ended: float  # when the last one of all ended; -inf without any
     read: Read
 
     def __len__(self) -> int:
@@ -182,22 +160,13 @@ def finite_fitness(trial: TrialRecord) -> float | None:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Attempts:
-    """Attempts at trials, or at eval tasks, an array for each thing.
+    """Attempts at trials, or at eval tasks, an array for each thing."""
 
-    Attributes:
-        begin: when it was claimed, in seconds since the epoch.
-        end: when it ended; nan while it runs.
-        worker: place of its worker in `workers`.
-        lost: whether it failed, or its worker was gone.
-        seconds: a row per attempt, a column for each of `PHASES`; nan where they are not known.
-        workers: names of workers.
-    """
-
-    begin: Any
-    end: Any
-    worker: Any
-    lost: Any
-    seconds: Any
+    begin: Any  # when it was claimed, in seconds since the epoch
+    end: Any  # when it ended; nan while it runs
+    worker: Any  # place of its worker in `workers`
+    lost: Any  # whether it failed, or its worker was gone
+    seconds: Any  # a row per attempt, a column for each of `PHASES`; nan where they are not known
     workers: Sequence[str]
 
     def __len__(self) -> int:

@@ -40,20 +40,13 @@ class TrackedStudy:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What became known of a member at one point of its progress.
-
-    Attributes:
-        progress: the member's clock in steps, which never decreases within one metric, but for evaluations that
-            come late.
-        at: time in seconds since the epoch.
-        note: what happened, in words, where the member took over another one.
-    """
+    """What became known of a member at one point of its progress."""
 
     member: int
-    progress: int
-    at: float
+    progress: int  # its clock in steps, which never decreases within one metric, but for late evaluations
+    at: float  # in seconds since the epoch
     values: Mapping[str, Value]
-    note: str | None = None
+    note: str | None = None  # what happened, in words, where the member took over another one
 
 
 class Tracker(Protocol):
