@@ -42,17 +42,8 @@ def to_config(
 ) -> JsonObject:
     """Write a study's configuration as JSON.
 
-    Args:
-        rules: what its decisions go by.
-        seed: root of all randomness.
-        train: reference of the training function, or the command as `plugins.encode` writes it.
-        setup: reference of the setup function.
-        start_from: checkpoints that members start from.
-        name_of: names functions and unregistered classes.
-
-    Raises:
-        ConfigurationError: a setting cannot be written as JSON.
-        NotImportable: a function or class cannot be found again by name.
+    `train` is the reference of the training function, or the command as `plugins.encode` writes it, and `setup`
+    a reference. `name_of` names functions and unregistered classes.
     """
     return {
         "seed": seed,
@@ -92,15 +83,8 @@ def from_config(
 ) -> TrainRules:
     """Make a study's rules from its configuration.
 
-    Args:
-        config: the configuration.
-        find: finds functions and classes that are not registered. By default they are refused; pass
-            `plugins.resolve` only for a configuration that the user gave, never for one from a database.
-        find_in_suites: the same for suites; by default `find`.
-
-    Raises:
-        ConfigurationError: a plug-in is missing.
-        NotImportable: a function or class is refused, or cannot be found by its name.
+    Functions and classes that are not registered are refused by default. Pass `plugins.resolve` only for a
+    configuration that the user gave, never for one from a database.
     """
     options: Any = config["options"]
     space: Any = config["space"]
@@ -133,16 +117,7 @@ def known_to(rules: TrainRules) -> Find:
 
 
 def suites_from(config: JsonObject, find: Find = plugins.refuse) -> tuple[Suite, ...]:
-    """Make the suites of a study, or of a run, from its configuration.
-
-    Args:
-        config: the configuration.
-        find: as for `from_config`.
-
-    Raises:
-        ConfigurationError: a plug-in is missing.
-        NotImportable: a function is refused, or cannot be found by its name.
-    """
+    """Make the suites of a study, or of a run, from its configuration; `find` as for `from_config`."""
     encoded: Any = config.get("suites", [])
     return tuple(plugins.decode(suite, find) for suite in encoded)
 
@@ -192,11 +167,7 @@ def _portable(value: Json) -> Json:
 
 
 def check_unchanged(study: StudyRecord, before: JsonObject) -> None:
-    """Refuse to overwrite a change that came between looking at a study and changing it.
-
-    Raises:
-        StudyChanged: names what it changed.
-    """
+    """Refuse to overwrite a change that came between looking at a study and changing it."""
     between = differences(before, study.config)
     if between:
         raise StudyChanged(
@@ -206,17 +177,7 @@ def check_unchanged(study: StudyRecord, before: JsonObject) -> None:
 
 
 def check_extension(changed: Mapping[str, tuple[Json, Json]], old: JsonObject, new: JsonObject) -> None:
-    """Refuse changes that an existing study cannot take.
-
-    Args:
-        changed: what decides differently, as `differences` tells it.
-        old: the stored configuration.
-        new: the given one.
-
-    Raises:
-        ConfigurationError: names them, with the stored and the given value.
-        SpaceError: the space does not contain the old one; names what is narrower.
-    """
+    """Refuse changes, as `differences` tells them, that an existing study cannot take."""
     refused = {
         name: values
         for name, values in changed.items()

@@ -56,11 +56,7 @@ class Belongings:
 
 
 def look_at(name: str, places: Places) -> Belongings:
-    """Return what `delete` would delete.
-
-    Raises:
-        StudyNotFound: there is no such study.
-    """
+    """Return what `delete` would delete."""
     store, record = find_study(name, places, watched=True, deleting=True)
     try:
         return _belongings(store, record, places)
@@ -72,16 +68,7 @@ def delete(name: str, places: Places) -> tuple[Belongings, list[str]]:
     """Delete a study or a watched run: rows, checkpoints, snapshots, outputs, working directories and logs.
 
     What is not phyla's stays: the checkpoints of a watched directory, and whatever else lies in its directories.
-
-    Returns:
-        What was deleted, and what was left alone or could not be deleted, with the reason.
-
-    Raises:
-        StudyNotFound: there is no such study.
-        StateError: it is being worked on, or another study watches it; nothing was deleted.
-        CheckpointsAbsent: its checkpoints are not where they should be; nothing was deleted.
-        RunFollowed: another process follows the watched run; nothing was deleted.
-        StoreError: the database failed.
+    The texts that are returned say what was left alone or could not be deleted, and why.
     """
     from phyla.watcher import Lock
     from phyla.worker import Launch

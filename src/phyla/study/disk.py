@@ -27,11 +27,7 @@ class Use:
 
 
 def disk(name: str, places: Places) -> list[Use]:
-    """Return what a study takes on disk. A checkpoint counts once, under the first reason that keeps it.
-
-    Raises:
-        StudyNotFound: there is no such study or watched run.
-    """
+    """Return what a study takes on disk. A checkpoint counts once, under the first reason that keeps it."""
     store, record = find_study(name, places, watched=True)
     try:
         uses: list[Use] = []

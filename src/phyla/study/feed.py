@@ -48,10 +48,6 @@ def decisions(results: "Results", *, limit: int) -> list[Decision]:
 
     Only the newest trials and the unfinished ones are read, so that it takes the same time however long the
     history is. Members that go on unchanged are left out.
-
-    Args:
-        results: of the study.
-        limit: how many to return at most.
     """
     found = results._read(lambda reader: list(_found(reader, max(NEWEST, 5 * limit))))
     return sorted(found, key=lambda one: (one.at, one.trial), reverse=True)[:limit]

@@ -1,4 +1,7 @@
-"""Studies and suites in TOML files, and the JSON Schema of a study file."""
+"""Studies and suites in TOML files, and the JSON Schema of a study file.
+
+What is wrong with a file is a `UsageError` that names the key.
+"""
 
 import tomllib
 from collections.abc import Mapping
@@ -56,11 +59,7 @@ OF_RUNS = ("command", "eval", "home", "storage", "checkpoints", "start_from", *O
 
 
 def read_studies(file: Path) -> list[Study]:
-    """Return the study of a TOML file; none if it is a suite file.
-
-    Raises:
-        UsageError: there is no such file, or it makes no sense; the message names the key.
-    """
+    """Return the study of a TOML file; none if it is a suite file."""
     raw = _parsed(file)
     if "suite" in raw and not set(STUDY_KEYS) & set(raw):
         return []
@@ -68,11 +67,7 @@ def read_studies(file: Path) -> list[Study]:
 
 
 def study_of(raw: Mapping[str, Any], where: Where, *, runs: bool = True) -> Study:
-    """Return the study of a table; one that does not run anything has neither command nor suites.
-
-    Raises:
-        UsageError: it makes no sense; the message names the key.
-    """
+    """Return the study of a table; one that does not run anything has neither command nor suites."""
     keys, strategies = _keys(), plugins.of_group(STRATEGIES)
     if not runs:
         keys = {key: kind for key, kind in keys.items() if key not in OF_RUNS}
@@ -110,11 +105,7 @@ def _parsed(file: Path) -> dict[str, Any]:
 
 
 def read_suites(file: Path) -> tuple[Suite, ...]:
-    """Return the suites of a TOML file.
-
-    Raises:
-        UsageError: there is no such file, or it makes no sense; the message names the key.
-    """
+    """Return the suites of a TOML file."""
     raw, where = _parsed(file), Where(file)
     if set(STUDY_KEYS) & set(raw):
         raise UsageError(
