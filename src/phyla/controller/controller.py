@@ -166,7 +166,9 @@ class Controller(Upkeep):
     ) -> tuple[list[Work], NoWork | None]:
         self._expire(tx)
         rules = self.rules
-        claimed: list[Work] = [] if held is None else _unknown(tx, worker, held, count)
+        # Leased to the worker, which does not know of it because an answer was lost.
+        lost = [] if held is None else [each for each in tx.running(worker) if each.job not in held]
+        claimed: list[Work] = [machine.claimed_before(tx, attempt) for attempt in lost[:count]]
         late: NoTime | None = None
         rounds = 0
         evaluates = WorkKind.EVALUATE in kinds and bool(rules.suites)
@@ -310,12 +312,6 @@ class Controller(Upkeep):
     def _judging(self) -> TrainRules:
         """The rules by which running trials are judged: none of them is stopped by settings that were changed."""
         return self.population if self._outdated is None else replace(self.population, stopping=())
-
-
-def _unknown(tx: Transaction, worker: str, held: AbstractSet[int], count: int) -> list[Work]:
-    """Return work that is leased to a worker which does not know of it, because an answer was lost."""
-    lost = [attempt for attempt in tx.running(worker) if attempt.job not in held][:count]
-    return [machine.claimed_before(tx, attempt) for attempt in lost]
 
 
 def _no_time(what: str, expected_s: float | None, room: Room) -> NoTime:
