@@ -8,7 +8,8 @@ from forked import Forked
 from phyla.launchers import Pool
 from phyla.records import StudyState
 from phyla.settings import child_environment
-from phyla.study import Places, Results, open_any
+from phyla.study import Places, Results
+from phyla.study.loading import open_any
 from waiting import until
 
 MEMBERS, STEPS, TOTAL = 2, 3, 9

@@ -8,8 +8,8 @@ import pytest
 
 import forked
 import phyla
+from listing import list_studies
 from phyla.settings import child_environment
-from phyla.study import list_studies
 
 STUDY_FILE = """
 import phyla
@@ -60,9 +60,9 @@ def test_homes_with_similar_names_are_apart(one: str, other: str, tmp_path: Path
         trial.report(score=1.0)
 
     for home in (one, other):
-        assert list_studies(home=tmp_path / home) == []
+        assert list_studies(tmp_path / home) == []
         space, strategy = {"lr": phyla.Float(0.01, 1.0)}, phyla.RandomSearch(members=1, total_steps=1)
         phyla.Study(home[0], space, phyla.Maximize("score"), strategy, train, home=tmp_path / home).run()
-        assert [study.name for study in list_studies(home=tmp_path / home)] == [home[0]]
+        assert [study.name for study in list_studies(tmp_path / home)] == [home[0]]
         assert (tmp_path / home / "phyla.db").is_file()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([one, other])

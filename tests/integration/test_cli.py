@@ -19,10 +19,10 @@ import forked
 import phyla
 from command_line import Phyla
 from forked import Forked
+from listing import list_studies
 from phyla.cli.options import person
 from phyla.settings import child_environment
 from phyla.store import open_store
-from phyla.study import list_studies
 from waiting import until
 
 SOURCE = Path(phyla.__file__).parents[1]
@@ -82,7 +82,7 @@ def in_process(folder: Path, *words: object) -> "subprocess.CompletedProcess[str
 
 
 def is_training(home: Path) -> bool:
-    return any(study.progress().running for study in list_studies(home=home))
+    return any(study.progress().running for study in list_studies(home))
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_a_run_goes_on_when_nobody_reads_its_lines(tmp_path: Path, full: bool) -
     told = process.stderr.read()
     assert process.wait(TIMEOUT_S) == 0, told
     process.stderr.close()
-    (study,) = list_studies(home=tmp_path / ".phyla")
+    (study,) = list_studies(tmp_path / ".phyla")
     assert study.state == "completed"
 
 
@@ -575,7 +575,7 @@ def test_a_terminal_that_closes_stops_the_study_as_sigterm_does(held: "tuple[Pat
     terminal = Terminal(folder, "run", "small.py", "--workers", 1)
     terminal.read_until("started fresh")
     assert terminal.hang_up() == 75
-    (study,) = list_studies(home=folder / ".phyla")
+    (study,) = list_studies(folder / ".phyla")
     assert (study.state, study.study().message) == ("stopped", "stopped by SIGHUP; run it again to resume")
     assert {attempt.state for attempt in study.attempts()} <= {"failed", "released"}
 

@@ -10,8 +10,9 @@ import pytest
 
 from command_line import Phyla
 from forked import Forked
+from listing import list_studies
 from phyla.settings import child_environment
-from phyla.study import list_studies, load_study, replicate_seed
+from phyla.study import load_study, replicate_seed
 from waiting import until
 
 pytestmark = pytest.mark.xdist_group("compare")
@@ -105,7 +106,7 @@ def test_replicates_are_interrupted_and_resumed_by_the_same_command(tmp_path: Pa
 
     def is_training() -> bool:
         # From its 11th trial on, which is in the first replicate, training waits.
-        studies = list_studies(home=tmp_path / ".phyla")
+        studies = list_studies(tmp_path / ".phyla")
         return any(attempt.job > 10 for one in studies for attempt in one.progress().running)
 
     try:
@@ -115,7 +116,7 @@ def test_replicates_are_interrupted_and_resumed_by_the_same_command(tmp_path: Pa
     finally:
         process.kill()
     assert f"Resume it with: phyla {' '.join(map(str, words))}" in err
-    assert [one.name for one in list_studies(home=tmp_path / ".phyla")] == ["pbt-r0"]
+    assert [one.name for one in list_studies(tmp_path / ".phyla")] == ["pbt-r0"]
     (tmp_path / "slow").unlink()
     out = finished(start(tmp_path, *words))
     lines = out.splitlines()
@@ -123,7 +124,7 @@ def test_replicates_are_interrupted_and_resumed_by_the_same_command(tmp_path: Pa
     assert any(line.startswith("16 trials completed") for line in lines[first:second])
     assert any(line.startswith("16 trials completed") for line in lines[second:])
     assert lines[-1] == "compare them with: phyla compare pbt"
-    seeds = [one.study().seed for one in list_studies(home=tmp_path / ".phyla")]
+    seeds = [one.study().seed for one in list_studies(tmp_path / ".phyla")]
     assert seeds == [replicate_seed(3, 0), replicate_seed(3, 1)]
     released = [a for a in load_study("pbt-r0", home=tmp_path / ".phyla").attempts() if a.state == "released"]
     assert [attempt.timings for attempt in released] == [None]
@@ -133,7 +134,7 @@ def test_one_replicate_can_be_run_by_its_name(folder: Path, tmp_path: Path) -> N
     home = ("--home", tmp_path, "--workers", 0)
     out = finished(start(folder, "run", "studies.py", "--study", "wide-r2", *home))
     assert "16 trials completed" in out
-    (one,) = list_studies(home=tmp_path)
+    (one,) = list_studies(tmp_path)
     assert (one.name, one.study().seed) == ("wide-r2", replicate_seed(3, 2))
     for wrong in ("wide-r", "wide-r02", "else-r2", "wide-rx"):
         err = finished(start(folder, "run", "studies.py", "--study", wrong, *home), code=2)

@@ -13,7 +13,8 @@ import yaml
 from digits_small import small
 from phyla.records import StudyState
 from phyla.settings import child_environment
-from phyla.study import Places, Results, open_any
+from phyla.study import Places, Results
+from phyla.study.loading import open_any
 from slurm_cluster import Cluster
 from waiting import until
 

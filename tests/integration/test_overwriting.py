@@ -12,13 +12,13 @@ import pytest
 import forked
 import phyla
 from command_line import Phyla
+from listing import list_studies
 from phyla.checkpoints.ownership import OWNER_NAME
 from phyla.controller import Controller
 from phyla.errors import CheckpointsAbsent, ConfigurationError, NotImportable, StateError
 from phyla.records import StudyKind
 from phyla.settings import child_environment
 from phyla.store import open_store
-from phyla.study import list_studies
 from phyla.study.deleting import overwrite
 
 CELL = """
@@ -159,7 +159,7 @@ def test_studies_and_watched_runs_are_listed_apart(tmp_path: Path, cli: Phyla) -
     suite = phyla.Suite("heldout", [phyla.EvalTask("none", command=["true"])])
     phyla.watch(tmp_path / "run", suite, home=tmp_path, following=phyla.Following(once=True))
     study(tmp_path, cell(1.0)).run()
-    assert [one.name for one in phyla.study.list_studies(home=tmp_path)] == ["cell"]
+    assert [one.name for one in list_studies(tmp_path)] == ["cell"]
     told = json.loads(cli("--home", tmp_path, "status", "--json"))
     assert [one.get("study", one.get("run")) for one in told] == ["cell", "run"]
 
@@ -275,4 +275,4 @@ def test_what_is_watched_under_the_name_of_a_study_is_neither_overwritten_nor_ru
             study(tmp_path, cell(1.0)).run(overwrite=overwriting)
     assert open_store(f"sqlite:///{tmp_path / 'phyla.db'}").studies() == [watched]
     assert not (tmp_path / "checkpoints" / "cell").exists()
-    assert list_studies(home=tmp_path) == []
+    assert list_studies(tmp_path) == []

@@ -9,10 +9,12 @@ import pytest
 
 import phyla
 from command_line import Phyla
+from listing import list_studies
 from object_store import client
 from phyla.errors import ConfigurationError
 from phyla.records import StudyState
-from phyla.study import Results, list_studies, load_study, maintain
+from phyla.study import Places, Results, load_study
+from phyla.study.maintenance import maintain
 
 TRIALS = 3
 
@@ -65,7 +67,7 @@ def test_what_was_named_once_need_not_be_named_again(
     assert complete(study(tmp_path / "home").run())
     assert not (tmp_path / "home" / "checkpoints").exists()
     assert "as they should be" in cli("doctor", "mine", "--home", tmp_path / "home")
-    maintain("mine", home=tmp_path / "home").collect()
+    maintain("mine", Places.of(tmp_path / "home")).collect()
     cli("delete", "mine", "--yes", "mine", "--home", tmp_path / "home")
     if kind == "folder":
         assert not (tmp_path / "elsewhere" / "mine").exists()
@@ -83,13 +85,13 @@ def test_another_place_is_refused_and_nothing_is_changed_there(tmp_path: Path, c
         lambda: study(home, checkpoints=other).run(overwrite=True),
         lambda: phyla.attach("mine", home=home, checkpoints=other),
         lambda: load_study("mine", home=home, checkpoints=other).best,
-        lambda: maintain("mine", home=home, checkpoints=other).collect(),
+        lambda: maintain("mine", Places.of(home, checkpoints=other)).collect(),
     ):
         with pytest.raises(ConfigurationError, match=words):
             attempt()
     assert "not in" in cli("best", "mine", "--home", home, "--checkpoints", other, code=2)
     assert not other.exists()
-    assert [one.name for one in list_studies(home=home, checkpoints=other)] == ["mine"]
+    assert [one.name for one in list_studies(home, checkpoints=other)] == ["mine"]
     # A link to it is the same place.
     other.symlink_to(root)
     assert complete(study(home, checkpoints=other).run())
@@ -131,7 +133,7 @@ def test_checkpoints_move_to_a_bucket_and_home_again(tmp_path: Path, s3_bucket: 
 def test_workers_with_another_home_learn_the_place_from_the_store(tmp_path: Path) -> None:
     shared, storage = tmp_path / "shared", f"sqlite:///{tmp_path}/first.db"
     begun(tmp_path / "first", storage=storage, checkpoints=shared / "runs")
-    maintain("mine", storage=storage).resume()
+    maintain("mine", Places.of(storage=storage)).resume()
     study(tmp_path / "second", storage=storage).work(0)
     # The same directory may be mounted under another name, where the first one is unknown.
     shared.rename(tmp_path / "mount")

@@ -16,7 +16,8 @@ from phyla.failpoints import NAMES
 from phyla.lineage import Lineage
 from phyla.records import CheckpointState, JobKind, JobState, TrialRecord
 from phyla.settings import child_environment
-from phyla.study import list_studies
+from phyla.study import Places
+from phyla.study.loading import list_all
 from phyla.worker import session_of
 
 SPACE = phyla.Space(lr=phyla.Float(0.01, 1.0, log=True), width=phyla.Int(1, 64))
@@ -194,7 +195,7 @@ def test_more_entries_than_members_leave_no_study(tmp_path: Path) -> None:
             ConfigurationError, match=r"5 entries for a population of 4.*last 1 would never be used"
         ):
             use()
-    assert list_studies(home=tmp_path / "home") == []
+    assert list_all(Places.of(tmp_path / "home")) == []
 
 
 def test_a_study_that_shrinks_keeps_its_list(tmp_path: Path) -> None:
@@ -224,7 +225,7 @@ def test_entries_that_make_no_sense(options: dict[str, Any]) -> None:
 def test_a_path_that_is_wrong_leaves_no_study(tmp_path: Path) -> None:
     with pytest.raises(CheckpointMissing, match=r"nowhere.*correct the path"):
         study(tmp_path, start_from=[tmp_path / "nowhere"]).run()
-    assert list_studies(home=tmp_path / "home") == []
+    assert list_all(Places.of(tmp_path / "home")) == []
 
 
 PROGRAM = """

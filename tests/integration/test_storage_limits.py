@@ -13,7 +13,8 @@ import pytest
 from durability import TOY, check_whole, load, miscounted, run
 from phyla.records import StudyState
 from phyla.settings import child_environment
-from phyla.study import maintain
+from phyla.study import Places
+from phyla.study.maintenance import maintain
 from toy_study import STEPS
 
 MEMBERS, TRIALS = 4, 12
@@ -50,7 +51,7 @@ def test_a_disk_that_fills_up(tmp_path: Path, workers: int) -> None:
     # The small disk went with its namespace, so the study stops until somebody says that it is gone for good.
     assert f"not in {checkpoints / 'toy'}" in run(tmp_path, expect=1, **options)
     (checkpoints / "toy").mkdir()
-    maintain("toy", home=tmp_path).adopt()
+    maintain("toy", Places.of(tmp_path)).adopt()
     run(tmp_path, **options)
     assert load(tmp_path).state is StudyState.COMPLETED
     assert not miscounted(load(tmp_path), TRIALS * STEPS)

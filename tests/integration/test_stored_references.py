@@ -15,6 +15,7 @@ import typer.main
 
 import phyla
 from durability import keep_identity
+from listing import list_studies
 from phyla import plugins
 from phyla.cli import main
 from phyla.cli.app import app
@@ -22,7 +23,8 @@ from phyla.launchers import WorkerSpec
 from phyla.launchers.process import _make
 from phyla.machine import Outdated
 from phyla.records import AttemptState, StudyState
-from phyla.study import maintain
+from phyla.study import Places
+from phyla.study.maintenance import maintain
 from waiting import until
 from watching import command, run, start, write
 
@@ -331,7 +333,7 @@ def test_collecting_needs_no_function(folder: Path) -> None:
     plant(folder / "home", plant_function, plant_constraint)
     with closing(sqlite3.connect(folder / "home" / "phyla.db")) as connection, connection:
         connection.execute("UPDATE studies SET state = 'stopped'")
-    maintenance = maintain("s", home=folder / "home")
+    maintenance = maintain("s", Places.of(folder / "home"))
     assert "for a population of 2" in maintenance.explain_retention()
     maintenance.collect()
 
@@ -377,7 +379,7 @@ def test_a_worker_changes_nothing(tmp_path: Path) -> None:
     until(
         lambda: (
             (tmp_path / "home" / "phyla.db").exists()
-            and phyla.study.list_studies(home=tmp_path / "home")
+            and list_studies(tmp_path / "home")
             and phyla.load_study("s", home=tmp_path / "home").progress().running
         ),
         "running trial",

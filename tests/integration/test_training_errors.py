@@ -13,7 +13,8 @@ import forked
 import phyla
 from phyla.errors import CheckpointsAbsent, ConfigurationError, StudyFailed
 from phyla.records import CheckpointState, JobState, StudyState
-from phyla.study import maintain
+from phyla.study import Places
+from phyla.study.maintenance import maintain
 from phyla.worker import Trial, session_of
 
 Train = Callable[[Trial], None]
@@ -151,7 +152,7 @@ def test_a_study_that_was_resumed_counts_broken_trials_afresh(tmp_path: Path, wa
     # The cause is repaired; one more breaks for another reason.
     broken.append(True)
     if way == "resume":
-        assert maintain("errors", home=tmp_path).resume()
+        assert maintain("errors", Places.of(tmp_path)).resume()
         while (trial := made.ask()) is not None:
             try:
                 train(trial)
@@ -279,7 +280,7 @@ def test_a_whole_checkpoint_directory_vanishes_between_runs(tmp_path: Path) -> N
         study(tmp_path, good).run()
     # They are gone for good, and somebody says so.
     directory.mkdir()
-    assert "it was empty" in maintain("errors", home=tmp_path).adopt()
+    assert "it was empty" in maintain("errors", Places.of(tmp_path)).adopt()
     results = study(tmp_path, good).run()
     assert results.counts()["completed"] == 12
     assert results.state is StudyState.COMPLETED

@@ -13,11 +13,13 @@ import pytest
 import forked
 import phyla
 from command_line import Phyla
+from listing import list_studies
 from phyla.checkpoints import LocalCheckpoints
 from phyla.errors import CheckpointsAbsent, CheckpointsNotOurs
 from phyla.records import CheckpointState, GroupState, StudyState
 from phyla.settings import child_environment
-from phyla.study import Results, list_studies, load_study, maintain
+from phyla.study import Places, Results, load_study
+from phyla.study.maintenance import maintain
 
 MEMBERS, TRIALS = 3, 4
 
@@ -97,7 +99,7 @@ def test_a_data_set_of_that_name_is_refused_and_left_as_it_is(tmp_path: Path) ->
         study(tmp_path / "home", checkpoints=tmp_path / "data").run()
     assert "--adopt" not in str(error.value)
     assert tree(data) == before
-    assert list_studies(home=tmp_path / "home") == []
+    assert list_studies(tmp_path / "home") == []
 
 
 def test_what_somebody_puts_into_the_directory_is_never_touched(tmp_path: Path) -> None:
@@ -183,7 +185,7 @@ def test_adopting_takes_no_data_set_and_no_other_study(tmp_path: Path) -> None:
     (tmp_path / "data" / "mine").mkdir(parents=True)
     (tmp_path / "data" / "mine" / "images").write_bytes(b"precious")
     with pytest.raises(CheckpointsNotOurs, match="images"):
-        maintain("mine", home=tmp_path, checkpoints=tmp_path / "data").adopt()
+        maintain("mine", Places.of(tmp_path, checkpoints=tmp_path / "data")).adopt()
     other = tmp_path / "other"
     phyla.Study(
         "theirs",
@@ -195,12 +197,12 @@ def test_adopting_takes_no_data_set_and_no_other_study(tmp_path: Path) -> None:
     ).run()
     (other / "checkpoints" / "theirs").rename(other / "checkpoints" / "mine")
     with pytest.raises(CheckpointsNotOurs, match="study 'theirs'"):
-        maintain("mine", home=tmp_path, checkpoints=other / "checkpoints").adopt()
+        maintain("mine", Places.of(tmp_path, checkpoints=other / "checkpoints")).adopt()
     # One that lost its marker, as by `cp -r mine/* there`, is ours.
     (root / ".phyla-owner.json").unlink()
     with pytest.raises(CheckpointsNotOurs, match="no marker"):
         study(tmp_path).run()
-    assert "only checkpoints in it" in maintain("mine", home=tmp_path).adopt()
+    assert "only checkpoints in it" in maintain("mine", Places.of(tmp_path)).adopt()
     assert study(tmp_path).run().state is StudyState.COMPLETED
 
 
@@ -392,7 +394,7 @@ def test_results_are_read_where_the_checkpoints_are_not(tmp_path: Path) -> None:
     with pytest.raises(CheckpointsAbsent):
         looked.ask()
     with pytest.raises(CheckpointsAbsent):
-        maintain("mine", home=tmp_path).collect()
+        maintain("mine", Places.of(tmp_path)).collect()
 
 
 def test_one_lost_checkpoint_is_taken_back_when_it_is_there_again(tmp_path: Path) -> None:

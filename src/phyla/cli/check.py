@@ -32,8 +32,7 @@ def check(
 
     Each experiment runs in a fresh process and a temporary directory. The exit status is 1 if a check failed.
     """
-    from phyla.study import checks
-    from phyla.study.check import called, steps_of
+    from phyla.study.check import called, checks, steps_of
 
     out, found = sys.stdout, []
     # What the file and training print in this process must not come between.

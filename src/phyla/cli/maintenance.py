@@ -19,9 +19,9 @@ STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 def stop(ctx: Context, study: options.StudyName) -> None:
     """Stop a study: running workers finish their trial and end."""
-    from phyla.study import maintain
+    from phyla.study.maintenance import maintain
 
-    maintenance = maintain(study, **options.where(ctx))
+    maintenance = maintain(study, options.places(ctx))
     maintenance.stop("stopped by a person")
     maintenance.note(options.person(), "stopped the study")
     print(f"stopped {study}: its workers finish their trial and end")
@@ -41,7 +41,8 @@ def change(
 
     A study that was stopped, or has failed, may go on then. Stop its workers before, and start them again after.
     """
-    from phyla.study import load_study, maintain
+    from phyla.study import load_study
+    from phyla.study.maintenance import maintain
 
     if Path(study).suffix in (".py", ".toml"):
         chosen = chosen_study(ctx, Path(study), of_file)
@@ -50,7 +51,7 @@ def change(
             print(f"{one.name} was changed from {one.before} to {one.after}")
         print(f"{chosen.name} has the settings of {study}{'' if changed else ' already'}")
         return
-    maintenance = maintain(study, **options.where(ctx))
+    maintenance = maintain(study, options.places(ctx))
     if maintenance.resume():
         maintenance.note(options.person(), "let the study go on")
         results = load_study(study, **options.where(ctx))
@@ -68,9 +69,9 @@ def gc(
     as_json: options.AsJson = False,
 ) -> None:
     """Delete checkpoints that are no longer needed; workers do the same from time to time."""
-    from phyla.study import maintain
+    from phyla.study.maintenance import maintain
 
-    maintenance = maintain(study, **options.where(ctx))
+    maintenance = maintain(study, options.places(ctx))
     found = maintenance.retention()
     if explain:
         deleted = [row.name for row in found.collectable]
@@ -146,13 +147,13 @@ def doctor(
     as_json: options.AsJson = False,
 ) -> None:
     """Check the installation, the home, the store, studies and watched runs; only --adopt changes anything."""
-    from phyla.study import maintain
     from phyla.study.doctor import Verdict, examine
+    from phyla.study.maintenance import maintain
 
     if adopt:
         if name is None:
             raise UsageError("--adopt: name the study, as in phyla doctor STUDY --adopt")
-        maintenance = maintain(name, **options.where(ctx))
+        maintenance = maintain(name, options.places(ctx))
         print(maintenance.adopt(), file=sys.stderr if as_json else sys.stdout)
     findings = []
     for finding in examine(options.places(ctx), name, digests=digests):

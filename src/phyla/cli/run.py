@@ -20,7 +20,9 @@ from phyla.records import CheckpointState, JobState, StudyState, said_by, shown
 from phyla.words import counted, duration, number, pasted, step
 
 if TYPE_CHECKING:
-    from phyla.study import Planned, Prepared, Results, Study, Watched
+    from phyla.study import Results, Study, Watched
+    from phyla.study.repeating import Prepared
+    from phyla.study.targets import Planned
 
 EXAMPLE = """  # at the top level of the file, not inside a function or under `if __name__ == "__main__":`
   import phyla
@@ -70,7 +72,7 @@ def run(
     if sys.stderr.isatty():
         print(f"reading {file}", file=sys.stderr)
     from phyla.cli.pools import pool_of
-    from phyla.study import replicates as replicates_of
+    from phyla.study.repeating import replicates as replicates_of
 
     if launcher is None and launcher_option:
         raise UsageError(f"--launcher-option {launcher_option[0]}: give --launcher, too")
@@ -241,8 +243,8 @@ def replay(
 
     With --continue the new study starts from the best checkpoint, with its last hyperparameters.
     """
-    from phyla.study import prepare
     from phyla.study.files import load_studies
+    from phyla.study.repeating import prepare
 
     if steps is not None and from_step is not None:
         raise UsageError("--continue and --from exclude each other: a continuation starts from the checkpoint")

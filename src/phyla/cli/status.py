@@ -43,7 +43,9 @@ def status(
     as_json: options.AsJson = False,
 ) -> None:
     """Show all studies and watched runs; or one: its members or checkpoints, what is running and what failed."""
-    from phyla.study import Results, list_all, load_study, standing
+    from phyla.study import Results, load_study
+    from phyla.study.loading import list_all
+    from phyla.study.standing import standing
 
     if study is None and (disk or provenance or watch):
         option = "--disk" if disk else "--provenance" if provenance else "--watch"
@@ -331,7 +333,7 @@ def _run_json(one: "Standing") -> dict[str, Any]:
 
 def _run(found: "Evaluations", *, as_json: bool) -> None:
     """Show one watched run: its checkpoints, its suites, how far they are behind, and what went wrong."""
-    from phyla.study import standing
+    from phyla.study.standing import standing
 
     one, lags = standing(found), found.lag()
     if as_json:

@@ -90,16 +90,6 @@ def list_all(places: Places) -> list[Results | Evaluations]:
     return [(Evaluations if study.watched else Results)(store, study, places) for study in store.studies()]
 
 
-def list_studies(
-    *,
-    home: str | Path | None = None,
-    storage: str | None = None,
-    checkpoints: str | Path | None = None,
-) -> list[Results]:
-    """Open all studies with a population, oldest first."""
-    return [one for one in list_all(Places.of(home, storage, checkpoints)) if isinstance(one, Results)]
-
-
 def compare(
     studies: "str | Results | Sequence[str | Results]",
     *,

@@ -41,15 +41,8 @@ ACTION = "action"
 """Kind of the events that say who did what."""
 
 
-def maintain(
-    name: str,
-    *,
-    home: str | Path | None = None,
-    storage: str | None = None,
-    checkpoints: str | Path | None = None,
-) -> "Maintenance":
-    """Open a study to maintain it; where it is, is said as for `load_study`."""
-    places = Places.of(home, storage, checkpoints)
+def maintain(name: str, places: Places) -> "Maintenance":
+    """Open a study to maintain it."""
     return Maintenance(*find_study(name, places), places)
 
 

@@ -26,17 +26,12 @@ if TYPE_CHECKING:
     from phyla.worker import Trial, WorkerContext
 
 
-def replicate_seed(seed: int, index: int) -> int:
+def replicate_seed(seed: int, *key: int) -> int:
     """Return the seed of a replicate, in [0, 2**53).
 
-    It depends on the study's seed and the index alone, so replicates of different studies with the same seed
-    share their seeds, and can be compared in pairs.
+    It depends on the study's seed and the key alone, in every version. The key is the index of the replicate, so
+    replicates of different studies with the same seed share their seeds, and can be compared in pairs.
     """
-    return derived_seed(seed, index)
-
-
-def derived_seed(seed: int, *key: int) -> int:
-    """Return a seed in [0, 2**53) that depends on a seed and a key alone, in every version."""
     sequence = np.random.SeedSequence(entropy=seed, spawn_key=key)
     return int(sequence.generate_state(1, np.uint64)[0]) >> 11
 
@@ -241,7 +236,7 @@ def prepare(
         schedule, per_trial, fitness = [(0, dict(last.params))], min(usual, steps), rules.strategy.fitness
         strategy = FixedSchedule(schedule, total_steps=steps, steps_per_trial=per_trial, fitness=fitness)
         # The same command gives the same seed, which no other study that is made from the old one has.
-        seed = derived_seed(record.seed, last.id, 1)
+        seed = replicate_seed(record.seed, last.id, 1)
     if train is None and source is not None:
         train, setup = source.train, setup or source.setup
     stored: Any = record.config

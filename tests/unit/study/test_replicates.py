@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 import phyla
+from listing import list_studies
 from phyla.errors import ConfigurationError, StudyChanged, StudyNotFound, UsageError
 from phyla.records import StudyState
-from phyla.study import Replicate, list_studies, maintain, replicate_seed, replicates
+from phyla.study import Places, Replicate, replicate_seed
+from phyla.study.maintenance import maintain
+from phyla.study.repeating import replicates
 
 
 def train(trial: phyla.Trial) -> None:
@@ -83,7 +86,7 @@ def test_what_was_interrupted_goes_on_and_ends_as_if_it_had_not_been(tmp_path: P
 
     with pytest.raises(KeyboardInterrupt):
         phyla.run_replicates(study(tmp_path / "a", train=interrupted), 3)
-    assert [one.name for one in list_studies(home=tmp_path / "a")] == ["s-r0", "s-r1"]
+    assert [one.name for one in list_studies(tmp_path / "a")] == ["s-r0", "s-r1"]
     resumed = phyla.run_replicates(study(tmp_path / "a", train=interrupted), 3)
     straight = phyla.run_replicates(study(tmp_path / "b"), 3)
     assert [[trial.fitness for trial in one.trials()] for one in resumed] == [
@@ -103,7 +106,7 @@ def test_more_replicates_can_be_added(tmp_path: Path) -> None:
 def test_a_series_that_a_person_stopped_starts_no_further_replicate(tmp_path: Path) -> None:
     def stops(trial: phyla.Trial) -> None:
         train(trial)
-        maintain("s-r0", home=tmp_path).stop("enough")
+        maintain("s-r0", Places.of(tmp_path)).stop("enough")
 
     results = phyla.run_replicates(study(tmp_path, train=stops), 3)
     assert [(one.name, one.state) for one in results] == [("s-r0", StudyState.STOPPED)]
