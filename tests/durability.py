@@ -140,7 +140,7 @@ def check_whole_ledger(results: Results) -> None:
                     assert [result.shard for result in found] == list(range(task.shards))
                     kept |= {str(file).split("/")[1] for result in found for file in result.files.values()}
         assert not reader.running()
-    outputs = results.places.outputs(results.name)
+    outputs = results.places.folder("outputs", results.name)
     assert {folder.name for folder in outputs.iterdir()} == kept, "an attempt's files were lost or left over"
     store.close()
 

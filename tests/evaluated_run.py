@@ -113,7 +113,7 @@ class EvaluatedRun:
         self.sources = NoFiles()
         self.evaluations = Evaluations(self.store, self.run, self.places)
         needed = worker.EvaluatedStudy(
-            suites=tuple(suites), sources=self.sources, outputs=self.places.outputs(name)
+            suites=tuple(suites), sources=self.sources, outputs=self.places.folder("outputs", name)
         )
         self._evaluator = Evaluator(
             Client(self.store, self.run, WatchRules(suites=tuple(suites))),

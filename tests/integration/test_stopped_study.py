@@ -28,7 +28,7 @@ def test_diverging_trials_are_stopped_before_their_end(
     trials = {trial.id: trial for trial in results.trials()}
     stopped = [trial for trial in trials.values() if trial.stop_reason is not None]
     assert len(stopped) == results.counts()["cancelled"] > 0
-    work = study.places.work("diverging")
+    work = study.places.folder("work", "diverging")
     saved = 0
     for trial in stopped:
         assert trial.state is JobState.CANCELLED

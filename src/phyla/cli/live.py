@@ -179,7 +179,8 @@ class StudyDisplay(Display):
             self.print(self._hint)
         self._hint = ""
         left_s = time_left_s(progress.now - first.now, progress.spent_steps - first.spent_steps, progress)
-        waiting = "" if self._message else waiting_line(progress, self._since, results.places.work(results.name))
+        work = results.places.folder("work", results.name)
+        waiting = "" if self._message else waiting_line(progress, self._since, work)
         if self.live is not None:
             self._draw(results, progress, left_s, waiting, room)
         elif waiting and len(progress.given_back) != self._given_back:

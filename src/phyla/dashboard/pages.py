@@ -317,9 +317,10 @@ def _end_of_log(
     if not attempts:
         return None
     token, slot = attempts[-1].token, attempts[-1].worker.split(":")[1:2]
-    files = [places.work(study) / f"trial-{trial.id}" / f"{name}-{token}.txt" for name in ("stderr", "stdout")]
+    work = places.folder("work", study) / f"trial-{trial.id}"
+    files = [work / f"{name}-{token}.txt" for name in ("stderr", "stdout")]
     if slot and slot[0].isdecimal():
-        files.append(places.logs(study) / f"worker-{slot[0]}.log")
+        files.append(places.folder("logs", study) / f"worker-{slot[0]}.log")
     for file in files:
         if file.is_file() and not file.is_symlink() and file.stat().st_size:
             with file.open("rb") as opened:

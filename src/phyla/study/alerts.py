@@ -71,7 +71,7 @@ def beside(
         instead = f"write them with: {places.command('export', run.name, *how)}"
         stack.enter_context(Beside("writing TensorBoard's files", write, instead, every_s=BOARD_EVERY_S))
     if alert:
-        told = Remembered(places.tracking(run.name) / f"alerts-{run.id:016x}.json")
+        told = Remembered(places.folder("tracking", run.name) / f"alerts-{run.id:016x}.json")
         if told.read() is None:
             # What was found before anybody wanted to know is no news.
             with store.reader(run.id) as reader:

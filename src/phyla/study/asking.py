@@ -61,7 +61,7 @@ def ask(study: "Study", client: Client, count: int, whole: bool) -> list[Trial]:
                 client,
                 client.repository,
                 metrics=study.rules.reported_metrics,
-                work_root=study.places.work(study.name),
+                work_root=study.places.folder("work", study.name),
                 clock=settings.system_clock,
                 watch=watch,
             )

@@ -219,12 +219,12 @@ class Attached:
             configs={name: self._client.record.config},
             storage=places.storage,
             checkpoints=str(places.checkpoints(name, self._client.record.config)),
-            work_root=str(places.work(name)),
-            outputs=str(places.outputs(name)),
+            work_root=str(places.folder("work", name)),
+            outputs=str(places.folder("outputs", name)),
             kinds=tuple(sorted(set(self._kinds))),
             # Those of one machine differ, so that each keeps to its member.
             name=self._launch.worker_name(slot=threading.get_native_id()),
-            log=str(places.logs(name) / f"worker-{os.getpid()}.log"),
+            log=str(places.folder("logs", name) / f"worker-{os.getpid()}.log"),
         )
         # Wrapped, so that errors do not name this function as the place where training begins.
         train = partial(self._hand_over)

@@ -22,7 +22,7 @@ from phyla.errors import CheckpointError, CheckpointsNotOurs, ConfigurationError
 from phyla.failpoints import failpoint
 from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState
 from phyla.store import pages
-from phyla.study.places import Places, entries, find_population, find_study, open_if_there
+from phyla.study.places import Folder, Places, entries, find_population, find_study, open_if_there
 from phyla.words import counted, listed, size
 
 if TYPE_CHECKING:
@@ -174,8 +174,8 @@ def _folders(record: StudyRecord, places: Places) -> list[Path]:
     """Return the directories of a study that are removed once nothing is left in them."""
     name, config = record.name, dict[str, Any](record.config)
     snapshots = [Path(config["snapshots"])] if record.kind is StudyKind.DIRECTORY else []
-    kept = (places.work, places.logs, places.outputs, places.tracking, places.best)
-    return [*(folder(name) for folder in kept), *snapshots]
+    kept: tuple[Folder, ...] = ("work", "logs", "outputs", "tracking", "best")
+    return [*(places.folder(each, name) for each in kept), *snapshots]
 
 
 def _belongings(store: "Store", record: StudyRecord, places: Places) -> Belongings:

@@ -36,9 +36,9 @@ def disk(name: str, places: Places) -> list[Use]:
                 for what, sizes in _checkpoints(reader).items():
                     uses.append(Use(what=f"checkpoints: {what}", size_bytes=sum(sizes), count=len(sizes)))
         folders = [
-            ("working directories", places.work(name), ""),
-            ("logs", places.logs(name), ""),
-            ("outputs of evaluations", places.outputs(name), ""),
+            ("working directories", places.folder("work", name), ""),
+            ("logs", places.folder("logs", name), ""),
+            ("outputs of evaluations", places.folder("outputs", name), ""),
         ]
         if record.kind is StudyKind.DIRECTORY:
             config: Any = record.config

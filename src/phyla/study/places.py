@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 from phyla import settings
 from phyla.checkpoints import RemotePlace, place_of
@@ -22,6 +22,10 @@ NAME = re.compile(r"\w[\w.-]{0,99}")
 ROOT = "checkpoint_root"
 """Name of the setting that says where a study's checkpoints are; without it they are in its home."""
 USUAL = "checkpoints"
+
+Folder: TypeAlias = Literal["work", "logs", "outputs", "tracking", "best", "snapshots"]
+"""Directories of one study: working directories, logs of workers, what its evaluations save, what trackers were
+told, links to the best checkpoints of a watched study, snapshots of a watched directory's checkpoints."""
 
 
 def shown(path: Path | RemotePlace) -> str:
@@ -100,29 +104,9 @@ class Places:
     def _movable(self) -> bool:
         return self.sqlite_file == self.home / "phyla.db"
 
-    def work(self, study: str) -> Path:
-        """Return the directory of one study's working directories."""
-        return self.home / "work" / study
-
-    def outputs(self, study: str) -> Path:
-        """Return the directory of what the evaluations of one study save."""
-        return self.home / "outputs" / study
-
-    def snapshots(self, study: str) -> Path:
-        """Return the directory of snapshots of a watched directory's checkpoints."""
-        return self.home / "snapshots" / study
-
-    def best(self, study: str) -> Path:
-        """Return the directory of links to the best checkpoints of a watched study."""
-        return self.home / "best" / study
-
-    def logs(self, study: str) -> Path:
-        """Return the directory of one study's worker logs."""
-        return self.home / "logs" / study
-
-    def tracking(self, study: str) -> Path:
-        """Return the directory of what says how much trackers were told of one study."""
-        return self.home / "tracking" / study
+    def folder(self, what: Folder, study: str) -> Path:
+        """Return one of a study's directories."""
+        return self.home / what / study
 
     def watch_lock(self, study: str) -> Path:
         """Return the file that the process that watches a study holds a lock on."""

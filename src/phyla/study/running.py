@@ -319,8 +319,8 @@ def _train(
         configs={name: study.config(portable=bool(crew.workers))},
         storage=places.storage,
         checkpoints=str(places.checkpoints(name, client.record.config)),
-        work_root=str(places.work(name)),
-        outputs=str(places.outputs(name)),
+        work_root=str(places.folder("work", name)),
+        outputs=str(places.folder("outputs", name)),
         kinds=tuple(sorted(set(crew.kinds))),
         yields=crew.yields,
         save_every_s=crew.save_every_s,
@@ -331,10 +331,10 @@ def _train(
     def done() -> int:
         return results.counts().get("completed", 0) + len(results.evaluating())
 
-    where = places.logs(name)
+    logs = places.folder("logs", name)
     try:
         return work(
-            client, crew, spec, here, launch=launch, logs=where, lease_s=lease_s, progress=done, on_tick=tick
+            client, crew, spec, here, launch=launch, logs=logs, lease_s=lease_s, progress=done, on_tick=tick
         )
     except Preempted as error:
         if "train" in crew.kinds and str(error) in (crew.term.over(wholly=True), crew.term.over(wholly=False)):
@@ -355,4 +355,4 @@ def _clean_outputs(study: "Study", client: Client) -> None:
     if study.rules.suites:
         # What cannot be removed now is removed after the next run.
         with client.store.reader(client.record.id) as reader, contextlib.suppress(OSError):
-            remove_outputs(reader, study.places.outputs(study.name))
+            remove_outputs(reader, study.places.folder("outputs", study.name))

@@ -131,7 +131,7 @@ def watch(
             raise NotImportable(f"{error} (in a suite)") from error
         for target in targets:
             own = Path(snapshot_dir).expanduser().absolute() / target.name if snapshot_dir else None
-            held = own or places.snapshots(target.name)
+            held = own or places.folder("snapshots", target.name)
             if isinstance(target.directory, Path) and how.snapshots == "link":
                 check_links(target.directory, held)
             config: JsonObject = {
@@ -139,7 +139,7 @@ def watch(
                 "format": {"name": format, **(options or {})},
                 "following": asdict(how),
                 "lease_s": lease_s,
-                "outputs": str(places.outputs(target.name)),
+                "outputs": str(places.folder("outputs", target.name)),
                 "snapshots": str(held),
                 # Files of gin bindings are relative to it.
                 "gin_root": str(target.directory if isinstance(target.directory, Path) else Path.cwd()),
@@ -164,7 +164,7 @@ def watch(
             with store.reader(record.id) as reader:
                 remove_outputs(reader, evaluated.outputs)
             stored: Any = record.config
-            best = places.best(record.name)
+            best = places.folder("best", record.name)
             watcher: DirectoryWatcher | StudyWatcher
             if record.source is None:
                 root = Remote(record.location) if is_url(record.location) else Path(record.location)
@@ -349,8 +349,9 @@ def _work(
         configs=configs,
         watched=True,
         storage=places.storage,
-        work_root=str(places.work(name)),
+        work_root=str(places.folder("work", name)),
         kinds=("evaluate",),
     )
     here = partial(watched_worker, client, runs, renew_s=lease_s / 3)
-    return work(client, crew, spec, here, launch=launch, logs=places.logs(name), lease_s=lease_s, on_tick=on_tick)
+    logs = places.folder("logs", name)
+    return work(client, crew, spec, here, launch=launch, logs=logs, lease_s=lease_s, on_tick=on_tick)
