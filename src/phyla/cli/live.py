@@ -113,7 +113,6 @@ class StudyDisplay(Display):
         self._throttle = Throttle(LINES_EVERY_S if self.live is None else LIVE_EVERY_S)
         self._completed: int | None = None
         self._given_back = 0
-        self._first: Progress | None = None
         self._failures: Callable[[], list[Attempt]] | None = None
         self.results: Results | None = None
         if starting:
@@ -174,30 +173,26 @@ class StudyDisplay(Display):
             self._hint = ""
         room = 0 if self.live is None else self.live.console.height - self._others
         progress = results.progress(lambda members: foremost(members, room))
-        first = self._first = self._first or progress
         if self._hint and progress.study.created_at >= self._since:
             self.print(self._hint)
         self._hint = ""
-        left_s = time_left_s(progress.now - first.now, progress.spent_steps - first.spent_steps, progress)
         work = results.places.folder("work", results.name)
         waiting = "" if self._message else waiting_line(progress, self._since, work)
         if self.live is not None:
-            self._draw(results, progress, left_s, waiting, room)
+            self._draw(results, progress, waiting, room)
         elif waiting and len(progress.given_back) != self._given_back:
             self._given_back = len(progress.given_back)
             self.print(waiting)
         elif progress.completed != self._completed:
             self._completed = progress.completed
-            self.print("\n  ".join([progress_line(progress, left_s), *lag_lines(results)]))
+            self.print("\n  ".join([progress_line(progress), *lag_lines(results)]))
             # What failed was told above, and that members start is no news.
             found = [one for one in decisions(results, limit=DECISIONS_SHOWN) if one.at > self._told_until]
             for one in reversed([one for one in found if one.kind not in ("started", "failed")]):
                 self.print(f"  {one.words}")
                 self._told_until = one.at
 
-    def _draw(
-        self, results: "Results", progress: "Progress", left_s: float | None, waiting: str, room: int
-    ) -> None:
+    def _draw(self, results: "Results", progress: "Progress", waiting: str, room: int) -> None:
         from phyla.study.feed import decisions
 
         assert self.live is not None
@@ -206,11 +201,11 @@ class StudyDisplay(Display):
         found = decisions(results, limit=DECISIONS_SHOWN // (1 + (board.height < 30 or board.width < NARROW)))
         lines += ["", *(one.line for one in found), *([waiting] if waiting else [])]
         parts = [Text(line) for line in lines]
-        alone = drawn(progress, (), left_s, parts, board.width)
+        alone = drawn(progress, (), parts, board.width)
         # The table has a heading of two lines; the cursor stands on the last one.
         self._others = len(board.render_lines(alone)) + 3
         members = foremost(progress.members, min(room, board.height - self._others))
-        self._drawing = drawn(progress, members, left_s, parts, board.width)
+        self._drawing = drawn(progress, members, parts, board.width)
 
 
 def sparks(results: "Results", board: Console) -> list[str]:
@@ -262,15 +257,11 @@ def foremost(members: Sequence[Member], room: int) -> Sequence[Member]:
 
 
 def drawn(
-    progress: "Progress",
-    members: Sequence[Member],
-    left_s: float | None,
-    more: Sequence[RenderableType] = (),
-    width: int = WIDE,
+    progress: "Progress", members: Sequence[Member], more: Sequence[RenderableType] = (), width: int = WIDE
 ) -> RenderableType:
     """Return how far a study is, more about it, and some of its members."""
     total = progress.total_steps
-    line = Text(progress_line(progress, left_s))
+    line = Text(progress_line(progress))
     head: list[RenderableType] = [Text(progress.study.name, style="bold"), line]
     if width >= WIDE:
         bar = Table.grid(padding=(0, 1))
@@ -309,7 +300,7 @@ def members_table(progress: "Progress", members: Sequence[Member], width: int = 
     return table(headings, rows, ["bold" if member.index in best else "" for member in members])
 
 
-def progress_line(progress: "Progress", left_s: float | None = None) -> str:
+def progress_line(progress: "Progress") -> str:
     """Return how far a study is on one line."""
     counts = progress.counts
     parts = [f"{progress.completed}/{progress.planned_trials or '?'} trials"]
@@ -318,7 +309,7 @@ def progress_line(progress: "Progress", left_s: float | None = None) -> str:
     if best is not None:
         parts += [f"front {len(progress.front)}"] if progress.aim.tradeoffs else []
         parts.append(f"best {fitness(best)} (member {best.member}, step {best.reached_step})")
-    parts += [] if left_s is None else [f"{duration(left_s)} left"]
+    parts += [] if progress.left_s is None else [f"{duration(progress.left_s)} left"]
     return "  ".join(parts)
 
 
@@ -337,16 +328,6 @@ def waiting_line(progress: "Progress", since: float, work: Path) -> str:
         f"trial {trials}: asked {counted(len(back), 'time')} to be run again later (exit status 75); next try "
         f"within {duration(next_s)}; the last output is in {output}"
     )
-
-
-def time_left_s(elapsed_s: float, done: int, progress: "Progress") -> float | None:
-    """Return the time left after some steps took some time; None while nothing was done, or without a total."""
-    if progress.total_steps is None:
-        return None
-    left = max(0, progress.total_steps - progress.spent_steps)
-    if left and (done <= 0 or elapsed_s <= 0):
-        return None
-    return elapsed_s * left / done if left else 0.0
 
 
 @final

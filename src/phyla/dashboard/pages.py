@@ -13,7 +13,6 @@ from phyla.errors import StudyNotFound
 from phyla.evaluation.cells import causes
 from phyla.records import (
     Attempt,
-    JobState,
     Member,
     StudyRecord,
     StudyState,
@@ -32,7 +31,7 @@ from phyla.study.findings import findings
 from phyla.study.maintenance import ACTION
 from phyla.study.places import Places, check_kept
 from phyla.study.places import shown as located
-from phyla.study.progress import NEWEST, Progress, look
+from phyla.study.progress import look
 from phyla.study.results import Results
 from phyla.study.standing import standing
 from phyla.words import counted, duration, fitness, measured, number, params, score, size
@@ -82,8 +81,7 @@ class Pages:
         rows = []
         for study in (one for one in page if not one.watched):
             with self._store.reader(study.id) as reader:
-                progress = look(reader, lambda members: (), self._places.locks)
-                rows.append({"progress": progress, "left_s": _left_s(reader, progress)})
+                rows.append(look(reader, lambda members: (), self._places.locks))
         runs = [standing(Evaluations(self._store, one, self._places)) for one in page if one.watched]
         return {"title": "Studies", "rows": rows, "runs": runs, "store": self._store.url, **_paged(first, known)}
 
@@ -105,7 +103,6 @@ class Pages:
                 "title": study.name,
                 "study": progress.study,
                 "progress": progress,
-                "left_s": _left_s(reader, progress),
                 "members": ranked[first : first + ROWS],
                 "given_up": sum(member.given_up for member in progress.members),
                 "findings": [*findings(reader)],
@@ -266,17 +263,6 @@ def _rank(member: Member) -> tuple[bool, float, int]:
 def _record(reader: Reader) -> list[Any]:
     """Return who did what, newest first."""
     return [event for event in reader.events() if event.kind == ACTION][: -FEW - 1 : -1]
-
-
-def _left_s(reader: Reader, progress: Progress) -> float | None:
-    """Return the time that is left, at the pace of the newest trials; None where it cannot be known."""
-    total = progress.total_steps
-    if progress.study.state is not StudyState.RUNNING or total is None or progress.silent_s is not None:
-        return None
-    done = [one for one in reader.newest_trials(NEWEST) if one.state is JobState.COMPLETED and one.ended_at]
-    steps = sum((one.reached_step or 0) - one.start_step for one in done)
-    took_s = progress.now - min((one.started_at or progress.now for one in done), default=progress.now)
-    return None if steps <= 0 or took_s <= 0 else max(0, total - progress.spent_steps) * took_s / steps
 
 
 def _ancestors(reader: Reader, trial: TrialRecord) -> list[TrialRecord]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from phyla.store import Reader
 
 NEWEST = 200
-"""Trials that are looked at for the time of the last activity."""
+"""Trials that are looked at for the time of the last activity, and for the pace."""
 AT_ONCE = 1000
 """Trials that one look loads at most, however long the history."""
 SHARE = 20
@@ -54,6 +54,7 @@ class Progress:
     member_steps: int | None  # steps that each member is to spend in all; None if unknown
     planned_trials: int | None  # completed trials that the study is expected to end with; None if unknown
     last_activity: float  # when a trial was last claimed or ended; the study's creation before the first one
+    step_s: float | None = None  # what a step takes at present, with all that train at once; None if unknown
     damaged: tuple[Checkpoint, ...] = ()  # checkpoints whose files are not what was committed, oldest first
     # Seconds for which nobody has renewed a lease, or begun or ended a trial, where a study is running and no
     # lease is left; None otherwise.
@@ -105,6 +106,16 @@ class Progress:
         )
 
     @property
+    def left_s(self) -> float | None:
+        """Seconds until the study is complete, at the present pace; None if unknown, or where nobody works."""
+        if self.study.state is StudyState.COMPLETED:
+            return 0.0
+        total, works = self.total_steps, self.study.state is StudyState.RUNNING and self.silent_s is None
+        if total is None or self.step_s is None or not works:
+            return None
+        return max(0, total - self.spent_steps) * self.step_s
+
+    @property
     def active(self) -> int:
         """Number of members that are not retired."""
         return sum(not member.retired for member in self.members)
@@ -126,7 +137,8 @@ def look(
             trials[member.index] = reader.trial(trial)
     now, held, counts = reader.now(), reader.running(), reader.counts()
     current = {member.current_trial for member in members}
-    times = [at for trial in reader.newest_trials(NEWEST) for at in (trial.started_at, trial.ended_at)]
+    newest = reader.newest_trials(NEWEST)
+    times = [at for trial in newest for at in (trial.started_at, trial.ended_at)]
     last_activity = max([study.created_at, *(at for at in times if at is not None)])
     planned: int | None = counts.get("completed", 0)
     if study.state is not StudyState.COMPLETED:
@@ -158,11 +170,26 @@ def look(
         member_steps=_plan(study.config).get("member_steps"),
         planned_trials=planned,
         last_activity=last_activity,
+        step_s=step_s(newest),
         damaged=tuple(reader.damaged_checkpoints()),
         silent_s=silent,
         given_back=tuple(sorted(back, key=lambda one: one.ended_at or 0.0)),
         gone={attempt.job: attempt.expires_at for attempt in lost},
     )
+
+
+def step_s(trials: Iterable[TrialRecord]) -> float | None:
+    """Return how long a step of trials that completed took, with all that ran at once; None without any.
+
+    The longest time in which none of them ran does not count: the study may have been paused.
+    """
+    done = [one for one in trials if one.state is JobState.COMPLETED]
+    spans = sorted((one.started_at, one.ended_at) for one in done if one.started_at and one.ended_at)
+    steps = sum((one.reached_step or 0) - one.start_step for one in done)
+    pause, until = 0.0, spans[0][0] if spans else 0.0
+    for began_at, ended_at in spans:
+        pause, until = max(pause, began_at - until), max(until, ended_at)
+    return (until - spans[0][0] - pause) / steps if spans and steps > 0 else None
 
 
 def silent_s(leases: Sequence[float], now: float, length_s: float, last_activity: float) -> float | None:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import phyla
 from phyla.cli import live
-from phyla.cli.live import StudyDisplay, drawn, foremost, spark, time_left_s
+from phyla.cli.live import StudyDisplay, drawn, foremost, spark
 from phyla.records import Aim, Maximize, Member, MemberState, Scored, StudyRecord, StudyState
 from phyla.study import Progress
 
@@ -69,20 +69,24 @@ def test_of_many_the_best_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     members = tuple(member(index, None if index % 10 == 9 else float(index)) for index in range(100))
     best = foremost(members, 11)
     assert [one.index for one in best] == [98, 97, 96, 95, 94, 93, 92, 91, 90, 88, 87]
-    Console(width=120, height=30).print(drawn(progress(members), best, 7.0))
+    Console(width=120, height=30).print(drawn(replace(progress(members), step_s=0.001), best))
     shown = capsys.readouterr().out
-    assert "100/1000 trials  7 s left" in shown
+    assert "100/1000 trials  9 s left" in shown
     assert "the best 11 of 100 members (100 ready)" in shown
     assert len(re.findall("ready", shown)) == 12
 
 
-def test_time_left_follows_what_was_done_since_the_start() -> None:
+def test_time_left_follows_the_pace() -> None:
     many = progress(tuple(member(index, 0.0) for index in range(10)))
     assert (many.spent_steps, many.total_steps) == (100, 1000)
-    assert time_left_s(0.0, 0, many) is None
-    assert time_left_s(10.0, 90, many) == pytest.approx(100.0)
-    assert time_left_s(10.0, 90, replace(many, member_steps=10)) == 0.0
-    assert time_left_s(10.0, 90, replace(many, member_steps=None)) is None
+    assert many.left_s is None
+    many = replace(many, step_s=1 / 9)
+    assert many.left_s == pytest.approx(100.0)
+    assert replace(many, member_steps=10).left_s == 0.0
+    assert replace(many, member_steps=None).left_s is None
+    assert replace(many, silent_s=60.0).left_s is None
+    for state, left_s in ((StudyState.STOPPED, None), (StudyState.COMPLETED, 0.0)):
+        assert replace(many, study=replace(many.study, state=state)).left_s == left_s
 
 
 # On terminals and without
