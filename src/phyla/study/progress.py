@@ -129,6 +129,7 @@ def look(
 
     study = reader.study()
     aim = Aim.from_config(study.config)
+    plan: Any = study.config["plan"]
     members = tuple(reader.members())
     trials = {}
     for member in choose(members):
@@ -167,7 +168,7 @@ def look(
         counts=counts,
         front=tuple(best_of(reader, aim)),
         aim=aim,
-        member_steps=_plan(study.config).get("member_steps"),
+        member_steps=plan["member_steps"],
         planned_trials=planned,
         last_activity=last_activity,
         step_s=step_s(newest),
@@ -212,12 +213,6 @@ def best_of(reader: "Reader", aim: Aim) -> list[TrialRecord]:
     return front_of(reader.best_trials(ALL)) if aim.tradeoffs else list(reader.best_trials(1))
 
 
-def _plan(config: JsonObject) -> dict[str, Any]:
-    """Return how much a strategy trains, as it is stored: to look at a study, its strategy is not made."""
-    plan: Any = config.get("plan")
-    return plan or {}
-
-
 def trials_left(config: JsonObject, member: Member) -> int | None:
     """Return how many more trials a member is expected to complete; None if that cannot be known.
 
@@ -227,7 +222,8 @@ def trials_left(config: JsonObject, member: Member) -> int | None:
     if member.retired or member.state is MemberState.DONE:
         return 0
     strategy: Any = config["strategy"]
-    spent, until = member.progress, _plan(config).get("member_steps")
+    plan: Any = config["plan"]
+    spent, until = member.progress, plan["member_steps"]
     if until is None:
         return None
     if strategy["plugin"] == "phyla.strategies/replay":
@@ -242,7 +238,7 @@ def trials_left(config: JsonObject, member: Member) -> int | None:
             spent += length
             trials += 1
         return trials
-    length = _plan(config).get("steps_per_trial", 0)  # None for one trial of all steps
+    length = plan["steps_per_trial"]  # None for one trial of all steps
     switches = []
     if strategy["plugin"] == "phyla.strategies/fixed-schedule":
         # A trial ends at the next switch at the latest.
