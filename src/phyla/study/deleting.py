@@ -70,7 +70,7 @@ def delete(name: str, places: Places) -> tuple[Belongings, list[str]]:
     What is not phyla's stays: the checkpoints of a watched directory, and whatever else lies in its directories.
     The texts that are returned say what was left alone or could not be deleted, and why.
     """
-    from phyla.watcher import Lock
+    from phyla.watcher import lock
     from phyla.worker import Launch
 
     store, record = find_study(name, places, watched=True, deleting=True)
@@ -84,7 +84,7 @@ def delete(name: str, places: Places) -> tuple[Belongings, list[str]]:
                 f"{', '.join(map(repr, watching))}; delete that first: phyla delete {watching[0]}"
             )
         if record.watched:
-            stack.enter_context(Lock(places.watch_lock(name), name))
+            stack.enter_context(lock(places.watch_lock(name), name))
         elif launch.has_company():
             raise StateError(
                 f"study {name!r} was not deleted: a process of this machine is running it; stop that first"

@@ -98,7 +98,7 @@ def watch(
     from phyla.study.checked import check_tasks, checked_gpus
     from phyla.study.maintenance import remove_outputs, take_back
     from phyla.study.running import Crew
-    from phyla.watcher import DirectoryWatcher, Following, Lock, StudyWatcher, WatchThread, get_format
+    from phyla.watcher import DirectoryWatcher, Following, StudyWatcher, WatchThread, get_format, lock
     from phyla.watcher.remote import Remote, is_url
     from phyla.watcher.snapshots import check_links
     from phyla.worker import Launch
@@ -123,7 +123,7 @@ def watch(
         for target in targets:
             if isinstance(target.directory, str):
                 _check_url(target.directory, how, snapshot_dir)
-            stack.enter_context(Lock(places.watch_lock(target.name), target.name))
+            stack.enter_context(lock(places.watch_lock(target.name), target.name))
         try:
             name_of = plugins.reference if workers else plugins.reference_here
             encoded = [plugins.encode(suite, name_of) for suite in chosen]

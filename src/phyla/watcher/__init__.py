@@ -10,7 +10,7 @@ from phyla.watcher.format import Candidate, CheckpointFormat, Found, Verdict, fo
 from phyla.watcher.snapshots import DirectorySources
 from phyla.watcher.step import StepFrom
 from phyla.watcher.study_watcher import StudyWatcher
-from phyla.watcher.watch_thread import Lock, WatchThread, holder
+from phyla.watcher.watch_thread import WatchThread, holder, lock
 
 __all__ = [
     "Candidate",
@@ -19,7 +19,6 @@ __all__ = [
     "DirectoryWatcher",
     "Following",
     "Found",
-    "Lock",
     "StepFrom",
     "StudyWatcher",
     "Verdict",
@@ -27,4 +26,5 @@ __all__ = [
     "format_names",
     "get_format",
     "holder",
+    "lock",
 ]

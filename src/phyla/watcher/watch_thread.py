@@ -5,9 +5,9 @@ import platform
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, final
 
 from phyla import file_locks
 from phyla.errors import RunFollowed, StoreError
@@ -36,42 +36,33 @@ def _who(path: Path) -> str:
     return path.read_text(errors="replace").strip() or "another process"
 
 
-@final
-class Lock:
-    """The right to follow a run, until its `with` block or its process ends, however that ends.
+@contextmanager
+def lock(path: Path, run: str) -> Iterator[None]:
+    """Have the right to follow a run, until the block or the process ends, however that ends.
 
     The file is made where missing, never removed. `RunFollowed` says that another process holds it.
     """
-
-    def __init__(self, path: Path, run: str) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
         try:
             for _ in range(LOCK_TRIES - 1):
                 with suppress(BlockingIOError):
-                    file_locks.lock(self._descriptor)
+                    file_locks.lock(descriptor)
                     break
                 time.sleep(LOCK_AGAIN_S)
             else:
-                file_locks.lock(self._descriptor)
+                file_locks.lock(descriptor)
         except OSError as error:
-            self.close()
             how = f"stop that one first, or add workers to it with: phyla worker SUITES.py --study {run}"
             raise RunFollowed(
                 f"run {run!r} is followed by {_who(path)} already (lock file {path}); {how}"
             ) from error
-        os.ftruncate(self._descriptor, 0)
-        os.write(self._descriptor, f"process {os.getpid()} on {platform.node() or 'this host'}\n".encode())
-
-    def close(self) -> None:
-        """Give the right back."""
-        os.close(self._descriptor)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"process {os.getpid()} on {platform.node() or 'this host'}\n".encode())
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @final

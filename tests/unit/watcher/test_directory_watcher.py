@@ -22,11 +22,11 @@ from phyla.watcher import (
     DirectorySources,
     DirectoryWatcher,
     Following,
-    Lock,
     StudyWatcher,
     WatchThread,
     get_format,
     holder,
+    lock,
 )
 from phyla.watcher.snapshots import Mode
 from phyla.watcher.snapshots import take as take_snapshot
@@ -501,9 +501,11 @@ def test_a_change_is_looked_at_again_when_the_store_was_busy(
 
 def test_a_second_lock_names_who_has_the_first(tmp_path: Path) -> None:
     path = tmp_path / "home" / "job.lock"
-    with Lock(path, "job"), pytest.raises(RunFollowed, match=f"process {os.getpid()} on"):
-        Lock(path, "job")
-    Lock(path, "job").close()
+    refused = pytest.raises(RunFollowed, match=f"process {os.getpid()} on")
+    with lock(path, "job"), refused, lock(path, "job"):
+        raise AssertionError("two processes follow one run")
+    with lock(path, "job"):
+        assert holder(path) is not None
 
 
 def test_what_the_store_refuses_of_one_checkpoint_puts_only_that_one_aside(
@@ -590,12 +592,12 @@ def test_a_directory_of_other_things_says_which_format_found_none(world: World) 
 def test_a_watcher_that_starts_while_somebody_asks_who_watches_gets_its_lock(tmp_path: Path) -> None:
     path = tmp_path / "run.lock"
     assert holder(path) is None
-    with Lock(path, "run"):
+    with lock(path, "run"):
         assert f"process {os.getpid()} on" in (holder(path) or "")
     assert holder(path) is None
     asking = os.open(path, os.O_RDONLY)
     fcntl.flock(asking, fcntl.LOCK_SH)
     release = threading.Timer(0.06, os.close, [asking])
     release.start()
-    Lock(path, "run").close()
-    release.join()
+    with lock(path, "run"):
+        release.join()
