@@ -251,7 +251,6 @@ class RemoteCheckpoints:
         return path
 
     def _fetch(self, name: str, manifest: Manifest) -> None:
-        """Download the files of a checkpoint into its staging directory, and compare them with the manifest."""
         staged = self._cache.local.stage(name)
         with storage_errors("download into", staged):
             self._get(name, manifest, staged)

@@ -116,12 +116,10 @@ class _OverTasks(ABC):
 
     @property
     def aggregate_names(self) -> tuple[str, ...]:
-        """The names of its numbers."""
         where = self.metric if self.tag is None else f"{self.tag}/{self.metric}"
         return tuple(f"{where}_{suffix}" for suffix in self._suffixes)
 
     def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
-        """Return the numbers by name."""
         selected = [result for result in results if self.tag is None or self.tag in result.tags]
         if not selected:
             tags = _listed(dict.fromkeys(tag for result in results for tag in result.tags))

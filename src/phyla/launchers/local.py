@@ -90,7 +90,6 @@ def _processes(pool: Pool) -> list[int]:
 
 
 def _process(pool: Pool, slot: int) -> int | None:
-    """Return the process of a worker, if it is alive."""
     try:
         told = json.loads((pool.folder / f"worker-{slot}.json").read_text())
     except FileNotFoundError:

@@ -98,12 +98,7 @@ class PoolRun:
     """Runs a study with the workers of a pool: starts them, replaces those that are lost, stops them at the end.
 
     Args:
-        client: speaks with the study.
-        pool: the workers.
-        term: the signals that stop the run.
-        progress: counts what has been done so far.
         on_loss: takes back what workers held that are lost, as far as that can be known before their leases end.
-        on_tick: called many times a second, for live displays.
         on_interrupt: called for each interrupt inside the signal handler, so it must be brief.
     """
 

@@ -143,6 +143,5 @@ def job_name(pool: Pool) -> str:
 
 
 def _slurm(*words: str) -> str:
-    """Run one of Slurm's commands and return what it prints."""
     missing = "run this where Slurm's commands are, such as a login node"
     return called(words, what=words[0], missing=missing, limit_s=ANSWER_S)

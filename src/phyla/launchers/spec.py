@@ -91,21 +91,12 @@ class WorkerSpec:
 
     Attributes:
         configs: the configuration of each study by its name, as its file has it; of watched ones only the suites.
-        watched: whether the studies are watched, so that nothing is trained.
-        storage: URL of the store.
-        work_root: directory for working directories.
-        checkpoints: directory of a population's checkpoints.
         outputs: directory of arrays and files that evaluations of a population save.
-        index: 0 .. workers - 1.
         kinds: what to ask for: train, evaluate, or both.
         yields: whether `trial.report()` runs an eval task that waits.
         environment: variables that training code gets; `{member}` in them stands for the trial's member.
         gpus: least and greatest number of GPUs that an eval task may ask for.
-        labels: what an eval task may ask for.
-        stop_signal: one that asks it to stop, besides SIGTERM.
         stops_at: when it has to stop, in seconds since the epoch, and how long its run may last: `run_s`.
-        save_every_s: seconds after which training is asked to save.
-        python_path: entries for `sys.path`; by default those of the supervisor.
         name: of the worker; this, `log` and `beat_file` are given when its process is started.
         beat_file: where the worker counts its progress, as `BEATS`; then one byte that tells it to end, see
             `phyla.worker.Closing`.

@@ -74,17 +74,11 @@ class Supervisor:
     takes back at once what a dead one held and starts another, ends one that stalls, and collects checkpoints.
 
     Args:
-        client: speaks with the studies.
-        specs: one per worker.
         launch: names the workers; they inherit its lock.
         environments: extra environment variables, one mapping per worker.
-        logs: directory for what the workers print.
-        renew_s: how often leases are renewed.
         gpus: those that eval tasks may have which ask for several.
-        term: when the run has to stop.
         stall_timeout_s: seconds without a step, a report or a finished trial before a worker is ended, counted
             from its first request on; None never ends one.
-        on_tick: called many times a second, for live displays.
         on_interrupt: called for each interrupt inside the signal handler, so it must be brief.
     """
 
@@ -257,7 +251,6 @@ class Supervisor:
                         self._close_soon(processes[worker], Closing.NOW)
 
     def _ending(self) -> bool:
-        """Return whether no more workers start."""
         return self._interrupted() or self._out_of_time
 
     def _close_soon(self, process: _Process, closing: Closing) -> None:
@@ -433,7 +426,6 @@ class Supervisor:
             self.client.lose_worker(process.spec.name, "its run ended", counts=False)
 
     def _close(self, process: _Process) -> None:
-        """Wait for a worker that ends, close its pipe, and end whatever it left running."""
         process.popen.wait()
         del self._processes[process.spec.index]
         self._packing.release(process.spec.index)

@@ -177,14 +177,10 @@ def make_app(
     work: bool = True,
     pages: Callable[[Store, Doors, News], APIRouter] | None = None,
 ) -> FastAPI:
-    """Return the application that serves the studies of a store.
+    """Return the application that serves the studies of a store, which whoever opened it closes.
 
-    Args:
-        store: where they are remembered; closed by whoever opened it.
-        hosts: names that requests may be sent to; None for any.
-        loopback: whether only this machine reaches it, so that no token is needed as long as there is none.
-        work: whether it also serves workers and other programs, under `/v1`.
-        pages: makes the dashboard, if there is to be one.
+    `hosts` are the names that requests may be sent to. If only this machine reaches it (`loopback`), no token is
+    needed as long as there is none. Without `work`, workers and other programs are not served.
     """
     studies, news = Studies(store), News(store)
     doors = Doors(store, open_without=loopback)

@@ -26,12 +26,7 @@ TOKENS_S = 5.0
 
 @final
 class Doors:
-    """Decides who may do what: by tokens, or, where the store has none, everybody.
-
-    Args:
-        store: has the tokens.
-        open_without: whether everything is allowed as long as there has been no token.
-    """
+    """Decides who may do what: by tokens, or, where `open_without` is set and the store has none, everybody."""
 
     def __init__(self, store: Store, *, open_without: bool) -> None:
         self._store = store

@@ -40,17 +40,10 @@ def serve_store(
     pages: Callable[[Store, Doors, News], APIRouter] | None = None,
     say: Callable[[str], object],
 ) -> None:
-    """Serve a store until a signal ends it.
+    """Serve a store until a signal ends it; port 0 takes a free one.
 
-    Args:
-        storage: URL of the store.
-        host: address to listen on.
-        port: port; 0 takes a free one.
-        names: further names that requests may be sent to.
-        publish: the home in which to write where the service is, and a token for it.
-        work: whether workers are served, too, or only the dashboard.
-        pages: makes the dashboard.
-        say: called with the address once it listens.
+    `names` are further names that requests may be sent to, and `publish` is the home in which to write where the
+    service is, and a token for it. Without `work` only the dashboard is served.
 
     Raises:
         ConfigurationError: it cannot listen there; or others reach the address, and there is no token.

@@ -45,15 +45,7 @@ class Studies:
         self._kept: dict[int, _Kept] = {}
 
     def call(self, kind: type[Any], name: str, study: int, arguments: dict[str, Any], digest: str | None) -> Any:
-        """Call a method of the part of a study that is of one kind.
-
-        Args:
-            kind: `Store`, `Reader`, `Controller`, `Housekeeping` or `Sightings`.
-            name: of the method.
-            study: id of the study; of a `Store`, 0.
-            arguments: by name.
-            digest: of the settings of whoever calls, if they matter.
-        """
+        """Call a method of a part of a study, or of the store; `digest` is that of the caller's settings."""
         if kind is Store:
             if name == "create_study":
                 rules = check_config(arguments["config"], arguments["kind"])

@@ -249,7 +249,6 @@ class _Range(_Parameter[Number]):
         return self.high if index == self._last else round(self.low + index * step, digits)
 
     def _span(self, low: Number, high: Number) -> tuple[int, int]:
-        """The first and the last index between two numbers."""
         slack = self._slack * (self.step or 1)
         first, last = self._index(low), self._index(high)
         first += low - self._at(first) > slack
@@ -424,7 +423,6 @@ def _decimals(number: float) -> int:
 
 
 def _fraction(u: float) -> float:
-    """`u` limited to [0, 1]."""
     if math.isnan(u):
         raise SpaceError(f"a position in the unit interval must be a number, got {u!r}")
     return min(max(float(u), 0.0), 1.0)

@@ -165,7 +165,6 @@ class DirectoryWatcher:
         self._rows.update((seen.id, seen) for seen in rows)
 
     def _newest(self) -> dict[str, Checkpoint]:
-        """Return what was seen of each name last."""
         return {seen.name: seen for seen in self._rows.values()}
 
     def _tell(self, found: Mapping[str, Found], now: float) -> None:

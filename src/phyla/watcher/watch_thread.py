@@ -105,7 +105,6 @@ class FileEvents:
         ) or frozenset(self._roots.values())
 
     def _next(self, stop: threading.Event) -> set[tuple[Any, str]]:
-        """Return what changed within a tick."""
         try:
             return set() if self._changes is None else next(self._changes, set())
         except (FileNotFoundError, RuntimeError):
