@@ -294,14 +294,12 @@ class MarkedPrefix:
         return self._objects.url
 
     def read(self) -> bytes | None:
-        """Return the marker's content, if there is one."""
         try:
             return self._objects.read(OWNER_NAME)
         except FileNotFoundError:
             return None
 
     def entries(self) -> list[str]:
-        """Return the names that are there, without the marker."""
         return sorted({key.partition("/")[0] for key in self._objects.sizes() if not key.startswith(OWNER_NAME)})
 
     def is_there(self) -> bool:
@@ -309,11 +307,9 @@ class MarkedPrefix:
         return True
 
     def is_checkpoint(self, name: str) -> bool:
-        """Return whether an entry is a checkpoint."""
         return f"{name}/{MANIFEST_NAME}" in self._objects.sizes(name)
 
     def write(self, text: str, *, replace: bool) -> None:
-        """Write the marker; without `replace` that of somebody who was quicker stays."""
         (self._objects.write if replace else self._objects.create)(OWNER_NAME, text.encode())
 
 

@@ -113,12 +113,10 @@ class RemoteCheckpoints:
         self.ownership = None if owner is None else Ownership(MarkedPrefix(self._objects), owner)
 
     def check_owner(self) -> None:
-        """See `LocalCheckpoints`."""
         if self.ownership is not None:
             self.ownership.check()
 
     def stage(self, name: str) -> Path:
-        """See `LocalCheckpoints`."""
         checked(name)
         self.check_owner()
         self._cache.hold(name)
@@ -278,7 +276,6 @@ class RemoteCheckpoints:
                 (staged / file.path).symlink_to(os.fsdecode(content))
 
     def check(self, name: str) -> Manifest:
-        """Compare names and sizes on the store with the manifest, without reading content."""
         where = f"{self._objects.url}/{checked(name)}"
         try:
             manifest = Manifest.from_bytes(self._objects.read(f"{name}/{MANIFEST_NAME}"))
@@ -294,7 +291,6 @@ class RemoteCheckpoints:
         return manifest
 
     def verify(self, name: str) -> Manifest:
-        """Read every byte on the store and compare it with the manifest."""
         manifest = self.check(name)
         self._cache.hold(name)
         try:
@@ -306,7 +302,6 @@ class RemoteCheckpoints:
         return manifest
 
     def delete(self, *names: str) -> int:
-        """Remove checkpoints, and return the bytes that this freed; 0 for those gone already."""
         found: dict[str, int] = {}
         for name in names:
             failpoint("checkpoint.before_delete")
@@ -330,7 +325,6 @@ class RemoteCheckpoints:
             self._objects.remove([OWNER_NAME])
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the committed checkpoints."""
         return tuple(sorted(name for name, committed in self._entries().items() if committed))
 
     def staged(self) -> tuple[str, ...]:

@@ -177,7 +177,6 @@ class Kubernetes:
         _kubectl(pool, "apply", "--filename=-", given=text)
 
     def alive(self, pool: Pool) -> int:
-        """Return how many workers run, or are still to be started."""
         found = _get(pool)
         if not found or _ended(found):
             return 0
@@ -204,7 +203,6 @@ class Kubernetes:
         return {how: count for how, count in known.items() if count}
 
     def logs(self, pool: Pool) -> str:
-        """Return the command that shows the output of the workers."""
         applied = f"once {pool.options['output']} is applied: " if "output" in pool.options else ""
         return applied + " ".join(["kubectl", *_where(pool), "logs", "--prefix", "--tail=-1", _selector(pool)])
 

@@ -30,7 +30,6 @@ class Local(Launcher):
     """
 
     def start(self, pool: Pool) -> None:
-        """Start as many workers as are missing."""
         refuse_options(pool, ())
         gpus = gpu_environments(pool.workers, pool.gpus or "auto")
         threads = thread_environment(max(1, pool.workers))
@@ -40,7 +39,6 @@ class Local(Launcher):
                 _start(pool, slot, {"PYTHONUNBUFFERED": "1", **environment})
 
     def alive(self, pool: Pool) -> int:
-        """Return how many workers run."""
         return len(_processes(pool))
 
     def stop(self, pool: Pool, grace_s: float) -> None:
@@ -53,7 +51,6 @@ class Local(Launcher):
             time.sleep(POLL_S)
 
     def logs(self, pool: Pool) -> str:
-        """Return the pattern of their logs."""
         return str(pool.folder / "worker-*.log")
 
 

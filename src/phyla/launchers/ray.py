@@ -92,7 +92,6 @@ class Ray(Launcher):
     """Places workers on the nodes of a Ray cluster."""
 
     def start(self, pool: Pool) -> None:
-        """Start as many workers as are missing."""
         refuse_options(pool, ("address",))
         if pool.gpus > 1 and not float(pool.gpus).is_integer():
             raise ConfigurationError(f"gpus={pool.gpus:g}: Ray gives whole GPUs, or a fraction of one such as 0.5")
@@ -120,7 +119,6 @@ class Ray(Launcher):
                     ).remote(arguments, environment, str(pool.directory), str(pool.folder / f"worker-{index}.log"))
 
     def alive(self, pool: Pool) -> int:
-        """Return how many actors there are, also of those that wait for resources."""
         with _connected(pool) as (_, actors):
             return len(actors)
 

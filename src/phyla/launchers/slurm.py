@@ -37,7 +37,6 @@ class Slurm:
     """
 
     def start(self, pool: Pool) -> None:
-        """Submit as many jobs as are missing."""
         script = _script(pool)
         missing = pool.workers - self.alive(pool)
         if missing <= 0:
@@ -74,7 +73,6 @@ class Slurm:
         return Counter(ended)
 
     def logs(self, pool: Pool) -> str:
-        """Return the pattern of their logs."""
         return str(pool.folder / "worker-*.log")
 
 

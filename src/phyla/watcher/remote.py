@@ -45,7 +45,6 @@ class Remote:
         return path
 
     def exists(self) -> bool:
-        """Return whether it is an object."""
         return self.relative in self.files
 
     def is_dir(self) -> bool:
@@ -53,7 +52,6 @@ class Remote:
         return not self.relative or self.relative in self.folders
 
     def iterdir(self) -> Iterator[Self]:
-        """Return what is directly below the URL."""
         return (self / name for name in {key.partition("/")[0] for key in self.files})
 
     def open(self, mode: Literal["rb"]) -> IO[bytes]:
@@ -63,7 +61,6 @@ class Remote:
         return io.BufferedReader(_Blocks(self, self.files[self.relative]))
 
     def read_bytes(self) -> bytes:
-        """Return an object."""
         return self.open("rb").read()
 
     def entries(self) -> tuple[dict[str, File], dict[str, Listing | None]]:
