@@ -10,25 +10,3 @@ from phyla.checkpoints.imports import import_checkpoint, look_at_source
 from phyla.checkpoints.local import LocalCheckpoints
 from phyla.checkpoints.ownership import Owner, attempt_name, claim_digest, import_name, made_by
 from phyla.checkpoints.remote import Checkpoints, RemoteCheckpoints, RemotePlace, is_there, local_copy, place_of
-
-__all__ = [
-    "MANIFEST_NAME",
-    "Checkpoints",
-    "LocalCheckpoints",
-    "Manifest",
-    "ManifestFile",
-    "Owner",
-    "RemoteCheckpoints",
-    "RemotePlace",
-    "advice_on",
-    "attempt_name",
-    "claim_digest",
-    "import_checkpoint",
-    "import_name",
-    "is_storage_error",
-    "is_there",
-    "local_copy",
-    "look_at_source",
-    "made_by",
-    "place_of",
-]

@@ -10,15 +10,3 @@ from phyla.client.directories import (
     placed,
     sort_out,
 )
-
-__all__ = [
-    "Client",
-    "CollectResult",
-    "GroupResults",
-    "claim_checkpoints",
-    "collect",
-    "known_checkpoints",
-    "open_checkpoints",
-    "placed",
-    "sort_out",
-]

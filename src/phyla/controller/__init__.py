@@ -18,26 +18,3 @@ from phyla.controller.housekeeping import Housekeeping
 from phyla.controller.sightings import Sightings
 from phyla.controller.upkeep import Upkeep
 from phyla.controller.where import controller_of, housekeeping_of, sightings_of
-
-__all__ = [
-    "EVALUATE_ONLY",
-    "TRAIN_ONLY",
-    "Controller",
-    "Housekeeping",
-    "Sightings",
-    "Upkeep",
-    "check_extension",
-    "check_unchanged",
-    "command_differences",
-    "controller_of",
-    "differences",
-    "from_config",
-    "housekeeping_of",
-    "keeping_of",
-    "known_to",
-    "settings_digest",
-    "sightings_of",
-    "suite_differences",
-    "suites_from",
-    "to_config",
-]

@@ -6,12 +6,3 @@ It takes the place of workers, so it stands where they do: above the controller,
 from phyla.simulation.conditions import Conditions, Fitness, LearningCurve
 from phyla.simulation.outcome import EvaluationLag, SimulatedRun
 from phyla.simulation.simulator import Simulator
-
-__all__ = [
-    "Conditions",
-    "EvaluationLag",
-    "Fitness",
-    "LearningCurve",
-    "SimulatedRun",
-    "Simulator",
-]
