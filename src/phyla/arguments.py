@@ -1,12 +1,17 @@
-"""Names that somebody misspelt: which one was meant, and constructors that say so."""
+"""Names: which ones are allowed, which one was meant, and constructors that say so."""
 
 import functools
 import inspect
+import re
 import reprlib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 from phyla.errors import ConfigurationError, WrongArgument
+
+T = TypeVar("T")
+NAME = re.compile(r"\w[\w.-]{0,99}")
+"""What studies, suites, eval tasks, labels and pools may be called: it leads nowhere else as part of a path."""
 
 
 def nearest(name: object, names: Iterable[str]) -> str | None:
@@ -23,10 +28,23 @@ def nearest(name: object, names: Iterable[str]) -> str | None:
 
 def suggestion(name: object, names: Iterable[str]) -> str:
     """Return what to do about an unknown name: the nearest known one, and all of them."""
-    known = list(names)
-    near = nearest(name, known)
+    listed = list(names)
+    near = nearest(name, listed)
     hint = "" if near is None else f"did you mean {near!r}? "
-    return f"{hint}the names are {', '.join(map(repr, known)) or 'none'}"
+    return f"{hint}the names are {', '.join(map(repr, listed)) or 'none'}"
+
+
+def known(what: str, name: str, among: Mapping[str, T]) -> T:
+    """Return what has a name; `ConfigurationError` says which names there are."""
+    if name not in among:
+        raise ConfigurationError(f"there is no {what} {name!r}; {suggestion(name, among)}")
+    return among[name]
+
+
+def check_name(what: str, name: object, more: str = "") -> None:
+    """Refuse what is no `NAME`; `what` says what it is, and `more` gives an example."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ConfigurationError(f"{what}: use up to 100 letters, digits, '_', '-' and '.'{more}")
 
 
 def check_integer(name: str, value: object, least: int = 1, most: int | None = None) -> None:

@@ -229,5 +229,7 @@ def test_a_file_that_describes_no_pool_is_named(make_pool: MakePool) -> None:
 
 
 def test_a_launcher_that_is_not_installed_is_named_with_those_that_are() -> None:
-    with pytest.raises(ConfigurationError, match=r"there is no launcher 'slrum'; choose one of: .*local"):
+    with pytest.raises(
+        ConfigurationError, match=r"there is no launcher 'slrum'; did you mean 'slurm'\? the names are .*'local'"
+    ):
         launcher_named("slrum")

@@ -66,7 +66,9 @@ def test_results_need_no_training_code(tmp_path: Path) -> None:
     assert "<html" in report.read_text()
     assert results.figure().layout.title.text == "Is it working?"
     assert results.figure("schedules").data[-1].name == "the winner"
-    with pytest.raises(UsageError, match="there is no figure 'lineage'; there are progress, phylogeny, front,"):
+    with pytest.raises(
+        UsageError, match="there is no figure 'lineage'; the names are 'progress', 'phylogeny', 'front',"
+    ):
         results.figure("lineage")
 
 

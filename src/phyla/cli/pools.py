@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, BadParameter, Context, Option
 
 from phyla import settings
+from phyla.arguments import check_name
 from phyla.cli import options
 from phyla.cli.output import print_json, print_table
 from phyla.cli.output import show as print
@@ -160,13 +161,9 @@ def pool_of(
     Its workers look where the study is, or, with `where`, where these options of `phyla` say.
     """
     from phyla.launchers import Pool, launcher_named
-    from phyla.study.places import NAME
 
     launcher_named(given["launcher"])
-    if not NAME.fullmatch(name):
-        raise UsageError(
-            f"pool name {name!r}: use up to 100 letters, digits, '_', '-' and '.'; give it with --name"
-        )
+    check_name(f"pool name {name!r}", name, "; give it with --name")
     if not given["workers"]:
         raise UsageError("--workers 0: with --launcher, at least 1")
     if where is None:

@@ -2,19 +2,17 @@
 
 import hashlib
 import json
-import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, final, overload
 
-from phyla.arguments import suggestion
+from phyla.arguments import check_name, known, suggestion
 from phyla.errors import ConfigurationError
 from phyla.evaluation.policy import Policy
 from phyla.records import Goal, JsonObject, Maximize, Minimize
 
-_NAME = re.compile(r"\w[\w.-]{0,99}")
 RESOURCES = ("gpus", "label")
 
 
@@ -67,7 +65,7 @@ class EvalTask:
     cwd: str | Path | None = None
 
     def __post_init__(self) -> None:
-        _check_name(self, "clean")
+        check_name(f"EvalTask name {self.name!r}", self.name, ", as in 'clean'")
         if isinstance(self.evaluate, EvalTask):
             # A decorated function is an eval task under its own name.
             object.__setattr__(self, "evaluate", self.evaluate.evaluate)
@@ -131,14 +129,6 @@ class EvalTask:
         return hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _check_name(of: "EvalTask | Suite", example: str) -> None:
-    if not isinstance(of.name, str) or not _NAME.fullmatch(of.name):
-        raise ConfigurationError(
-            f"{type(of).__name__} name {of.name!r}: use up to 100 letters, digits, '_', '-' and '.', as in "
-            f"{example!r}"
-        )
-
-
 def _check_resources(given: object, where: str) -> None:
     if not isinstance(given, Mapping):
         raise ConfigurationError(f'{where}: say what it needs, as in {{"gpus": 2, "label": "a100"}}')
@@ -154,10 +144,7 @@ def _check_resources(given: object, where: str) -> None:
 
 def check_label(label: object, where: str) -> None:
     """Refuse what is no label of a worker; `where` says what names it."""
-    if not isinstance(label, str) or not _NAME.fullmatch(label):
-        raise ConfigurationError(
-            f"{where}: {label!r} is not a label: use up to 100 letters, digits, '_', '-' and '.', as in 'a100'"
-        )
+    check_name(f"{where}: {label!r} is not a label", label, ", as in 'a100'")
 
 
 def _arguments(task: str, command: object) -> tuple[str, ...]:
@@ -240,7 +227,7 @@ class Suite:
     gin_files: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        _check_name(self, "heldout")
+        check_name(f"Suite name {self.name!r}", self.name, ", as in 'heldout'")
         for name in ("tasks", "aggregates", "gin_files"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if self.objective is not None and not isinstance(self.objective, Maximize | Minimize):
@@ -263,11 +250,7 @@ class Suite:
 
     def task(self, name: str) -> EvalTask:
         """Return an eval task by name."""
-        for task in self.tasks:
-            if task.name == name:
-                return task
-        known = ", ".join(task.name for task in self.tasks)
-        raise ConfigurationError(f"suite {self.name!r} has no eval task {name!r}; it has {known}")
+        return known("eval task", name, {task.name: task for task in self.tasks})
 
 
 def _compared(aggregate: str, tasks: "Iterable[EvalTask | TaskOutline]") -> str:
@@ -281,24 +264,20 @@ def _compared(aggregate: str, tasks: "Iterable[EvalTask | TaskOutline]") -> str:
 def check_aggregate(suite: Suite, name: str, where: str) -> None:
     """Refuse an aggregate that a suite never gives, as far as that is known; `where` says what names it."""
     names = [getattr(one, "aggregate_names", None) for one in suite.aggregates]
-    known = [each for given in names for each in given or ()]
+    given = [each for one in names for each in one or ()]
     refused = f"{where} names {name!r}, which suite {suite.name!r} never gives"
     if not names and not name.endswith("_mean"):
         raise ConfigurationError(
             f"{refused}: without aggregates= it gives the mean of each metric over its eval tasks, as "
             f"'METRIC_mean'. Did you mean {f'{name}_mean'!r}?"
         )
-    if names and None not in names and name not in known:
-        raise ConfigurationError(f"{refused}; {suggestion(name, known)}")
+    if names and None not in names and name not in given:
+        raise ConfigurationError(f"{refused}; {suggestion(name, given)}")
 
 
 def suite_named(suites: Sequence[Suite], name: str) -> Suite:
     """Return a suite by name."""
-    for suite in suites:
-        if suite.name == name:
-            return suite
-    known = ", ".join(suite.name for suite in suites) or "none"
-    raise ConfigurationError(f"there is no suite {name!r}; there are: {known}")
+    return known("suite", name, {suite.name: suite for suite in suites})
 
 
 @final

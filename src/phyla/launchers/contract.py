@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, final
 
 from phyla import plugins
+from phyla.arguments import known
 from phyla.errors import ConfigurationError, LauncherFailed
 
 GROUP = "phyla.launchers"
@@ -128,10 +129,7 @@ def launcher_named(name: str) -> Launcher:
     Raises:
         ConfigurationError: none is installed.
     """
-    found = plugins.of_group(GROUP)
-    if name not in found:
-        raise ConfigurationError(f"there is no launcher {name!r}; choose one of: {', '.join(found)}")
-    launcher: Launcher = found[name].load()()
+    launcher: Launcher = known("launcher", name, plugins.of_group(GROUP)).load()()
     return launcher
 
 

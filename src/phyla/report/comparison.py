@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 
+from phyla.arguments import known
 from phyla.errors import UsageError
 from phyla.records import Phase, StudyState
 from phyla.report.data import StudyData, TimeSpent
@@ -243,9 +244,9 @@ class StudyComparison:
 
     def figure(self, name: str = "curves") -> "Figure":
         """Return one of `phyla.report.COMPARISON_FIGURES`, "curves" or "differences"."""
-        from phyla.report.figures import COMPARISON_FIGURES, chosen
+        from phyla.report.figures import COMPARISON_FIGURES
 
-        return chosen(COMPARISON_FIGURES, name)(self)
+        return known("figure", name, COMPARISON_FIGURES)(self)
 
     def dataframe(self) -> "pd.DataFrame":
         """Return one row per study: its group, replicate, seed, final value, work and time.

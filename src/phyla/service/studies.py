@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from phyla import plugins
+from phyla.arguments import check_name
 from phyla.controller import (
     Controller,
     Housekeeping,
@@ -19,7 +20,6 @@ from phyla.errors import ConfigurationError, NotImportable, PhylaError, StateErr
 from phyla.machine import Outdated, Rules, TrainRules, WatchRules
 from phyla.records import JsonObject, StudyKind, StudyRecord
 from phyla.store import Reader, Store
-from phyla.study.places import NAME
 
 CONTROLLERS_KEPT = 1000
 OTHER_SETTINGS = (
@@ -138,8 +138,7 @@ class Studies:
 
 def _check_study(name: str, members: int, rules: Rules) -> None:
     """Refuse a name that leads elsewhere as part of a path, and members that the settings do not have."""
-    if not NAME.fullmatch(name):
-        raise ConfigurationError(f"study name {name!r}: use up to 100 letters, digits, '_', '-' and '.'")
+    check_name(f"study name {name!r}", name)
     meant = rules.strategy.population_size if isinstance(rules, TrainRules) else 0
     if members != meant:
         raise ConfigurationError(f"population_size={members}: the study's settings have {meant} members")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 
 from phyla import plugins
+from phyla.arguments import known
 from phyla.checkpoints import RemotePlace, is_there, local_copy, place_of
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Cell, CellStatus, Estimate, GroupValues, Lag, Point, SuiteOutline
@@ -110,12 +111,7 @@ class Evaluations:
         Raises:
             ConfigurationError: there is none of that name.
         """
-        known = {suite.name: suite for suite in self.suites}
-        if name not in known:
-            raise ConfigurationError(
-                f"run {self.name!r} has no suite {name!r}; there are: {', '.join(known) or 'none'}"
-            )
-        return known[name]
+        return known("suite", name, {suite.name: suite for suite in self.suites})
 
     # Records
 
@@ -299,9 +295,8 @@ class Evaluations:
     def figure(self, name: str = "aggregates") -> "Figure":
         """Return one of `phyla.report.EVALUATION_FIGURES`, such as "aggregates" or "matrix"."""
         from phyla.report import EVALUATION_FIGURES
-        from phyla.report.figures import chosen
 
-        return chosen(EVALUATION_FIGURES, name)(self.data(last=ROWS))
+        return known("figure", name, EVALUATION_FIGURES)(self.data(last=ROWS))
 
     def write_tensorboard(self, directory: str | Path) -> int:
         """Write event files for TensorBoard, replacing those of an earlier call; return how many points they have.

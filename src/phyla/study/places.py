@@ -1,6 +1,5 @@
 """Where a study keeps its things, and how the store of a place is opened and searched."""
 
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,8 +16,6 @@ from phyla.words import masked, pasted
 if TYPE_CHECKING:
     from phyla.store import Store
 
-NAME = re.compile(r"\w[\w.-]{0,99}")
-"""What studies of every kind may be called."""
 ROOT = "checkpoint_root"
 """Name of the setting that says where a study's checkpoints are; without it they are in its home."""
 USUAL = "checkpoints"

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
+from phyla.arguments import known
 from phyla.checkpoints import RemotePlace, is_there, local_copy
 from phyla.errors import StudyNotFound, UsageError
 from phyla.records import (
@@ -342,9 +343,8 @@ class Results:
     def figure(self, name: str = "progress") -> "Figure":
         """Return one of `phyla.report.STUDY_FIGURES`, such as "progress", "phylogeny" or "schedules"."""
         from phyla.report import STUDY_FIGURES
-        from phyla.report.figures import chosen
 
-        return chosen(STUDY_FIGURES, name)(self.data())
+        return known("figure", name, STUDY_FIGURES)(self.data())
 
     def _ipython_display_(self) -> None:
         from phyla.report.notebook import display

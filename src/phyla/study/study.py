@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
 
 from phyla import plugins
-from phyla.arguments import suggest_arguments
+from phyla.arguments import check_name, suggest_arguments
 from phyla.errors import ConfigurationError, StudyNotFound
 from phyla.machine import TrainRules
 from phyla.records import JsonObject, Objective, StartFrom
@@ -18,7 +18,7 @@ from phyla.strategies import StoppingRule, Strategy, check_space
 from phyla.study.checked import Retention, Retries, check_tasks, checked_gpus, checked_starts, checked_term
 from phyla.study.files import check_objectives
 from phyla.study.findings import Lookout
-from phyla.study.places import NAME, Places, find_study
+from phyla.study.places import Places, find_study
 from phyla.study.results import ConfigChange, Replicate, Results
 
 if TYPE_CHECKING:
@@ -79,10 +79,7 @@ class Study:
         retention: Retention = Retention(),  # noqa: B008  # frozen
         retries: Retries = Retries(),  # noqa: B008  # frozen
     ) -> None:
-        if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise ConfigurationError(
-                f"study name {name!r}: use up to 100 letters, digits, '_', '-' and '.', as in 'digits-2'"
-            )
+        check_name(f"study name {name!r}", name, ", as in 'digits-2'")
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
             raise ConfigurationError(f"seed={seed!r}: must be an integer of at least 0 and below 2**63")
         if train is not None and not callable(train):
@@ -131,7 +128,7 @@ class Study:
         made.seed = replicate_seed(self.seed, index)
         made.lookout = Lookout(made.name, made.rules)
         made._client = made.launch = None
-        if not NAME.fullmatch(made.name):
+        if len(made.name) > 100:
             raise ConfigurationError(f"study name {made.name!r} of a replicate has more than 100 characters")
         return made
 

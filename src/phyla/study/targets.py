@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from phyla import settings
+from phyla.arguments import check_name
 from phyla.checkpoints import place_of
 from phyla.errors import ConfigurationError, StudyNotFound
 from phyla.evaluation import Suite
 from phyla.records import Checkpoint, CheckpointState, GroupState, StudyRecord, shown
 from phyla.study.files import chosen_suites
-from phyla.study.places import NAME, Places, names_in, open_if_there
+from phyla.study.places import Places, names_in, open_if_there
 from phyla.words import masked
 
 if TYPE_CHECKING:
@@ -54,11 +55,7 @@ def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: s
         for target in found
     ]
     for each, count in Counter(target.name for target in found).items():
-        if not NAME.fullmatch(each):
-            raise ConfigurationError(
-                f"run name {each!r}: use up to 100 letters, digits, '_', '-' and '.'; give it with name= (on the "
-                "command line: --name)"
-            )
+        check_name(f"run name {each!r}", each, "; give it with name= (on the command line: --name)")
         if count > 1:
             raise ConfigurationError(f"{each!r} is given twice")
     for directory in (target.directory for target in found if isinstance(target.directory, Path)):

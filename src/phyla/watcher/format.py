@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple, Self, final
 
 from phyla import plugins
+from phyla.arguments import known
 from phyla.errors import CheckpointsAbsent, CheckpointStorageFailed, ConfigurationError
 from phyla.records import shown
 from phyla.watcher.files import GONE, File, Listing, Place, Root
@@ -334,10 +335,7 @@ def get_format(name: str, *, step: StepFrom | str | None = None, **options: Any)
     Raises:
         ConfigurationError: there is no such format, or it does not take such an option.
     """
-    found = plugins.of_group("phyla.formats")
-    if name not in found:
-        raise ConfigurationError(f"no checkpoint format is called {name!r}; choose one of {format_names()}")
-    make: type[CheckpointFormat] = found[name].load()
+    make: type[CheckpointFormat] = known("checkpoint format", name, plugins.of_group("phyla.formats")).load()
     if step is not None:
         options["step"] = StepFrom.parse(step) if isinstance(step, str) else step
     accepted = [each.name for each in fields(make)]

@@ -305,7 +305,7 @@ def test_an_aggregate_that_does_not_exist_stops_the_study_and_names_those_that_d
 
 
 def test_a_suite_that_is_not_there_is_refused_when_the_rules_are_made() -> None:
-    with pytest.raises(ConfigurationError, match=r"no suite 't'.*there are: s"):
+    with pytest.raises(ConfigurationError, match=r"no suite 't'.*the names are 's'"):
         rules(FromSuite("t", "x_mean"))
 
 

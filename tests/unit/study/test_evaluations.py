@@ -233,7 +233,7 @@ def _quality(evaluation: phyla.Evaluation) -> None:
 
 def test_names_that_are_not_there_get_those_that_are(tmp_path: Path) -> None:
     run = EvaluatedRun(tmp_path)
-    with pytest.raises(ConfigurationError, match="no suite 'odd'; there are: heldout, sparse"):
+    with pytest.raises(ConfigurationError, match="no suite 'odd'; the names are 'heldout', 'sparse'"):
         list(run.evaluations.cells("odd"))
     with pytest.raises(StudyNotFound, match="no run 'odd' in memory://; runs that are evaluated: 'watched'"):
         evaluations_of(run.store, "odd", run.places)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeAlias, final
 
 from phyla import plugins
-from phyla.arguments import suggestion
+from phyla.arguments import known
 from phyla.errors import ConfigurationError
 
 GROUP = "phyla.trackers"
@@ -101,10 +101,7 @@ def made(tracker: str | Tracker) -> Tracker:
     if not isinstance(tracker, str):
         return tracker
     name, _, place = tracker.partition("=")
-    known = plugins.of_group(GROUP)
-    if name not in known:
-        raise ConfigurationError(f"there is no tracker {name!r}; {suggestion(name, known)}")
-    kind: type[Tracker] = known[name].load()
+    kind: type[Tracker] = known("tracker", name, plugins.of_group(GROUP)).load()
     try:
         return kind(place or None)
     except ImportError as error:

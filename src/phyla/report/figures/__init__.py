@@ -5,9 +5,7 @@ annotation says why.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
 
-from phyla.errors import UsageError
 from phyla.report import style
 from phyla.report.comparison import StudyComparison
 from phyla.report.data import EvaluationData, StudyData
@@ -20,8 +18,6 @@ from phyla.report.figures.schedules import schedules_figure
 from phyla.report.figures.selection import selection_figure
 from phyla.report.figures.suites import aggregates_figure, lag_figure, matrix_figure
 from phyla.report.figures.timeline import timeline_figure
-
-T = TypeVar("T")
 
 STUDY_FIGURES: Mapping[str, Callable[[StudyData], style.Figure]] = {
     "progress": progress_figure,
@@ -44,10 +40,3 @@ COMPARISON_FIGURES: Mapping[str, Callable[[StudyComparison], style.Figure]] = {
     "differences": differences_figure,
 }
 """Figures of compared studies by name."""
-
-
-def chosen(figures: Mapping[str, T], name: str) -> T:
-    """Return a figure by name; UsageError lists the names there are."""
-    if name not in figures:
-        raise UsageError(f"there is no figure {name!r}; there are {', '.join(figures)}")
-    return figures[name]
