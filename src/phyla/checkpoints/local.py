@@ -12,7 +12,7 @@ from typing import final
 from phyla import settings
 from phyla.checkpoints.content import MANIFEST_NAME, Manifest, ManifestFile, Tree, digests, is_small, scan
 from phyla.checkpoints.disk import Disk, make_dirs, storage_errors
-from phyla.checkpoints.ownership import MarkedDirectory, Owner, Ownership
+from phyla.checkpoints.ownership import OWNER_NAME, WORK_DIRS, MarkedDirectory, Owner, Ownership
 from phyla.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, NoCheckpoint, UsageError
 from phyla.failpoints import failpoint
 
@@ -274,6 +274,16 @@ class LocalCheckpoints:
                     freed += Path(folder, file).lstat().st_size
         self._disk.remove_tree(path)
         return freed
+
+    def remove_empty(self) -> None:
+        """Remove the directory, if nothing is left in it but the marker and empty directories."""
+        with suppress(OSError):
+            if {path.name for path in self._root.iterdir()} <= {OWNER_NAME, *WORK_DIRS}:
+                for folder in (self._staging, self._deleting):
+                    if folder.is_dir():
+                        folder.rmdir()
+                (self._root / OWNER_NAME).unlink(missing_ok=True)
+                self._root.rmdir()
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the committed checkpoints."""

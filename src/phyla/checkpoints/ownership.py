@@ -15,11 +15,11 @@ from phyla.checkpoints.content import MANIFEST_NAME
 from phyla.checkpoints.disk import Disk, make_dirs, storage_errors
 from phyla.checkpoints.objects import Objects
 from phyla.errors import CheckpointError, CheckpointsAbsent, CheckpointsNotOurs
+from phyla.words import listed
 
 OWNER_NAME = ".phyla-owner.json"
 FORMAT = 1
 WORK_DIRS = (".staging", ".deleting")
-SHOWN = 3
 
 _ATTEMPT = re.compile(r"(\d+)\.(\d+)\.([0-9a-f]{6})([0-9a-f]{6})(?:\.p\d+)?")
 _IMPORT = re.compile(r"start-\d+-([0-9a-f]{6})[0-9a-f]{6}")
@@ -311,9 +311,3 @@ class MarkedPrefix:
 
     def write(self, text: str, *, replace: bool) -> None:
         (self._objects.write if replace else self._objects.create)(OWNER_NAME, text.encode())
-
-
-def listed(names: list[str]) -> str:
-    """Return the first names, and how many more there are, as text."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{', '.join(names[:SHOWN])}{more}"

@@ -15,7 +15,7 @@ from phyla.checkpoints.content import MANIFEST_NAME, Manifest, ManifestFile, lin
 from phyla.checkpoints.disk import storage_errors
 from phyla.checkpoints.local import LocalCheckpoints, checked, is_name, taken
 from phyla.checkpoints.objects import Objects, each
-from phyla.checkpoints.ownership import OWNER_NAME, MarkedPrefix, Owner, Ownership, listed
+from phyla.checkpoints.ownership import OWNER_NAME, MarkedPrefix, Owner, Ownership
 from phyla.errors import (
     CheckpointCorrupt,
     CheckpointError,
@@ -24,6 +24,7 @@ from phyla.errors import (
     ConfigurationError,
 )
 from phyla.failpoints import failpoint
+from phyla.words import listed
 
 LOG = logging.getLogger("phyla")
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from phyla.checkpoints import RemoteCheckpoints
-from phyla.checkpoints.ownership import OWNER_NAME
 from phyla.client import known_checkpoints, open_checkpoints, placed, sort_out
 from phyla.controller import housekeeping_of
 from phyla.errors import CheckpointError, CheckpointsNotOurs, ConfigurationError, StateError
@@ -96,11 +94,7 @@ def delete(name: str, places: Places) -> tuple[Belongings, list[str]]:
         for each in launch.predecessors():
             launch.forget(each)
         if record.kind is StudyKind.POPULATION:
-            root = places.checkpoints(name, record.config)
-            if isinstance(root, Path):
-                _remove_empty(root)
-            else:
-                RemoteCheckpoints(root).remove_empty()
+            open_checkpoints(store, name, places.checkpoints(name, record.config)).remove_empty()
         return deleted
 
 
@@ -250,17 +244,6 @@ def _remove(path: Path, left: list[str]) -> None:
             path.unlink(missing_ok=True)
     except OSError as error:
         left.append(f"{path}: {error.strerror or error}")
-
-
-def _remove_empty(root: Path) -> None:
-    """Remove a directory of checkpoints in which only phyla's marker and empty directories are left."""
-    if {path.name for path in entries(root)} <= {OWNER_NAME, ".staging", ".deleting"}:
-        with contextlib.suppress(OSError):
-            for folder in (root / ".staging", root / ".deleting"):
-                if folder.is_dir():
-                    folder.rmdir()
-            (root / OWNER_NAME).unlink(missing_ok=True)
-            root.rmdir()
 
 
 def taken(path: Path) -> tuple[int, int]:
