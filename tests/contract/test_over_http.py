@@ -34,7 +34,7 @@ from phyla.machine import Claimed, Idle, Outdated
 from phyla.records import Checkpoint, Report, Role, StudyRecord, StudyState
 from phyla.service.app import Limits
 from phyla.service.doors import Doors
-from phyla.service.tokens import create, revoke
+from phyla.service.tokens import create
 from phyla.store import RemoteStore, Store, hold_on, open_store
 from phyla.strategies import Divergence, ExploreWith, MedianStopping, ParetoTournament, StoppingRule
 from phyla.study import load_study
@@ -392,7 +392,7 @@ def test_tokens() -> None:
             stranger = opened.enter_context(closing(open_store(url)))
             with pytest.raises(AccessDenied, match="not known here, or has expired"):
                 stranger.studies()
-            revoke(behind, "viewer")
+            behind.revoke_token("viewer")
             assert [token.name for token in behind.tokens()] == ["operator", "worker"]
             assert secret[Role.VIEWER] not in repr(behind.tokens())
     assert isinstance(anybody, RemoteStore)

@@ -19,7 +19,7 @@ import pytest
 
 from phyla.records import Role
 from phyla.service import make_app
-from phyla.service.tokens import create, revoke
+from phyla.service.tokens import create
 from phyla.store import Store, open_store
 from phyla.store.remote import where_is
 from serving import Service, phyla, served
@@ -189,7 +189,7 @@ def test_what_had_a_token_is_not_open_again(store: Store, monkeypatch: pytest.Mo
         assert client.get("/studies").status_code == 200
         create(store, "someone", Role.VIEWER)
         assert client.get("/studies").status_code == 401
-        revoke(store, "someone")
+        store.revoke_token("someone")
         assert client.get("/studies").status_code == 401
 
 

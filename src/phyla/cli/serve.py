@@ -87,7 +87,7 @@ def token(
 ) -> None:
     """Make, list and revoke the tokens of a service; the store keeps only what proves them."""
     from phyla.records import Role
-    from phyla.service.tokens import PUBLISHED_TOKEN, create, listed, revoke
+    from phyla.service.tokens import PUBLISHED_TOKEN, create, listed
     from phyla.study.places import open_existing
 
     if action not in ("create", "list", "revoke") or (name is None) != (action == "list"):
@@ -103,9 +103,11 @@ def token(
     places = options.database(ctx)
     if places.sqlite_file is not None:
         places.home.mkdir(parents=True, exist_ok=True)
-    from phyla.store import open_store
+    from phyla.store import RemoteStore, open_store
 
     store = open_store(places.storage) if action == "create" else open_existing("token", places)
+    if isinstance(store, RemoteStore):
+        raise ConfigurationError("tokens are made where the database is reached, not through the service")
     if action == "list":
         rows = listed(store)
         if as_json:
@@ -114,7 +116,7 @@ def token(
             print_table(("name", "role", "made", "expires"), [tuple(row.values()) for row in rows])
     elif action == "revoke":
         assert name is not None
-        revoke(store, name)
+        store.revoke_token(name)
         print(f"token {name!r} is revoked; running services forget it within seconds")
     else:
         assert name is not None

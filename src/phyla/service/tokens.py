@@ -1,4 +1,4 @@
-"""Making, listing and revoking tokens."""
+"""Making and listing tokens."""
 
 import os
 import secrets
@@ -9,7 +9,7 @@ from pathlib import Path
 from phyla.errors import ConfigurationError, StateError
 from phyla.records import Role, Token, token_digest
 from phyla.settings import system_clock
-from phyla.store import RemoteStore, Store
+from phyla.store import Store
 
 BYTES = 32
 PUBLISHED_TOKEN = "published"
@@ -23,7 +23,6 @@ def create(store: Store, name: str, role: Role, lasts_s: float | None = None, fi
         ConfigurationError: the file exists, or cannot be written; then there is no token.
         StateError: there is a token of that name.
     """
-    _check_local(store)
     now, secret = system_clock(), secrets.token_urlsafe(BYTES)
     if file is not None:
         write_secret(file, secret)
@@ -50,22 +49,10 @@ def write_secret(file: Path, secret: str) -> None:
 
 def listed(store: Store) -> Sequence[Mapping[str, str]]:
     """Return what is known of the tokens of a store, for a table."""
-    _check_local(store)
     return [
         {"name": one.name, "role": one.role, "created": _day(one.created_at), "expires": _day(one.expires_at)}
         for one in store.tokens()
     ]
-
-
-def revoke(store: Store, name: str) -> None:
-    """Remove a token; `StateError` if there is none of that name."""
-    _check_local(store)
-    store.revoke_token(name)
-
-
-def _check_local(store: Store) -> None:
-    if isinstance(store, RemoteStore):
-        raise ConfigurationError("tokens are made where the database is reached, not through the service")
 
 
 def _day(seconds: float | None) -> str:
