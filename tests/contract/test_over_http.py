@@ -34,6 +34,7 @@ from phyla.machine import Claimed, Idle, Outdated
 from phyla.records import Checkpoint, Report, Role, StudyRecord, StudyState
 from phyla.service.app import Limits
 from phyla.service.doors import Doors
+from phyla.service.figures import Figures
 from phyla.service.tokens import create
 from phyla.store import RemoteStore, Store, hold_on, open_store
 from phyla.strategies import Divergence, ExploreWith, MedianStopping, ParetoTournament, StoppingRule
@@ -304,9 +305,12 @@ def test_a_request_that_a_stop_interrupts_is_made_again() -> None:
         sent.append(message)
 
     async def interrupted() -> None:
-        doors = Doors(open_store("memory://"), open_without=True)
+        store = open_store("memory://")
+        doors = Doors(store, open_without=True)
         task = asyncio.create_task(
-            Limits(never, doors)({"type": "http", "path": "/health", "headers": []}, cast("Any", None), send)
+            Limits(never, doors, Figures(store))(
+                {"type": "http", "path": "/health", "headers": []}, cast("Any", None), send
+            )
         )
         await asyncio.sleep(0)
         task.cancel()

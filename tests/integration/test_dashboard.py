@@ -268,7 +268,7 @@ def test_roles_and_origins_decide_what_a_browser_may_do(places: Places) -> None:
             assert "SameSite=strict" in cookie
             assert http.get("/compare").status_code == 200
             # The cookie opens the pages, and nothing of the service.
-            assert http.post("/v1/calls/store/studies", json={}).status_code == 401
+            assert http.post("/v1/calls/0/store/studies", json={}).status_code == 401
             assert http.post(stop, headers=same).status_code == 403
             assert http.post("/sign-out", headers=same).status_code == 303
             assert http.get("/compare").status_code == 303

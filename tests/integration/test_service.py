@@ -153,10 +153,10 @@ def test_configurations_that_lead_elsewhere_are_refused(http: httpx.Client, stor
         ({"config": {**config, "suites": [starts]}}, "'phyla.trackers/tensorboard' is not installed here"),
     ):
         given = {"name": "other", "config": config, "population_size": 2, **change}
-        answer = http.post("/calls/store/create-study", json=given)
+        answer = http.post("/calls/0/store/create-study", json=given)
         assert answer.status_code == 422, answer.text
         assert said in answer.text, answer.text
-    whole = http.post("/calls/store/set-config", json={"study": 1, "config": {"lease_s": 60.0}})
+    whole = http.post("/calls/0/store/set-config", json={"study": 1, "config": {"lease_s": 60.0}})
     assert whole.status_code == 409, whole.text
     assert [study.name for study in store.studies()] == ["quadratic"]
 
@@ -281,7 +281,7 @@ def test_limits_and_hosts(store: Store) -> None:
         assert client.get("/health").json()["status"] == "alive"
         assert client.get("/ready").json()["status"] == "ready"
         assert client.post("/v1/studies", content=b"{").status_code == 422
-        assert client.post("/v1/calls/store/find-study", content=b'{"name": "\\ud800"}').status_code == 422
+        assert client.post("/v1/calls/0/store/find-study", content=b'{"name": "\\ud800"}').status_code == 422
 
 
 def test_figures(store: Store, http: httpx.Client) -> None:

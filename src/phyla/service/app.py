@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib import metadata
@@ -34,11 +35,11 @@ from phyla.errors import (
 from phyla.records import Role
 from phyla.service.blackbox import black_box
 from phyla.service.doors import MOST_WAIT_S, Doors, News, may
-from phyla.service.figures import Figures, Timed
+from phyla.service.figures import Figures
 from phyla.service.studies import Studies
 from phyla.settings import system_clock
 from phyla.store import Reader, Store
-from phyla.wire import Call, call_of, problem
+from phyla.wire import call_of, problem
 
 VERSION = metadata.version("phyla")
 LOG = logging.getLogger("phyla.service")
@@ -126,23 +127,32 @@ class Wait(BaseModel):
 
 @final
 class Limits:
-    """Refuses requests without a token, and those that are too large; answers those that a stop interrupts."""
+    """Measures requests; refuses those without a token or too large, and answers those that a stop interrupts."""
 
-    def __init__(self, app: ASGIApp, doors: Doors, most: int = MOST_BYTES) -> None:
-        self.app = app
-        self.doors = doors
-        self.most = most
+    def __init__(self, app: ASGIApp, doors: Doors, figures: Figures, most: int = MOST_BYTES) -> None:
+        self.app, self.doors, self.figures, self.most = app, doors, figures, most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, up to its limit."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        began, status = time.perf_counter(), 500
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
         try:
-            await self._limited(scope, receive, send)
+            await self._limited(scope, receive, noted)
         except asyncio.CancelledError:
             # It is being stopped, and what runs in a thread may still be done: the client asks again.
-            await _problem("StoreUnavailable", 503, "the service is being stopped")(scope, receive, send)
+            await _problem("StoreUnavailable", 503, "the service is being stopped")(scope, receive, noted)
+        finally:
+            # Routes and not paths, whose number has no bound.
+            route = getattr(scope.get("route"), "path", "none")
+            self.figures.seconds.labels(route, status).observe(time.perf_counter() - began)
 
     async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"].startswith(GUARDED):
@@ -203,9 +213,7 @@ def make_app(
         redirect_slashes=False,
         responses={"4XX": {"model": Problem}, "5XX": {"model": Problem}},
     )
-    app.state.studies = studies
-    app.add_middleware(Limits, doors=doors)
-    app.add_middleware(Timed, figures=figures)
+    app.add_middleware(Limits, doors=doors, figures=figures)
     allowed = hosts if hosts is not None else LOOPBACK if loopback else None
     if allowed is not None:
         # A page that a browser was tricked into must not reach a service on this machine under another name.
@@ -260,42 +268,23 @@ def _add(app: FastAPI, studies: Studies, doors: Doors, kind: type[Any], name: st
     call = call_of(known, name)
     part = kind.__name__.lower()
 
-    def answer(study: int, body: BaseModel, settings: str | None) -> Response:
+    def endpoint(
+        study: Id, body: Any, settings: Annotated[str | None, Header(alias="Phyla-Settings")] = None
+    ) -> Response:
         arguments = {field: getattr(body, field) for field in type(body).model_fields}
         result = studies.call(kind, name, study, arguments, settings)
         return Response(call.answer(result), media_type="application/json")
 
-    endpoint: Callable[..., Response]
-    if kind is Store:
-        path = f"/v1/calls/store/{name.replace('_', '-')}"
-
-        def of_store(body: Any) -> Response:
-            return answer(0, body, None)
-
-        endpoint = of_store
-    else:
-        path = f"/v1/calls/{{study}}/{part}/{name.replace('_', '-')}"
-
-        def of_study(
-            study: Id, body: Any, settings: Annotated[str | None, Header(alias="Phyla-Settings")] = None
-        ) -> Response:
-            return answer(study, body, settings)
-
-        endpoint = of_study
     endpoint.__annotations__["body"] = Annotated[call.parameters, Body()]
     app.post(
-        path,
+        f"/v1/calls/{{study}}/{part}/{name.replace('_', '-')}",
         tags=[part],
-        response_model=_returned(call),
+        response_model=None if call.returns is type(None) else call.returns,
         summary=f"{kind.__name__}.{name}",
         description=call.help,
         operation_id=f"{part}_{name}",
         dependencies=[may(doors, role), Depends(_sound)],
     )(endpoint)
-
-
-def _returned(call: Call) -> Any:
-    return None if call.returns is type(None) else call.returns
 
 
 _SUSPECT = re.compile(rb"\\u0000|\\u[dD][89a-fA-F]|\d{19}")

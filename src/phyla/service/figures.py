@@ -1,13 +1,11 @@
 """Figures for Prometheus: how the studies stand, and what requests cost this replica."""
 
-import time
 from collections.abc import Iterator
 from typing import final
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from phyla.records import StudyState
 from phyla.store import Store
@@ -52,31 +50,3 @@ class Figures(Collector):
                     leases.add_metric((study.name,), len(reader.running()))
                     waiting.add_metric((study.name,), reader.open_groups())
         yield from (trials, leases, waiting)
-
-
-@final
-class Timed:
-    """Measures requests."""
-
-    def __init__(self, app: ASGIApp, figures: Figures) -> None:
-        self.app = app
-        self.figures = figures
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        began, status = time.perf_counter(), 500
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            await send(message)
-
-        try:
-            await self.app(scope, receive, noted)
-        finally:
-            # Routes and not paths, whose number has no bound.
-            route = getattr(scope.get("route"), "path", "none")
-            self.figures.seconds.labels(route, status).observe(time.perf_counter() - began)

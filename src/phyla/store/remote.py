@@ -62,7 +62,7 @@ class RemoteStore:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not hasattr(Store, name):
             raise AttributeError(name)
-        return partial(self.connection.call, Store, name, "/v1/calls/store", self.look_s)
+        return partial(self.connection.call, Store, name, "/v1/calls/0/store", self.look_s)
 
     @contextmanager
     def reader(self, study: int) -> Iterator[Reader]:
