@@ -20,7 +20,7 @@ from hypothesis.stateful import initialize, precondition, rule, run_state_machin
 
 import phyla
 from phyla.client import Client
-from phyla.controller import Controller, controller_of, to_config
+from phyla.controller import Controller, controller_of, housekeeping_of, to_config
 from phyla.errors import (
     AccessDenied,
     ConfigurationError,
@@ -40,7 +40,7 @@ from phyla.store import RemoteStore, Store, hold_on, open_store
 from phyla.strategies import Divergence, ExploreWith, MedianStopping, ParetoTournament, StoppingRule
 from phyla.study import load_study
 from serving import Service, served
-from storing import FEASIBLE, STEPS, Alike, VirtualClock, completion, everything_of, pbt, plain, rules
+from storing import FEASIBLE, LEASE_S, STEPS, Alike, VirtualClock, completion, everything_of, pbt, plain, rules
 
 STOPPING = (MedianStopping(min_steps=2), Divergence())
 Remote = tuple[Store, Store, VirtualClock]
@@ -196,6 +196,24 @@ def test_settings_of_another_file_are_refused_and_finished_work_counts(remote: R
     _, work, _ = stranger.complete((), "w", 1)
     assert [isinstance(each, Claimed) and each.trial.end_step for each in work] == [STEPS]
     assert isinstance(controller.complete((), "w", 1)[2], Outdated)
+
+
+def test_changed_operating_options_reach_a_running_service(remote: Remote) -> None:
+    behind, there, _ = remote
+    agreed = rules(pbt(2))
+    config = to_config(agreed, 7)
+    record, controller = made(there, 2)
+
+    def lease_s() -> float:
+        (claimed,), _ = controller.claim("w")
+        with behind.reader(record.id) as reader:
+            expires_at = {one.job: one.expires_at for one in reader.running()}[claimed.trial.id]
+            return expires_at - reader.now()
+
+    assert lease_s() == LEASE_S
+    longer = to_config(replace(agreed, lease_s=5 * LEASE_S), 7)
+    housekeeping_of(there, record.id).store_config(longer, config)
+    assert lease_s() == 5 * LEASE_S
 
 
 def test_code_of_a_study_file_never_runs_at_the_service(remote: Remote) -> None:

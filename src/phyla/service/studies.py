@@ -1,7 +1,7 @@
 """The studies of a service: their controllers, made from what is stored and kept while that stays the same."""
 
-import threading
-from dataclasses import dataclass
+import json
+from functools import lru_cache
 from typing import Any, final
 
 from phyla import plugins
@@ -29,20 +29,12 @@ OTHER_SETTINGS = (
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    controller: Controller
-    digest: str
-
-
-@final
 class Studies:
     """Calls methods of a study's parts by name, for a service."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._lock = threading.Lock()
-        self._kept: dict[int, _Kept] = {}
+        self._made = lru_cache(CONTROLLERS_KEPT)(self._make)
 
     def call(self, kind: type[Any], name: str, study: int, arguments: dict[str, Any], digest: str | None) -> Any:
         """Call a method of a part of a study, or of the store; `digest` is that of the caller's settings."""
@@ -79,34 +71,25 @@ class Studies:
         return self._controlled(study, name, arguments, digest)
 
     def _controlled(self, study: int, name: str, arguments: dict[str, Any], digest: str | None) -> Any:
-        while True:
-            kept = self._of(study)
-            if name == "complete" and digest not in (None, kept.digest):
-                # Either end may have the older settings.
-                kept = self._stored(study)
-                if digest != kept.digest:
-                    answers, _, _ = kept.controller.complete(arguments["completions"])
-                    return answers, [], Outdated(why=OTHER_SETTINGS) if arguments.get("count") else None
-            answer = getattr(kept.controller, name)(**arguments)
-            if not kept.controller.outdated:
-                return answer
-            # The settings were changed in the store. What was handed in counts, and is answered again.
-            self._stored(study)
-            if name != "complete":
-                return answer
+        controller, stored = self._now(study)
+        if name == "complete" and digest not in (None, stored):
+            answers, _, _ = controller.complete(arguments["completions"])
+            return answers, [], Outdated(why=OTHER_SETTINGS) if arguments.get("count") else None
+        return getattr(controller, name)(**arguments)
 
     def controller(self, study: int) -> Controller:
         """Return the controller of a study, which goes by its stored settings."""
-        return self._stored(study).controller
+        return self._now(study)[0]
 
-    def _stored(self, study: int) -> "_Kept":
-        """Return what goes by the settings that are stored now."""
-        kept = self._of(study)
-        if kept.controller.outdated or kept.digest != settings_digest(self._record(study).config):
-            with self._lock:
-                self._kept.pop(study, None)
-            kept = self._of(study)
-        return kept
+    def _now(self, study: int) -> tuple[Controller, str]:
+        """Return what goes by the settings that are stored now, and their digest."""
+        record = self._record(study)
+        return self._made(study, record.kind, record.source, json.dumps(record.config))
+
+    def _make(self, study: int, kind: StudyKind, source: int | None, text: str) -> tuple[Controller, str]:
+        config = json.loads(text)
+        rules = check_config(config, kind)
+        return Controller(self.store, study, rules, config, source=source), settings_digest(config)
 
     def create(self, name: str, config: JsonObject, seed: int, members: int) -> StudyRecord:
         """Create a study with a population; `StudyChanged` if there is one with other settings."""
@@ -116,20 +99,6 @@ class Studies:
         if changed:
             raise StudyChanged(f"study {name!r} exists with other settings: {', '.join(changed)}")
         return record
-
-    def _of(self, study: int) -> _Kept:
-        with self._lock:
-            kept = self._kept.get(study)
-        if kept is None:
-            record = self._record(study)
-            rules = check_config(record.config, record.kind)
-            controller = Controller(self.store, study, rules, record.config, source=record.source)
-            kept = _Kept(controller, settings_digest(record.config))
-            with self._lock:
-                while len(self._kept) >= CONTROLLERS_KEPT:
-                    del self._kept[next(iter(self._kept))]
-                self._kept[study] = kept
-        return kept
 
     def _record(self, study: int) -> StudyRecord:
         with self.store.reader(study) as reader:
