@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import final
 
@@ -61,6 +61,7 @@ class Following:
 
 
 @final
+@dataclass(eq=False)
 class DirectoryWatcher:
     """Looks through a directory and tells a run, its `sink`, what it finds.
 
@@ -68,31 +69,23 @@ class DirectoryWatcher:
     when it changes. What stops it, with the alternatives, is that checkpoints cannot be hard-linked as was asked.
     """
 
-    def __init__(
-        self,
-        sink: Sightings,
-        root: Path | Remote,
-        kind: CheckpointFormat,
-        *,
-        run: StudyRecord,
-        snapshots: Path,
-        best: Path,
-        following: Following | None = None,
-        clock: Clock = system_clock,
-    ) -> None:
-        self._sink = sink
-        self.root = root
-        self._kind = kind
-        self._run = run
-        self._snapshots = snapshots
-        self._best = BestLinks(best, sink.note)
-        self._following = following or Following()
-        self._mode: Mode = self._following.snapshots
-        self._clock = clock
+    sink: Sightings
+    root: Path | Remote
+    kind: CheckpointFormat
+    _: KW_ONLY
+    run: StudyRecord
+    snapshots: Path
+    best: Path
+    following: Following = field(default_factory=Following)
+    clock: Clock = system_clock
+
+    def __post_init__(self) -> None:
+        self._best = BestLinks(self.best, self.sink.note)
+        self._mode: Mode = self.following.snapshots
         self._previous: dict[str, Found] = {}
         self._rows: dict[int, Checkpoint] = {}
         self._looks = 0
-        self._changed_at = clock()
+        self._changed_at = self.clock()
         self._missed: set[str] = set()
         self._tried_at: dict[str, float] = {}
         self._refused: dict[str, str] = {}
@@ -104,31 +97,31 @@ class DirectoryWatcher:
     @property
     def wait_s(self) -> float:
         """Seconds after which to look again at the latest; each look at an object store costs requests."""
-        soon = bool(self._waiting) or self._following.once or self._following.idle_s is not None
-        return min(WAIT_S, self._kind.quiet_s / 4) if soon and isinstance(self.root, Path) else float("inf")
+        soon = bool(self._waiting) or self.following.once or self.following.idle_s is not None
+        return min(WAIT_S, self.kind.quiet_s / 4) if soon and isinstance(self.root, Path) else float("inf")
 
     def look(self) -> None:
         """Look once, and tell what is new; after a `StoreError`, look again."""
         if self.ended:
             return
-        now = self._clock()
+        now = self.clock()
         # Before the scan: what is written before the marker is then seen by this scan.
-        done = self.root.is_dir() and (self.root / self._following.done).exists()
+        done = self.root.is_dir() and (self.root / self.following.done).exists()
         try:
-            scanned = self._kind.scan(self.root, now=now, previous=self._previous)
+            scanned = self.kind.scan(self.root, now=now, previous=self._previous)
             # A directory that is not there does not pass for an empty one.
             had_some = any(seen.usable for seen in self._newest().values())
             if had_some and not self.root.is_dir():
                 why = "which had checkpoints, is not there: is its disk mounted?"
                 raise CheckpointStorageFailed(f"{self.root}, {why}")
         except (CheckpointsAbsent, CheckpointStorageFailed) as error:
-            if self._following.once:
+            if self.following.once:
                 raise
             self._note_once("unreadable", f"{error}; it is tried again")
             self._perhaps_end({}, now, done=False)
             return
         self._noted.discard("unreadable")
-        found = {item.name: item for item in scanned if item.name != self._following.done}
+        found = {item.name: item for item in scanned if item.name != self.following.done}
         self._refresh()
         self._waiting = {name for name, item in found.items() if not (item.ready or item.bad)}
         self._tell(found, now)
@@ -139,7 +132,7 @@ class DirectoryWatcher:
 
     def awaited(self) -> str | None:
         """Say what the directory lacks, after a look; None if a checkpoint was seen, or nothing is waited for."""
-        if self._rows or self._following.once or self.ended:
+        if self._rows or self.following.once or self.ended:
             return None
         where = shown(str(self.root))
         unfinished = next(iter(self._previous.values()), None)
@@ -150,18 +143,18 @@ class DirectoryWatcher:
             has = f"no checkpoint in {where} is finished yet: {shown(unfinished.name)}: {unfinished.why}"
         elif other:
             has = (
-                f"nothing in {where} is a checkpoint of format {self._kind.name}, not even {shown(other[0])}; "
-                f"waiting for {self._kind.awaits}"
+                f"nothing in {where} is a checkpoint of format {self.kind.name}, not even {shown(other[0])}; "
+                f"waiting for {self.kind.awaits}"
             )
         else:
-            has = f"{where} is empty; waiting for {self._kind.awaits} (format {self._kind.name})"
-        idle_s = self._following.idle_s
+            has = f"{where} is empty; waiting for {self.kind.awaits} (format {self.kind.name})"
+        idle_s = self.following.idle_s
         end = f", or nothing new comes for {idle_s:g} s" if idle_s is not None else ""
-        return f"{has}; watching ends when a file {self._following.done} is there{end}"
+        return f"{has}; watching ends when a file {self.following.done} is there{end}"
 
     def _refresh(self) -> None:
         # By id, and never less: the last one is the newest.
-        rows = self._sink.seen(after=next(reversed(self._rows), 0))
+        rows = self.sink.seen(after=next(reversed(self._rows), 0))
         self._rows.update((seen.id, seen) for seen in rows)
 
     def _newest(self) -> dict[str, Checkpoint]:
@@ -195,7 +188,7 @@ class DirectoryWatcher:
         if not batch:
             return
         try:
-            self._sink.observe(batch, first_look=self._looks == 0)
+            self.sink.observe(batch, first_look=self._looks == 0)
         except (StoreBusy, StoreUnavailable):
             raise
         except Exception as error:  # noqa: BLE001  # it is about one of them, and the others go on
@@ -209,13 +202,13 @@ class DirectoryWatcher:
     def _put_aside(self, found: Checkpoint, error: Exception) -> None:
         """Quarantine a checkpoint that the store did not take; without its row if it does not take that either."""
         why = f"it could not be noted: {type(error).__name__}: {error}"
-        self._tried_at[found.name] = self._clock()
+        self._tried_at[found.name] = self.clock()
         try:
-            self._sink.observe([replace(found, step=-1, error=why)])
+            self.sink.observe([replace(found, step=-1, error=why)])
         except (StoreBusy, StoreUnavailable):
             raise
         except Exception:  # noqa: BLE001  # this note is all that can be said of it
-            self._sink.note("quarantined", f"{shown(found.name)} cannot be evaluated: {why}")
+            self.sink.note("quarantined", f"{shown(found.name)} cannot be evaluated: {why}")
             self._refused[found.name] = found.fingerprint
 
     def _is_news(self, item: Found, before: Checkpoint | None, now: float) -> bool:
@@ -236,7 +229,7 @@ class DirectoryWatcher:
         """Return what to tell of a checkpoint; None to look at it again."""
         if item.bad or isinstance(self.root, Remote):
             return self._told(item, error=item.why if item.bad else None)
-        weak = not self._following.content
+        weak = not self.following.content
         try:
             key = identity(self.root, item, content=not weak)
             path = self._taken(self.root, item)
@@ -253,7 +246,7 @@ class DirectoryWatcher:
         return replace(
             self._told(item),
             # Two runs may hold other files of the same names, sizes and times.
-            identity=f"{self._run.id}:{key}" if weak else key,
+            identity=f"{self.run.id}:{key}" if weak else key,
             weak=weak,
             path=str(path),
             snapshot=self._mode != "none",
@@ -261,10 +254,10 @@ class DirectoryWatcher:
 
     def _taken(self, root: Path, item: Found) -> Path:
         try:
-            return take(root, item, self._snapshots, self._mode)
+            return take(root, item, self.snapshots, self._mode)
         except CheckpointStorageFailed as error:
             self._mode = "none"
-            self._sink.note(
+            self.sink.note(
                 "no-snapshots",
                 "checkpoints are evaluated where they are, without snapshots, and are lost if their writer "
                 f"deletes them before their turn: {error}",
@@ -273,11 +266,11 @@ class DirectoryWatcher:
 
     def _told(self, item: Found, error: str | None = None) -> Checkpoint:
         return Checkpoint(
-            study=self._run.id,
+            study=self.run.id,
             kind=CheckpointKind.SEEN,
             name=item.name,
             step=-1 if item.step is None else item.step,
-            identity=f"{self._run.id}:listing:{item.fingerprint}",
+            identity=f"{self.run.id}:listing:{item.fingerprint}",
             weak=True,
             fingerprint=item.fingerprint,
             path=str(self.root / item.paths[0]),
@@ -295,7 +288,7 @@ class DirectoryWatcher:
             for seen in missing
             if seen.usable and not (seen.snapshot and Path(seen.path).exists())
         }
-        self._forget(self._sink.gone(lost))
+        self._forget(self.sink.gone(lost))
 
     def _forget(self, gone: Iterable[int]) -> None:
         """Take checkpoints for gone, without reading their rows again."""
@@ -305,28 +298,28 @@ class DirectoryWatcher:
     def _perhaps_end(self, found: Mapping[str, Found], now: float, *, done: bool) -> None:
         why = None
         if done:
-            why = f"training wrote {self._following.done}"
-        elif self._following.once:
+            why = f"training wrote {self.following.done}"
+        elif self.following.once:
             why = "everything that was there is seen"
-        elif self._following.idle_s is not None and now - self._changed_at >= self._following.idle_s:
+        elif self.following.idle_s is not None and now - self._changed_at >= self.following.idle_s:
             # What is still being written keeps it going.
-            moving = any(now - item.unchanged_since < self._following.idle_s for item in found.values())
-            why = None if moving else f"nothing new came for {self._following.idle_s:g} s"
+            moving = any(now - item.unchanged_since < self.following.idle_s for item in found.values())
+            why = None if moving else f"nothing new came for {self.following.idle_s:g} s"
         if why is None:
             self._ending_since = None
             return
         if self._ending_since is None:
             self._ending_since = now
-        if self._waiting and now - self._ending_since <= self._kind.quiet_s + 2 * WAIT_S:
+        if self._waiting and now - self._ending_since <= self.kind.quiet_s + 2 * WAIT_S:
             return
         left = [found[name] for name in sorted(self._waiting) if name in found]
         self._observe([self._told(item, error=f"it was never finished: {item.why}") for item in left])
-        self._sink.drain(why)
+        self.sink.drain(why)
         self.ended = True
 
     def tend(self) -> None:
         """Remove snapshots that nobody needs any more, and let `best` links lead to the best checkpoints."""
-        held, best = self._sink.held()
+        held, best = self.sink.held()
         self._refresh()
         self._best.lead_to({name: Path(seen.path) for name, seen in best.items() if not is_url(seen.path)})
         fingerprints = {item.name: item.fingerprint for item in self._previous.values()}
@@ -338,17 +331,17 @@ class DirectoryWatcher:
             and seen.id not in held
             and fingerprints.get(seen.name) != seen.fingerprint
         }
-        gone = self._sink.gone(loose, unless_held=True)
+        gone = self.sink.gone(loose, unless_held=True)
         self._forget(gone)
         kept = [self._rows[number] for number in held | (loose.keys() - gone) if number in self._rows]
         paths = [Path(seen.path) for seen in kept if seen.snapshot]
-        inside = [path.relative_to(self._snapshots) for path in paths if path.is_relative_to(self._snapshots)]
+        inside = [path.relative_to(self.snapshots) for path in paths if path.is_relative_to(self.snapshots)]
         try:
-            clean(self._snapshots, {path.parts[0] for path in inside})
+            clean(self.snapshots, {path.parts[0] for path in inside})
         except CheckpointStorageFailed as error:
             self._note_once("snapshots", str(error))
 
     def _note_once(self, kind: str, message: str) -> None:
         if kind not in self._noted:
             self._noted.add(kind)
-            self._sink.note(kind, message)
+            self.sink.note(kind, message)

@@ -1,7 +1,7 @@
 """Watches the checkpoints that another study commits."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -15,6 +15,7 @@ _FINAL = (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
 
 
 @final
+@dataclass(eq=False)
 class StudyWatcher:
     """Looks through the store for checkpoints that a study has committed, and tells a run, its `sink`, of them.
 
@@ -26,22 +27,16 @@ class StudyWatcher:
     wait_s = 1.0
     """Seconds after which to look again at the latest."""
 
-    def __init__(
-        self,
-        sink: Sightings,
-        store: Store,
-        study: int,
-        *,
-        checkpoints: Path | RemotePlace,
-        best: Path,
-        once: bool = False,
-    ) -> None:
-        self._sink = sink
-        self._store = store
-        self._study = study
-        self._checkpoints = checkpoints
-        self._best = BestLinks(best, sink.note)
-        self._once = once
+    sink: Sightings
+    store: Store
+    study: int
+    _: KW_ONLY
+    checkpoints: Path | RemotePlace
+    best: Path
+    once: bool = False
+
+    def __post_init__(self) -> None:
+        self._best = BestLinks(self.best, self.sink.note)
         self._seen: dict[tuple[str, int], Checkpoint] = {}
         self._last_id = 0
         self._trials_after = 0
@@ -52,26 +47,26 @@ class StudyWatcher:
         """Look once, and tell what is new."""
         if self.ended:
             return
-        for seen in self._sink.seen(after=self._last_id):
+        for seen in self.sink.seen(after=self._last_id):
             self._seen[seen.name, seen.index] = seen
             self._last_id = seen.id
-        with self._store.reader(self._study) as reader:
+        with self.store.reader(self.study) as reader:
             state = reader.study().state
             live = {row.name: row for row in reader.live_checkpoints() if row.kind is CheckpointKind.RESULT}
             found, after = self._found(reader, live)
         if found:
-            self._sink.observe(found, first_look=not self._looked)
+            self.sink.observe(found, first_look=not self._looked)
         self._trials_after = after
         lost = {
             seen.id: f"{seen.name} was collected by its study before its turn"
             for seen in self._seen.values()
             if seen.usable and seen.name not in live
         }
-        self._sink.gone(lost)
+        self.sink.gone(lost)
         self._seen = {key: seen for key, seen in self._seen.items() if seen.id not in lost}
         self._looked = True
-        if self._once or state is not StudyState.RUNNING:
-            self._sink.drain("everything that was there is seen" if self._once else f"the study is {state}")
+        if self.once or state is not StudyState.RUNNING:
+            self.sink.drain("everything that was there is seen" if self.once else f"the study is {state}")
             self.ended = True
 
     def _found(self, reader: Reader, live: Mapping[str, Checkpoint]) -> tuple[list[Checkpoint], int]:
@@ -102,8 +97,8 @@ class StudyWatcher:
 
     def tend(self) -> None:
         """Let `best` links lead to the best checkpoints; to what is on an object store there are none."""
-        if not isinstance(self._checkpoints, Path):
+        if not isinstance(self.checkpoints, Path):
             return
-        root = self._checkpoints
-        _, best = self._sink.held()
+        root = self.checkpoints
+        _, best = self.sink.held()
         self._best.lead_to({name: root / seen.name for name, seen in best.items()})
