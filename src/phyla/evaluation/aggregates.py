@@ -117,7 +117,7 @@ class _OverTasks(ABC):
     @property
     def aggregate_names(self) -> tuple[str, ...]:
         where = self.metric if self.tag is None else f"{self.tag}/{self.metric}"
-        return tuple(f"{where}_{suffix}" for suffix in self._suffixes)
+        return (f"{where}_{self._suffix}",)
 
     def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
         selected = [result for result in results if self.tag is None or self.tag in result.tags]
@@ -131,16 +131,15 @@ class _OverTasks(ABC):
             raise MetricMissing(
                 f"{self!r} needs {self.metric!r}, which {_listed(missing)} did not record; there are {others}"
             )
-        found = self._numbers(selected, [result.estimate(self.metric) for result in selected])
-        return dict(zip(self.aggregate_names, found, strict=True))
+        found = self._number(selected, [result.estimate(self.metric) for result in selected])
+        return dict.fromkeys(self.aggregate_names, found)
 
     @property
     @abstractmethod
-    def _suffixes(self) -> Sequence[str]: ...
+    def _suffix(self) -> str: ...
 
     @abstractmethod
-    def _numbers(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
-        """Return one number per suffix, from the tasks and what the metric says of each."""
+    def _number(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Estimate: ...
 
 
 @final
@@ -157,10 +156,10 @@ class Mean(_OverTasks):
 
     metric: str
     tag: str | None = None
-    _suffixes = ("mean",)
+    _suffix = "mean"
 
-    def _numbers(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
-        return [_mean(found)]
+    def _number(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Estimate:
+        return _mean(found)
 
 
 @final
@@ -170,13 +169,13 @@ class WeightedMean(_OverTasks):
 
     metric: str
     tag: str | None = None
-    _suffixes = ("weighted",)
+    _suffix = "weighted"
 
-    def _numbers(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
+    def _number(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Estimate:
         weights = [task.weight for task in tasks]
         if sum(weights) == 0:
             raise ConfigurationError(f"{self!r}: all tasks have weight 0; give at least one a weight")
-        return [_mean(found, weights)]
+        return _mean(found, weights)
 
 
 @final
@@ -201,13 +200,13 @@ class Worst(_OverTasks):
             raise ConfigurationError(f"{self!r}: the worst is of='min' or of='max'")
 
     @property
-    def _suffixes(self) -> Sequence[str]:
-        return (self.of,)
+    def _suffix(self) -> str:
+        return self.of
 
-    def _numbers(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Sequence[Estimate]:
+    def _number(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Estimate:
         values = [estimate.value for estimate in found]
         # numpy's, unlike Python's, give nan wherever it stands.
-        return [Estimate(float(np.min(values) if self.of == "min" else np.max(values)))]
+        return Estimate(float(np.min(values) if self.of == "min" else np.max(values)))
 
 
 def aggregate(aggregators: Sequence[Aggregator], results: Sequence[TaskResult]) -> dict[str, Estimate]:
