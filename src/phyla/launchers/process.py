@@ -31,15 +31,7 @@ from phyla.errors import (
     StudyNotFound,
 )
 from phyla.evaluation import Suite
-from phyla.launchers.spec import (
-    BEATS,
-    EXIT_CANNOT_START,
-    EXIT_CHECKPOINTS_ABSENT,
-    EXIT_NO_TIME,
-    EXIT_OUTDATED,
-    EXIT_STORE_FAILED,
-    WorkerSpec,
-)
+from phyla.launchers.spec import BEATS, Exit, WorkerSpec
 from phyla.machine import NoTime, Outdated, TrainRules, WatchRules
 from phyla.records import JsonObject, StudyKind, StudyRecord, WorkKind
 from phyla.settings import escape_output
@@ -193,19 +185,19 @@ def main() -> None:
         hold_on(store)
     except RunChanged as error:
         print(error, file=sys.stderr)  # noqa: T201
-        sys.exit(EXIT_OUTDATED)
+        sys.exit(Exit.OUTDATED)
     except (StoreBusy, StoreUnavailable) as error:
-        _fail(error, EXIT_STORE_FAILED)
+        _fail(error, Exit.STORE_FAILED)
     except Exception as error:  # noqa: BLE001  # user code; the supervisor shows what it printed
-        _fail(error, EXIT_CANNOT_START)
+        _fail(error, Exit.CANNOT_START)
     try:
         ended = worker.run()
         store.close()
     except (StoreError, CheckpointsAbsent) as error:
-        _fail(error, EXIT_STORE_FAILED)
+        _fail(error, Exit.STORE_FAILED)
     if isinstance(ended, (Outdated, NoTime)):
         print(ended.why, file=sys.stderr)  # noqa: T201
-        sys.exit(EXIT_OUTDATED if isinstance(ended, Outdated) else EXIT_NO_TIME)
+        sys.exit(Exit.OUTDATED if isinstance(ended, Outdated) else Exit.NO_TIME)
 
 
 def _fail(error: Exception, status: int) -> NoReturn:
@@ -216,7 +208,7 @@ def _fail(error: Exception, status: int) -> NoReturn:
         print(f"{error}; {advice_on(error)}", file=sys.stderr)  # noqa: T201
     else:
         traceback.print_exception(error)
-    sys.exit(EXIT_CHECKPOINTS_ABSENT if isinstance(error, CheckpointsAbsent) else status)
+    sys.exit(Exit.CHECKPOINTS_ABSENT if isinstance(error, CheckpointsAbsent) else status)
 
 
 def die_with_parent() -> None:
@@ -247,10 +239,10 @@ def _make(spec: WorkerSpec) -> tuple[Worker, Store]:
         check_suites(runs, spec.configs)
         worker = watched_worker(client, runs, spec, **how)
     else:
-        config = spec.configs[spec.study]
-        study = store.find_study(spec.study)
+        ((name, config),) = spec.configs.items()
+        study = store.find_study(name)
         if study is None:
-            raise PhylaError(f"study {spec.study!r} is gone from {store.url}")
+            raise PhylaError(f"study {name!r} is gone from {store.url}")
         rules = from_config(config, plugins.resolve)
         repository = open_checkpoints(store, study.name, _place(spec.checkpoints, spec.outputs))
         repository.check_owner()

@@ -112,9 +112,6 @@ def _script(pool: Pool) -> str:
                 f"before the end, so give at least {SHORTEST_S / 60:g} minutes"
             )
         options.append(f"--time={pool.time_limit_s // 60:.0f}")
-    for name in pool.environment:
-        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-            raise ConfigurationError(f"{name!r} cannot be the name of a variable")
     environment = Environment(trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
     environment.filters["quote"] = lambda value: shlex.quote(str(value))
     template = environment.from_string(files(__package__).joinpath("slurm.sh.jinja").read_text())

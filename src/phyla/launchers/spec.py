@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, final
 
@@ -34,12 +35,16 @@ BEATS = struct.Struct("<qqd")
 """What a worker writes where its supervisor can see it: signs of progress, work it handed in, and the time in
 seconds since the epoch when its running eval task takes too long, 0 for never."""
 
-# Exit statuses of workers, with none of which training code is likely to exit.
-EXIT_CANNOT_START = 113  # The training code cannot be loaded: trying again would not help.
-EXIT_STORE_FAILED = 114  # The database was lost: the trial is not to blame.
-EXIT_CHECKPOINTS_ABSENT = 115  # The directory of the checkpoints is gone: the trial is in the queue again.
-EXIT_OUTDATED = 116  # Settings or suites of the study were changed; its work is handed in.
-EXIT_NO_TIME = 117  # Nothing is expected to end in the time that is left.
+
+@final
+class Exit(IntEnum):
+    """Exit statuses of workers, with none of which training code is likely to exit."""
+
+    CANNOT_START = 113  # The training code cannot be loaded: trying again would not help.
+    STORE_FAILED = 114  # The database was lost: the trial is not to blame.
+    CHECKPOINTS_ABSENT = 115  # The directory of the checkpoints is gone: the trial is in the queue again.
+    OUTDATED = 116  # Settings or suites of the study were changed; its work is handed in.
+    NO_TIME = 117  # Nothing is expected to end in the time that is left.
 
 
 @final
@@ -122,11 +127,6 @@ class WorkerSpec:
     name: str = ""
     log: str = ""
     beat_file: str = ""
-
-    @property
-    def study(self) -> str:
-        """Name of the study, or of the first one."""
-        return next(iter(self.configs))
 
     def to_json(self) -> str:
         """Write it as one line of JSON."""

@@ -18,19 +18,7 @@ from phyla.checkpoints import advice_on
 from phyla.client import Client
 from phyla.errors import Preempted, StoreBusy, StoreError, StudyChanged, StudyFailed
 from phyla.launchers.packing import Packing, wide_tasks
-from phyla.launchers.spec import (
-    BEATS,
-    EXIT_CANNOT_START,
-    EXIT_CHECKPOINTS_ABSENT,
-    EXIT_NO_TIME,
-    EXIT_OUTDATED,
-    EXIT_STORE_FAILED,
-    PERSON,
-    VISIBLE,
-    Term,
-    WorkerSpec,
-    seen_gpus,
-)
+from phyla.launchers.spec import BEATS, PERSON, VISIBLE, Exit, Term, WorkerSpec, seen_gpus
 from phyla.records import WorkKind
 from phyla.settings import SAVE_EVERY, child_environment, system_clock, thread_environment
 from phyla.worker import Closing, Launch, keeper
@@ -333,16 +321,16 @@ class Supervisor:
             elif not self._interrupted() and self.client.is_active():
                 # Somebody asked this worker alone to stop.
                 self._start_again(spec, f"{how} while the study was running")
-        elif status == EXIT_OUTDATED:
+        elif status == Exit.OUTDATED:
             self.client.lose_worker(spec.name, f"{how} within the trial", counts=False)
             why = end.splitlines()[-1]
             if spec.watched:
                 self._cannot_go_on = StudyChanged(f"worker {spec.index} ended: {why}")
             else:
                 self._start_later(spec, why)
-        elif status == EXIT_NO_TIME:
+        elif status == Exit.NO_TIME:
             self._out_of_time = True
-        elif status == EXIT_CANNOT_START:
+        elif status == Exit.CANNOT_START:
             failed = StudyFailed(f"worker {spec.index} cannot start (its log is {spec.log}):\n{end}")
             if spec.index not in self._outdated:
                 raise failed
@@ -351,7 +339,7 @@ class Supervisor:
         elif self._interrupted():
             self.client.lose_worker(spec.name, "its worker was ended by a person", counts=False)
         else:
-            blameless = status in (EXIT_STORE_FAILED, EXIT_CHECKPOINTS_ABSENT)
+            blameless = status in (Exit.STORE_FAILED, Exit.CHECKPOINTS_ABSENT)
             self._crashed(spec, how + (f"; the end of its log:\n{end}" if end else ""), counts=not blameless)
 
     def _check_progress(self, process: _Process) -> None:
