@@ -415,7 +415,7 @@ def test_any_name_is_evaluated_and_what_cannot_be_used_is_quarantined(tmp_path: 
     words = watch_words(tmp_path, "--snapshots", "copy", workers=1)
     process = start(tmp_path, words)
     # It says what it waits for, and then goes on while names come that nobody expects.
-    process.read_until(f"{tmp_path / 'ckpt'} is empty; waiting for any file or directory")
+    process.read_until(f"no checkpoint in {tmp_path / 'ckpt'} is finished yet; waiting for any file or directory")
     for name in odd_names():
         write_odd(tmp_path / "ckpt", name, '{"value": 1.0}')
     write_odd(tmp_path / "ckpt", b"step_100\xfe", "torn")

@@ -1,7 +1,6 @@
 """Watches a directory, or a prefix of an object store, into which a training job writes checkpoints."""
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import final
@@ -134,23 +133,14 @@ class DirectoryWatcher:
         """Say what the directory lacks, after a look; None if a checkpoint was seen, or nothing is waited for."""
         if self._rows or self.following.once or self.ended:
             return None
-        where = shown(str(self.root))
         unfinished = next(iter(self._previous.values()), None)
-        other: list[str] = []
-        with suppress(OSError):
-            other = sorted(entry.name for entry in self.root.iterdir())
-        if unfinished is not None:
-            has = f"no checkpoint in {where} is finished yet: {shown(unfinished.name)}: {unfinished.why}"
-        elif other:
-            has = (
-                f"nothing in {where} is a checkpoint of format {self.kind.name}, not even {shown(other[0])}; "
-                f"waiting for {self.kind.awaits}"
-            )
-        else:
-            has = f"{where} is empty; waiting for {self.kind.awaits} (format {self.kind.name})"
+        which = "" if unfinished is None else f": {shown(unfinished.name)}: {unfinished.why}"
         idle_s = self.following.idle_s
         end = f", or nothing new comes for {idle_s:g} s" if idle_s is not None else ""
-        return f"{has}; watching ends when a file {self.following.done} is there{end}"
+        return (
+            f"no checkpoint in {shown(str(self.root))} is finished yet{which}; waiting for {self.kind.awaits} "
+            f"(format {self.kind.name}); watching ends when a file {self.following.done} is there{end}"
+        )
 
     def _refresh(self) -> None:
         # By id, and never less: the last one is the newest.

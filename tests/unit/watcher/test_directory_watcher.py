@@ -562,18 +562,18 @@ def test_an_empty_directory_says_what_is_awaited_until_something_was_seen(world:
     world.look()
     awaited = world.watcher.awaited()
     assert awaited is not None
-    assert awaited.startswith(f"{world.root} is empty; waiting for any file or directory")
+    assert awaited.startswith(f"no checkpoint in {world.root} is finished yet; waiting for any file or directory")
     assert "with DONE in it" in awaited
     assert "a file FINISHED" in awaited
     world.write(1, done=False)
     world.look()
-    assert "step_1: there is no marker" in (world.watcher.awaited() or "")
+    assert "is finished yet: step_1: there is no marker" in (world.watcher.awaited() or "")
     world.write(1)
     world.look()
     assert world.watcher.awaited() is None
 
 
-def test_a_directory_of_other_things_says_which_format_found_none(world: World) -> None:
+def test_a_directory_of_other_things_says_which_format_is_awaited(world: World) -> None:
     world.watcher = DirectoryWatcher(
         world.sightings,
         world.root,
@@ -586,7 +586,8 @@ def test_a_directory_of_other_things_says_which_format_found_none(world: World) 
     (world.root / "notes.md").write_text("x")
     world.look()
     awaited = world.watcher.awaited() or ""
-    assert "is a checkpoint of format torch, not even notes.md; waiting for files *.pt" in awaited
+    assert f"no checkpoint in {world.root} is finished yet; waiting for files *.pt" in awaited
+    assert "(format torch)" in awaited
 
 
 def test_a_watcher_that_starts_while_somebody_asks_who_watches_gets_its_lock(tmp_path: Path) -> None:
