@@ -1,17 +1,25 @@
-"""Names: which ones are allowed, which one was meant, and constructors that say so."""
+"""Names and settings that a user gives: which ones are allowed, which one was meant, and errors that say so."""
 
 import functools
 import inspect
 import re
 import reprlib
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from dataclasses import fields
+from typing import Any, TypeAlias, TypeVar
 
 from phyla.errors import ConfigurationError, WrongArgument
 
 T = TypeVar("T")
 NAME = re.compile(r"\w[\w.-]{0,99}")
 """What studies, suites, eval tasks, labels and pools may be called: it leads nowhere else as part of a path."""
+MOST_MEMBERS = 1_000_000
+MOST_SECONDS = 1_000_000_000
+MOST_STEPS = 2**53
+"""Up to here every integer is a float as well, in JSON and in other languages."""
+
+Wanted: TypeAlias = int | str | tuple[object, ...]
+"""An integer of at least this, a number in an interval such as "(0, 1]", which excludes 0, or one of a tuple."""
 
 
 def nearest(name: object, names: Iterable[str]) -> str | None:
@@ -52,6 +60,42 @@ def check_integer(name: str, value: object, least: int = 1, most: int | None = N
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most and value > most):
         up = f", at most {most:,}" if most else ""
         raise ConfigurationError(f"{name}={value!r}: must be an integer of at least {least}{up}")
+
+
+def check(plugin: Any, **wanted: Wanted) -> None:
+    """Refuse settings of a plug-in that are not as wanted; None is allowed where it is the default."""
+    defaults = {one.name: one.default for one in fields(plugin)}
+    for name, want in wanted.items():
+        value = getattr(plugin, name)
+        if value is not None or defaults[name] is not None:
+            check_value(type(plugin).__name__, name, value, want)
+
+
+def check_value(plugin: str, name: str, value: Any, want: Wanted) -> None:
+    """Refuse one value of a setting."""
+    given = f"{plugin}({name}={value!r})"
+    if isinstance(want, tuple):
+        if value not in want:
+            raise ConfigurationError(f"{given}: choose {', '.join(map(repr, want[:-1]))} or {want[-1]!r}")
+    elif isinstance(want, int):
+        if isinstance(value, bool) or not isinstance(value, int) or value < want:
+            raise ConfigurationError(f"{given}: must be an integer of at least {want}")
+        most = MOST_MEMBERS if name in ("population_size", "members") else MOST_STEPS
+        if value > most:
+            raise ConfigurationError(f"{given}: must be at most {most:,}")
+    else:
+        low, high = map(float, want[1:-1].split(","))
+        excluded = [low] * (want[0] == "(") + [high] * (want[-1] == ")")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not low <= value <= high or value in excluded:
+            kind = "finite number" if "inf" in want else "number"
+            raise ConfigurationError(f"{given}: must be a {kind} in {want}")
+
+
+def refused(plugin: object, names: str, why: str) -> ConfigurationError:
+    """Return the error about settings of a plug-in, whose names come in one text, with what to do."""
+    given = ", ".join(f"{name}={getattr(plugin, name)!r}" for name in names.split())
+    return ConfigurationError(f"{type(plugin).__name__}({given}): {why}")
 
 
 def suggest_arguments(*kinds: type[Any]) -> None:

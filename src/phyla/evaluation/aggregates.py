@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
+from phyla.arguments import check
 from phyla.errors import ConfigurationError, MetricInvalid, MetricMissing
 from phyla.evaluation.metric import Metric, exact_sum
 from phyla.evaluation.statistics import is_per_seed
@@ -46,10 +47,7 @@ class TaskResult:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tags", tuple(self.tags))
-        if not (math.isfinite(self.weight) and self.weight >= 0):
-            raise ConfigurationError(
-                f"task {self.task!r}: the weight must be finite and at least 0, got {self.weight!r}"
-            )
+        check(self, weight="[0, inf)")
 
     @property
     def values(self) -> dict[str, float]:
@@ -196,8 +194,7 @@ class Worst(_OverTasks):
     tag: str | None = None
 
     def __post_init__(self) -> None:
-        if self.of not in ("min", "max"):
-            raise ConfigurationError(f"{self!r}: the worst is of='min' or of='max'")
+        check(self, of=("min", "max"))
 
     @property
     def _suffix(self) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import final
 
-from phyla.errors import ConfigurationError
+from phyla.arguments import check
 
 
 # Stored studies name Policy, as EvalTask and Suite, by its module.
@@ -38,10 +38,7 @@ class Policy:
     backfill: bool = True
 
     def __post_init__(self) -> None:
-        for name, least in (("every", 1), ("milestone_every", 1), ("throttle_s", 0), ("start_delay_s", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigurationError(f"Policy({name}={value!r}): must be at least {least}")
+        check(self, every=1, milestone_every=1, throttle_s="[0, inf)", start_delay_s="[0, inf)")
 
     def is_milestone(self, step: int) -> bool:
         """Return whether a checkpoint whose weights have this age is guaranteed."""

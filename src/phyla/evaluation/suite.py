@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, final, overload
 
-from phyla.arguments import check_name, known, suggestion
+from phyla.arguments import check, check_name, known, suggestion
 from phyla.errors import ConfigurationError
 from phyla.evaluation.policy import Policy
 from phyla.records import Goal, JsonObject, Maximize, Minimize
@@ -79,12 +79,7 @@ class EvalTask:
             if self.command is None:
                 raise ConfigurationError(f"EvalTask({self.name!r}, cwd={self.cwd!r}): only a command has cwd=")
             object.__setattr__(self, "cwd", str(Path(self.cwd).absolute()))
-        for name, least in (("shards", 1), ("max_attempts", 1), ("samples", 0), ("timeout_s", 0), ("weight", 0)):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or value < least):
-                raise ConfigurationError(f"EvalTask({self.name!r}, {name}={value!r}): must be at least {least}")
-        if self.timeout_s == 0:
-            raise ConfigurationError(f"EvalTask({self.name!r}, timeout_s=0): must be above 0, or None")
+        check(self, shards=1, max_attempts=1, samples=0, timeout_s="(0, inf)", weight="[0, inf)")
         for name in ("gin", "tags"):
             value = getattr(self, name)
             object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
-from phyla.arguments import suggest_arguments
+from phyla.arguments import check, suggest_arguments
 from phyla.errors import ConfigurationError
 from phyla.records import JobState, Json, JsonObject, Member, MemberState
 from phyla.space import Choice, Int, Ordinal, Parameter, Scalar, Space
 from phyla.space.declaration import hold, planned
 from phyla.strategies import Context, Decision, FitnessRule, FromSuite, History, Population, Wait
-from phyla.strategies.checks import check, check_steps
+from phyla.strategies.checks import check_steps
 from phyla.strategies.fitness import LAST
 from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_to_line
 from phyla.strategies.strategy import Independent

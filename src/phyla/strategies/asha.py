@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import final
 
+from phyla.arguments import check, refused
 from phyla.records import JsonObject, Member
-from phyla.strategies.checks import check, refused
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import given_up, proceed, sampled
 from phyla.strategies.strategy import Context, Decision, History, Independent, Population, Stop, Wait

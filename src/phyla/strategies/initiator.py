@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import final
 
+from phyla.arguments import check, refused
 from phyla.records import JobState, JsonObject, Member, Scored
-from phyla.strategies.checks import check, check_rules, check_steps, refused
+from phyla.strategies.checks import check_rules, check_steps
 from phyla.strategies.exploit import facts
 from phyla.strategies.explore import Explore
 from phyla.strategies.explore.perturb import PERTURB

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import final
 
+from phyla.arguments import check, refused
 from phyla.records import JsonObject, Member, Scored
-from phyla.strategies.checks import check, check_rules, check_steps, refused
+from phyla.strategies.checks import check_rules, check_steps
 from phyla.strategies.exploit import Exploit, Exploited, keep
 from phyla.strategies.exploit.truncation import Truncation
 from phyla.strategies.explore import Explore

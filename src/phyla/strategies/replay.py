@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
+from phyla.arguments import check, check_value, refused
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member, TrialRecord
 from phyla.space import Space, checked
-from phyla.strategies.checks import check, check_steps, check_value, refused
+from phyla.strategies.checks import check_steps
 from phyla.strategies.explore import changes_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import fresh, proceed, replaces, stopped

@@ -9,10 +9,11 @@ from typing import TypeAlias, final
 
 import numpy as np
 
+from phyla.arguments import MOST_MEMBERS, check, refused
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member
 from phyla.space import Scalar, Space, checked
-from phyla.strategies.checks import MOST_MEMBERS, check, check_steps, refused
+from phyla.strategies.checks import check_steps
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_to_line
 from phyla.strategies.strategy import Context, Decision, Independent, Population, Strategy

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import final
 
+from phyla.arguments import check, refused
 from phyla.records import JsonObject, Member, Scored
-from phyla.strategies.checks import check, refused
 from phyla.strategies.exploit import facts
 from phyla.strategies.explore import changes_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite

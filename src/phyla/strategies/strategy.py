@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
 
 import numpy as np
 
+from phyla.arguments import refused
 from phyla.errors import ConfigurationError
 from phyla.records import Json, JsonObject, Member, MemberState, Objective, Scored, TrialRecord
 from phyla.space import Space
-from phyla.strategies.checks import items_of, refused
+from phyla.strategies.checks import items_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 
 Population: TypeAlias = Sequence[Member]

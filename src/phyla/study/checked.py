@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, final
 
-from phyla.arguments import suggest_arguments
+from phyla.arguments import check, suggest_arguments
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.records import StartFrom
 from phyla.space import Space
-from phyla.strategies.checks import check
 
 if TYPE_CHECKING:
     from phyla.evaluation import Suite

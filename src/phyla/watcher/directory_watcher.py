@@ -5,6 +5,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import final
 
+from phyla.arguments import check
 from phyla.controller import Sightings
 from phyla.errors import (
     CheckpointChanged,
@@ -51,12 +52,9 @@ class Following:
     once: bool = False
 
     def __post_init__(self) -> None:
-        if self.snapshots not in ("link", "copy", "none"):
-            raise ConfigurationError(f"snapshots={self.snapshots!r}: choose one of link, copy, none")
+        check(self, snapshots=("link", "copy", "none"), idle_s="(0, inf)")
         if not self.done or "/" in self.done:
             raise ConfigurationError(f"done={self.done!r}: must be the name of a file in the directory, as DONE")
-        if self.idle_s is not None and self.idle_s <= 0:
-            raise ConfigurationError(f"idle_s={self.idle_s!r}: must be above 0, or None")
 
 
 @final

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import final
 
 from phyla import plugins, settings
-from phyla.arguments import suggest_arguments
+from phyla.arguments import check, suggest_arguments
 from phyla.errors import ConfigurationError
 from phyla.space import Space
 from phyla.worker import placeholders
@@ -102,10 +101,7 @@ class Command:
         for text in self._texts:
             if placeholders.Field(placeholders.HYDRA) in placeholders.fields_of(text):
                 raise ConfigurationError(f"Command(...): {text!r}: {{hydra}} can only be one of the arguments")
-        if self.timeout_s is not None and not _seconds(self.timeout_s) > 0:
-            raise ConfigurationError(f"Command(timeout_s={self.timeout_s!r}): must be above 0, or None")
-        if not _seconds(self.grace_s) >= 0:
-            raise ConfigurationError(f"Command(grace_s={self.grace_s!r}): must be at least 0")
+        check(self, timeout_s="(0, inf)", grace_s="[0, inf)")
 
     @property
     def _texts(self) -> tuple[str, ...]:
@@ -168,10 +164,6 @@ class Command:
 
 
 suggest_arguments(Command)
-
-
-def _seconds(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
 
 
 def _flat(arguments: Sequence[Argument]) -> list[str]:

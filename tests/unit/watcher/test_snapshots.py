@@ -225,7 +225,7 @@ def test_links_to_another_file_system_are_refused_before_anything_is_watched(roo
 
 def test_a_mode_that_is_unknown_and_a_target_that_is_no_directory(root: Path, tmp_path: Path) -> None:
     found = file_found(root)
-    with pytest.raises(ConfigurationError, match="link, copy, none"):
+    with pytest.raises(ConfigurationError, match="choose 'link', 'copy' or 'none'"):
         Following(snapshots="move")  # type: ignore[arg-type]
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointStorageFailed, match="cannot make a snapshot in"):

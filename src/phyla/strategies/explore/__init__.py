@@ -10,10 +10,11 @@ from typing import Any, Protocol, TypeAlias, final
 
 import numpy as np
 
+from phyla.arguments import refused
 from phyla.errors import SpaceError
 from phyla.records import JsonObject, Scored
 from phyla.space import Params
-from phyla.strategies.checks import check_rules, refused
+from phyla.strategies.checks import check_rules
 from phyla.strategies.strategy import Context, Population
 
 

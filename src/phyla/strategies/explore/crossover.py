@@ -3,9 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import final
 
+from phyla.arguments import check
 from phyla.errors import SpaceError
 from phyla.records import Json, Scored
-from phyla.strategies.checks import check, check_rules
+from phyla.strategies.checks import check_rules
 from phyla.strategies.exploit import facts
 from phyla.strategies.explore import Explore, Explored, changes_of
 from phyla.strategies.explore.perturb import PERTURB

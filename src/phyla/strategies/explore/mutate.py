@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+from phyla.arguments import check, refused
 from phyla.errors import SpaceError
 from phyla.records import JsonObject, Scored
 from phyla.space import Space
-from phyla.strategies.checks import check, refused
 from phyla.strategies.explore import Explored
 from phyla.strategies.strategy import Context, Population
 

@@ -7,9 +7,10 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from phyla.arguments import check, refused
 from phyla.records import JobKind, JobState, JsonObject, Scored, TrialRecord
 from phyla.space import Float, Int, Scalar
-from phyla.strategies.checks import check, check_rules, refused
+from phyla.strategies.checks import check_rules
 from phyla.strategies.explore import Explore, Explored, changes_of
 from phyla.strategies.explore.perturb import PERTURB
 from phyla.strategies.strategy import Context, History, Population, lowest_generation

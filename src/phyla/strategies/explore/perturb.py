@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
+from phyla.arguments import check, refused
 from phyla.records import Scored
-from phyla.strategies.checks import check, refused
 from phyla.strategies.explore import Explored
 from phyla.strategies.strategy import Context, Population
 

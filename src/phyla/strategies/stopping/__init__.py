@@ -10,10 +10,10 @@ from typing import Any, Protocol, TypeAlias, final
 
 import numpy as np
 
+from phyla.arguments import check, check_value
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Mark, Objective, Report, Tally, TrialRecord
 from phyla.space import Params
-from phyla.strategies.checks import check, check_value
 
 
 @final

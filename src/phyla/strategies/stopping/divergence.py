@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+from phyla.arguments import check, refused
 from phyla.records import JsonObject, Objective, json_number
-from phyla.strategies.checks import check, refused
 from phyla.strategies.stopping import Others, Reported, StoppingRule
 
 

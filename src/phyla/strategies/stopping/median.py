@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+from phyla.arguments import check
 from phyla.records import JsonObject, Objective, direction, json_number
-from phyla.strategies.checks import check
 from phyla.strategies.stopping import Others, Reported, StoppingRule
 
 
