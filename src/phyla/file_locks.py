@@ -1,35 +1,27 @@
 """Kernel locks on files, which are free once the last process that inherited their descriptor has ended."""
 
+import fcntl
 import os
 from pathlib import Path
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]  # a module that is missing here
-
-SUPPORTED = fcntl is not None
-
 
 def lock(descriptor: int) -> None:
-    """Lock an open file for as long as its descriptor lives; where there are no locks, do nothing.
+    """Lock an open file for as long as its descriptor lives.
 
     Raises:
         BlockingIOError: another process holds the lock.
         OSError: its file system has no locks.
     """
-    if SUPPORTED:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def wait_for(descriptor: int, *, shared: bool) -> None:
-    """Wait until an open file can be locked, alone or shared; where there are no locks, do nothing.
+    """Wait until an open file can be locked, alone or shared.
 
     Raises:
         OSError: its file system has no locks.
     """
-    if SUPPORTED:
-        fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+    fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
 
 def is_held(path: Path) -> bool | None:
@@ -39,8 +31,6 @@ def is_held(path: Path) -> bool | None:
     except OSError:
         return None
     try:
-        if not SUPPORTED:
-            return None
         # Shared, so that two who look at the same time do not take each other for the owner.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

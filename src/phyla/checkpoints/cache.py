@@ -125,8 +125,6 @@ class Cache:
 
     def evict(self) -> None:
         """Remove what nobody holds: what was never finished, and beyond the bound what was used longest ago."""
-        if not file_locks.SUPPORTED:
-            return
         kept: list[tuple[float, int, Path]] = []
         for folder in _folders(self._root):
             for work in _WORK:

@@ -37,7 +37,7 @@ class Launch:
         self._folder = folder
         self._storage = storage
         self._names = tuple(names)
-        if folder is not None and file_locks.SUPPORTED:
+        if folder is not None:
             with suppress(OSError):  # leases decide then
                 folder.mkdir(parents=True, exist_ok=True)
                 if is_local(folder):

@@ -1,6 +1,7 @@
 """SQLite: one file, one host, one writer at a time."""
 
 import errno
+import fcntl
 import os
 import sqlite3
 import time
@@ -21,11 +22,6 @@ from phyla.store.sql.file_systems import network_file_system
 from phyla.store.sql.rows import STUDIES
 from phyla.store.sql.tables import ONE_STUDY
 from phyla.store.sqlite_url import read_sqlite_url, sqlite_url
-
-try:
-    import fcntl
-except ImportError:  # Windows: writers then take turns by SQLite's own waiting, which is less fair.
-    fcntl = None  # type: ignore[assignment]  # a module that is missing here
 
 BUSY_TIMEOUT_S = 30.0
 LOOK_S = 0.004
@@ -334,8 +330,7 @@ def _on_connect(path: Path, connection: Any, record: Any) -> None:
         "journal_size_limit=67108864",
     ):
         connection.execute(f"PRAGMA {pragma}")
-    if fcntl is not None:
-        record.info["turn"] = _Turn(path)
+    record.info["turn"] = _Turn(path)
 
 
 def _close_own(process: int, idle: deque[Any], engine: sa.Engine) -> None:
