@@ -1,6 +1,5 @@
 """Runs eval tasks, and has groups aggregated."""
 
-import os
 import shutil
 import time
 import traceback
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple, final
 
 from phyla import plugins
 from phyla.checkpoints import advice_on, is_storage_error
+from phyla.checkpoints.disk import Disk
 from phyla.client import Client
 from phyla.errors import (
     CheckpointCorrupt,
@@ -255,8 +255,4 @@ def _flush(folder: Path) -> None:
     if not folder.is_dir():
         return
     for path in (*folder.iterdir(), folder, folder.parent):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        Disk().fsync_file(path)
