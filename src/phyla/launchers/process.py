@@ -37,17 +37,7 @@ from phyla.records import JsonObject, StudyKind, StudyRecord, WorkKind
 from phyla.settings import escape_output
 from phyla.store import Store, hold_on, open_store
 from phyla.watcher import DirectorySources
-from phyla.worker import (
-    Bindings,
-    EvaluatedStudy,
-    Evaluator,
-    Sources,
-    StudySources,
-    Trainer,
-    Trial,
-    Worker,
-    WorkerContext,
-)
+from phyla.worker import EvaluatedStudy, Evaluator, Sources, StudySources, Trainer, Trial, Worker, WorkerContext
 
 Runs: TypeAlias = Sequence[tuple[StudyRecord, EvaluatedStudy]]
 """Watched studies, each with what it takes to evaluate it."""
@@ -131,7 +121,7 @@ def _watched(store: Store, name: str, suites: tuple[Suite, ...]) -> tuple[StudyR
         suites=suites,
         sources=sources,
         outputs=Path(config["outputs"]),
-        bindings=Bindings(root=Path(config["gin_root"])),
+        gin_root=Path(config["gin_root"]),
         changed=changed,
     )
 

@@ -1,7 +1,7 @@
 """Workers: claim a trial or an eval task, call the user's function, commit what it left, again."""
 
 from phyla.worker.command import Command
-from phyla.worker.evaluated_study import Bindings, EvaluatedStudy, Sources, StudySources
+from phyla.worker.evaluated_study import EvaluatedStudy, Sources, StudySources
 from phyla.worker.evaluation import Evaluation, EvaluationCheckpoint, Shard
 from phyla.worker.evaluator import Evaluator
 from phyla.worker.launch import Launch, dead_launches, launch_of
@@ -12,7 +12,6 @@ from phyla.worker.trial import Parent, Trial, session_of
 
 __all__ = [
     "Beat",
-    "Bindings",
     "Closing",
     "Command",
     "EvaluatedStudy",

@@ -4,7 +4,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, final
 
@@ -50,55 +50,31 @@ class StudySources:
         self.path(seen, again=again)
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bindings:
-    """Where gin bindings come from, in the order in which they are applied: later ones win.
+def apply_bindings(root: Path, files: Sequence[str], task: Sequence[str]) -> None:
+    """Clear gin's configuration and parse the suite's files, then the eval task's bindings; later ones win.
 
-    Attributes:
-        root: directory of the study's files of bindings.
+    Bindings of functions that are not imported are passed over.
+
+    Raises:
+        ConfigurationError: gin is not installed, a file is missing, or a binding cannot be parsed.
     """
-
-    root: Path | None = None
-
-    def digest(self, files: Sequence[str]) -> str:
-        """Return a digest of what the suite's files hold; empty without any."""
-        if not files:
-            return ""
-        digest = hashlib.sha256()
-        for path in self._paths(files):
-            content = path.read_bytes() if path.is_file() else b""
-            digest.update(b"%d:" % len(content) + content)
-        return digest.hexdigest()[:16]
-
-    def _paths(self, files: Sequence[str]) -> list[Path]:
-        return [(self.root or Path()) / name for name in files]
-
-    def apply(self, files: Sequence[str], task: Sequence[str]) -> None:
-        """Clear gin's configuration and parse the suite's files, then the eval task's bindings.
-
-        Bindings of functions that are not imported are passed over.
-
-        Raises:
-            ConfigurationError: gin is not installed, a file is missing, or a binding cannot be parsed.
-        """
-        if not (files or task):
-            return
-        try:
-            import gin
-        except ModuleNotFoundError:
-            raise ConfigurationError(
-                "this suite has gin bindings, and gin-config is not installed: pip install 'phyla[gin]'"
-            ) from None
-        paths = [str(path) for path in self._paths(files)]
-        missing = [path for path in paths if not Path(path).is_file()]
-        if missing:
-            raise ConfigurationError(f"files of gin bindings are missing: {', '.join(missing)}")
-        gin.clear_config()
-        try:
-            gin.parse_config_files_and_bindings(paths, [*task], skip_unknown=True)
-        except (SyntaxError, ValueError, TypeError, OSError) as error:
-            raise ConfigurationError(f"gin bindings cannot be parsed: {error}") from error
+    if not (files or task):
+        return
+    try:
+        import gin
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            "this suite has gin bindings, and gin-config is not installed: pip install 'phyla[gin]'"
+        ) from None
+    paths = [str(root / name) for name in files]
+    missing = [path for path in paths if not Path(path).is_file()]
+    if missing:
+        raise ConfigurationError(f"files of gin bindings are missing: {', '.join(missing)}")
+    gin.clear_config()
+    try:
+        gin.parse_config_files_and_bindings(paths, [*task], skip_unknown=True)
+    except (SyntaxError, ValueError, TypeError, OSError) as error:
+        raise ConfigurationError(f"gin bindings cannot be parsed: {error}") from error
 
 
 @final
@@ -110,6 +86,7 @@ class EvaluatedStudy:
         suites: its suites, as they were when this process read them.
         outputs: directory of saved arrays and files; its parent is common to all studies of a store, since the
             ledger's entries are, too.
+        gin_root: directory of the suites' files of gin bindings.
         changed: tells whether it has other suites by now.
         stop: ends the study, with a message, where storage fails; None counts that as a failure.
     """
@@ -117,7 +94,7 @@ class EvaluatedStudy:
     suites: tuple[Suite, ...]
     sources: Sources
     outputs: Path
-    bindings: Bindings = field(default_factory=Bindings)
+    gin_root: Path = Path()
     changed: Callable[[], bool] = lambda: False
     stop: Callable[[str], None] | None = None
 
@@ -131,5 +108,10 @@ class EvaluatedStudy:
             with suppress(OSError, TypeError):
                 text = inspect.getsource(inspect.unwrap(task.evaluate))
                 source = hashlib.sha256(text.encode()).hexdigest()[:16]
-        bindings = self.bindings.digest(suite.gin_files)
-        return f"{source}+{bindings}" if bindings else source
+        if not suite.gin_files:
+            return source
+        bindings = hashlib.sha256()
+        for path in (self.gin_root / name for name in suite.gin_files):
+            content = path.read_bytes() if path.is_file() else b""
+            bindings.update(b"%d:" % len(content) + content)
+        return f"{source}+{bindings.hexdigest()[:16]}"

@@ -32,7 +32,7 @@ from phyla.machine import ClaimedEvaluation, Evaluated, Failure
 from phyla.records import EvalResult, JobKind
 from phyla.settings import Clock, system_clock
 from phyla.worker.aggregation import Aggregation
-from phyla.worker.evaluated_study import EvaluatedStudy
+from phyla.worker.evaluated_study import EvaluatedStudy, apply_bindings
 from phyla.worker.evaluation import Evaluation, EvaluationCheckpoint, checkpoint_of, run_command
 
 ERROR_CHARACTERS = 4000
@@ -154,9 +154,9 @@ class Evaluator:
         self, work: ClaimedEvaluation, study: EvaluatedStudy, suite: Suite, task: EvalTask
     ) -> Evaluated | None:
         checkpoint = checkpoint_of(work.seen, study.sources.path(work.seen))
-        study.bindings.apply(suite.gin_files, ())
+        apply_bindings(study.gin_root, suite.gin_files, ())
         loaded, load_s = self._load(suite, work.seen.id, checkpoint)
-        study.bindings.apply(suite.gin_files, task.gin)
+        apply_bindings(study.gin_root, suite.gin_files, task.gin)
         label = f"{work.job.id}.{work.job.token}"
         outputs = study.outputs / label
         scratch = self.work_root / f"eval-{label}"

@@ -12,7 +12,8 @@ from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Suite
 from phyla.machine import WatchRules
 from phyla.records import Checkpoint, GroupState
-from phyla.worker import Bindings, EvaluatedStudy, Evaluation, Evaluator
+from phyla.worker import EvaluatedStudy, Evaluation, Evaluator
+from phyla.worker.evaluated_study import apply_bindings
 
 
 @gin.configurable  # type: ignore[untyped-decorator]
@@ -40,12 +41,10 @@ class Files:
         return
 
 
-def evaluate(root: Path, suite: Suite, bindings: Bindings) -> WatchedRun:
+def evaluate(root: Path, suite: Suite) -> WatchedRun:
     run = WatchedRun([suite])
     client = Client(run.store, run.run, WatchRules(suites=(suite,)))
-    evaluated = EvaluatedStudy(
-        suites=(suite,), sources=Files(), outputs=root / "outputs" / "run", bindings=bindings
-    )
+    evaluated = EvaluatedStudy(suites=(suite,), sources=Files(), outputs=root / "outputs" / "run", gin_root=root)
     evaluator = Evaluator(
         client, {run.run.id: evaluated}, work_root=root / "work", name="w", clock=run.clock, timer=lambda: 0.0
     )
@@ -73,7 +72,7 @@ def test_later_bindings_win_and_are_cleared_between_eval_tasks(tmp_path: Path) -
         load=load,
         gin_files=("config.gin",),
     )
-    run = evaluate(tmp_path, suite, Bindings(root=tmp_path))
+    run = evaluate(tmp_path, suite)
     assert run.groups()[0].state is GroupState.COMPLETE
     assert SEEN == [("load", (2, 0.5, 10)), ("a", (4, 0.5, 99)), ("b", (2, 0.5, 10))]
 
@@ -90,7 +89,7 @@ def test_bindings_that_make_no_sense_are_told_and_not_tried_again(
     tmp_path: Path, task: tuple[str, ...], files: tuple[str, ...], words: str
 ) -> None:
     suite = Suite("s", (EvalTask("a", measure, gin=task),), gin_files=files)
-    run = evaluate(tmp_path, suite, Bindings(root=tmp_path))
+    run = evaluate(tmp_path, suite)
     assert run.groups()[0].state is GroupState.PARTIAL
     assert words in (run.groups()[0].why or "")
     assert [record.token for record in run.reader().eval_jobs()] == [1]
@@ -99,5 +98,5 @@ def test_bindings_that_make_no_sense_are_told_and_not_tried_again(
 def test_without_gin_the_way_out_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gin", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'phyla\[gin\]'"):
-        Bindings().apply((), ("a.b = 1",))
-    Bindings().apply((), ())  # nothing to parse, nothing needed
+        apply_bindings(Path(), (), ("a.b = 1",))
+    apply_bindings(Path(), (), ())  # nothing to parse, nothing needed

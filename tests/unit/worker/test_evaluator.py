@@ -17,7 +17,7 @@ from phyla.evaluation import Estimate, EvalTask, Maximum, Mean, Moments, Suite, 
 from phyla.evaluation.recorder import decode
 from phyla.machine import ClaimedEvaluation, Evaluated, Failure, WatchRules
 from phyla.records import Checkpoint, EvalResult, Group, GroupState, Maximize
-from phyla.worker import Bindings, EvaluatedStudy, Evaluation, Evaluator, Worker
+from phyla.worker import EvaluatedStudy, Evaluation, Evaluator, Worker
 from simulation import VirtualClock
 
 SAMPLES = np.random.default_rng(0).normal(1e6, 1.0, 1000)
@@ -43,20 +43,20 @@ class Files:
 class Bench:
     """A watched run with one evaluator in this process."""
 
-    def __init__(self, root: Path, *suites: Suite, bindings: Bindings | None = None) -> None:
+    def __init__(self, root: Path, *suites: Suite, gin_root: Path = Path()) -> None:
         self.run = WatchedRun(suites, VirtualClock())
         self.root = root
         self.files = Files(root)
         self.ticks = iter(range(1_000_000))
         self.outputs = root / "outputs"
-        self.bindings = bindings or Bindings()
+        self.gin_root = gin_root
         self.restart(*suites)
 
     def restart(self, *suites: Suite) -> None:
         """Start the worker anew, with these suites."""
         self.client = Client(self.run.store, self.run.run, WatchRules(suites=suites))
         evaluated = EvaluatedStudy(
-            suites=suites, sources=self.files, outputs=self.outputs / "run", bindings=self.bindings
+            suites=suites, sources=self.files, outputs=self.outputs / "run", gin_root=self.gin_root
         )
         self.evaluator = Evaluator(
             self.client,
@@ -477,7 +477,7 @@ def test_a_changed_file_of_bindings_under_the_same_version_is_reported(tmp_path:
     file = tmp_path / "config.gin"
     file.write_text("# one\n")
     first = suite(EvalTask("a", spread), gin_files=("config.gin",))
-    bench = Bench(tmp_path, first, bindings=Bindings(root=tmp_path))
+    bench = Bench(tmp_path, first, gin_root=tmp_path)
     bench.checkpoint(100)
     bench.work()
     file.write_text("# two\n")
