@@ -71,8 +71,8 @@ def fill(path: Path, results: int) -> None:
             )
             run(
                 "INSERT INTO eval_results (identity, task_identity, replicate, shard, shards, study, statistics, "
-                f"files, source, duration_s, load_s, worker, created_at) {numbers} SELECT 'old-' || i, :identity, "
-                "0, 0, 1, 1, :statistics, '{}', '', 0.1, 0, 'w', 1.0 * i FROM n",
+                f"files, source, duration_s, worker, created_at) {numbers} SELECT 'old-' || i, :identity, "
+                "0, 0, 1, 1, :statistics, '{}', '', 0.1, 'w', 1.0 * i FROM n",
                 identity=identities[str(task)],
                 statistics=json.dumps(STATISTICS),
             )

@@ -107,7 +107,6 @@ def result(work: ClaimedEvaluation, *, duration_s: float = 1.0, score: float = 0
         files={"histogram": f"{task.id}.npy"},
         source="digest",
         duration_s=duration_s,
-        load_s=0.25,
         worker=task.worker or "",
         created_at=0.0,
     )

@@ -595,8 +595,7 @@ class NaiveTransaction:
             case machine.SetStudyState(study_state, message):
                 self.set_study(state=study_state, message=message)
             case machine.SetStrategyState(json):
-                version = self.study().state_version + 1
-                self.set_study(strategy_state=json, state_version=version)
+                self.set_study(strategy_state=json)
             case machine.InsertCheckpoint(checkpoint, groups):
                 key = self._insert_checkpoint(checkpoint)
                 for group, jobs in groups:

@@ -304,9 +304,9 @@ def test_a_transaction_sees_its_own_writes(subject: Subject) -> None:
         assert tx.trial(answer.trial.id) == answer.trial
         assert [attempt.job for attempt in tx.running("w")] == [answer.trial.id]
         tx.apply([machine.SetStrategyState({"n": 1}), machine.SetStrategyState({"n": 2})])
-        assert (tx.study().strategy_state, tx.study().state_version) == ({"n": 2}, 2)
+        assert tx.study().strategy_state == {"n": 2}
     with subject.store.reader(1) as reader:
-        assert (reader.study().strategy_state, reader.study().state_version) == ({"n": 2}, 2)
+        assert reader.study().strategy_state == {"n": 2}
 
 
 def test_a_transaction_tells_one_time(subject: Subject) -> None:
@@ -609,7 +609,8 @@ def test_every_kind_of_decision_survives_a_restart(subject: Subject) -> None:
     with subject.store.reader(study.id) as reader:
         kinds = {trial.kind for trial in reader.trials() if trial.state is JobState.COMPLETED}
         assert kinds == {"train", "measure"}
-        assert reader.study().state_version > size
+        state: Any = reader.study().strategy_state
+        assert state["decisions"] > size
 
 
 def test_marks_are_read_newest_trial_first_and_belong_to_their_study(subject: Subject) -> None:

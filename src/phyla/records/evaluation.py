@@ -162,7 +162,6 @@ class EvalResult:
         files: saved arrays and files: name to path below the directory of outputs.
         source: digest of the function's source, to warn when it changed and the version did not.
         duration_s: seconds that it took, the loading of the checkpoint not counted.
-        load_s: seconds that loading took; 0 when the checkpoint was loaded already.
     """
 
     identity: str
@@ -175,7 +174,6 @@ class EvalResult:
     files: JsonObject = field(default_factory=dict)
     source: str = ""
     duration_s: float = 0.0
-    load_s: float = 0.0
     worker: str = ""
     created_at: float
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias, final
 
 from phyla.errors import ConfigurationError
@@ -170,14 +170,12 @@ class Aim:
         name: of the fitness.
         maximize: whether a higher fitness is better.
         description: what is selected for, in words.
-        metrics: names of the metrics that it needs, in order.
         tradeoffs: the goals that span a Pareto front, in order; empty without one.
     """
 
     name: str
     maximize: bool
     description: str
-    metrics: tuple[str, ...]
     tradeoffs: tuple[Goal, ...] = ()
 
     @classmethod
@@ -187,28 +185,16 @@ class Aim:
             name=objective.name,
             maximize=objective.maximize,
             description=objective.description,
-            metrics=tuple(goal.metric for goal in objective.goals),
             tradeoffs=objective.tradeoffs,
         )
 
     def to_json(self) -> JsonObject:
         """Return it as a study's configuration holds it."""
-        return {
-            "name": self.name,
-            "maximize": self.maximize,
-            "description": self.description,
-            "metrics": list(self.metrics),
-            "tradeoffs": [{"metric": goal.metric, "maximize": goal.maximize} for goal in self.tradeoffs],
-        }
+        tradeoffs = [{"metric": goal.metric, "maximize": goal.maximize} for goal in self.tradeoffs]
+        return {**asdict(self), "tradeoffs": tradeoffs}
 
     @classmethod
     def from_config(cls, config: JsonObject) -> "Aim":
         """Read what `to_json` wrote."""
         raw: Any = config["aim"]
-        return cls(
-            name=str(raw["name"]),
-            maximize=bool(raw["maximize"]),
-            description=str(raw["description"]),
-            metrics=tuple(map(str, raw["metrics"])),
-            tradeoffs=tuple(_goal(str(each["metric"]), each["maximize"]) for each in raw["tradeoffs"]),
-        )
+        return cls(**{**raw, "tradeoffs": tuple(_goal(**goal) for goal in raw["tradeoffs"])})

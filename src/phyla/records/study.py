@@ -46,7 +46,6 @@ class StudyRecord:
         seed: root of all randomness of the study.
         population_size: number of members, those that were retired included.
         strategy_state: JSON that the strategy committed with its last decision that carried one.
-        state_version: number of times `strategy_state` was written.
         message: why the study stopped or failed, and what to do.
         resumed_at: when it was last let go on after it was stopped or failed; None: never.
         location: the watched directory; empty for any other kind.
@@ -62,7 +61,6 @@ class StudyRecord:
     population_size: int
     created_at: float
     strategy_state: Json = None
-    state_version: int = 0
     message: str | None = None
     resumed_at: float | None = None
     location: str = ""

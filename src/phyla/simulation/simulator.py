@@ -288,7 +288,6 @@ class Simulator:
             study=job.study,
             statistics={},
             duration_s=worker.busy_s,
-            load_s=worker.load_s,
             worker=worker.name,
             created_at=self.now,
         )

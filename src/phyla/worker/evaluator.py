@@ -155,7 +155,7 @@ class Evaluator:
     ) -> Evaluated | None:
         checkpoint = checkpoint_of(work.seen, study.sources.path(work.seen))
         apply_bindings(study.gin_root, suite.gin_files, ())
-        loaded, load_s = self._load(suite, work.seen.id, checkpoint)
+        loaded = self._load(suite, work.seen.id, checkpoint)
         apply_bindings(study.gin_root, suite.gin_files, task.gin)
         label = f"{work.job.id}.{work.job.token}"
         outputs = study.outputs / label
@@ -205,22 +205,20 @@ class Evaluator:
             files={name: f"{study.outputs.name}/{label}/{file}" for name, file in evaluation.files.items()},
             source=study.source(suite, task),
             duration_s=duration_s,
-            load_s=load_s,
             worker=self.name,
             created_at=self.clock(),
         )
         return Evaluated(job=work.job.id, group=work.job.group, token=work.job.token, result=result)
 
-    def _load(self, suite: Suite, seen: int, checkpoint: EvaluationCheckpoint) -> tuple[Any, float]:
-        """Return what the suite's `load` returned, now or for an eval task before, and how long it took now."""
+    def _load(self, suite: Suite, seen: int, checkpoint: EvaluationCheckpoint) -> Any:
+        """Return what the suite's `load` returned, now or for an eval task before."""
         held = self._loaded
         if held is not None and (held.suite, held.seen) == (suite.name, seen):
-            return held.value, 0.0
+            return held.value
         self._loaded = None  # before the next one needs its memory
-        began = self.timer()
         value = None if suite.load is None else suite.load(checkpoint)
         self._loaded = _Loaded(suite.name, seen, value)
-        return value, self.timer() - began
+        return value
 
 
 def _known(study: EvaluatedStudy, work: ClaimedEvaluation) -> tuple[Suite, EvalTask | None]:

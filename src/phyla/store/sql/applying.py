@@ -33,7 +33,6 @@ from phyla.store.sql.tables import (
     marks,
     members,
     reports,
-    studies,
 )
 
 STUDY, GROUP, NOW, TRIAL, TOKEN, NAME = (
@@ -54,12 +53,6 @@ _MAKES_WORK = (
     machine.SetStudyState,
 )
 """What workers that have nothing to do wait for."""
-
-_SET_STRATEGY_STATE = (
-    studies.update()
-    .where(studies.c.id == STUDY)
-    .values(strategy_state=sa.bindparam("committed", type_=sa.Text), state_version=studies.c.state_version + 1)
-)
 
 _m = members.c
 _DONE = sa.and_(_m.study == STUDY, _m.state == "done", _m.retired.is_(sa.false()))
@@ -192,9 +185,7 @@ class Applying(Scope):
             case machine.SetStudyState(study_state, message):
                 self._change_study(state=study_state, message=message)
             case machine.SetStrategyState(committed):
-                self._run(_SET_STRATEGY_STATE, committed=None if committed is None else encode(committed))
-                version = self._study.state_version + 1
-                self._study = replace(self._study, strategy_state=committed, state_version=version)
+                self._change_study(strategy_state=committed)
             case machine.StartGroup(group_id):
                 self._run(_START_GROUP, group=group_id)
             case machine.Reprioritise(group_id, priority):
