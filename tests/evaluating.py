@@ -27,6 +27,7 @@ from phyla.machine import (
     TrainRules,
     WatchRules,
 )
+from phyla.machine.observe import end_group
 from phyla.records import (
     Attempt,
     Checkpoint,
@@ -110,6 +111,13 @@ def result(work: ClaimedEvaluation, *, duration_s: float = 1.0, score: float = 0
         worker=task.worker or "",
         created_at=0.0,
     )
+
+
+def skip_group(tx: Transaction, group_id: int, why: str) -> None:
+    """End a group early, unless it has ended."""
+    group = tx.locked_group(group_id)
+    if group is not None and group.state is GroupState.QUEUED:
+        tx.apply(end_group(tx, group, GroupState.SKIPPED, why))
 
 
 def evaluated(
@@ -250,7 +258,7 @@ class Evaluator:
         self._do(act)
 
     def cancel(self, group: int) -> None:
-        self._do(lambda tx: tx.apply(machine.cancel_group(tx, group, "a person said so")))
+        self._do(lambda tx: skip_group(tx, group, "a person said so"))
 
     def drain(self) -> None:
         self._do(lambda tx: tx.apply(machine.drain(tx, self.rules.suites, "no more come")))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evaluating import Evaluator, evaluated, found, population_rules, suites, trained, watching
+from evaluating import Evaluator, evaluated, found, population_rules, skip_group, suites, trained, watching
 from phyla import machine
 from phyla.controller import Controller
 from phyla.machine import ClaimedEvaluation
@@ -122,7 +122,7 @@ def test_two_last_completers_of_a_group_make_one_aggregation(server: Server) -> 
 def test_a_claim_passes_over_a_group_that_is_being_ended(server: Server) -> None:
     evaluator = server.evaluator("c0", "c1")
     with evaluator.transaction() as tx:
-        tx.apply(machine.cancel_group(tx, 2, "enough"))
+        skip_group(tx, 2, "enough")
         # It neither waits, which could be a deadlock, nor takes what is being cancelled.
         work = server.start(partial(_claimed, evaluator)).result(WAIT_S)
     assert work.group.id == 1

@@ -24,7 +24,6 @@ from phyla.machine.commands import (
     Update,
 )
 from phyla.machine.evaluate import (
-    cancel_group,
     claim_evaluation,
     claimed_before,
     complete_evaluation,

@@ -16,7 +16,7 @@ from phyla.machine.commands import (
 )
 from phyla.machine.events import Accepted, Claimed, ClaimedEvaluation, Evaluated, Failure
 from phyla.machine.jobs import lease, moved, owned, started
-from phyla.machine.observe import again, aggregation, end_group, gone, groups_on, set_unusable
+from phyla.machine.observe import again, aggregation, gone, groups_on, set_unusable
 from phyla.machine.room import NO_LIMIT, Room
 from phyla.machine.rules import Rules, TrainRules
 from phyla.machine.score import score
@@ -60,14 +60,13 @@ def claim_evaluation(
     if seen.name in lost:
         return None, [*gone(view, seen, _why_gone(view, seen.name))]
     running = started(job, worker, view.now())
-    attempt = lease(running, lease_s)
     commands: list[Command] = []
     if view.study().kind is not StudyKind.DIRECTORY and job.kind is JobKind.EVALUATE:
         commands.append(TakeCheckpoint(seen.name))
     if not group.started:
         commands.append(StartGroup(group.id))
-    commands += [Update(running), Insert(attempt)]
-    return _work(view, running, group, seen, attempt), commands
+    commands += [Update(running), Insert(lease(running, lease_s))]
+    return _work(view, running, group, seen), commands
 
 
 def claimed_before(view: View, attempt: Attempt) -> Claimed | ClaimedEvaluation:
@@ -76,12 +75,11 @@ def claimed_before(view: View, attempt: Attempt) -> Claimed | ClaimedEvaluation:
     if isinstance(job, TrialRecord):
         return Claimed(trial=job, expires_at=attempt.expires_at)
     assert job is not None
-    return _work(view, job, view.group(job.group), view.seen(job.seen), attempt)
+    return _work(view, job, view.group(job.group), view.seen(job.seen))
 
 
-def _work(view: View, job: EvalJob, group: Group, seen: Checkpoint, attempt: Attempt) -> ClaimedEvaluation:
-    population = not view.study().watched
-    return ClaimedEvaluation(job=job, group=group, seen=seen, expires_at=attempt.expires_at, population=population)
+def _work(view: View, job: EvalJob, group: Group, seen: Checkpoint) -> ClaimedEvaluation:
+    return ClaimedEvaluation(job=job, group=group, seen=seen, population=not view.study().watched)
 
 
 def _why_gone(view: View, name: str) -> str:
@@ -210,14 +208,6 @@ def finish_watching(view: View) -> list[Command]:
     if view.study().state is StudyState.DRAINING and not view.open_groups():
         return [SetStudyState(StudyState.COMPLETED, view.study().message)]
     return []
-
-
-def cancel_group(view: View, group_id: int, why: str) -> list[Command]:
-    """Skip a group that has not ended, as a person may ask."""
-    group = view.locked_group(group_id)
-    if group is None or group.state is not GroupState.QUEUED:
-        return []
-    return [*end_group(view, group, GroupState.SKIPPED, why)]
 
 
 def replicate(view: View, rules: TrainRules, subject: Scored, times: int) -> list[Command]:

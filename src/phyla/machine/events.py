@@ -177,7 +177,6 @@ class ClaimedEvaluation:
     job: EvalJob
     group: Group
     seen: Checkpoint
-    expires_at: float
     population: bool = False
 
 

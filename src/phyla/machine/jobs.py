@@ -22,16 +22,6 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
 }
 
 
-def diagram() -> str:
-    """Return the table of moves as a Mermaid state diagram, for the docs."""
-    lines = ["stateDiagram-v2", "    [*] --> pending", "    [*] --> running"]
-    for state, targets in TRANSITIONS.items():
-        lines += [f"    {state} --> {target}" for target in sorted(targets)]
-        if not targets:
-            lines.append(f"    {state} --> [*]")
-    return "\n".join(lines)
-
-
 def moved(job: J, to: JobState, **changes: Any) -> J:
     """Return a job in another state.
 

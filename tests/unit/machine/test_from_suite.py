@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from evaluating import skip_group
 from evaluation_simulation import EvaluatedStudy, failed, nothing
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Policy, Suite
 from phyla.integrations.optuna_search import Optuna
-from phyla.machine import Claimed, ClaimedEvaluation, Ended, TrainRules, bound, cancel_group, gone, retention
+from phyla.machine import Claimed, ClaimedEvaluation, Ended, TrainRules, bound, gone, retention
 from phyla.records import (
     GroupState,
     Maximize,
@@ -186,7 +187,7 @@ def test_a_state_whose_evaluation_was_skipped_or_is_gone_holds_up_nobody() -> No
         one.do(work)
         with one.store.transaction(one.study.id, exclusive=True) as tx:
             if number == 0:
-                tx.apply(cancel_group(tx, tx.groups()[-1].id, "a person said so"))
+                skip_group(tx, tx.groups()[-1].id, "a person said so")
             elif number == 1:
                 tx.apply(gone(tx, tx.all_seen()[-1], "it vanished"))
     with one.store.reader(one.study.id) as reader:

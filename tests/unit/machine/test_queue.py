@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from evaluating import Evaluator, evaluated, found, suites, trained, watching
+from evaluating import Evaluator, evaluated, found, skip_group, suites, trained, watching
 from phyla import machine
 from phyla.controller import Controller, Sightings
 from phyla.errors import LeaseLost
@@ -213,16 +213,14 @@ def test_a_study_is_told_of_damage_that_another_finds(damage: str | None, after:
         assert (reader.member(0).published is None) == (damage is not None)
 
 
-def test_a_group_is_cancelled_once_and_nothing_else_is() -> None:
+def test_a_group_that_is_skipped_ends_alone() -> None:
     evaluator = watched()
     work = claim(evaluator)
     with evaluator.look() as view:
         other = next(group.id for group in view.groups() if group.id != work.group.id)
     with evaluator.transaction() as tx:
-        tx.apply(machine.cancel_group(tx, other, "not needed"))
+        skip_group(tx, other, "not needed")
     with evaluator.transaction() as tx:
-        assert machine.cancel_group(tx, other, "again") == []
-        assert machine.cancel_group(tx, 99, "nothing") == []
         assert (tx.group(other).state, tx.group(other).why) == (GroupState.SKIPPED, "not needed")
         assert tx.group(work.group.id).state is GroupState.QUEUED
 
