@@ -54,7 +54,7 @@ def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted 
     if reason is not None:
         return Stopped(trial=trial.id, reason=reason), [*brought, *judged]
     rule = rules.strategy.fitness
-    found = Worth()
+    found = Worth(fitness=None, order=None, criteria=None)
     if not isinstance(rule, FromSuite):
         values = {goal.metric: rule(done.values[goal.metric], goal) for goal in rules.objective.goals}
         found = worth(values, rules.objective)
@@ -64,15 +64,13 @@ def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted 
         trial,
         JobState.COMPLETED,
         reached_step=done.reached_step,
-        fitness=found.fitness,
-        order=found.order,
-        criteria=found.criteria,
         metrics=done.metrics,
         checkpoint=checkpoint,
         checkpoint_index=index,
         progress=None,
         error=None,
         ended_at=now,
+        **found,
     )
     scored = scored_trial(completed)
     member = view.locked_member(trial.member)
@@ -87,7 +85,10 @@ def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted 
             token=done.token,
             state=AttemptState.COMPLETED,
             ended_at=now,
-            outcome={"fitness": json_number(found.fitness), **({"noticed": done.noticed} if done.noticed else {})},
+            outcome={
+                "fitness": json_number(completed.fitness),
+                **({"noticed": done.noticed} if done.noticed else {}),
+            },
             timings=done.timings,
         ),
         Update(member),
@@ -95,7 +96,7 @@ def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted 
     commands += [*brought, *judged]
     if trial.kind is JobKind.TRAIN:
         commands += _left(view, rules, completed, done)
-    return Accepted(job=trial.id, fitness=found.fitness), commands
+    return Accepted(job=trial.id, fitness=completed.fitness), commands
 
 
 def _left(view: View, rules: TrainRules, trial: TrialRecord, done: Completion) -> list[Command]:
@@ -168,7 +169,7 @@ def _measured(member: Member, again: Scored, rules: TrainRules) -> Member:
     count = head.measurements + 1
     objective = rules.objective
     found = mean_with(judged_values(head, objective), judged_values(again, objective), count, objective)
-    mean = replace(head, fitness=found.fitness, order=found.order, criteria=found.criteria, measurements=count)
+    mean = replace(head, measurements=count, **found)
     return judged_again(replace(changed, head=mean), mean)
 
 

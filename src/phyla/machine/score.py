@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, final
+from dataclasses import replace
+from typing import Any, TypedDict
 
 from phyla.arguments import suggestion
 from phyla.machine.commands import Command, SetStudyState, Update
@@ -23,20 +23,12 @@ from phyla.records import (
 )
 
 
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Worth:
-    """The fields of a trial and of a `Scored` that come from an objective.
+class Worth(TypedDict):
+    """The fields of a trial and of a `Scored` that come from an objective."""
 
-    Attributes:
-        fitness: the number that tables and figures show; None while there is none.
-        order: its sort key; None while there is no fitness.
-        criteria: the metrics it was made of; None where the fitness is the metric.
-    """
-
-    fitness: float | None = None
-    order: float | None = None
-    criteria: Criteria | None = None
+    fitness: float | None
+    order: float | None
+    criteria: Criteria | None
 
 
 def worth(values: Mapping[str, float], objective: Objective) -> Worth:
@@ -45,7 +37,7 @@ def worth(values: Mapping[str, float], objective: Objective) -> Worth:
     if len(values) == 1 and not found.orders and found.infeasible is None:
         (value,) = values.values()
         if value == found.fitness or math.isnan(value):
-            return Worth(fitness=found.fitness, order=found.order)
+            return Worth(fitness=found.fitness, order=found.order, criteria=None)
     criteria = Criteria(values=dict(values), orders=found.orders, infeasible=found.infeasible)
     return Worth(fitness=found.fitness, order=found.order, criteria=criteria)
 
@@ -88,47 +80,38 @@ def score(view: View, rules: Rules, group: Group) -> list[Command]:
     found = worth(measured, rules.objective)
     if trial.fitness is not None:
         before = judged_values(trial, rules.objective)
-        count = _measurements(trial, group.suite, names) + 1
+        facts: Any = trial.metrics
+        count = int(facts.get(f"{group.suite}/{next(iter(names.values()))}/measurements", 1)) + 1
         found = mean_with(before, measured, count, rules.objective)
     stderrs = {
         metric: _stderr(trial, f"{group.suite}/{names[metric]}", estimates[metric], count) for metric in names
     }
     metrics = dict(trial.metrics)
     for metric, name in names.items():
-        value = found.fitness if found.criteria is None else found.criteria.values[metric]
+        value = found["fitness"] if found["criteria"] is None else found["criteria"].values[metric]
         metrics[f"{group.suite}/{name}"] = json_number(value)
         metrics[f"{group.suite}/{name}/measurements"] = count
         stderr = stderrs[metric]
         if stderr is not None:
             metrics[f"{group.suite}/{name}/stderr"] = json_number(stderr)
-    judged = replace(trial, fitness=found.fitness, order=found.order, criteria=found.criteria, metrics=metrics)
+    judged = replace(trial, metrics=metrics, **found)
     commands: list[Command] = [Update(judged)]
     # Of a fitness made of several metrics the standard error is not known.
-    stderr = next(iter(stderrs.values())) if found.criteria is None else None
+    stderr = next(iter(stderrs.values())) if judged.criteria is None else None
     changed = _with_score(member, judged, stderr, count, rules)
     if changed != member:
         commands.append(Update(changed))
     return commands
 
 
-def _combined(before: float | str | None, now: float | None, count: int) -> float | None:
-    """Return the standard error of the mean of `count` measurements, from that of all but the last."""
-    if before is None or now is None:
-        return None
-    return math.sqrt((float(before) * (count - 1)) ** 2 + now**2) / count
-
-
-def _measurements(trial: TrialRecord, suite: str, names: Mapping[str, str]) -> int:
-    """Return how many measurements a trial's fitness is the mean of."""
-    facts: Any = trial.metrics
-    return int(facts.get(f"{suite}/{next(iter(names.values()))}/measurements", 1))
-
-
 def _stderr(trial: TrialRecord, name: str, estimate: Any, count: int) -> float | None:
-    """Return the standard error of an aggregate's mean, with one more measurement."""
+    """Return the standard error of an aggregate's mean over `count` measurements, of which this is the last."""
     now = None if estimate["stderr"] is None else float(estimate["stderr"])
+    if now is None or count == 1:
+        return now
     facts: Any = trial.metrics
-    return now if count == 1 else _combined(facts.get(f"{name}/stderr"), now, count)
+    before = facts.get(f"{name}/stderr")
+    return None if before is None else math.sqrt((float(before) * (count - 1)) ** 2 + now**2) / count
 
 
 def _with_score(member: Member, trial: TrialRecord, stderr: float | None, count: int, rules: TrainRules) -> Member:
