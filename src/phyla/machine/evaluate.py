@@ -16,7 +16,7 @@ from phyla.machine.commands import (
 )
 from phyla.machine.events import Accepted, Claimed, ClaimedEvaluation, Evaluated, Failure
 from phyla.machine.jobs import lease, moved, owned, started
-from phyla.machine.observe import again, aggregation, gone, groups_on, set_unusable
+from phyla.machine.observe import aggregation, gone, groups_on, repetition, set_unusable
 from phyla.machine.room import NO_LIMIT, Room
 from phyla.machine.rules import Rules, TrainRules
 from phyla.machine.score import score
@@ -223,4 +223,9 @@ def replicate(view: View, rules: TrainRules, subject: Scored, times: int) -> lis
     repeated = [group for group in groups_on(view, seen, suite) if group.replicate > 0]
     queued = sum(group.state is GroupState.QUEUED for group in repeated)
     first = max((group.replicate for group in repeated), default=0) + 1
-    return [again(view, suite, seen, subject, number) for number in range(first, first + times - queued)]
+    # A member waits for them, so they come before anything else.
+    waited = {"guaranteed": "fitness", "trial": subject.trial, "member": subject.member}
+    return [
+        repetition(view, suite, seen, number, rank=float(-number), **waited)
+        for number in range(first, first + times - queued)
+    ]

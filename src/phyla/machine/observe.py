@@ -31,7 +31,6 @@ from phyla.records import (
     JobKind,
     JobState,
     Priority,
-    Scored,
     StudyState,
     shown,
 )
@@ -262,20 +261,10 @@ def set_unusable(view: View, name: str, damage: str | None, *, taker: int | None
     return commands
 
 
-def again(view: View, suite: Suite, seen: Checkpoint, subject: Scored, number: int) -> InsertGroup:
-    """Evaluate a donor's checkpoint again, with other seeds, before anything else: a member waits for it."""
-    study = view.study()
-    group = Group(
-        study=study.id,
-        suite=suite.name,
-        seen=seen.id,
-        replicate=number,
-        guaranteed="fitness",
-        rank=float(-number),
-        trial=subject.trial,
-        member=subject.member,
-        created_at=view.now(),
-    )
+def repetition(view: View, suite: Suite, seen: Checkpoint, number: int, **facts: Any) -> InsertGroup:
+    """Evaluate a checkpoint again, with other seeds."""
+    now = view.now()
+    group = Group(study=view.study().id, suite=suite.name, seen=seen.id, replicate=number, created_at=now, **facts)
     return InsertGroup(group, tuple(_jobs(view, suite, seen, group)))
 
 
@@ -386,15 +375,7 @@ def evaluate_again(view: View, suite: Suite, seen: Checkpoint) -> list[Command]:
         wanted = {"priority": Priority.FRESH, "guaranteed": locked.guaranteed or "asked", "not_before": 0.0}
         return _queued_again(view, suite, seen, locked, failed, "it runs again", **wanted)
     number = max((group.replicate for group in groups), default=-1) + 1
-    group = Group(
-        study=study.id,
-        suite=suite.name,
-        seen=seen.id,
-        replicate=number,
-        guaranteed="asked",
-        created_at=view.now(),
-    )
-    return [InsertGroup(group, tuple(_jobs(view, suite, seen, group)))]
+    return [repetition(view, suite, seen, number, guaranteed="asked")]
 
 
 def drain(view: View, suites: Sequence[Suite], why: str) -> list[Command]:
