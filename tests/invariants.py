@@ -50,7 +50,7 @@ class Invariants:
 
     def finished(self, view: View) -> None:
         """The study completed: each member spent what it completed, and no less than the strategy says."""
-        for index in range(view.size):
+        for index in range(view.study().population_size):
             member = view.member(index)
             if member.progress < self._spent[index]:
                 raise MachineDefect(

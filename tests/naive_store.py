@@ -326,10 +326,6 @@ class NaiveTransaction:
 
     # The population
 
-    @property
-    def size(self) -> int:
-        return self.study().population_size
-
     def member(self, index: int) -> Member:
         return self._t.members[self._id, index]
 
@@ -374,7 +370,7 @@ class NaiveTransaction:
         return {t.member: t.order for t in done if t.generation == generation and t.order is not None}
 
     def best_trials(self, count: int) -> Sequence[TrialRecord]:
-        live = {row.name for row in self.live_checkpoints()}
+        live = {row.name for row in self.checkpoints(CheckpointState.LIVE)}
         done = [t for t in self._trained(JobState.COMPLETED) if t.order is not None and t.order > NEVER]
         return sorted([t for t in done if t.checkpoint in live], key=lambda t: (-(t.order or 0.0), t.id))[:count]
 
@@ -401,22 +397,10 @@ class NaiveTransaction:
     def checkpoint(self, name: str) -> Checkpoint | None:
         return next((row for row in self.checkpoints() if row.name == name), None)
 
-    def checkpoints(self) -> Sequence[Checkpoint]:
+    def checkpoints(self, state: CheckpointState | None = None) -> Sequence[Checkpoint]:
         mine = [row for row in self._t.checkpoints.values() if row.study == self._id]
-        kept = [row for row in mine if row.kind is not CheckpointKind.SEEN]
+        kept = [row for row in mine if row.kind is not CheckpointKind.SEEN and state in (None, row.state)]
         return sorted(kept, key=lambda row: (row.created_at, row.trial or 0, row.name))
-
-    def _in_state(self, state: CheckpointState) -> list[Checkpoint]:
-        return [row for row in self.checkpoints() if row.state is state]
-
-    def live_checkpoints(self) -> Sequence[Checkpoint]:
-        return self._in_state(CheckpointState.LIVE)
-
-    def deleting_checkpoints(self) -> Sequence[Checkpoint]:
-        return self._in_state(CheckpointState.DELETING)
-
-    def damaged_checkpoints(self) -> Sequence[Checkpoint]:
-        return self._in_state(CheckpointState.DAMAGED)
 
     def held_checkpoints(self) -> frozenset[str]:
         held: set[str | None] = set()
@@ -623,7 +607,7 @@ class NaiveTransaction:
                 tables.attempts[record.job, record.token] = record
             case Member():
                 tables.members[self._id, record.index] = record
-                self.set_study(population_size=self.size + 1)
+                self.set_study(population_size=self.study().population_size + 1)
             case Checkpoint():
                 if self.checkpoint(record.name) is None:
                     self._insert_checkpoint(record)

@@ -228,10 +228,10 @@ def everything_of(view: Reader) -> Any:
 
 def _answers(view: Reader) -> dict[str, Any]:
     return {
-        "size": view.size,
+        "size": view.study().population_size,
         "now": view.now(),
-        "live": view.live_checkpoints(),
-        "damaged": view.damaged_checkpoints(),
+        "live": view.checkpoints(CheckpointState.LIVE),
+        "damaged": view.checkpoints(CheckpointState.DAMAGED),
         "held": view.held_checkpoints(),
         "best": view.best_trials(2),
         "broken": view.broken_in_a_row(),
@@ -429,7 +429,7 @@ class Alike(RuleBasedStateMachine):
     @rule(data=st.data(), marked=st.booleans())
     def vanish(self, data: st.DataObject, marked: bool) -> None:
         with self.oracle.reader(self.study) as reader:
-            live = reader.live_checkpoints()
+            live = reader.checkpoints(CheckpointState.LIVE)
         if live:
             row = data.draw(st.sampled_from(live))
             if marked:

@@ -118,10 +118,8 @@ class Call:
 
 @cache
 def call_of(kind: type[Any], name: str) -> Call:
-    """Return the call of a method or a property of a class."""
-    member: Any = inspect.getattr_static(kind, name)
-    function: Any = member.fget if isinstance(member, property) else member
-    return Call(function)
+    """Return the call of a method of a class."""
+    return Call(inspect.getattr_static(kind, name))
 
 
 # Errors

@@ -13,7 +13,7 @@ from evaluating import Evaluator, evaluated, found, population_rules, skip_group
 from phyla import machine
 from phyla.controller import Controller
 from phyla.machine import ClaimedEvaluation
-from phyla.records import GroupState, JobKind, JobState, StudyKind
+from phyla.records import CheckpointState, GroupState, JobKind, JobState, StudyKind
 from phyla.store.sql.postgres import PostgresBackend
 from phyla.store.sql.store import SqlStore
 from storing import LEASE_S, VirtualClock
@@ -194,7 +194,7 @@ def population(server: Server) -> Trained:
 
 def test_a_checkpoint_that_is_claimed_for_evaluation_is_not_collected(server: Server, population: Trained) -> None:
     with server.store.reader(1) as reader:
-        looked_at = reader.live_checkpoints()
+        looked_at = reader.checkpoints(CheckpointState.LIVE)
     with population.evaluator.transaction() as tx:
         assert population.evaluator.claim_in(tx) is not None
         assert server.start(lambda: population.controller.mark_deleting(looked_at)).result(WAIT_S) == []

@@ -94,7 +94,7 @@ def test_a_checkpoint_that_is_being_taken_is_not_collected(server: Server) -> No
     _finish(controller, claimed)
     name = f"{claimed.trial.id}.1"
     with server.store.reader(1) as reader:
-        looked_at = reader.live_checkpoints()
+        looked_at = reader.checkpoints(CheckpointState.LIVE)
     with server.store.transaction(1, exclusive=False) as tx:
         tx.apply([machine.TakeCheckpoint(name)])
         # It neither waits for the row, which could be a deadlock, nor marks it.

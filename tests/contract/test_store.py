@@ -700,7 +700,7 @@ def test_what_is_imported_and_who_joins_or_retires_is_remembered(subject: Subjec
             ] * 2
             assert reader.counts() == {}, "an import is no training"
             assert reader.best_trials(3) == []
-            assert [row.name for row in reader.live_checkpoints()] == ["start-0"]
+            assert [row.name for row in reader.checkpoints(CheckpointState.LIVE)] == ["start-0"]
             assert [member.retired for member in reader.members()] == [False, False, True]
             assert reader.held_checkpoints() == {"start-0"}
     with subject.store.transaction(1, exclusive=True, alone=True) as tx:

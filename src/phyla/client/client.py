@@ -354,7 +354,7 @@ class Client:
         staged, begun = repository.staged(), repository.deleting()
         with self.store.reader(self.record.id) as reader:
             found = sort_out(reader, {*committed, *staged, *begun}, repository.prefix)
-            deleting = [row.name for row in placed(reader.deleting_checkpoints())]
+            deleting = [row.name for row in placed(reader.checkpoints(CheckpointState.DELETING))]
         gone = (CheckpointState.DELETING, CheckpointState.DELETED)
         deleted = [name for name in begun if name in found.rows and found.rows[name].state in gone]
         for name in found.leftover:

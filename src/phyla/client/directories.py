@@ -141,6 +141,7 @@ def claim_checkpoints(store: Store, study: StudyRecord | None, repository: Check
 def known_checkpoints(store: Store, study: StudyRecord) -> int:
     """Return how many checkpoints of a study should be where it keeps them, lost ones included."""
     with store.reader(study.id) as reader:
-        present = len(placed([*reader.live_checkpoints(), *reader.deleting_checkpoints()]))
+        states = (CheckpointState.LIVE, CheckpointState.DELETING)
+        present = sum(len(placed(reader.checkpoints(state))) for state in states)
         # Lost ones have no index; they only matter when there is nothing else.
         return present or sum(row.state is CheckpointState.LOST for row in placed(reader.checkpoints()))

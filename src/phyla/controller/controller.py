@@ -192,7 +192,7 @@ class Controller(Upkeep):
                 claimed.append(answer)
             elif answer is None:
                 rounds += 1
-                if rounds > 2 * tx.size + 10:
+                if rounds > 2 * tx.study().population_size + 10:
                     return claimed, self._give_up(tx)
             else:
                 return claimed, answer

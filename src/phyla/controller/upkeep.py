@@ -102,7 +102,7 @@ class Upkeep(Housekeeping):
             told: dict[str, Json] = {name: list(values) for name, values in changes.items()}
             entry: Json = {"at": tx.now(), "changes": told}
             tx.apply([SetConfig({**config, "changes": [*earlier, entry]})])
-            active = sum(not tx.member(index).retired for index in range(tx.size))
+            active = sum(not tx.member(index).retired for index in range(tx.study().population_size))
             beside = machine.youngest(tx)
             if strategy.population_size > active and strategy.finished(beside):
                 raise ConfigurationError(
@@ -136,7 +136,7 @@ class Upkeep(Housekeeping):
         with self._store.transaction(self._study, exclusive=True) as tx:
             if not machine.awaits_imports(tx):
                 return False
-            for index in range(tx.size):
+            for index in range(tx.study().population_size):
                 tx.apply(machine.import_start(tx, index, imports))
             failpoint("import.before_commit")
         failpoint("import.after_commit")

@@ -127,7 +127,7 @@ def join(view: View, rules: TrainRules, beside: Member, number: int, *, fresh: b
     donor = scores[number % max(1, len(scores) // 2)] if scores else None
     member = Member(
         study=beside.study,
-        index=view.size,
+        index=view.study().population_size,
         state=MemberState.READY,
         progress=beside.progress,
         generation=beside.generation,
@@ -169,7 +169,7 @@ def reopen(view: View, index: int) -> list[Command]:
 
 def reopen_study(view: View, rules: TrainRules) -> list[Command]:
     """Let a completed study that was changed run on, unless nobody has anything left to train."""
-    members = [view.locked_member(index) for index in range(view.size) if not view.member(index).retired]
+    members = [view.locked_member(member.index) for member in _active(view)]
     if not all(map(rules.strategy.finished, members)):
         return [SetStudyState(StudyState.RUNNING)]
     return [Update(replace(member, state=MemberState.DONE)) for member in members]

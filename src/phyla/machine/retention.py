@@ -7,7 +7,7 @@ from typing import final
 import numpy as np
 
 from phyla.machine.view import View
-from phyla.records import Checkpoint, TrialRecord
+from phyla.records import Checkpoint, CheckpointState, TrialRecord
 from phyla.strategies import front_of, lowest_generation, thinned
 
 KEPT = 2
@@ -77,7 +77,7 @@ def retention(view: View, keeping: Keeping) -> Retention:
     since = _kept_since(view, keeping)
     kept: list[tuple[Checkpoint, str]] = []
     collectable: list[Checkpoint] = []
-    for checkpoint in view.live_checkpoints():
+    for checkpoint in view.checkpoints(CheckpointState.LIVE):
         if checkpoint.name in held:
             kept.append((checkpoint, in_use))
         elif since is not None and checkpoint.trial and view.trial(checkpoint.trial).generation >= since:

@@ -7,6 +7,7 @@ from phyla.machine.room import NO_LIMIT, Room
 from phyla.records import (
     Attempt,
     Checkpoint,
+    CheckpointState,
     EvalJob,
     EvalResult,
     Group,
@@ -85,10 +86,6 @@ class View(History, Protocol):
 
     # The population
 
-    @property
-    def size(self) -> int:
-        """Number of members, those that were retired included."""
-
     def members(self) -> Sequence[Member]:
         """Return all members by index, as one read; locks nothing."""
 
@@ -110,8 +107,8 @@ class View(History, Protocol):
     def checkpoint(self, name: str) -> Checkpoint | None:
         """Return a checkpoint's row."""
 
-    def live_checkpoints(self) -> Sequence[Checkpoint]:
-        """Return the checkpoints in state live, oldest first."""
+    def checkpoints(self, state: CheckpointState | None = None) -> Sequence[Checkpoint]:
+        """Return all checkpoints, or those in state live, deleting or damaged; oldest first."""
 
     def held_checkpoints(self) -> frozenset[str]:
         """Return names of: each member's head, states and best; parents, progress of unfinished trials."""

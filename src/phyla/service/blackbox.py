@@ -372,7 +372,7 @@ def _suggested(controller: Any, name: str, wanted: Wanted) -> tuple[Suggestions,
 def _unneeded(store: Store, study: int) -> list[str]:
     """Return the checkpoints of black-box clients that no trial starts from any more."""
     with store.reader(study) as reader:
-        return [row.name for row in reader.deleting_checkpoints() if row.weak]
+        return [row.name for row in reader.checkpoints(CheckpointState.DELETING) if row.weak]
 
 
 def _view(kind: type[View], trial: TrialRecord, **more: Any) -> View:

@@ -52,9 +52,8 @@ class Studies:
             return getattr(self.store, name)(**arguments)
         if kind is Reader:
             with self.store.reader(study) as reader:
-                found = getattr(reader, name)
                 try:
-                    return found(**arguments) if callable(found) else found
+                    return getattr(reader, name)(**arguments)
                 except KeyError as error:
                     raise UsageError(*error.args) from error
         if kind is Housekeeping:

@@ -52,15 +52,6 @@ class Reader(View, Protocol):
     def trial_attempts(self, *, after: tuple[int, int] = (0, 0), limit: int | None = None) -> Sequence[Attempt]:
         """Return the attempts of all trials by (trial, token), from the first one above `after`."""
 
-    def checkpoints(self) -> Sequence[Checkpoint]:
-        """Return all checkpoints, in whatever state, by creation."""
-
-    def deleting_checkpoints(self) -> Sequence[Checkpoint]:
-        """Return the checkpoints whose deletion was begun, oldest first."""
-
-    def damaged_checkpoints(self) -> Sequence[Checkpoint]:
-        """Return the checkpoints in state damaged, oldest first."""
-
     def reports(self, trial: int, token: int | None = None) -> Sequence[Report]:
         """Return what a trial reported, in order; of its newest attempt that reported unless `token` says."""
 

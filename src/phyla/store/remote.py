@@ -109,8 +109,7 @@ class _Part:
             kind = next((each for each in kind.__mro__ if name in vars(each)), kind)
         path = f"/v1/calls/{self._study}/{kind.__name__.lower()}"
         patience_s = 0.0 if name in PROMPT else self._store.look_s if self._kind is Reader else PATIENCE_S
-        call = partial(self._store.connection.call, kind, name, path, patience_s, settings_digest=self._settings)
-        return call() if isinstance(getattr(kind, name, None), property) else call
+        return partial(self._store.connection.call, kind, name, path, patience_s, settings_digest=self._settings)
 
 
 class _NotPublished(StoreUnavailable):

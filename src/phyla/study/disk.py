@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from phyla import machine
 from phyla.controller import keeping_of
-from phyla.records import Aim, StudyKind
+from phyla.records import Aim, CheckpointState, StudyKind
 from phyla.study.deleting import taken
 from phyla.study.places import Places, find_study
 from phyla.study.progress import best_of
@@ -73,6 +73,6 @@ def _checkpoints(reader: "Reader") -> dict[str, list[int]]:
             what = "milestones" if why.startswith("milestone") else "others that trials or evaluations may use"
         sizes.setdefault(what, []).append(row.size_bytes)
     sizes["collectable: phyla gc deletes them"] = [row.size_bytes for row in found.collectable]
-    sizes["damaged"] = [row.size_bytes for row in reader.damaged_checkpoints()]
-    sizes["being deleted"] = [row.size_bytes for row in reader.deleting_checkpoints()]
+    sizes["damaged"] = [row.size_bytes for row in reader.checkpoints(CheckpointState.DAMAGED)]
+    sizes["being deleted"] = [row.size_bytes for row in reader.checkpoints(CheckpointState.DELETING)]
     return sizes

@@ -242,8 +242,8 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
         return
     with store.reader(study.id) as reader:
         found = sort_out(reader, names, repository.prefix)
-        rows = placed(reader.live_checkpoints())
-        damaged = reader.damaged_checkpoints()
+        rows = placed(reader.checkpoints(CheckpointState.LIVE))
+        damaged = reader.checkpoints(CheckpointState.DAMAGED)
     again = {name for name, row in found.rows.items() if row.state is CheckpointState.DELETED} & committed
     strange = [*found.unknown, *found.forgotten, *sorted(again)]
     if strange:

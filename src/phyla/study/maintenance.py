@@ -28,7 +28,7 @@ from phyla.errors import (
     StateError,
 )
 from phyla.machine import Retention
-from phyla.records import Aim, AttemptState, Checkpoint, JobState, StudyRecord, StudyState
+from phyla.records import Aim, AttemptState, Checkpoint, CheckpointState, JobState, StudyRecord, StudyState
 from phyla.study.places import ROOT, Places, entries, find_study
 from phyla.study.progress import best_of
 
@@ -100,7 +100,7 @@ class Maintenance:
         names = {*repository.names(), *repository.staged(), *repository.deleting()}
         with self._store.reader(self._study.id) as reader:
             found = sort_out(reader, names, repository.prefix)
-            missing = sum(row.name not in found.rows for row in placed(reader.live_checkpoints()))
+            missing = sum(row.name not in found.rows for row in placed(reader.checkpoints(CheckpointState.LIVE)))
         return (
             f"{root} belongs to study {name!r} of this store {now}. The store knows {len(found.rows)} of the "
             f"checkpoints there; {len(found.unknown)} it does not know, and leaves alone; {missing} that it knows "

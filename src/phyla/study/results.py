@@ -238,7 +238,7 @@ class Results:
 
     def damaged(self) -> list[Checkpoint]:
         """Return the checkpoints whose files are not what was committed, oldest first; see their `error`."""
-        return self._read(lambda reader: list(reader.damaged_checkpoints()))
+        return self._read(lambda reader: list(reader.checkpoints(CheckpointState.DAMAGED)))
 
     def reports(self, trial: int) -> list[Report]:
         """Return what a trial reported, in order."""
@@ -328,7 +328,7 @@ class Results:
                 attempts=Attempts.of(pages_of_attempts(reader)),
                 aim=self.aim,
                 path_of=self._path_of,
-                damaged=tuple(reader.damaged_checkpoints()),
+                damaged=tuple(reader.checkpoints(CheckpointState.DAMAGED)),
                 evaluating=evaluating,
                 starts=tuple(reader.starts()),
             )

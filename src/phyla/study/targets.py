@@ -186,7 +186,7 @@ def _present(store: "Store", target: Target, scanner: "CheckpointFormat", done: 
         ]
     assert target.study is not None
     with store.reader(target.study.id) as reader:
-        return [(row.name, "", row.step) for row in reader.live_checkpoints()]
+        return [(row.name, "", row.step) for row in reader.checkpoints(CheckpointState.LIVE)]
 
 
 def _count(

@@ -7,7 +7,7 @@ from typing import final
 
 from phyla.checkpoints import RemotePlace
 from phyla.controller import Sightings
-from phyla.records import Checkpoint, CheckpointKind, JobKind, JobState, StudyState
+from phyla.records import Checkpoint, CheckpointKind, CheckpointState, JobKind, JobState, StudyState
 from phyla.store import Reader, Store
 from phyla.watcher.snapshots import BestLinks
 
@@ -52,7 +52,8 @@ class StudyWatcher:
             self._last_id = seen.id
         with self.store.reader(self.study) as reader:
             state = reader.study().state
-            live = {row.name: row for row in reader.live_checkpoints() if row.kind is CheckpointKind.RESULT}
+            rows = reader.checkpoints(CheckpointState.LIVE)
+            live = {row.name: row for row in rows if row.kind is CheckpointKind.RESULT}
             found, after = self._found(reader, live)
         if found:
             self.sink.observe(found, first_look=not self._looked)

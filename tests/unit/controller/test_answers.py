@@ -150,7 +150,7 @@ def test_a_request_is_made_again_while_the_store_is_busy_but_not_for_ever(
                 act(controller)
         assert crowded.times == 0
         with made.store.reader(made.study.id) as reader:
-            assert (len(reader.trials()) + reader.size > 2) == (times == BUSY_RETRIES)
+            assert (len(reader.trials()) + reader.study().population_size > 2) == (times == BUSY_RETRIES)
 
 
 def test_a_worker_gets_as_many_trials_as_it_asks_for_and_is_told_why_there_are_fewer() -> None:
@@ -423,7 +423,7 @@ def test_checkpoints_are_marked_for_deletion_unless_a_trial_took_them_since() ->
     works, _ = made.controller.claim("w", 2)
     made.controller.complete([made.completion(work.trial) for work in works])
     with made.store.reader(made.study.id) as reader:
-        rows = list(reader.live_checkpoints())
+        rows = list(reader.checkpoints(CheckpointState.LIVE))
     assert made.controller.mark_deleting([]) == []
     (work,), _ = made.controller.claim("w")
     taken = work.trial.parent_checkpoint

@@ -98,7 +98,7 @@ def test_a_parent_that_cannot_be_used_is_no_failure_of_training(
         row = reader.checkpoint(name)
         assert row is not None
         assert (row.state, row.error) == (state, damage)
-        assert [one.name for one in reader.damaged_checkpoints()] == ([name] if damage else [])
+        assert [one.name for one in reader.checkpoints(CheckpointState.DAMAGED)] == ([name] if damage else [])
         trial = reader.trial(work.trial.id)
         assert (trial.state, trial.failures, trial.error) == ("cancelled", 0, "cannot start")
         attempt = reader.attempt(work.trial.id, 1)
@@ -109,7 +109,7 @@ def test_a_parent_that_cannot_be_used_is_no_failure_of_training(
         member = reader.member(work.trial.member)
         assert (member.replacements, member.published) == (0, None)
         assert (member.state, member.current_trial, member.broken_trial) == ("ready", None, work.trial.id)
-        assert name not in {one.name for one in reader.live_checkpoints()}
+        assert name not in {one.name for one in reader.checkpoints(CheckpointState.LIVE)}
     claimed, _ = made.controller.claim("worker", 2)
     again = next(one.trial for one in claimed if one.trial.member == work.trial.member)
     assert again.parent_checkpoint != name
@@ -174,11 +174,15 @@ def test_a_checkpoint_that_a_trial_does_not_start_from_is_none_of_its_business()
     complete_first_generation(made, 2)
     (work,), _ = made.controller.claim("worker")
     with made.store.reader(made.study.id) as reader:
-        other = next(row.name for row in reader.live_checkpoints() if row.name != work.trial.parent_checkpoint)
+        other = next(
+            row.name
+            for row in reader.checkpoints(CheckpointState.LIVE)
+            if row.name != work.trial.parent_checkpoint
+        )
     failure = Failure(job=work.trial.id, token=1, error="x", gone=other, damage="a byte differs")
     made.controller.fail(failure)
     with made.store.reader(made.study.id) as reader:
-        assert reader.damaged_checkpoints() == []
+        assert reader.checkpoints(CheckpointState.DAMAGED) == []
         assert reader.trial(work.trial.id).failures == 1
 
 

@@ -15,6 +15,7 @@ from phyla.machine.population import explored, imported, joining
 from phyla.records import (
     AttemptState,
     Checkpoint,
+    CheckpointState,
     JobKind,
     JobState,
     Maximize,
@@ -125,7 +126,7 @@ def test_members_start_from_what_is_imported_in_turn() -> None:
     with study.store.reader(study.id) as reader:
         now = reader.now()
         rows = [reader.checkpoint(entry.name) for entry in imports]
-        live = reader.live_checkpoints()
+        live = reader.checkpoints(CheckpointState.LIVE)
         trials = list(reader.trials())
         members = list(reader.members())
     for row, entry, trial in zip(rows, imports, trials, strict=False):

