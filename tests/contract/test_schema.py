@@ -15,7 +15,7 @@ from phyla.errors import SchemaMismatch, StoreError
 from phyla.machine import InsertJobs, Update, observe
 from phyla.records import JobState, MemberState, StudyKind
 from phyla.store import open_store
-from phyla.store.sql import applying, deleting, groups, population, queue, sqlite, store, tables
+from phyla.store.sql import applying, groups, population, queue, sqlite, store, tables
 from phyla.store.sql.backend import Backend
 from phyla.store.sql.postgres import PostgresBackend
 from phyla.store.sql.schema import HEAD, REVISION_TABLE, ensure_schema, revision
@@ -145,7 +145,7 @@ def test_an_invariant_that_is_violated_is_explained(url: str) -> None:
     store.close()
 
 
-STATEMENTS = (applying, deleting, groups, population, queue, sqlite, store)
+STATEMENTS = (applying, groups, population, queue, sqlite, store)
 """Modules that have statements."""
 
 

@@ -56,9 +56,17 @@ def schema_revision(url: str) -> str | None:
         ConfigurationError: the URL is not understood, or SQLite is asked for on a network file system.
         StoreUnavailable: it cannot be opened or reached.
     """
-    from phyla.store.sql.store import found_revision
+    from phyla.store.sql.schema import revision
+    from phyla.store.sql.store import explained
 
-    return found_revision(_backend(url, system_clock))
+    backend = _backend(url, system_clock)
+    try:
+        with backend.engine.connect() as connection:
+            return revision(connection)
+    except Exception as error:
+        raise explained(backend, error) from error
+    finally:
+        backend.engine.dispose()
 
 
 def _backend(url: str, clock: Clock) -> "Backend":

@@ -1,15 +1,28 @@
-"""How commands are applied."""
+"""One transaction on one study, and how commands are applied in it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's, too
 
 from phyla import machine
 from phyla.machine import Command, ParentGone
-from phyla.records import Checkpoint, EvalEvent, EvalJob, EvalResult, Group, Member, Start, TrialRecord
+from phyla.records import (
+    Checkpoint,
+    EvalEvent,
+    EvalJob,
+    EvalResult,
+    Group,
+    Member,
+    Start,
+    StudyRecord,
+    TrialRecord,
+)
+from phyla.store.sql.backend import Session
+from phyla.store.sql.groups import Evaluating
+from phyla.store.sql.population import Population
 from phyla.store.sql.rows import (
     ATTEMPTS,
     CHECKPOINTS,
@@ -20,10 +33,11 @@ from phyla.store.sql.rows import (
     encode,
     number,
 )
-from phyla.store.sql.scope import Scope, given
+from phyla.store.sql.scope import given
 from phyla.store.sql.tables import (
     KEPT,
     LIVE,
+    ONE_STUDY,
     PENDING_EVALUATION,
     RUNNING,
     attempts,
@@ -127,8 +141,26 @@ _REPRIORITISE = (
 )
 
 
-class Applying(Scope):
-    """Applies commands to a study."""
+@final
+class SqlTransaction(Population, Evaluating):
+    """Reads and changes one study.
+
+    Args:
+        session: inside an open transaction.
+        study: the study's row.
+        now: the database's time.
+    """
+
+    def __init__(self, session: Session, study: StudyRecord, now: float) -> None:
+        super().__init__(session, study, now)
+        self._source: SqlTransaction | None = None if study.watched else self
+
+    def source(self) -> "SqlTransaction | None":
+        if self._source is None and self._study.source is not None:
+            record = self._session.one(STUDIES, ONE_STUDY, {"study": self._study.source})
+            assert record is not None
+            self._source = SqlTransaction(self._session, record, self._now)
+        return self._source
 
     def apply(self, commands: Sequence[Command]) -> list[str]:
         """Apply commands in order; return the checkpoints that were marked for deletion."""

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from phyla import machine
 from phyla.machine import Room
 from phyla.records import Attempt, EvalJob, TrialRecord, Waiting
-from phyla.store.sql.rows import ATTEMPTS, EVAL_JOBS, TRIALS, job_of
+from phyla.store.sql.rows import ATTEMPTS, EVAL_JOBS, TRIALS
 from phyla.store.sql.scope import NO_LIMIT, Scope, given
 from phyla.store.sql.tables import (
     PENDING_EVALUATION,
@@ -29,14 +29,14 @@ COMMA, EMPTY = (sa.literal_column(f"'{text}'", sa.Text) for text in (",", ""))
 
 _j, _g = jobs.c, eval_groups.c
 _OF_STUDY = _j.study == STUDY
-_JOB = sa.select(jobs).where(_j.id == JOB, _OF_STUDY)
 _TRIAL = TRIALS.select.where(_j.id == JOB, _OF_STUDY, TRIAL)
 _LOCKED_TRIAL = _TRIAL.with_for_update()
 _NEXT_TRIAL = (
     TRIALS.select.where(_OF_STUDY, PENDING_TRIAL).order_by(_j.id).limit(1).with_for_update(skip_locked=True)
 )
 _EVAL_JOBS = EVAL_JOBS.select.where(_OF_STUDY, _j.member.is_(None))
-_LOCKED_EVAL_JOB = _EVAL_JOBS.where(_j.id == JOB).with_for_update()
+_EVAL_JOB = _EVAL_JOBS.where(_j.id == JOB)
+_LOCKED_EVAL_JOB = _EVAL_JOB.with_for_update()
 _EVAL_JOBS_AFTER = _EVAL_JOBS.where(_j.id > AFTER).order_by(_j.id).limit(LIMIT)
 _GROUP_JOBS = EVAL_JOBS.select.where(_j.group == GROUP).order_by(_j.id)
 _UNFINISHED = sa.select(sa.func.count()).select_from(jobs).where(_j.group == GROUP, UNFINISHED_EVALUATION)
@@ -121,8 +121,7 @@ class Queue(Scope):
         return job_id
 
     def job(self, job_id: int) -> TrialRecord | EvalJob | None:
-        row = self._session.row(_JOB, {**self._own, "job": job_id})
-        return None if row is None else job_of(row)
+        return self._one(TRIALS, _TRIAL, job=job_id) or self._one(EVAL_JOBS, _EVAL_JOB, job=job_id)
 
     # Trials
 

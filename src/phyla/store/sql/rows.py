@@ -94,7 +94,6 @@ class Rows(Generic[R]):
         self.table = table
         there = table.c.keys()
         self.columns = tuple(name for name in there if name in known)
-        self.places = [there.index(name) for name in self.columns]
         self.select = sa.select(*(table.c[name] for name in self.columns))
         self.key = tuple(table.primary_key.columns.keys())
         self.without_id = tuple(name for name in self.columns if name != "id")
@@ -225,13 +224,3 @@ ROWS: dict[type, Rows[Any]] = {
     EvalEvent: EVENTS,
     Start: STARTS,
 }
-
-
-def job_of(row: Row) -> TrialRecord | EvalJob:
-    """Return the job of a row with all columns of its table."""
-    rows: Rows[Any] = TRIALS if row[_MEMBER] is not None else EVAL_JOBS
-    found: TrialRecord | EvalJob = rows.record([row[place] for place in rows.places])
-    return found
-
-
-_MEMBER = tables.jobs.columns.keys().index("member")

@@ -13,14 +13,22 @@ from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's
 from phyla.errors import StateError, StoreError, StudyNotFound
 from phyla.records import JsonObject, Member, MemberState, StudyKind, StudyRecord, StudyState, Token
 from phyla.store.contract import StoreIdentity
-from phyla.store.sql.applying import RETRY_GIVEN_UP
+from phyla.store.sql.applying import RETRY_GIVEN_UP, SqlTransaction
 from phyla.store.sql.backend import Backend, Session, StudyLock, Watch
-from phyla.store.sql.deleting import delete_study
 from phyla.store.sql.rows import MEMBERS, STUDIES, TOKENS, Values
-from phyla.store.sql.schema import ensure_schema, revision
+from phyla.store.sql.schema import ensure_schema
 from phyla.store.sql.scope import given
-from phyla.store.sql.tables import store_identity, studies, tokens
-from phyla.store.sql.transaction import SqlTransaction
+from phyla.store.sql.tables import (
+    EVALUATED,
+    attempts,
+    checkpoints,
+    eval_results,
+    jobs,
+    metadata,
+    store_identity,
+    studies,
+    tokens,
+)
 
 _i = store_identity.c
 _IDENTITY = sa.select(_i.id, _i.place, _i.copied_from).where(_i.slot == 1)
@@ -36,6 +44,23 @@ _ALL_TOKENS = sa.select(tokens).order_by(tokens.c.name)
 _TOKEN = sa.select(tokens).where(tokens.c.name == given("name"))
 _REVOKE = tokens.delete().where(tokens.c.name == given("name"))
 ALL_STUDIES = sa.select(studies).order_by(studies.c.id)
+
+_STUDY = given("study")
+# With the studies that watch it.
+_IDS = sa.select(studies.c.id).where(sa.or_(studies.c.id == _STUDY, studies.c.source == _STUDY))
+_c = checkpoints.c
+_ELSEWHERE = sa.exists().where(EVALUATED, _c.identity == eval_results.c.identity, _c.study.not_in(_IDS))
+_DELETIONS = (
+    eval_results.delete().where(eval_results.c.study.in_(_IDS), ~_ELSEWHERE),
+    attempts.delete().where(attempts.c.job.in_(sa.select(jobs.c.id).where(jobs.c.study.in_(_IDS)))),
+    *(
+        table.delete().where(table.c.study.in_(_IDS))
+        for table in reversed(metadata.sorted_tables)  # from what refers to others to what is referred to
+        if "study" in table.c and table not in (eval_results, attempts)
+    ),
+    studies.delete().where(studies.c.source == _STUDY),
+    studies.delete().where(studies.c.id == _STUDY),
+)
 
 
 @final
@@ -58,7 +83,7 @@ class SqlStore:
             ensure_schema(backend)
         except Exception as error:
             backend.close()
-            raise _explained(backend, error) from error
+            raise explained(backend, error) from error
 
     @property
     def url(self) -> str:
@@ -136,7 +161,8 @@ class SqlStore:
             # Whoever claims from one of those that watch it has no lock on this one.
             for watching in session.all(STUDIES, _WATCHING, {"study": study}):
                 self._locked(session, watching.id, "alone")
-            delete_study(session, study)
+            for deletion in _DELETIONS:
+                session.run(deletion, {"study": study})
 
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
         with self._session(write=True) as session:
@@ -215,10 +241,10 @@ class SqlStore:
         except BaseException as error:
             if session is not None:
                 session.rollback()
-            explained = _explained(self._backend, error)
-            if explained is error:
+            told = explained(self._backend, error)
+            if told is error:
                 raise
-            raise explained from error
+            raise told from error
 
 
 @final
@@ -237,7 +263,7 @@ class _Changes:
             return self._watch.wait(seconds)
         except Exception as error:
             self.close()
-            raise _explained(self._backend, error) from error
+            raise explained(self._backend, error) from error
 
     def close(self) -> None:
         watch, self._watch = self._watch, None
@@ -246,22 +272,7 @@ class _Changes:
                 watch.close()
 
 
-def found_revision(backend: Backend) -> str | None:
-    """Return the revision of a database's schema, None before the first one; changes nothing.
-
-    Raises:
-        StoreUnavailable: it cannot be opened or reached.
-    """
-    try:
-        with backend.engine.connect() as connection:
-            return revision(connection)
-    except Exception as error:
-        raise _explained(backend, error) from error
-    finally:
-        backend.engine.dispose()
-
-
-def _explained(backend: Backend, error: BaseException) -> BaseException:
+def explained(backend: Backend, error: BaseException) -> BaseException:
     """Return what to raise for an error: explained if it is the database's, else as it is."""
     origin = getattr(error, "orig", None) or error
     if isinstance(origin, StoreError) or not isinstance(origin, backend.driver_errors):
