@@ -95,9 +95,6 @@ def complete_evaluation(view: View, rules: Rules, done: Evaluated) -> tuple[Acce
 
     Returns:
         The answer, and the commands. Afterwards `settle_group` has to be asked.
-
-    Raises:
-        LeaseLost: a newer claim or a cancellation took the lease away.
     """
     group = view.locked_group(done.group)
     job = owned(view.locked_eval_job(done.job), done.job, done.token)

@@ -41,11 +41,7 @@ from phyla.strategies.starts import scored_trial
 
 
 def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted | Stopped, list[Command]]:
-    """Accept a completion while its token is the newest, even when it is late, unless a rule stops the trial.
-
-    Raises:
-        LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
-    """
+    """Accept a completion while its token is the newest, even when it is late, unless a rule stops the trial."""
     trial = owned(view.locked_trial(done.trial), done.trial, done.token)
     if trial is None:
         return _first_answer(view, done.trial, done.token), []
@@ -242,12 +238,7 @@ def quarantine(view: View, rules: TrainRules, trial: TrialRecord, failures: int,
 
 
 def save_progress(view: View, trial_id: int, token: int, checkpoint: Checkpoint) -> list[Command]:
-    """Remember where a retry of the trial resumes.
-
-    Raises:
-        LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
-        UsageError: its step is none of the trial's.
-    """
+    """Remember where a retry of the trial resumes."""
     trial = owned(view.locked_trial(trial_id), trial_id, token)
     if trial is None:
         raise LeaseLost(f"trial {trial_id} has already ended; its progress is not needed")

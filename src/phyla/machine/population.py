@@ -105,11 +105,7 @@ def import_start(view: View, index: int, imports: Sequence[Imported]) -> list[Co
 
 
 def youngest(view: View) -> Member:
-    """Return the member that has come least far, of those that are not retired; of them, not done if there is one.
-
-    Raises:
-        ValueError: all are retired.
-    """
+    """Return the member that came least far, of those that are not retired; of them, not done if there is one."""
     return min(_active(view), key=lambda m: (m.state is MemberState.DONE, m.progress, m.generation, m.index))
 
 

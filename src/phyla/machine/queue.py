@@ -22,9 +22,6 @@ def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
 
     A job whose checkpoint cannot be used has not failed: a trial goes on without its progress, or is cancelled
     with its parent, so that its member decides again; an evaluation ends with its checkpoint.
-
-    Raises:
-        LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
     """
     job = owned(locked(view, failure.job), failure.job, failure.token)
     if job is None or job.state is JobState.PENDING:
@@ -47,11 +44,7 @@ def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
 
 
 def release(view: View, job_id: int, token: int) -> list[Command]:
-    """Return a job to the queue, as a preempted worker does; this does not count as a failure.
-
-    Raises:
-        LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
-    """
+    """Return a job to the queue, as a preempted worker does; this does not count as a failure."""
     job = owned(locked(view, job_id), job_id, token)
     if job is None or job.state is JobState.PENDING:
         return []

@@ -136,11 +136,7 @@ class TrainRules:
         return {goal.metric: named or goal.metric for goal in self.objective.goals}
 
     def _check_objective(self) -> None:
-        """Refuse what does not go with an objective of several metrics.
-
-        Raises:
-            ConfigurationError: names both, and what to use instead.
-        """
+        """Refuse what does not go with an objective of several metrics."""
         given: object = self.objective
         if isinstance(given, str | type | Mapping) or not is_dataclass(given):
             raise ConfigurationError(

@@ -113,11 +113,7 @@ def judge(
 
 
 def _as_json(reason: JsonObject | None) -> JsonObject | None:
-    """Return a reason as it will be read again.
-
-    Raises:
-        TypeError: it is no JSON object.
-    """
+    """Return a reason as it will be read again."""
     if reason is None:
         return None
     if not isinstance(reason, Mapping):

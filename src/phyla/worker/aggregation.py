@@ -33,12 +33,7 @@ class Aggregation:
     now: float
 
     def run(self) -> Evaluated:
-        """Merge the shards, run the suite's aggregates, and compare the group with the best one so far.
-
-        Raises:
-            PhylaError: the results are complete, and an aggregate cannot be made of them.
-            StoreError: the database failed.
-        """
+        """Merge the shards, run the suite's aggregates, and compare the group with the best one so far."""
         work, suite = self.work, self.suite
         found = self.client.group_results(work.group.id, study=work.job.study)
         results = self._merged(found)
@@ -74,11 +69,7 @@ class Aggregation:
         )
 
     def _merged(self, found: GroupResults) -> list[TaskResult]:
-        """Merge the shards of every eval task that is done, in the order of the suite.
-
-        Raises:
-            EvaluationError: shards do not fit each other, or count another number of samples than expected.
-        """
+        """Merge the shards of every eval task that is done, in the order of the suite."""
         shards = {task.identity: task.shards for task in found.jobs}
         done: list[TaskResult] = []
         for task in self.suite.tasks:

@@ -54,9 +54,6 @@ def apply_bindings(root: Path, files: Sequence[str], task: Sequence[str]) -> Non
     """Clear gin's configuration and parse the suite's files, then the eval task's bindings; later ones win.
 
     Bindings of functions that are not imported are passed over.
-
-    Raises:
-        ConfigurationError: gin is not installed, a file is missing, or a binding cannot be parsed.
     """
     if not (files or task):
         return

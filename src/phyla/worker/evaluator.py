@@ -93,12 +93,7 @@ class Evaluator:
             current.stop()
 
     def run(self, work: ClaimedEvaluation) -> Evaluated | Failure | None:
-        """Do one piece of work; return None when it is to go back to the queue.
-
-        Raises:
-            CheckpointsAbsent: the directory of the study's checkpoints is not there.
-            StoreError: the database failed.
-        """
+        """Do one piece of work; return None when it is to go back to the queue."""
         study = self.studies[work.job.study]
         try:
             suite, task = _known(study, work)

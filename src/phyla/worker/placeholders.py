@@ -69,11 +69,7 @@ def fields_of(argument: Argument) -> Iterator[Field]:
 
 
 def normalized(argument: object) -> Argument:
-    """Return an argument with tuples for lists.
-
-    Raises:
-        ConfigurationError: it is not made of texts, or its braces make no sense.
-    """
+    """Return an argument with tuples for lists."""
     if isinstance(argument, str):
         if Field(HYDRA) in fields_of(argument) and argument != str(Field(HYDRA)):
             raise ConfigurationError(
@@ -86,11 +82,7 @@ def normalized(argument: object) -> Argument:
 
 
 def check(arguments: Sequence[Argument], others: Sequence[str], space: Space) -> None:
-    """Refuse placeholders that a search space does not fill in.
-
-    Raises:
-        ConfigurationError: names the placeholder, and the one that was probably meant.
-    """
+    """Refuse placeholders that a search space does not fill in."""
     parameters, reserved = space.parameters, (*FIXED, HYDRA)
     for name in parameters:
         if name in reserved:
@@ -127,12 +119,7 @@ def spoken(text: str) -> str:
 
 
 def filled(text: str, values: Mapping[str, str | None]) -> str:
-    """Return a text with its placeholders filled in.
-
-    Raises:
-        Absent: a value is not there in this trial.
-        ConfigurationError: the source has no file that matches the pattern.
-    """
+    """Return a text with its placeholders filled in; `Absent` if a value is not there in this trial."""
     done = []
     for part in parts(text):
         value = part if isinstance(part, str) else values[part.name]
@@ -145,12 +132,7 @@ def filled(text: str, values: Mapping[str, str | None]) -> str:
 def filled_arguments(
     arguments: Sequence[Argument], values: Mapping[str, str | None], params: Mapping[str, Scalar]
 ) -> list[str]:
-    """Return the arguments of one trial; lists in which a value is absent are left out.
-
-    Raises:
-        Absent: a value is not there that is not in a list of its own.
-        ConfigurationError: the source has no file that matches a pattern.
-    """
+    """Return the arguments of one trial; lists in which a value is absent are left out."""
     done: list[str] = []
     for argument in arguments:
         if not isinstance(argument, str):

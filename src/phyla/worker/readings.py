@@ -205,11 +205,7 @@ class EventFiles:
 
 
 def event_class() -> Any:
-    """Return the class of TensorBoard's events.
-
-    Raises:
-        ConfigurationError: tensorboardX is not installed.
-    """
+    """Return the class of TensorBoard's events."""
     try:
         from tensorboardX.proto.event_pb2 import Event
     except ImportError:

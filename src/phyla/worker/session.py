@@ -281,12 +281,7 @@ class Session:
             self._unsent[:0] = reports
 
     def commit(self) -> Checkpoint | None:
-        """Commit the checkpoint; None for a measurement. Called again, return what it committed.
-
-        Raises:
-            NoCheckpoint: nothing was saved in `checkpoint_dir`.
-            CheckpointError: its bytes cannot be kept.
-        """
+        """Commit the checkpoint; None for a measurement. Called again, return what it committed."""
         if self.measuring:
             self.discard()
             return None
@@ -363,10 +358,8 @@ def unusable_start(
 ) -> Failure | None:
     """Return the failure to hand in if a checkpoint that a trial starts from cannot be used; None if all can.
 
-    With `again` all bytes are read again, because training from them failed.
-
-    Raises:
-        CheckpointStorageFailed: the storage failed, which says nothing about the checkpoint.
+    With `again` all bytes are read again, because training from them failed. Storage that fails says nothing about
+    the checkpoint: `CheckpointStorageFailed`.
     """
     for name in (record.parent_checkpoint, record.progress):
         if name is not None:

@@ -102,8 +102,7 @@ class Trainer:
     def flush(self) -> None:
         """Send what the running trial reported, and learn how it stands; called by another thread.
 
-        Raises:
-            StoreError: the database failed; the reports are sent the next time.
+        What cannot be sent, because the database failed, is sent the next time.
         """
         with self._sending:
             session = self._current

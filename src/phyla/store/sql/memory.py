@@ -70,9 +70,6 @@ class MemoryBackend(AnySqlite):
         clock: tells the time.
         file: keeps the database in this file instead, locked for as long as it is open. That needs no memory
             that processes share, so the file may be on a network file system.
-
-    Raises:
-        StoreUnavailable: another process has the file open, or it cannot be made.
     """
 
     def __init__(self, clock: Clock, file: Path | None = None) -> None:

@@ -138,9 +138,6 @@ class PostgresBackend(Backend):
     Args:
         url: `postgresql://user@host/database`.
         clock: tells the time instead of the server, for tests.
-
-    Raises:
-        ConfigurationError: the driver is missing, or the URL makes no sense.
     """
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:

@@ -24,11 +24,7 @@ _revisions = sa.Table(
 
 
 def ensure_schema(backend: Backend) -> None:
-    """Create the schema in a new database.
-
-    Raises:
-        SchemaMismatch: the database was made by another version.
-    """
+    """Create the schema in a new database; refuse one that another version made."""
     with backend.engine.connect() as connection:
         if revision(connection) == HEAD:
             return

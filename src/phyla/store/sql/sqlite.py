@@ -189,10 +189,6 @@ class SqliteBackend(AnySqlite):
         url: `sqlite:///path`; `?`, `%` and `#` in the path are written `%3F`, `%25` and `%23`.
         clock: tells the time; every process that uses the file runs on the same host.
         busy_timeout_s: how long to wait for a foreign program that holds the database.
-
-    Raises:
-        ConfigurationError: the URL makes no sense, or the file is on a network file system.
-        StoreUnavailable: the folder cannot be made.
     """
 
     def __init__(self, url: str, clock: Clock, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:

@@ -69,10 +69,6 @@ class SqlStore:
 
     Args:
         backend: the database; its schema is created as needed.
-
-    Raises:
-        StoreUnavailable: it cannot be opened or reached.
-        SchemaMismatch: it was made by a newer version of phyla.
     """
 
     def __init__(self, backend: Backend) -> None:
