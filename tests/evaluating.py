@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from phyla import machine
-from phyla.controller import Controller
+from phyla.controller import Controller, Housekeeping
 from phyla.errors import PhylaError
 from phyla.evaluation import EvalTask, Policy, Suite
 from phyla.machine import (
@@ -734,7 +734,8 @@ class EvaluatesAlike(RuleBasedStateMachine):
     @precondition(lambda self: self.study.watched)
     @rule(number=st.integers(0, 3))
     def set_config(self, number: int) -> None:
-        self.both(lambda store: store.set_config(self.study.id, {"number": number}))
+        config, before = {"number": number}, self.study.config
+        self.both(lambda store: Housekeeping(store, self.study.id).store_config(config, before))
 
     @precondition(lambda self: self.interrupts)
     @rule(worker=st.sampled_from(WORKERS))

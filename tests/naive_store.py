@@ -167,10 +167,6 @@ class NaiveStore:
         if self._tokens.pop(name, None) is None:
             raise StateError(f"there is no token {name!r}")
 
-    def set_config(self, study: int, config: JsonObject) -> None:
-        with self.transaction(study, exclusive=True) as tx:
-            tx.set_study(config=config, state=StudyState.RUNNING, message=None)
-
     @contextmanager
     def transaction(
         self, study: int, *, exclusive: bool, alone: bool = False, source: int | None = None

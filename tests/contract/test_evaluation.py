@@ -244,7 +244,7 @@ def test_a_watched_study_that_ended_runs_again_with_another_configuration(subjec
     with evaluator.transaction() as tx:
         tx.apply([machine.SetStudyState(StudyState.COMPLETED, "enough \u2603")])
         assert (tx.study().state, tx.study().message) == (StudyState.COMPLETED, "enough \u2603")
-    subject.store.set_config(evaluator.study.id, {"new": 1})
+    Housekeeping(subject.store, evaluator.study.id).store_config({"new": 1}, evaluator.study.config)
     changed = subject.store.find_study("r")
     assert changed is not None
     assert (changed.state, changed.message, changed.config) == (StudyState.RUNNING, None, {"new": 1})

@@ -156,8 +156,9 @@ def test_configurations_that_lead_elsewhere_are_refused(http: httpx.Client, stor
         answer = http.post("/calls/0/store/create-study", json=given)
         assert answer.status_code == 422, answer.text
         assert said in answer.text, answer.text
-    whole = http.post("/calls/0/store/set-config", json={"study": 1, "config": {"lease_s": 60.0}})
-    assert whole.status_code == 409, whole.text
+    partial = {"config": {"lease_s": 60.0}, "before": config}
+    answer = http.post("/calls/1/housekeeping/store-config", json=partial)
+    assert answer.status_code == 422, answer.text
     assert [study.name for study in store.studies()] == ["quadratic"]
 
 

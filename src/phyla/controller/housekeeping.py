@@ -38,10 +38,15 @@ class Housekeeping:
             tx.apply([Insert(start)])
 
     def store_config(self, config: JsonObject, before: JsonObject) -> None:
-        """Store a configuration that decides nothing differently; `StudyChanged` if it was changed meanwhile."""
+        """Store a configuration that decides nothing differently; `StudyChanged` if it was changed meanwhile.
+
+        A watched study that had ended runs again.
+        """
         with self._store.transaction(self._study, exclusive=True, alone=True) as tx:
             check_unchanged(tx.study(), before)
             tx.apply([SetConfig(config)])
+            if tx.study().watched:
+                tx.apply([SetStudyState(StudyState.RUNNING)])
 
     def fail_study(self, message: str) -> None:
         """Stop the study, which has failed: no more work of it is given out."""

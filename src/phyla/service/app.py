@@ -57,7 +57,7 @@ NOT_READ = ("source", "new_job_id", "locked_group", "locked_member", "locked_rea
 PARTS: Mapping[type[Any], Mapping[Role, Sequence[str]]] = {
     Store: {
         Role.VIEWER: ("identity", "studies", "find_study"),
-        Role.OPERATOR: ("create_study", "set_config", "set_state", "delete_study", "renew_identity"),
+        Role.OPERATOR: ("create_study", "set_state", "delete_study", "renew_identity"),
     },
     Reader: {Role.VIEWER: [name for name in dir(Reader) if not name.startswith("_") and name not in NOT_READ]},
     Controller: {

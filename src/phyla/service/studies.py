@@ -16,7 +16,7 @@ from phyla.controller import (
     settings_digest,
     suites_from,
 )
-from phyla.errors import ConfigurationError, NotImportable, PhylaError, StateError, StudyChanged, UsageError
+from phyla.errors import ConfigurationError, NotImportable, PhylaError, StudyChanged, UsageError
 from phyla.machine import Outdated, Rules, TrainRules, WatchRules
 from phyla.records import JsonObject, StudyKind, StudyRecord
 from phyla.store import Reader, Store
@@ -42,13 +42,6 @@ class Studies:
             if name == "create_study":
                 rules = check_config(arguments["config"], arguments["kind"])
                 _check_study(arguments["name"], arguments["population_size"], rules)
-            if name == "set_config":
-                record = self._record(arguments["study"])
-                if not record.watched:
-                    raise StateError(
-                        f"study {record.name!r} has a population, whose settings are changed as a whole"
-                    )
-                check_config(arguments["config"], record.kind)
             return getattr(self.store, name)(**arguments)
         if kind is Reader:
             with self.store.reader(study) as reader:
@@ -58,7 +51,7 @@ class Studies:
                     raise UsageError(*error.args) from error
         if kind is Housekeeping:
             if name == "store_config":
-                check_config(arguments["config"], StudyKind.POPULATION)
+                check_config(arguments["config"], self._record(study).kind)
             return getattr(Housekeeping(self.store, study), name)(**arguments)
         if kind is Sightings:
             record = self._record(study)

@@ -184,9 +184,6 @@ class Store(Protocol):
     def revoke_token(self, name: str) -> None:
         """Remove a token, so that it opens nothing any more; `StateError` if there is none of that name."""
 
-    def set_config(self, study: int, config: JsonObject) -> None:
-        """Replace the configuration of a watched study, and let it run again if it had ended."""
-
     def find_study(self, name: str) -> StudyRecord | None:
         """Return a study by name, or None."""
 

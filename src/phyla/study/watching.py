@@ -311,7 +311,9 @@ def _create(store: "Store", target: Target, raw: JsonObject) -> None:
             "this one another name (on the command line: --name)"
         )
     if record.config != raw or record.state is not StudyState.RUNNING:
-        store.set_config(record.id, raw)
+        from phyla.controller import housekeeping_of
+
+        housekeeping_of(store, record.id).store_config(raw, record.config)
 
 
 def _teller(

@@ -186,11 +186,6 @@ class SqlStore:
                 raise StateError(f"there is no token {name!r} in {self.url}")
             session.run(_REVOKE, {"name": name})
 
-    def set_config(self, study: int, config: JsonObject) -> None:
-        with self._session(write=True) as session:
-            changes: Values = {"config": config, "state": StudyState.RUNNING, "message": None}
-            session.set(STUDIES, (study,), STUDIES.stored(changes))
-
     @contextlib.contextmanager
     def transaction(
         self, study: int, *, exclusive: bool, alone: bool = False, source: int | None = None
