@@ -16,7 +16,7 @@ class Policy:
     them.
 
     Args:
-        every: only every n-th checkpoint, counted from the first.
+        every: only every n-th checkpoint, counted from the first, also of those that were there before.
         milestone_every: guarantee checkpoints whose step is a multiple of this many steps.
         latest: when a newer checkpoint arrives, skip those whose evaluation has not begun.
         skip_if_busy: skip a checkpoint that arrives while an earlier one is being evaluated.
@@ -53,10 +53,10 @@ class Policy:
             busy: whether an earlier one is being evaluated.
             since_last_s: how long ago the suite queued one; None if it never did.
         """
+        if number % self.every:
+            return f"the suite takes one in {self.every} checkpoints, and this is number {number + 1}"
         if existed:
             return None if self.backfill else "it was there before the suite, and backfill is off"
-        if number % self.every:
-            return f"the suite takes every {self.every}. checkpoint, this is number {number + 1}"
         if self.skip_if_busy and busy:
             return "an earlier checkpoint was being evaluated (skip_if_busy)"
         if since_last_s is not None and since_last_s < self.throttle_s:

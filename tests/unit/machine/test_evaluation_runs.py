@@ -53,7 +53,7 @@ def test_milestones_come_before_backfill_and_are_never_skipped() -> None:
         470: GroupState.QUEUED,
     }
     assert [step for step in run.work() if step.endswith("/a")] == ["470/a", "400/a", "200/a"]
-    assert "every 3." in (run.status(300)[1] or "")
+    assert "one in 3 checkpoints, and this is number 3" in (run.status(300)[1] or "")
 
 
 def test_latest_leaves_what_has_begun_alone() -> None:
@@ -219,6 +219,16 @@ def test_a_suite_that_is_added_is_backfilled_unless_its_policy_says_no() -> None
     assert order == ["200/a", "200/c", "200/d", "100/c"]
     states = {group.suite: group.state for group in run.groups(100)}
     assert states["late"] is GroupState.SKIPPED
+
+
+def test_every_counts_checkpoints_that_were_there_before_too() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100, 200, 300, 400)
+    run.work()
+    run.suites = [*run.suites, Suite("rare", suite_of("c").tasks, policy=Policy(every=3))]
+    run.restart()
+    run.sightings.backfill()
+    assert [done for done in run.work() if done.endswith("/c")] == ["400/c", "100/c"]
 
 
 def test_what_keeps_failing_is_given_up_and_its_group_is_partial() -> None:

@@ -54,7 +54,7 @@ def test_what_has_no_value_says_why(run: EvaluatedRun) -> None:
     assert why["failed", "heldout"] == "ValueError: the model gave [nan]"
     assert why["quarantined", "heldout"] == "the file ends early"
     assert why["gone", "heldout"] == "step_3800 was deleted"
-    assert "the suite takes every 3. checkpoint" in (why["skipped", "sparse"] or "")
+    assert "the suite takes one in 3 checkpoints" in (why["skipped", "sparse"] or "")
     assert why["queued", "heldout"] is None
 
 
