@@ -28,7 +28,7 @@ class EvalTask:
         evaluate: `evaluate(evaluation)`; or None when `command` is given.
         command: a command in any language, as a list of arguments with fields such as `{checkpoint}`, or one
             string that is split into them once, as a shell would. No shell runs it: a field is always one argument
-            or part of one, whatever is in it. See the guide for the fields, and for how to use a shell.
+            or part of one, whatever is in it. The guide to evaluation lists the fields.
         config: what the function reads as `evaluation.config`; JSON.
         gin: gin bindings, applied after those of `gin_files`.
         tags: such as `in` and `out` of distribution; aggregates are also made per tag.
