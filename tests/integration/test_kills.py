@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def test_random_kills(tmp_path: Path, storage: str | None) -> None:
     kills, completed = 0, 0
     while kills < most:
         completed = _wait_for_progress(tmp_path, process, completed, storage)
-        workers = _children(process.pid)
+        workers = until(partial(_children, process.pid), "a worker is alive", process=process)
         victim = rng.choice(["worker", "all workers", "main"], p=[0.6, 0.2, 0.2])
         if victim == "main":
             process.kill()
