@@ -108,6 +108,16 @@ def test_a_complete_study_that_has_nothing_left_stays_complete(tmp_path: Path, q
     assert spent(study(tmp_path, more).run()) == [3 * STEPS] * 2
 
 
+def test_who_runs_a_study_with_settings_that_it_can_never_have_is_not_sent_to_change_it(tmp_path: Path) -> None:
+    study(tmp_path, pbt(3, 2)).run()
+    other = study(tmp_path, pbt(3, 2), seed=7)
+    with pytest.raises(
+        StudyChanged, match=r"It cannot take them: .* cannot be extended with another seed"
+    ) as told:
+        other.run()
+    assert "phyla change" not in str(told.value)
+
+
 @pytest.mark.parametrize("quorum", [0.8, 1.0])
 def test_a_study_is_extended_with_another_population_size(tmp_path: Path, quorum: float) -> None:
     study(tmp_path, pbt(4, 2, quorum=quorum)).run()

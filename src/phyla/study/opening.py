@@ -221,10 +221,14 @@ def reconcile(
     """
     changed = differences(record.config, config)
     if changed and newcomers is None:
+        how = "To give it these settings, run first: phyla change FILE (in Python: study.change())."
+        try:
+            check_extension(changed, record.config, config)
+        except ConfigurationError as error:
+            how = f"It cannot take them: {error}"
         raise StudyChanged(
-            f"study {study.name!r} exists in {store.url} with other settings:\n{_listed(changed)}\n"
-            "To give it these settings, run first: phyla change FILE (in Python: study.change()). To keep it "
-            "as it is, restore its settings, or give this study another name."
+            f"study {study.name!r} exists in {store.url} with other settings:\n{_listed(changed)}\n{how} "
+            "To keep it as it is, restore its settings, or give this study another name."
         )
     stored: Any = record.config
     config = {**config, "changes": stored.get("changes", [])}
