@@ -231,7 +231,7 @@ def test_a_wrong_file_gets_one_clear_message(
 def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) -> None:
     for words, expected, code in (
         (("run", "missing.py"), "there is no file missing.py", 2),
-        (("run", tmp_path), "is no file", 2),
+        (("run", tmp_path), "is a directory, not a file", 2),
         (("run", "small.py", "--workers", "-1"), "--workers", 2),
         (("run", "small.py", "--study", "x"), "has no study 'x'; there are: 'small'", 2),
         (("run", "small.py", "--storage", "nonsense://"), "use sqlite:///file.db", 2),

@@ -129,8 +129,7 @@ def _listening(host: str, port: int) -> socket.socket:
         listening = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise ConfigurationError(
-            f"cannot listen on {host}, port {port}: {error.strerror or error}; choose others with "
-            "--host and --port"
+            f"cannot listen on {host}, port {port}: {error.strerror or error}; --port 0 takes a free one"
         ) from error
     # uvicorn's workers would inherit it otherwise.
     listening.set_inheritable(False)

@@ -29,7 +29,8 @@ class PBT(Strategy):
         steps_per_trial: training steps between two decisions about a member.
         total_steps: steps each member spends in all; the last trial may be shorter.
         exploit: who abandons its state for whose; None explores at every ready interval instead.
-        explore: how hyperparameters change after an exploit; None copies them unchanged.
+        explore: how hyperparameters change after an exploit, and without one (`exploit=None`) at every trial; None
+            copies them unchanged.
         fitness: where the fitness of a trial comes from: its reports, or a suite (`FromSuite`).
         ready_interval: steps a member must train after it took over a state, or explored, before it may do so
             again; the default is `steps_per_trial`.

@@ -33,7 +33,7 @@ EXAMPLE = """  # at the top level of the file
 def read_file(file: Path, what: str) -> ModuleType:
     """Run a study file or suite file up to where it runs a study, and return what it defines."""
     if not file.is_file():
-        raise UsageError(f"there is no file {file}" if not file.exists() else f"{file} is no file")
+        raise UsageError(f"there is no file {file}" if not file.exists() else f"{file} is a directory, not a file")
     if file.suffix != ".py":
         raise UsageError(f"{file}: a {what} file is Python code or TOML, so its name ends in .py or .toml")
     try:
