@@ -71,7 +71,7 @@ class Constraint:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Constrained(Objective):
+class Constrained:
     """An objective that counts only where all constraints hold.
 
     A trial that violates one is *infeasible*: it never donates and is never the best, and all infeasible trials

@@ -46,10 +46,7 @@ class Criteria:
 
 
 class Objective(Protocol):
-    """What a study selects for. A plug-in is a frozen dataclass, registered under `phyla.objectives`.
-
-    Derived from this class, it needs only `goals` and `judge`; everything else follows from the goals.
-    """
+    """What a study selects for. A plug-in is a frozen dataclass, registered under `phyla.objectives`."""
 
     @property
     def goals(self) -> "tuple[Goal, ...]":
@@ -59,22 +56,22 @@ class Objective(Protocol):
     @property
     def tradeoffs(self) -> "tuple[Goal, ...]":
         """The goals that span a Pareto front; empty where `order` alone says which trial is better."""
-        return ()
+        ...
 
     @property
     def name(self) -> str:
-        """Name of the fitness, for tables and axes; the first goal's metric."""
-        return self.goals[0].metric
+        """Name of the fitness, for tables and axes."""
+        ...
 
     @property
     def maximize(self) -> bool:
-        """Whether a higher fitness is better; as for the first goal."""
-        return self.goals[0].maximize
+        """Whether a higher fitness is better."""
+        ...
 
     @property
     def description(self) -> str:
         """What is selected for, in words."""
-        return " and ".join(goal.description for goal in self.goals)
+        ...
 
     def judge(self, values: Mapping[str, float]) -> Judgement:
         """Judge one trial by its metrics; all of `goals` are there, and may be nan or infinite."""
@@ -82,10 +79,11 @@ class Objective(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _OneMetric(Objective):
+class _OneMetric:
     metric: str
 
     maximize: ClassVar[bool]
+    tradeoffs: "ClassVar[tuple[Goal, ...]]" = ()
 
     def __post_init__(self) -> None:
         check_metric(self.metric, type(self).__name__)
@@ -94,6 +92,11 @@ class _OneMetric(Objective):
     def goals(self) -> "tuple[Goal, ...]":
         """Itself."""
         return (self,)  # type: ignore[return-value]  # Maximize and Minimize are all there are
+
+    @property
+    def name(self) -> str:
+        """The metric."""
+        return self.metric
 
     @property
     def description(self) -> str:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import final
 
 from phyla.errors import ConfigurationError
-from phyla.records.objective import WORST, Goal, Judgement, Maximize, Minimize, Objective
+from phyla.records.objective import WORST, Goal, Judgement, Maximize, Minimize
 
 
 @final
 @dataclass(frozen=True, slots=True, init=False)
-class Pareto(Objective):
+class Pareto:
     """Select for the Pareto front: the trials that no other trial beats in everything.
 
     A trial *dominates* another if it is at least as good in every goal and better in one. What no trial
@@ -55,6 +55,21 @@ class Pareto(Objective):
     def tradeoffs(self) -> tuple[Goal, ...]:
         """All goals."""
         return self.goals
+
+    @property
+    def name(self) -> str:
+        """The first goal's metric."""
+        return self.goals[0].metric
+
+    @property
+    def maximize(self) -> bool:
+        """Whether the first goal is maximised."""
+        return self.goals[0].maximize
+
+    @property
+    def description(self) -> str:
+        """What is selected for, in words."""
+        return " and ".join(goal.description for goal in self.goals)
 
     def judge(self, values: Mapping[str, float]) -> Judgement:
         """Judge one trial: a sort key for each goal, and that of the first for everything else."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from phyla.errors import ConfigurationError
-from phyla.records.objective import WORST, Goal, Judgement, Maximize, Minimize, Objective, check_metric
+from phyla.records.objective import WORST, Goal, Judgement, Maximize, Minimize, check_metric
 
 NAME_LENGTH = 48
 """Characters up to which the fitness is called by its formula."""
@@ -14,7 +14,7 @@ NAME_LENGTH = 48
 
 @final
 @dataclass(frozen=True, slots=True)
-class WeightedSum(Objective):
+class WeightedSum:
     """Select for a high weighted sum of reported metrics.
 
     A weight is the exchange rate between metrics, in units of the sum per unit of the metric: with
@@ -33,6 +33,7 @@ class WeightedSum(Objective):
     weights: Mapping[str, float]
 
     maximize: ClassVar[bool] = True
+    tradeoffs: ClassVar[tuple[Goal, ...]] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.weights, Mapping) or not self.weights:
