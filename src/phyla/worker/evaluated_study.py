@@ -55,11 +55,11 @@ def apply_bindings(root: Path, files: Sequence[str], task: Sequence[str]) -> Non
 
     Bindings of functions that are not imported are passed over.
     """
-    if not (files or task):
-        return
     try:
         import gin
     except ModuleNotFoundError:
+        if not (files or task):
+            return
         raise ConfigurationError(
             "this suite has gin bindings, and gin-config is not installed: pip install 'phyla[gin]'"
         ) from None
@@ -68,6 +68,9 @@ def apply_bindings(root: Path, files: Sequence[str], task: Sequence[str]) -> Non
     if missing:
         raise ConfigurationError(f"files of gin bindings are missing: {', '.join(missing)}")
     gin.clear_config()
+    if not (files or task):
+        # Parsing nothing would lock the configuration.
+        return
     try:
         gin.parse_config_files_and_bindings(paths, [*task], skip_unknown=True)
     except (SyntaxError, ValueError, TypeError, OSError) as error:

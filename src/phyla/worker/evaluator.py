@@ -3,7 +3,7 @@
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
@@ -73,6 +73,9 @@ class Evaluator:
     def __post_init__(self) -> None:
         self._loaded: _Loaded | None = None
         self._current: Evaluation | None = None
+        # Where nothing asks for bindings, gin is the user's.
+        suites = [suite for study in self.studies.values() for suite in study.suites]
+        self._binds = any(suite.gin_files or any(task.gin for task in suite.tasks) for suite in suites)
         self.outdated = False
 
     @property
@@ -98,7 +101,11 @@ class Evaluator:
         try:
             suite, task = _known(study, work)
             if task is not None:
-                return self._evaluate(work, study, suite, task)
+                try:
+                    return self._evaluate(work, study, suite, task)
+                finally:
+                    # Aggregates, and training in the same process, are not to see them.
+                    self._bind(study)
             if study.changed():
                 # An aggregate of the suite as it was would miss what the suite has now.
                 raise _Unknown(f"suite {suite.name!r} was changed")
@@ -149,9 +156,9 @@ class Evaluator:
         self, work: ClaimedEvaluation, study: EvaluatedStudy, suite: Suite, task: EvalTask
     ) -> Evaluated | None:
         checkpoint = checkpoint_of(work.seen, study.sources.path(work.seen))
-        apply_bindings(study.gin_root, suite.gin_files, ())
+        self._bind(study, suite.gin_files)
         loaded = self._load(suite, work.seen.id, checkpoint)
-        apply_bindings(study.gin_root, suite.gin_files, task.gin)
+        self._bind(study, suite.gin_files, task.gin)
         label = f"{work.job.id}.{work.job.token}"
         outputs = study.outputs / label
         scratch = self.work_root / f"eval-{label}"
@@ -204,6 +211,10 @@ class Evaluator:
             created_at=self.clock(),
         )
         return Evaluated(job=work.job.id, group=work.job.group, token=work.job.token, result=result)
+
+    def _bind(self, study: EvaluatedStudy, files: Sequence[str] = (), task: Sequence[str] = ()) -> None:
+        if self._binds:
+            apply_bindings(study.gin_root, files, task)
 
     def _load(self, suite: Suite, seen: int, checkpoint: EvaluationCheckpoint) -> Any:
         """Return what the suite's `load` returned, now or for an eval task before."""

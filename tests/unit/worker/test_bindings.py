@@ -41,14 +41,14 @@ class Files:
         return
 
 
-def evaluate(root: Path, suite: Suite) -> WatchedRun:
+def evaluate(root: Path, suite: Suite, *steps: int) -> WatchedRun:
     run = WatchedRun([suite])
     client = Client(run.store, run.run, WatchRules(suites=(suite,)))
     evaluated = EvaluatedStudy(suites=(suite,), sources=Files(), outputs=root / "outputs" / "run", gin_root=root)
     evaluator = Evaluator(
         client, {run.run.id: evaluated}, work_root=root / "work", name="w", clock=run.clock, timer=lambda: 0.0
     )
-    run.observe(100)
+    run.observe(*steps)
     while (work := run.claim()) is not None:
         outcome = evaluator.run(work)
         if hasattr(outcome, "retryable"):
@@ -72,9 +72,38 @@ def test_later_bindings_win_and_are_cleared_between_eval_tasks(tmp_path: Path) -
         load=load,
         gin_files=("config.gin",),
     )
-    run = evaluate(tmp_path, suite)
+    run = evaluate(tmp_path, suite, 100)
     assert run.groups()[0].state is GroupState.COMPLETE
     assert SEEN == [("load", (2, 0.5, 10)), ("a", (4, 0.5, 99)), ("b", (2, 0.5, 10))]
+
+
+def see(_results: object) -> dict[str, float]:
+    SEEN.append(("aggregate", inner_problem()))
+    return {}
+
+
+def test_bindings_of_one_eval_task_are_seen_by_nothing_else(tmp_path: Path) -> None:
+    SEEN.clear()
+    suite = Suite(
+        "s",
+        (EvalTask("a", measure), EvalTask("b", measure, gin=("inner_problem.size = 5",))),
+        load=load,
+        aggregates=(see,),
+    )
+    evaluate(tmp_path, suite, 100, 200)
+    plain = (1, 0.0, 10)
+    assert 2 * [("load", plain), ("a", plain), ("b", (5, 0.0, 10)), ("aggregate", plain)] == SEEN
+    assert inner_problem() == plain
+
+
+def test_without_bindings_of_a_suite_the_configuration_of_gin_stays(tmp_path: Path) -> None:
+    SEEN.clear()
+    gin.parse_config("inner_problem.size = 7")
+    try:
+        evaluate(tmp_path, Suite("s", (EvalTask("a", measure),)), 100, 200)
+    finally:
+        gin.clear_config()
+    assert SEEN == 2 * [("a", (7, 0.0, 10))]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +118,7 @@ def test_bindings_that_make_no_sense_are_told_and_not_tried_again(
     tmp_path: Path, task: tuple[str, ...], files: tuple[str, ...], words: str
 ) -> None:
     suite = Suite("s", (EvalTask("a", measure, gin=task),), gin_files=files)
-    run = evaluate(tmp_path, suite)
+    run = evaluate(tmp_path, suite, 100)
     assert run.groups()[0].state is GroupState.PARTIAL
     assert words in (run.groups()[0].why or "")
     assert [record.token for record in run.reader().eval_jobs()] == [1]
