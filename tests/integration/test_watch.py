@@ -282,6 +282,21 @@ def test_a_plan_says_what_is_missing_and_changes_nothing(tmp_path: Path) -> None
     assert Look(tmp_path).groups == before.groups
 
 
+def test_a_failed_eval_task_is_shown_with_its_line_and_its_traceback_is_in_the_log(tmp_path: Path) -> None:
+    write(tmp_path / "ckpt", 0)
+    words = watch_words(tmp_path, "--once", suite="broken.py", workers=1)
+    suites = tmp_path / "broken.py"
+    suites.write_text(
+        "import phyla\ndef bad(_):\n    1 / 0\nbroken = phyla.Suite('b', [phyla.EvalTask('a', bad)])\n"
+    )
+    log = tmp_path / ".phyla" / "logs" / "job" / "worker-0.log"
+    said = f"ZeroDivisionError: division by zero ({suites}, line 3); the full traceback is in {log}"
+    assert said in run(tmp_path, words, expect=1)
+    for each in ("evaluations", "status"):
+        assert said in run(tmp_path, command(each, "job"))
+    assert log.read_text().count("    1 / 0\n") == 3, "one for each attempt"
+
+
 def test_a_changed_suite_is_filled_in(tmp_path: Path) -> None:
     for step in (0, 10):
         write(tmp_path / "ckpt", step)

@@ -54,7 +54,7 @@ def population_worker(
 ) -> Worker:
     """Make a worker of a study with a population; `setup` is called here, once. `how` is as `Worker` takes it."""
     study, repository, work_root = client.record, client.repository, Path(spec.work_root)
-    state = None
+    state, log = None, _log(spec)
     if setup is not None:
         directory = work_root / f"worker-{spec.index}"
         try:
@@ -71,14 +71,15 @@ def population_worker(
             outputs=Path(spec.outputs),
             stop=partial(client.fail_study, study.id),
         )
-        evaluator = Evaluator(client, {study.id: evaluated}, work_root=work_root, name=spec.name, state=state)
+        evaluator = Evaluator(
+            client, {study.id: evaluated}, work_root=work_root, name=spec.name, state=state, log=log
+        )
     if WorkKind.TRAIN in spec.kinds:
-        metrics, log = rules.reported_metrics, Path(spec.log) if spec.log else None
         trainer = Trainer(
             client,
             repository,
             train,
-            metrics=metrics,
+            metrics=rules.reported_metrics,
             work_root=work_root,
             state=state,
             log=log,
@@ -147,7 +148,7 @@ def check_suites(runs: Runs, given: Mapping[str, JsonObject]) -> None:
 def watched_worker(client: Client, runs: Runs, spec: WorkerSpec, **how: Any) -> Worker:
     """Make a worker of watched studies; `how` is as `Worker` takes it."""
     evaluated = {record.id: evaluated for record, evaluated in runs}
-    evaluator = Evaluator(client, evaluated, work_root=Path(spec.work_root), name=spec.name)
+    evaluator = Evaluator(client, evaluated, work_root=Path(spec.work_root), name=spec.name, log=_log(spec))
     return _worker(client, spec, evaluator=evaluator, **how)
 
 
@@ -155,6 +156,10 @@ def _worker(client: Client, spec: WorkerSpec, **how: Any) -> Worker:
     least, most = spec.gpus
     how |= {"stops_at": spec.stops_at, "run_s": spec.run_s}
     return Worker(client, name=spec.name, gpus=(least, most), labels=tuple(spec.labels), **how)
+
+
+def _log(spec: WorkerSpec) -> Path | None:
+    return Path(spec.log) if spec.log else None
 
 
 def _place(checkpoints: str, outputs: str) -> Path | RemotePlace:

@@ -153,7 +153,7 @@ def settle_group(view: View, rules: Rules, group_id: int) -> list[Command]:
     jobs = view.group_jobs(group_id)
     failed = [job for job in jobs if job.kind is JobKind.AGGREGATE and job.state is JobState.FAILED]
     if failed:
-        return _partial(view, rules, group, f"its aggregation failed: {failed[-1].error}")
+        return _partial(view, rules, group, f"its aggregation failed: {said_by(failed[-1].error)}")
     evaluated = _current(jobs)
     if not any(job.state is JobState.COMPLETED for job in evaluated):
         return _partial(view, rules, group, f"every eval task failed: {_errors(evaluated)}")

@@ -2,7 +2,6 @@
 
 import shutil
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass, replace
@@ -19,7 +18,6 @@ from phyla.errors import (
     CheckpointsAbsent,
     CheckpointStorageFailed,
     ConfigurationError,
-    EvaluationError,
     NotImportable,
     PhylaError,
     StoreError,
@@ -29,13 +27,13 @@ from phyla.evaluation.recorder import encode
 from phyla.evaluation.suite import suite_named
 from phyla.failpoints import failpoint
 from phyla.machine import ClaimedEvaluation, Evaluated, Failure
-from phyla.records import EvalResult, JobKind
+from phyla.records import EvalResult, JobKind, shown
 from phyla.settings import Clock, system_clock
 from phyla.worker.aggregation import Aggregation
 from phyla.worker.evaluated_study import EvaluatedStudy, apply_bindings
 from phyla.worker.evaluation import Evaluation, EvaluationCheckpoint, checkpoint_of, run_command
+from phyla.worker.trainer import ERROR_CHARACTERS, logged, traceback_of
 
-ERROR_CHARACTERS = 4000
 KEPT = ". Then run the study again. Completed trials and evaluations are kept"
 """End of the message that ends a study whose storage is broken. The eval task returns to the queue."""
 
@@ -58,6 +56,7 @@ class Evaluator:
     Attributes:
         studies: those whose checkpoints it evaluates, by id.
         state: what the study's `setup(worker)` returned.
+        log: where full tracebacks go; None writes none.
         outdated: whether the suites of a study changed since this process read them: it should be started anew.
     """
 
@@ -69,6 +68,7 @@ class Evaluator:
     clock: Clock = system_clock
     timer: Callable[[], float] = time.perf_counter
     state: Any = None
+    log: Path | None = None
 
     def __post_init__(self) -> None:
         self._loaded: _Loaded | None = None
@@ -128,7 +128,7 @@ class Evaluator:
             self.outdated = True
             return None
         except (ConfigurationError, NotImportable) as error:
-            return _failed(work, f"{type(error).__name__}: {error}", retryable=False)
+            return self._logged(work, error, retryable=False)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever evaluation code raises belongs to the eval task
             # What was loaded may be the cause.
             self._loaded = None
@@ -148,9 +148,18 @@ class Evaluator:
             where = f"an evaluation that saves into {study.outputs} failed with {error}"
             study.stop(f"{where}; {advice_on(error)}{KEPT}")
             return None
-        if isinstance(error, EvaluationError):
-            return _failed(work, f"{type(error).__name__}: {error}")
-        return _failed(work, "".join(traceback.format_exception(error))[-ERROR_CHARACTERS:])
+        return self._logged(work, error)
+
+    def _logged(self, work: ClaimedEvaluation, error: BaseException, *, retryable: bool = True) -> Failure:
+        """Write an error with its full traceback into the log; its first line says what was raised, and where."""
+        job, on = work.job, f"of suite {work.group.suite!r} on {shown(work.seen.name)}"
+        what = f"eval task {job.task!r}" if job.kind is JobKind.EVALUATE else "aggregation"
+        cause = logged(error, f"{what} {on}, attempt {job.token} failed", None, self.log)
+        text = f"{cause.words()}\n{traceback_of(error)[-ERROR_CHARACTERS:]}"
+        if isinstance(error, PhylaError) and cause.line is None:
+            # It says all in its message, which may have several lines.
+            text = f"{type(error).__name__}: {error}"
+        return _failed(work, text, retryable=retryable)
 
     def _evaluate(
         self, work: ClaimedEvaluation, study: EvaluatedStudy, suite: Suite, task: EvalTask

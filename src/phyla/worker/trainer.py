@@ -223,7 +223,8 @@ class Trainer:
             message = f"training failed with {what}; trial {record.id} writes to {session.places}"
             self._stop_study(record, f"{message}; {advice_on(error)}", session)
             return None
-        cause = self._logged(record, error)
+        heading = f"trial {record.id}, attempt {record.token} of member {record.member} failed"
+        cause = logged(error, heading, self.train, self.log)
         self.on_error(error)
         session.discard()
         # Another attempt would not cure these.
@@ -248,27 +249,26 @@ class Trainer:
         kept = f"Completed trials and saved progress are kept; what trial {record.id} trained since is repeated."
         self.client.fail_study(record.study, f"{message}. Then run the study again. {kept}")
 
-    def _logged(self, record: TrialRecord, error: BaseException) -> Cause:
-        """Write an error with its full traceback into the log; return what is stored of it."""
-        log = self.log
-        if log is not None:
-            heading = f"trial {record.id}, attempt {record.token} of member {record.member} failed"
-            try:
-                write_log(log, heading, error)
-            except OSError:
-                # The end of the traceback is stored in any case.
-                log = None
-        return cause_of(error, self.train, log)
+
+def logged(error: BaseException, heading: str, train: Callable[..., object] | None, log: Path | None) -> Cause:
+    """Write an error with its full traceback into the log; return what is stored of it."""
+    if log is not None:
+        try:
+            write_log(log, heading, error)
+        except OSError:
+            # The end of the traceback is stored in any case.
+            log = None
+    return cause_of(error, train, log)
 
 
-def cause_of(error: BaseException, train: Callable[..., object], log: Path | None) -> Cause:
-    """Return what was raised and where; for errors of phyla's own, where the training function begins."""
+def cause_of(error: BaseException, train: Callable[..., object] | None, log: Path | None) -> Cause:
+    """Return what was raised and where; for errors of phyla's own, where a given function begins."""
     module = type(error).__module__
     kind = type(error).__qualname__
     if module not in ("builtins", "__main__") and not module.startswith("phyla."):
         kind = f"{module}.{kind}"
     first = next(iter(str(error).strip().splitlines()), "")[:MESSAGE_CHARACTERS]
-    file, line = _place(error) or _beginning(train) or (None, None)
+    file, line = _place(error) or (None if train is None else _beginning(train)) or (None, None)
     return Cause(
         kind=f"{kind}, {error.how}" if isinstance(error, CommandFailed) else kind,
         error=_printable(f"{kind}: {first}" if first else kind),

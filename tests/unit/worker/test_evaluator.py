@@ -65,6 +65,7 @@ class Bench:
             name="w",
             clock=self.run.clock,
             timer=lambda: float(next(self.ticks)),
+            log=self.root / "logs" / "worker-0.log",
         )
 
     def checkpoint(self, step: int, content: object = None) -> None:
@@ -214,7 +215,7 @@ def test_what_a_failed_attempt_saved_is_removed_and_never_counted(tmp_path: Path
     assert len(list((bench.outputs / "run").iterdir())) == 1
 
 
-def test_an_error_carries_its_traceback(tmp_path: Path) -> None:
+def test_an_error_says_where_it_was_raised_and_its_traceback_is_in_the_log(tmp_path: Path) -> None:
     def bad(_evaluation: Evaluation) -> None:
         raise KeyError("weights")
 
@@ -222,9 +223,29 @@ def test_an_error_carries_its_traceback(tmp_path: Path) -> None:
     bench.checkpoint(100)
     (outcome,) = bench.work()
     assert isinstance(outcome, Failure)
-    assert "KeyError: 'weights'" in outcome.error
-    assert "in bad" in outcome.error
+    log = tmp_path / "logs" / "worker-0.log"
+    place = f"{__file__}, line {bad.__code__.co_firstlineno + 1}"
+    said, *trace = outcome.error.splitlines()
+    assert said == f"KeyError: 'weights' ({place}); the full traceback is in {log}"
+    assert "in bad" in "".join(trace)
+    assert "eval task 'a' of suite 's' on step-100, attempt 1 failed\nTraceback" in log.read_text()
+    assert log.read_text().endswith("KeyError: 'weights'\n")
     assert bench.group().state is GroupState.PARTIAL
+    assert said in (bench.group().why or "")
+
+
+def test_an_aggregate_that_raises_says_where(tmp_path: Path) -> None:
+    def nothing_there(results: Sequence[TaskResult]) -> Mapping[str, float]:
+        return {"best": float(str(results[0].config["best"]))}
+
+    bench = Bench(tmp_path, suite(EvalTask("a", spread), aggregates=(nothing_there,)))
+    bench.checkpoint(100)
+    bench.work()
+    line = nothing_there.__code__.co_firstlineno + 1
+    why = bench.group().why or ""
+    assert why.startswith(f"its aggregation failed: KeyError: 'best' ({__file__}, line {line}); ")
+    assert "\n" not in why
+    assert "aggregation of suite 's' on step-100, attempt 1" in (tmp_path / "logs" / "worker-0.log").read_text()
 
 
 def test_an_eval_task_that_records_nothing_is_told_so_and_not_tried_again(tmp_path: Path) -> None:
