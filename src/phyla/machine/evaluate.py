@@ -1,6 +1,6 @@
 """Eval jobs: claimed and completed; and groups, which complete as a whole."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from phyla.evaluation.suite import suite_named
@@ -101,15 +101,19 @@ def complete_evaluation(view: View, rules: Rules, done: Evaluated) -> tuple[Acce
     if job is None or group is None:
         return Accepted(job=done.job, repeated=True), []
     now = view.now()
+    ended: list[Command] = []
+    if job.kind is JobKind.AGGREGATE and group.state is GroupState.QUEUED:
+        ended = _aggregated(view, rules, group, done)
+    # An aggregation that failed is repeated when the study goes on, perhaps with a corrected suite.
+    state = JobState.FAILED if ended and done.failed else JobState.COMPLETED
+    error = _errors((), done.failed) if state is JobState.FAILED else None
     commands: list[Command] = [
-        Update(moved(job, JobState.COMPLETED, error=None, ended_at=now)),
+        Update(moved(job, state, error=error, ended_at=now)),
         EndAttempt(job=job.id, token=done.token, state=AttemptState.COMPLETED, ended_at=now),
     ]
     if done.result is not None:
         commands.append(Insert(replace(done.result, created_at=now)))
-    if job.kind is JobKind.AGGREGATE and group.state is GroupState.QUEUED:
-        commands += _aggregated(view, rules, group, done)
-    return Accepted(job=done.job), commands
+    return Accepted(job=done.job), commands + ended
 
 
 def _aggregated(view: View, rules: Rules, group: Group, done: Evaluated) -> list[Command]:
@@ -122,8 +126,8 @@ def _aggregated(view: View, rules: Rules, group: Group, done: Evaluated) -> list
     if done.best and (None if former is None else former.id) != done.former:
         # Another group became the best one meanwhile.
         return []
-    complete = all(job.state is JobState.COMPLETED for job in jobs)
-    why = None if complete else f"failed for good: {_errors(jobs)}"
+    complete = not done.failed and all(job.state is JobState.COMPLETED for job in jobs)
+    why = None if complete else f"failed for good: {_errors(jobs, done.failed)}"
     ended = replace(
         group,
         state=GroupState.COMPLETE if complete else GroupState.PARTIAL,
@@ -156,7 +160,7 @@ def settle_group(view: View, rules: Rules, group_id: int) -> list[Command]:
         return _partial(view, rules, group, f"its aggregation failed: {said_by(failed[-1].error)}")
     evaluated = _current(jobs)
     if not any(job.state is JobState.COMPLETED for job in evaluated):
-        return _partial(view, rules, group, f"every eval task failed: {_errors(evaluated)}")
+        return _partial(view, rules, group, f"every eval task failed: {_errors(evaluated, {})}")
     return [InsertJobs([aggregation(view, group, group.seen)])]
 
 
@@ -167,9 +171,9 @@ def _current(tasks: Sequence[EvalJob]) -> list[EvalJob]:
     return [row for row in rows if row.identity == newest[row.task]]
 
 
-def _errors(tasks: Sequence[EvalJob]) -> str:
-    """Return each eval task that failed with what its error says."""
-    errors: dict[str, str] = {}
+def _errors(tasks: Sequence[EvalJob], unusable: Mapping[str, str]) -> str:
+    """Return each eval task that failed, or whose results are unusable, with what its error says."""
+    errors = {name: said_by(error) for name, error in unusable.items()}
     for task in tasks:
         if task.state is not JobState.COMPLETED:
             errors.setdefault(task.task, said_by(task.error))

@@ -191,6 +191,7 @@ class Evaluated:
         token: the lease under which the work was done.
         result: for the ledger; None for an aggregation.
         values: the group's aggregates; None unless it is an aggregation.
+        failed: eval tasks whose shards cannot be merged, as with a wrong number of samples, with the reason.
         best: whether they are better than those of the best group of the suite.
         former: id of that best group when they were compared; None if there was none.
         events: what a person should know.
@@ -201,6 +202,7 @@ class Evaluated:
     token: int
     result: EvalResult | None = None
     values: JsonObject | None = None
+    failed: Mapping[str, str] = field(default_factory=dict)
     best: bool = False
     former: int | None = None
     events: Sequence[EvalEvent] = ()

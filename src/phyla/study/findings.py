@@ -187,7 +187,7 @@ class Lookout:
                 )
 
     def _look_at_suite(self, reader: "Reader", suite: str) -> None:
-        """Warn if the first results of a suite have no aggregates."""
+        """Warn if the first aggregation of a suite failed."""
         all_ended = True
         for group in reader.groups(suite=suite, after=self._after[suite], limit=GROUPS):
             failed = group.state is GroupState.PARTIAL and any(
@@ -198,7 +198,7 @@ class Lookout:
                 del self._after[suite]
             if failed:
                 warnings.warn(
-                    f"study {self._study!r}: suite {suite!r} was evaluated, and gives nothing: {group.why}. "
+                    f"study {self._study!r}: suite {suite!r} was evaluated, and is not complete: {group.why}. "
                     "Its results are kept: correct the suite and run the study again",
                     stacklevel=4,
                 )

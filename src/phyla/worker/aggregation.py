@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from phyla import plugins
 from phyla.arguments import suggestion
 from phyla.client import Client, GroupResults
-from phyla.errors import ConfigurationError, PhylaError
+from phyla.errors import ConfigurationError, EvaluationError, PhylaError
 from phyla.evaluation import Estimate, Suite, TaskResult
 from phyla.evaluation.aggregates import aggregate
 from phyla.evaluation.recorder import decode, merged
@@ -36,10 +36,10 @@ class Aggregation:
         """Merge the shards, run the suite's aggregates, and compare the group with the best one so far."""
         work, suite = self.work, self.suite
         found = self.client.group_results(work.group.id, study=work.job.study)
-        results = self._merged(found)
+        results, failed = self._merged(found)
         complete = len(results) == len(suite.tasks)
         try:
-            values = aggregate(suite.aggregates, results)
+            values = aggregate(suite.aggregates, results) if results else {}
         except PhylaError:
             if complete:
                 raise
@@ -63,34 +63,41 @@ class Aggregation:
                 name: {"value": json_number(estimate.value), "stderr": json_number(estimate.stderr)}
                 for name, estimate in values.items()
             },
+            failed=failed,
             best=best,
             former=None if former is None else former.id,
             events=events,
         )
 
-    def _merged(self, found: GroupResults) -> list[TaskResult]:
-        """Merge the shards of every eval task that is done, in the order of the suite."""
+    def _merged(self, found: GroupResults) -> tuple[list[TaskResult], dict[str, str]]:
+        """Merge the shards of every eval task that is done, in order; say why others cannot be merged."""
         shards = {task.identity: task.shards for task in found.jobs}
         done: list[TaskResult] = []
+        failed: dict[str, str] = {}
         for task in self.suite.tasks:
             entries = found.results.get(task.identity, ())
             if not entries or len(entries) < shards.get(task.identity, 1):
                 continue
-            statistics = [
-                {name: decode(raw, plugins.loaded_class) for name, raw in entry.statistics.items()}
-                for entry in entries
-            ]
+            try:
+                statistics = [
+                    {name: decode(raw, plugins.loaded_class) for name, raw in entry.statistics.items()}
+                    for entry in entries
+                ]
+                metrics = merged(statistics, expected=task.samples)
+            except EvaluationError as error:
+                failed[task.name] = f"{type(error).__name__}: {error}"
+                continue
             done.append(
                 TaskResult(
                     task=task.name,
                     config=task.config,
                     tags=task.tags,
                     weight=task.weight,
-                    metrics=merged(statistics, expected=task.samples),
+                    metrics=metrics,
                     arrays=_Arrays(self.study.outputs.parent, entries),
                 )
             )
-        return done
+        return done, failed
 
     def _is_better(self, values: Mapping[str, Estimate], former: Group | None) -> bool:
         objective = self.suite.objective
@@ -125,7 +132,7 @@ class Aggregation:
         metric, objective, seen = self.suite.compared_metric, self.suite.objective, self.work.seen
         if metric is None or objective is None:
             return []
-        reference = self._merged(self.client.group_results(former.id, study=self.work.job.study))
+        reference, _ = self._merged(self.client.group_results(former.id, study=self.work.job.study))
         compared = compare(
             [result for result in results if result.has(metric)],
             [result for result in reference if result.has(metric)],

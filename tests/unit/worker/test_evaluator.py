@@ -135,6 +135,27 @@ def test_shards_that_count_another_number_of_samples_are_no_result(tmp_path: Pat
     assert "1000" in (bench.group().why or "")
 
 
+def test_a_wrong_number_of_samples_fails_that_eval_task_only(tmp_path: Path) -> None:
+    def short(evaluation: Evaluation) -> None:
+        evaluation.record(loss=[1.0, 2.0])
+
+    good = EvalTask("good", spread)
+    bench = Bench(tmp_path, suite(good, EvalTask("short", short, samples=5)))
+    bench.checkpoint(100)
+    bench.work()
+    assert bench.group().state is GroupState.PARTIAL
+    assert (bench.group().why or "").startswith("failed for good: short (SamplesDiffer: 'loss' has counted 2 ")
+    assert list(bench.group().values) == ["x_mean"]
+    corrected = suite(good, EvalTask("short", short, samples=2))
+    bench.restart(corrected)
+    bench.run.suites = [corrected]
+    bench.run.restart()
+    bench.run.sightings.backfill()
+    assert len(bench.work()) == 1, "only its aggregation"
+    assert bench.group().state is GroupState.COMPLETE
+    assert bench.value("loss_mean") == 1.5
+
+
 def test_load_is_called_once_per_checkpoint_and_shared(tmp_path: Path) -> None:
     calls: list[str] = []
 
