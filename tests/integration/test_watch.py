@@ -282,6 +282,28 @@ def test_a_plan_says_what_is_missing_and_changes_nothing(tmp_path: Path) -> None
     assert Look(tmp_path).groups == before.groups
 
 
+def test_a_plan_does_not_count_what_failed_for_good_or_has_other_shards(tmp_path: Path) -> None:
+    write(tmp_path / "ckpt", 0)
+    words = watch_words(tmp_path, "--once", suite="flaky.py")
+    suites = tmp_path / "flaky.py"
+    text = """
+import phyla
+def good(evaluation): evaluation.record(x=1)
+def odd(evaluation):
+    1 / (evaluation.shard.index % 2)
+    good(evaluation)
+s = phyla.Suite("s", [phyla.EvalTask("a", odd, shards=4), phyla.EvalTask("b", good, shards=2)])
+"""
+    suites.write_text(text)
+    run(tmp_path, words, expect=1)
+    suites.write_text(text.replace("shards=2", "shards=3"))
+    plan = json.loads(run(tmp_path, [*words, "--plan", "--json"]))
+    assert [(row["cells"], row["known"]) for row in plan] == [(0, 2), (0, 2)]
+    before = [task.token for task in Look(tmp_path).tasks]
+    run(tmp_path, words, expect=1)
+    assert [task.token for task in Look(tmp_path).tasks] == before, "the plan was true"
+
+
 def test_a_failed_eval_task_is_shown_with_its_line_and_its_traceback_is_in_the_log(tmp_path: Path) -> None:
     write(tmp_path / "ckpt", 0)
     words = watch_words(tmp_path, "--once", suite="broken.py", workers=1)

@@ -14,7 +14,7 @@ from phyla.arguments import check_name
 from phyla.checkpoints import place_of
 from phyla.errors import ConfigurationError, StudyNotFound
 from phyla.evaluation import Suite
-from phyla.records import Checkpoint, CheckpointState, GroupState, StudyRecord, shown
+from phyla.records import Checkpoint, CheckpointState, GroupState, JobState, StudyRecord, shown
 from phyla.study.files import chosen_suites
 from phyla.study.places import Places, names_in, open_if_there
 from phyla.words import masked
@@ -206,10 +206,17 @@ def _count(
                 skipped = group is not None and group.state in (GroupState.SKIPPED, GroupState.GONE)
                 if skipped or (group is None and not _takes(suite, seen.step)):
                     continue
+                jobs = [] if group is None else reader.group_jobs(group.id)
+                jobs = [job for job in jobs if job.state is not JobState.CANCELLED]
                 for task in suite.tasks:
-                    done = len(reader.ledger(seen.identity, task.identity, 0, task.shards))
-                    known[suite.name, task.name] += done
-                    wanted[suite.name, task.name] += task.shards - done
+                    its_jobs = [job for job in jobs if job.identity == task.identity]
+                    # It keeps the shards that it was queued with.
+                    shards = its_jobs[0].shards if its_jobs else task.shards
+                    done = {result.shard for result in reader.ledger(seen.identity, task.identity, 0, shards)}
+                    # What failed for good is not tried again.
+                    failed = {job.shard for job in its_jobs if job.state is JobState.FAILED} - done
+                    known[suite.name, task.name] += len(done)
+                    wanted[suite.name, task.name] += shards - len(done) - len(failed)
     for name, fingerprint, step in present:
         before = there.get(name)
         if before is not None and before.state is not CheckpointState.GONE and before.fingerprint == fingerprint:
