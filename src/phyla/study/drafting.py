@@ -108,7 +108,7 @@ command = [
 objective = "minimize loss"  # TODO: or "maximize accuracy"; measured on the weights that are saved
 
 [metrics]  # what the script prints: regular expressions whose group is the number
-loss = 'loss\\W+([-+.\\deE]+)'  # TODO
+loss = '(?i)(?<![\\w/])loss\\W+?([-+]?(?:\\d*\\.?\\d+(?:\\.?e[-+]?\\d+)?|nan\\b|inf\\b))'  # TODO
 # Or it writes JSON lines such as {{"step": 10, "loss": 0.3}} to {{metrics}}, or TensorBoard files: [tensorboard]
 
 [space]  # what can change in the middle of training, which the shape of the weights cannot

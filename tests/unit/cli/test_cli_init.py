@@ -1,6 +1,7 @@
 """`phyla init`: a study file for a script, from its source alone."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,33 @@ def test_what_is_missing_is_said_in_the_scripts_own_way(cli: Phyla, tmp_path: Pa
         (tmp_path / name).write_text(SCRIPTS[name][0])
         cli("init", tmp_path / name, "--output", tmp_path / f"{name}.toml")
         assert f"With one, add: {example}\n" in (tmp_path / f"{name}.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("loss = 0.25", "0.25"),
+        ("Epoch 3 - Loss: 1.e-05, train_loss: 2", "1.e-05"),
+        ('{"step": 3, "loss": NaN}', "NaN"),
+        ("loss=-inf", "-inf"),
+        ("loss: .5.", ".5"),
+        ("loss: -3.", "-3"),
+        ("train_loss=0.123 val_loss=nan", None),
+        ("train/loss 0.1", None),
+        ("Computing the loss...", None),
+        ("mean loss each epoch", None),
+        ("loss information", None),
+    ],
+)
+def test_the_drafted_pattern_finds_numbers_and_no_words(
+    cli: Phyla, tmp_path: Path, line: str, found: str | None
+) -> None:
+    (tmp_path / "train.py").write_text(ARGPARSE)
+    cli("init", tmp_path / "train.py", "--output", tmp_path / "s.toml")
+    (study,) = load_studies(tmp_path / "s.toml")
+    assert isinstance(study.train, phyla.Command)
+    match = re.search(study.train.metrics["loss"], line)
+    assert (match and match[1]) == found
 
 
 def test_nothing_is_overwritten(cli: Phyla, tmp_path: Path) -> None:
