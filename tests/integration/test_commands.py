@@ -193,6 +193,14 @@ def test_what_a_script_forgets_is_said(tmp_path: Path, script: str, words: str) 
     assert re.search(words, made.results().trials()[0].error or "")
 
 
+def test_a_pattern_that_matched_nothing_is_named(tmp_path: Path) -> None:
+    command = shell(tmp_path, 'echo 1 > "$1/x"; echo loss: 3\n', metrics={"loss": r"loss = (\d+)"})
+    words = r"pattern of 'loss' matched nothing in .*stdout-.\.txt: loss = \(\\d\+\)"
+    with pytest.raises(StudyFailed, match=words) as caught:
+        study(tmp_path, command).run()
+    assert "into {metrics}" not in str(caught.value)
+
+
 def test_a_bad_line_stops_the_command_and_loses_nothing_else(tmp_path: Path) -> None:
     script = """
     if [ -n "$3" ]; then cat "$3/x"; else echo none; fi >> sources

@@ -211,7 +211,11 @@ class Run:
                 f"directory. All output is in {self.errors}"
             )
         if session.unreported:
-            raise NoFitness(session.missing("the command ended without reporting", None))
+            name = session.unreported[0]
+            do = f'Write a line such as {{"{name}": 0.3}} into {{metrics}}'
+            if pattern := self.command.metrics.get(name):
+                do = f"In [metrics] the pattern of {name!r} matched nothing in {self.output}: {pattern}"
+            raise NoFitness(session.missing("the command ended without reporting", do=do))
         session.reach(trial.end_step)
 
     def _failed(self, how: str, arguments: Sequence[str]) -> CommandFailed:

@@ -254,15 +254,13 @@ class Session:
         """The metrics of the objective that were not reported; none when fitness comes from a suite."""
         return tuple(metric for metric, values in self._values.items() if not values)
 
-    def missing(self, what: str, when: str | None) -> str:
-        """Return the message of an error about metrics that were not reported; `when` is None for a command."""
+    def missing(self, what: str, when: str = "", do: str | None = None) -> str:
+        """Return the message of an error about metrics that were not reported; `do` is what to do about it."""
         names = self.unreported
         single = len(self._values) == 1
         said = f"the objective {names[0]!r}" if single else f"{' and '.join(names)}, which the objective needs"
         example = ", ".join(f"{name!r}: value" for name in names)
-        do = f"Call trial.report({{{example}}}) {when}"
-        if when is None:
-            do = f'Write a line such as {{"{names[0]}": 0.3}} into {{metrics}}'
+        do = do or f"Call trial.report({{{example}}}) {when}"
         near = [nearest(name, self._last) for name in names]
         meant = " and ".join(repr(name) for name in dict.fromkeys(near) if name is not None)
         hint = f": did you mean {meant}?" if meant else "."
