@@ -81,7 +81,7 @@ def draft(script: Path, output: Path) -> str:
             lines.append(text + (what if role == "{source}" else ""))
     others = [f"{option.flag} {option.default}" for option in rest if option not in ranges]
     end = roles["{end_step}"]
-    total = int(end.default) if end and _is_number(end.default) and end.default >= 10 else 1000
+    total = int(end.default) if end and _is_number(end.default) and end.default >= 1 else 1000
     return TEMPLATE.format(
         script=called,
         file=output.name,

@@ -113,6 +113,18 @@ def test_what_is_missing_is_said_in_the_scripts_own_way(cli: Phyla, tmp_path: Pa
         assert f"With one, add: {example}\n" in (tmp_path / f"{name}.toml").read_text()
 
 
+@pytest.mark.parametrize(("default", "steps", "total"), [(1, 1, 1), (3, 1, 3), (10, 1, 10), (-1, 50, 1000)])
+def test_the_length_of_a_study_is_the_default_of_the_script(
+    cli: Phyla, tmp_path: Path, default: int, steps: int, total: int
+) -> None:
+    (tmp_path / "train.py").write_text(ARGPARSE.replace("20_000", str(default)))
+    cli("init", tmp_path / "train.py", "--output", tmp_path / "s.toml")
+    text = (tmp_path / "s.toml").read_text()
+    assert f"steps_per_trial = {steps} " in text
+    assert f"total_steps = {total} " in text
+    load_studies(tmp_path / "s.toml")
+
+
 @pytest.mark.parametrize(
     ("line", "found"),
     [
