@@ -3,12 +3,15 @@
 import ast
 import json
 import os
+import platform
 import re
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from phyla.errors import UsageError
 
 INTERPRETERS = {".py": "python", ".sh": "sh", ".jl": "julia", ".R": "Rscript", ".lua": "lua", ".pl": "perl"}
 LIBRARIES = ("tyro", "simple_parsing", "draccus", "HfArgumentParser", "ConfigStore")
@@ -44,14 +47,23 @@ class Option(NamedTuple):
 
 
 def draft(script: Path, output: Path) -> str:
-    """Return the text of a study file for a script, to be written to `output`."""
+    """Return the text of a study file for a script, to be written to `output`.
+
+    Raises:
+        UsageError: Python cannot parse the script; it names the line.
+    """
     source, tree = "", ast.Module([], [])
     if script.suffix == ".py":
         raw = script.read_bytes()
         source = raw.decode(errors="replace")
-        with suppress(SyntaxError, ValueError, RecursionError), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the script
-            tree = ast.parse(raw)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about the script
+                tree = ast.parse(raw, str(script))
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise UsageError(
+                f"{script}: this Python, {platform.python_version()}, cannot parse it: {error}"
+            ) from None
     else:
         script.open().close()
     called = script.name if script.name.isprintable() else json.dumps(script.name)

@@ -62,7 +62,6 @@ SCRIPTS = {
     "click_one.py": (CLICK, ["learning_rate"]),
     "tyro_one.py": (TYRO, ["clip_coef", "dropout"]),
     "hydra_one.py": (HYDRA, ["lr"]),
-    "syntax_error.py": ("print 'of python 2'", ["lr"]),
     "train.sh": ("echo $1", ["lr"]),
     "odd name!\n.jl": ("x", ["lr"]),
     "compiled": ("\x7fELF", ["lr"]),
@@ -168,6 +167,21 @@ def test_a_script_that_cannot_be_read(cli: Phyla, tmp_path: Path) -> None:
     assert "Is a directory" in cli("init", tmp_path, *output, code=2)
     assert "name the training script" in cli("init", *output, code=2)
     assert not (tmp_path / "study.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("import sys\nprint 'of python 2'\n", r"cannot parse it: .*\(train.py, line 2\)"),
+        ("x = 1\0", "cannot parse it: .*null bytes"),
+        ("(" * 100_000, "cannot parse it: "),
+    ],
+    ids=["old", "null", "deep"],
+)
+def test_a_script_that_is_no_python_is_refused(cli: Phyla, tmp_path: Path, source: str, words: str) -> None:
+    (tmp_path / "train.py").write_text(source)
+    assert re.search(words, cli("init", tmp_path / "train.py", "--output", tmp_path / "s.toml", code=2))
+    assert not (tmp_path / "s.toml").exists()
 
 
 def test_the_schema_is_printed(cli: Phyla) -> None:
