@@ -41,7 +41,10 @@ class Option(NamedTuple):
     default: Any
 
     def given(self, value: str) -> str:
-        """Return the arguments that give it a value."""
+        """Return the arguments that give it a value, in `{save_to}` under the default's name if that is a file."""
+        default = Path(self.default if isinstance(self.default, str) else "")
+        if value == "{save_to}" and default.suffix and not re.search("dir|folder", self.name):
+            value += "/" + default.name.replace("{", "{{").replace("}", "}}")
         arguments = [f"{self.flag}{value}"] if self.flag.endswith("=") else [self.flag, value]
         return ", ".join(map(json.dumps, arguments))
 

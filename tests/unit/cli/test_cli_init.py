@@ -112,6 +112,24 @@ def test_what_is_missing_is_said_in_the_scripts_own_way(cli: Phyla, tmp_path: Pa
         assert f"With one, add: {example}\n" in (tmp_path / f"{name}.toml").read_text()
 
 
+@pytest.mark.parametrize(
+    ("option", "given"),
+    [
+        ("'--save', default='model.pt'", "--save {save_to}/model.pt"),
+        ("'--save-path', default='out/model-{epoch}.pt'", "--save-path {save_to}/model-{{epoch}}.pt"),
+        ("'--save', default='runs'", "--save {save_to}"),
+        ("'--save-dir', default='runs/v1.0'", "--save-dir {save_to}"),
+    ],
+)
+def test_a_script_that_saves_a_file_saves_it_in_the_checkpoint(
+    cli: Phyla, tmp_path: Path, option: str, given: str
+) -> None:
+    (tmp_path / "train.py").write_text(f"parser.add_argument({option})")
+    cli("init", tmp_path / "train.py", "--output", tmp_path / "s.toml")
+    (study,) = load_studies(tmp_path / "s.toml")
+    assert f" {given} " in f"{study.train} "
+
+
 @pytest.mark.parametrize(("default", "steps", "total"), [(1, 1, 1), (3, 1, 3), (10, 1, 10), (-1, 50, 1000)])
 def test_the_length_of_a_study_is_the_default_of_the_script(
     cli: Phyla, tmp_path: Path, default: int, steps: int, total: int
