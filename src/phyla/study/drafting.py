@@ -34,18 +34,22 @@ FIXED = r".*(seed|step|epoch|iter|worker|env|interval|freq|every|port|rank|gpu|v
 
 
 class Option(NamedTuple):
-    """An option of a script: its name, how it is written (`--lr`, or `--lr=`), and a default that is a literal."""
+    """An option of a script: its name, how it is written, and a default that is a literal.
+
+    It is written as `--lr`, as `--lr=`, or, where it is known by its place, as the empty text.
+    """
 
     name: str
     flag: str
     default: Any
+    required: bool = False
 
     def given(self, value: str) -> str:
         """Return the arguments that give it a value, in `{save_to}` under the default's name if that is a file."""
         default = Path(self.default if isinstance(self.default, str) else "")
         if value == "{save_to}" and default.suffix and not re.search("dir|folder", self.name):
             value += "/" + default.name.replace("{", "{{").replace("}", "}}")
-        arguments = [f"{self.flag}{value}"] if self.flag.endswith("=") else [self.flag, value]
+        arguments = [self.flag, value] if self.flag and not self.flag.endswith("=") else [f"{self.flag}{value}"]
         return ", ".join(map(json.dumps, arguments))
 
 
@@ -72,7 +76,12 @@ def draft(script: Path, output: Path) -> str:
     called = script.name if script.name.isprintable() else json.dumps(script.name)
     hydra = "hydra.main" in source
     found = {option.name: option for option in _options(tree, source)}
-    roles = {role: _fitting(pattern, found.values()) for role, pattern in ROLES.items()}
+    # There is no source at the start, so what is required cannot be the source.
+    optional = [option for option in found.values() if not option.required]
+    roles = {
+        role: _fitting(pattern, optional if role == "{source}" else found.values())
+        for role, pattern in ROLES.items()
+    }
     rest = [option for option in found.values() if option not in roles.values() and _is_number(option.default)]
     ranges = {option: text for option in rest if (text := _range(option.name, option.default))}
     relative = Path(os.path.relpath(script.absolute(), output.absolute().parent)).as_posix()
@@ -84,6 +93,11 @@ def draft(script: Path, output: Path) -> str:
         lines += [f"{option.given(f'{{{option.name}}}')}," for option in ranges]
     else:
         lines.append('"--lr", "{lr}",  # TODO: how the script takes a hyperparameter')
+    for option in found.values():
+        if option.required and option not in [*ranges] and (ranges or option.flag != "--lr"):
+            value = next((role for role, one in roles.items() if one == option), "TODO")
+            what = f"  # TODO: {called} requires {option.flag or option.name}" if value == "TODO" else ""
+            lines.append(f"{option.given(value)},{what}")
     for role, option in roles.items():
         name, does = ABSENT.get(role, ("", ""))
         example = Option(name, f"++{name}=" if hydra else f"--{name.replace('_', '-')}", None)
@@ -91,7 +105,7 @@ def draft(script: Path, output: Path) -> str:
         text = f"[{given}]," if role == "{source}" else f"{given},"
         if option is None and name:
             lines.append(f"# TODO: no option of {called} was found that {does}. With one, add: {text}")
-        elif option is not None:
+        elif option is not None and not option.required:
             what = "  # TODO: a directory; {source:*.pt} is the newest such file in it"
             lines.append(text + (what if role == "{source}" else ""))
     others = [f"{option.flag} {option.default}" for option in rest if option not in ranges]
@@ -187,11 +201,16 @@ def _declared(call: ast.Call) -> Iterator[Option]:
     called = getattr(call.func, "attr", getattr(call.func, "id", ""))
     texts = [word for word in map(_literal, call.args) if isinstance(word, str)]
     keywords = {keyword.arg: _literal(keyword.value) for keyword in call.keywords}
-    if called in ("add_argument", "option") and texts:
+    if called in ("add_argument", "option", "argument") and texts:
         flag = max(texts, key=lambda text: (text.startswith("--"), len(text))).partition("/")[0]
         switch = keywords.get("is_flag") or str(keywords.get("action")).startswith("store_")
         if flag.startswith("-"):
-            yield Option(flag.lstrip("-").replace("-", "_"), flag, False if switch else keywords.get("default"))
+            default, required = False if switch else keywords.get("default"), bool(keywords.get("required"))
+            yield Option(flag.lstrip("-").replace("-", "_"), flag, default, required)
+        elif called != "option" and re.fullmatch(r"[\w-]+", texts[0]):
+            needed = "default" not in keywords and keywords.get("nargs", 1) not in ("?", "*", "...", -1, None)
+            if keywords.get("required", needed):
+                yield Option(texts[0].replace("-", "_"), "", None, required=True)
 
 
 def _literal(node: ast.expr | None) -> Any:

@@ -92,7 +92,7 @@ def test_options_become_arguments_and_ranges(cli: Phyla, tmp_path: Path) -> None
         weight_decay=phyla.Float(1e-4, 1e-2, log=True),
     )
     assert isinstance(study.train, phyla.Command)
-    options = "--batch-size {batch_size} --lr {lr} --weight-decay {weight_decay} --resume-from {source}"
+    options = "--batch-size {batch_size} --lr {lr} --weight-decay {weight_decay} TODO --resume-from {source}"
     rest = "--output-dir {save_to} --max-steps {end_step} --seed {seed}"
     assert str(study.train) == f"python train.py {options} {rest}"
     assert ("--resume-from", "{source}") in study.train.arguments
@@ -128,6 +128,45 @@ def test_a_script_that_saves_a_file_saves_it_in_the_checkpoint(
     cli("init", tmp_path / "train.py", "--output", tmp_path / "s.toml")
     (study,) = load_studies(tmp_path / "s.toml")
     assert f" {given} " in f"{study.train} "
+
+
+REQUIRED = """
+parser.add_argument("out_dir")
+parser.add_argument("data-set", nargs="+")
+parser.add_argument("files", nargs="*")
+parser.add_argument("rest", nargs=argparse.REMAINDER)
+parser.add_argument("--model-name", required=True)
+parser.add_argument("--checkpoint", required=True)
+parser.add_argument("--lr", type=float, default=0.1, required=True)
+parser.add_argument("--note")
+@click.argument("config")
+@click.argument("extra", required=False)
+@click.argument("more", nargs=-1)
+def main(): ...
+"""
+
+
+def test_what_the_script_requires_is_given(cli: Phyla, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(REQUIRED)
+    cli("init", tmp_path / "train.py", "--output", tmp_path / "s.toml")
+    (study,) = load_studies(tmp_path / "s.toml")
+    words = str(study.train).split()
+    options = [word for word in words if word.startswith("--")]
+    assert sorted(options) == ["--checkpoint", "--lr", "--model-name"]
+    assert [words[words.index(option) + 1] for option in sorted(options)] == ["TODO", "{lr}", "TODO"]
+    text = (tmp_path / "s.toml").read_text()
+    assert text.index('"{save_to}",') < text.index('"TODO",  # TODO: train.py requires data_set')
+    assert '"--model-name", "TODO",  # TODO: train.py requires --model-name\n' in text
+    assert '"TODO",  # TODO: train.py requires config\n' in text
+    assert words.count("TODO") == 4
+
+
+def test_a_required_learning_rate_is_given_once(cli: Phyla, tmp_path: Path) -> None:
+    declared = ("'--lr', type=float", "'--sizes', default=[1]")
+    (tmp_path / "train.py").write_text("\n".join(f"parser.add_argument({one}, required=True)" for one in declared))
+    cli("init", tmp_path / "train.py", "--output", tmp_path / "s.toml")
+    (study,) = load_studies(tmp_path / "s.toml")
+    assert str(study.train) == "python train.py --lr {lr} --sizes TODO"
 
 
 @pytest.mark.parametrize(("default", "steps", "total"), [(1, 1, 1), (3, 1, 3), (10, 1, 10), (-1, 50, 1000)])
