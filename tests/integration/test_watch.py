@@ -334,6 +334,29 @@ def test_a_changed_suite_is_filled_in(tmp_path: Path) -> None:
     assert len([task for task in look.tasks if task.task == "accuracy"]) == 4, "these were not computed again"
 
 
+def test_a_suite_that_is_left_out_is_skipped_and_filled_in_when_it_is_back(tmp_path: Path) -> None:
+    for step in (0, 10, 20):
+        write(tmp_path / "ckpt", step)
+    quick = watch_words(tmp_path, "--once", suite="suites.py:quick", workers=1)
+    both = [*quick, "--suite", "suites.py:heldout"]
+    suites = tmp_path / "suites.py"
+    suites.write_text(suites.read_text() + '\nquick = phyla.Suite("quick", [shifted])\n')
+    process = start(tmp_path, both, EVAL_S="20")
+    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
+    process.send_signal(signal.SIGINT)
+    process.read_until(STOPPING.strip())
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=180)
+    run(tmp_path, quick)
+    look = Look(tmp_path)
+    assert (look.states("quick"), look.states("heldout")) == ({"complete": 3}, {"skipped": 3})
+    assert not [task for task in look.tasks if task.failures]
+    plan = json.loads(run(tmp_path, [*both, "--plan", "--json"]))
+    assert {(row["suite"], row["task"]): row["cells"] for row in plan}["heldout", "accuracy"] == 6
+    run(tmp_path, both)
+    assert Look(tmp_path).values() == {"step_0": -0.5, "step_10": 9.5, "step_20": 19.5}
+
+
 def test_workers_end_when_suites_change_under_them(tmp_path: Path) -> None:
     for step in (0, 10):
         write(tmp_path / "ckpt", step)

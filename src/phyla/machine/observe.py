@@ -37,6 +37,8 @@ from phyla.records import (
 
 AGGREGATE_PRIORITY = 0
 """Aggregations go before everything: their group is nearly done, and they are quick."""
+SUITE_LEFT = "its suite was taken out before it was evaluated; it is filled in when the suite is given again"
+"""Why a group was skipped that `backfill` queues again."""
 
 
 def observe(
@@ -269,18 +271,33 @@ def repetition(view: View, suite: Suite, seen: Checkpoint, number: int, **facts:
 
 
 def backfill(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Command]:
-    """Queue what suites miss on a checkpoint that still exists: whole groups, or eval tasks that were added."""
+    """Queue what suites miss on a checkpoint that still exists: whole groups, or eval tasks that were added.
+
+    What waits for a suite that is not among them is skipped until that suite is back: nobody could evaluate it.
+    """
     commands: list[Command] = []
+    given, groups = {suite.name: suite for suite in suites}, view.groups_of(seen.id)
+    for group in groups:
+        suite = given.get(group.suite)
+        leaves = suite is None and group.state is GroupState.QUEUED
+        returns = suite is not None and group.why == SUITE_LEFT and seen.usable
+        locked = view.locked_group(group.id) if leaves or returns else None
+        if locked is None:
+            continue
+        if suite is not None and locked.state is GroupState.SKIPPED:
+            commands += _queued_again(view, suite, seen, locked, (), "")
+        elif suite is None and locked.state is GroupState.QUEUED:
+            commands += end_group(view, locked, GroupState.SKIPPED, SUITE_LEFT)
     for suite in suites if seen.usable else ():
-        group = _first_group(view, seen, suite)
-        if group is None:
+        first = next((group for group in groups if group.suite == suite.name and group.replicate == 0), None)
+        if first is None:
             new, tasks = _group(view, suite, seen, existed=True, fitness=False)
             best = view.best_group(suite.name)
             if best is not None and best.seen == seen.id and new.state is GroupState.QUEUED:
                 new = replace(new, guaranteed="best")
             commands.append(InsertGroup(new, tasks))
-        elif group.state in (GroupState.QUEUED, GroupState.COMPLETE, GroupState.PARTIAL):
-            commands += _added(view, suite, seen, group)
+        elif first.state in (GroupState.QUEUED, GroupState.COMPLETE, GroupState.PARTIAL):
+            commands += _added(view, suite, seen, first)
     return commands
 
 

@@ -14,6 +14,7 @@ from phyla.arguments import check_name
 from phyla.checkpoints import place_of
 from phyla.errors import ConfigurationError, StudyNotFound
 from phyla.evaluation import Suite
+from phyla.machine import SUITE_LEFT
 from phyla.records import Checkpoint, CheckpointState, GroupState, JobState, StudyRecord, shown
 from phyla.study.files import chosen_suites
 from phyla.study.places import Places, names_in, open_if_there
@@ -203,8 +204,9 @@ def _count(
             for suite in suites if seen.usable else ():
                 its = (one for one in reader.groups_of(seen.id) if one.suite == suite.name)
                 group = next((one for one in its if one.replicate == 0), None)
+                waits = group is None or group.why == SUITE_LEFT
                 skipped = group is not None and group.state in (GroupState.SKIPPED, GroupState.GONE)
-                if skipped or (group is None and not _takes(suite, seen.step)):
+                if (skipped and not waits) or (group is None and not _takes(suite, seen.step)):
                     continue
                 jobs = [] if group is None else reader.group_jobs(group.id)
                 jobs = [job for job in jobs if job.state is not JobState.CANCELLED]

@@ -231,6 +231,27 @@ def test_every_counts_checkpoints_that_were_there_before_too() -> None:
     assert [done for done in run.work() if done.endswith("/c")] == ["400/c", "100/c"]
 
 
+def test_a_suite_that_is_taken_out_waits_until_it_is_back() -> None:
+    stays, leaves = suite_of("a"), replace(suite_of("b", "c"), name="leaves")
+    run = WatchedRun([stays, leaves])
+    run.observe(100, 200)
+    done = ["200/a", "200/aggregate", "200/b"]
+    assert sorted(run.work(3)) == sorted(done)
+    run.suites = [stays]
+    run.restart()
+    run.sightings.backfill()
+    assert run.work() == ["100/a", "100/aggregate"]
+    assert {(group.suite, group.state) for group in run.groups()} == {
+        ("s", GroupState.COMPLETE),
+        ("leaves", GroupState.SKIPPED),
+    }
+    run.suites = [stays, leaves]
+    run.restart()
+    run.sightings.backfill()
+    assert run.work() == ["200/c", "200/aggregate", "100/b", "100/c", "100/aggregate"]
+    assert {group.state for group in run.groups()} == {GroupState.COMPLETE}
+
+
 def test_what_keeps_failing_is_given_up_and_its_group_is_partial() -> None:
     run = WatchedRun([suite_of("good", "bad")])
     run.observe(100)
