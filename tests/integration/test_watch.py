@@ -102,6 +102,25 @@ def test_an_interrupted_watcher_is_resumed(tmp_path: Path) -> None:
     check_whole(tmp_path, steps)
 
 
+def test_a_pool_for_a_suite_file_works_for_its_watched_run(tmp_path: Path) -> None:
+    steps = [0, 10]
+    for step in steps:
+        write(tmp_path / "ckpt", step)
+    words = watch_words(tmp_path, "--once", workers=1)
+    process = start(tmp_path, words, EVAL_S="20")
+    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
+    process.send_signal(signal.SIGINT)
+    process.read_until(STOPPING.strip())
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=180)
+    run(tmp_path, command("up", "suites.py", "--workers", 1))
+    until(lambda: Look(tmp_path).run.state is StudyState.COMPLETED, "end of the run")
+    pool = tmp_path / ".phyla" / "pools" / "suites"
+    until(lambda: "job completed" in next(pool.glob("worker-*.log")).read_text(), "end of the worker")
+    run(tmp_path, command("down", "suites"))
+    assert Look(tmp_path).values() == {"step_0": -0.5, "step_10": 9.5}
+
+
 def test_killed_workers_watchers_and_everything(tmp_path: Path) -> None:
     steps = list(range(0, 60, 10))
     words = watch_words(tmp_path, workers=2)

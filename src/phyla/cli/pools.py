@@ -30,7 +30,8 @@ MEMORY_MB = {"M": 1, "G": 1024, "T": 1024**2}
 def up(
     ctx: Context,
     files: Annotated[
-        list[Path], Argument(metavar="FILE...", help="The study files, whose studies they work for.")
+        list[Path],
+        Argument(metavar="FILE...", help="The study files, or suite files of watched runs, that they work for."),
     ],
     launcher: Annotated[
         str, Option(metavar="NAME", help="Where the workers run: local, slurm, ray or kubernetes.")
@@ -46,8 +47,8 @@ def up(
 ) -> None:
     """Start a pool of workers for the studies of some files; given again, start those that are missing.
 
-    They work for one study after the other, wait for those that are absent or stopped, and end when all are
-    completed.
+    They work for one study or watched run after the other, wait for those that are absent or stopped, and end when
+    all are completed.
     """
     from phyla.launchers import launcher_named
     from phyla.launchers.pools import start_pool

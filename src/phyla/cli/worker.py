@@ -25,6 +25,8 @@ PAUSE_S = 10.0
 """Seconds until a worker that waits looks again."""
 START_S = 2.0
 """Seconds that a new process may need to begin."""
+SUFFIXES = (".py", ".toml")
+"""Of files with studies or suites."""
 
 
 def worker(
@@ -49,7 +51,9 @@ def worker(
     wait: Annotated[
         bool,
         Option(
-            "--wait", help="Serve all studies of the files in turn; wait for those that are absent or stopped."
+            "--wait",
+            help="Serve all studies, or watched runs, of the files in turn; wait for those that are absent or "
+            "stopped.",
         ),
     ] = False,
 ) -> None:
@@ -58,39 +62,47 @@ def worker(
     Functions and commands come from the file, never from the store. A file that differs from what is stored is
     refused, with what differs.
     """
-    from phyla.study.files import load_studies
-    from phyla.study.watching import evaluate
-
-    file = Path(files[0])
     with options.interruptible(lambda: "interrupted; the study goes on without these workers"):
-        if wait or (file.suffix in (".py", ".toml") and load_studies(file)):
+        if wait or _defined(Path(files[0])):
             _take_turns(ctx)
             return
-        # A word that names neither a file nor a module names a run.
-        named = len(files) == 1 and ":" not in files[0] and file.suffix not in (".py", ".toml")
-        with ChangeDisplay({}) as changes:
-            watched = evaluate(
-                files if named else [study] if study is not None else [],
-                () if named else files,
-                workers,
-                gpus_per_worker=gpus_per_worker,
-                labels=options.listed(labels),
-                stop_signal=stop_signal,
-                time_limit_s=time_limit,
-                on_change=changes.show,
-                on_interrupt=changes.interrupted,
-                **options.where(ctx),
-            )
-    raise Exit(finish(watched, as_json=False))
+        status = _join(ctx, files)
+    raise Exit(status)
+
+
+def _join(ctx: Context, files: Sequence[str]) -> int:
+    """Evaluate for the watched runs that have the suites of some files, until they end; return the exit status."""
+    from phyla.study.watching import evaluate
+
+    given = ctx.params
+    # A word that names neither a file nor a module names a run.
+    named = len(files) == 1 and ":" not in files[0] and Path(files[0]).suffix not in SUFFIXES
+    with ChangeDisplay({}) as changes:
+        watched = evaluate(
+            files if named else [] if given["study"] is None else [given["study"]],
+            () if named else files,
+            given["workers"],
+            gpus_per_worker=given["gpus_per_worker"],
+            labels=options.listed(given["labels"]),
+            stop_signal=given["stop_signal"],
+            time_limit_s=given["time_limit"],
+            on_change=changes.show,
+            on_interrupt=changes.interrupted,
+            **options.where(ctx),
+        )
+    return finish(watched, as_json=False)
 
 
 def _take_turns(ctx: Context) -> None:
     """Work for the first file, then for the others in a process that has not loaded the first one's modules."""
     given: dict[str, Any] = {**options.where(ctx), **ctx.params}
     files, limit_s, wait = given.pop("files"), given.pop("time_limit"), given["wait"]
-    began, found, completed = time.monotonic(), [], 0
+    began, found, completed, ended = time.monotonic(), [], 0, False
     with _waiting(wait):
         found = _studies(ctx, Path(files[0]), given["study"], wait=wait)
+        if not found:
+            _join(ctx, files[:1])
+            ended = True
     for each in found:
         with _waiting(wait), StudyDisplay(each.name) as display:
             results = each.work(
@@ -107,7 +119,7 @@ def _take_turns(ctx: Context) -> None:
             progress = results.progress()
             display.print(f"{each.name} is {progress.study.state}: {progress_line(progress)}")
             completed += progress.study.state is StudyState.COMPLETED
-    done = 0 < len(found) == completed
+    done = ended or 0 < len(found) == completed
     left = [*files[1:], *([] if done or not wait else files[:1])]
     if not left:
         return
@@ -142,14 +154,19 @@ def _waiting(wait: bool) -> Iterator[None]:
 
 
 def _studies(ctx: Context, file: Path, name: str | None, *, wait: bool) -> "list[Study]":
-    from phyla.study.files import load_studies
-
-    if name is not None or not wait:
+    """Return the studies to work for; with `wait`, none where the file has only suites of watched runs."""
+    found = _defined(file) if wait else []
+    if not wait or (found and name is not None):
         return [chosen_study(ctx, file, name)]
-    found = load_studies(file)
     for each in found:
         options.place(ctx, each)
     return found
+
+
+def _defined(file: Path) -> "list[Study]":
+    from phyla.study.files import load_studies
+
+    return load_studies(file) if file.suffix in SUFFIXES else []
 
 
 def _pause(stop_signal: str | None) -> None:
