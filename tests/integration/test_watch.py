@@ -121,6 +121,28 @@ def test_a_pool_for_a_suite_file_works_for_its_watched_run(tmp_path: Path) -> No
     assert Look(tmp_path).values() == {"step_0": -0.5, "step_10": 9.5}
 
 
+def test_workers_join_the_run_with_the_suites_of_their_file(tmp_path: Path) -> None:
+    write(tmp_path / "ckpt", 0)
+    words = watch_words(tmp_path, "--once")
+    names = ("mine", "other", "copied")
+    for name in names:
+        folder = tmp_path / name
+        folder.mkdir()
+        text = (tmp_path / "suites.py").read_text()
+        (folder / "suites.py").write_text(text.replace("shards=2", "shards=3") if name == "other" else text)
+        words[words.index("--name") + 1] = name
+        words[words.index("--suite") + 1] = f"{name}/suites.py:heldout"
+        run(tmp_path, words)
+    for name in names:
+        output = run(tmp_path, command("worker", f"{name}/suites.py"))
+        assert [each for each in names if f"{each} completed" in output] == [name]
+    file = tmp_path / "mine" / "suites.py"
+    file.write_text(file.read_text().replace("shards=2", "shards=4"))
+    output = run(tmp_path, command("worker", "mine/suites.py"), expect=2)
+    assert "the watched runs 'mine', 'other', 'copied' have suites of these names" in " ".join(output.split())
+    assert "--study NAME" in output
+
+
 def test_killed_workers_watchers_and_everything(tmp_path: Path) -> None:
     steps = list(range(0, 60, 10))
     words = watch_words(tmp_path, workers=2)

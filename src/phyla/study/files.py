@@ -12,12 +12,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from phyla import plugins
-from phyla.controller import suites_from
-from phyla.errors import ConfigurationError, NotImportable, StudyNotFound, UsageError
+from phyla.controller import suite_differences, suites_from
+from phyla.errors import ConfigurationError, NotImportable, RunChanged, StudyNotFound, UsageError
 from phyla.evaluation import Suite
 from phyla.evaluation.suite import check_aggregate, outlines, suite_named
 from phyla.machine import TrainRules
-from phyla.records import StudyRecord, StudyState
+from phyla.records import Json, JsonObject, StudyRecord, StudyState
 from phyla.study.places import names_in
 
 if TYPE_CHECKING:
@@ -202,18 +202,41 @@ def function_named(text: str, folder: Path) -> Any:
 
 
 def runs_with(store: "Store", suites: Sequence[Suite]) -> list[str]:
-    """Return the names of the watched runs whose suites are among these; of these the unended ones, if any."""
-    given = {suite.name for suite in suites}
+    """Return the names of the watched runs whose suites are among these; of these the unended ones, if any.
+
+    Runs with other suites of the same names are left out, and so are those whose suites are from the same file in
+    another directory, if there is one with suites of this very file. A single run is returned even if its suites
+    differ.
+
+    Raises:
+        StudyNotFound: there is no such run.
+        RunChanged: there are several with suites of these names, and the suites of all of them differ.
+    """
+    given: dict[str, Json] = {suite.name: plugins.encode(suite) for suite in suites}
     found = [
         study
         for study in store.studies()
-        if study.watched and given >= {suite.name for suite in outlines(study.config)}
+        if study.watched and given.keys() >= {suite.name for suite in outlines(study.config)}
     ]
     if not found:
         raise StudyNotFound(
             f"{store.url} has no watched run with the suites {', '.join(sorted(given)) or 'none'} alone; it has: "
             f"{names_in(store, watched=True)}"
         )
+    if len(found) > 1:
+        same: dict[int, JsonObject] = {
+            run.id: {"suites": [given[suite.name] for suite in outlines(run.config)]} for run in found
+        }
+        names = ", ".join(repr(run.name) for run in found)
+        found = [run for run in found if run.config["suites"] == same[run.id]["suites"]] or [
+            run for run in found if not suite_differences(run.config, same[run.id])
+        ]
+        if not found:
+            raise RunChanged(
+                f"the watched runs {names} have suites of these names ({', '.join(sorted(given))}), and those of "
+                "the suite file differ; give the file that the run is watched with, or see what differs from one "
+                "of them: phyla worker FILE --study NAME (in Python: names=)"
+            )
     return [run.name for run in found if run.state is not StudyState.COMPLETED] or [run.name for run in found]
 
 

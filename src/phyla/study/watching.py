@@ -220,7 +220,8 @@ def evaluate(
     a run are refused. The workers of a study are started with `Study.work`.
 
     Args:
-        names: of the runs; without any, those whose suites are given, and of these the ones that have not ended.
+        names: of the runs; without any, those whose suites are given as they are stored, and of these the ones
+            that have not ended.
         suites: what the runs are watched with: suites, or texts as `load_suites` takes them.
         workers: worker processes to start; at least 1. The other arguments are those of `watch`.
         gpus_per_worker: GPUs each worker sees.
