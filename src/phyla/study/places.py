@@ -196,6 +196,14 @@ def find_study(
         if not deleting:
             check_kept(study)
         return store, study
+    if study is not None:
+        store.close()
+        raise StudyNotFound(
+            f"{name!r} in {store.url} is a watched run, and this is for studies with a population; see what was "
+            f"evaluated with: {places.command('status', name)}, {places.command('evaluations', name)} or "
+            f"{places.command('export', name, '--what', 'evaluations')}. Ctrl-C stops its phyla watch; watch "
+            "again to change its suites"
+        )
     text = f"there is no study {name!r} in {store.url}{', and no watched run of that name' if watched else ''}"
     text += f"; there are: {names_in(store, watched=False)}"
     runs = names_in(store, watched=True)
