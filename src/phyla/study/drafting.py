@@ -93,11 +93,11 @@ def draft(script: Path, output: Path) -> str:
         lines += [f"{option.given(f'{{{option.name}}}')}," for option in ranges]
     else:
         lines.append('"--lr", "{lr}",  # TODO: how the script takes a hyperparameter')
-    for option in found.values():
-        if option.required and option not in [*ranges] and (ranges or option.flag != "--lr"):
-            value = next((role for role, one in roles.items() if one == option), "TODO")
-            what = f"  # TODO: {called} requires {option.flag or option.name}" if value == "TODO" else ""
-            lines.append(f"{option.given(value)},{what}")
+    for each in found.values():
+        if each.required and each not in ranges and (ranges or each.flag != "--lr"):
+            value = next((role for role, one in roles.items() if one == each), "TODO")
+            what = f"  # TODO: {called} requires {each.flag or each.name}" if value == "TODO" else ""
+            lines.append(f"{each.given(value)},{what}")
     for role, option in roles.items():
         name, does = ABSENT.get(role, ("", ""))
         example = Option(name, f"++{name}=" if hydra else f"--{name.replace('_', '-')}", None)
