@@ -328,6 +328,20 @@ def test_a_plan_says_what_is_missing_and_changes_nothing(tmp_path: Path) -> None
     assert Look(tmp_path).groups == before.groups
 
 
+def test_a_plan_takes_every_nth_checkpoint_as_the_suite_does(tmp_path: Path) -> None:
+    for step in (0, 10, 20):
+        write(tmp_path / "ckpt", step)
+    (tmp_path / "some.py").write_text(
+        "import phyla\ndef good(evaluation): evaluation.record(x=1)\n"
+        "s = phyla.Suite('s', [phyla.EvalTask('a', good)], policy=phyla.Policy(every=2))\n"
+    )
+    words = watch_words(tmp_path, "--once", suite="some.py")
+    (row,) = json.loads(run(tmp_path, [*words, "--plan", "--json"]))
+    assert (row["cells"], row["known"]) == (2, 0)
+    run(tmp_path, words)
+    assert [group.state.value for group in Look(tmp_path).groups] == ["complete", "skipped", "complete"]
+
+
 def test_a_plan_does_not_count_what_failed_for_good_or_has_other_shards(tmp_path: Path) -> None:
     write(tmp_path / "ckpt", 0)
     words = watch_words(tmp_path, "--once", suite="flaky.py")

@@ -206,7 +206,7 @@ def _count(
                 group = next((one for one in its if one.replicate == 0), None)
                 waits = group is None or group.why == SUITE_LEFT
                 skipped = group is not None and group.state in (GroupState.SKIPPED, GroupState.GONE)
-                if (skipped and not waits) or (group is None and not _takes(suite, seen.step)):
+                if (skipped and not waits) or (group is None and not _takes(suite, seen.step, seen.number)):
                     continue
                 jobs = [] if group is None else reader.group_jobs(group.id)
                 jobs = [job for job in jobs if job.state is not JobState.CANCELLED]
@@ -219,15 +219,18 @@ def _count(
                     failed = {job.shard for job in its_jobs if job.state is JobState.FAILED} - done
                     known[suite.name, task.name] += len(done)
                     wanted[suite.name, task.name] += shards - len(done) - len(failed)
+    number = max((seen.number for seen in there.values()), default=-1)
     for name, fingerprint, step in present:
         before = there.get(name)
         if before is not None and before.state is not CheckpointState.GONE and before.fingerprint == fingerprint:
             continue
+        number += 1
         for suite in suites:
-            if _takes(suite, step):
+            if _takes(suite, step, number):
                 wanted.update({(suite.name, task.name): task.shards for task in suite.tasks})
     return wanted, known
 
 
-def _takes(suite: Suite, step: int) -> bool:
-    return suite.policy.backfill or suite.policy.is_milestone(step)
+def _takes(suite: Suite, step: int, number: int) -> bool:
+    policy = suite.policy
+    return policy.is_milestone(step) or (policy.backfill and number % policy.every == 0)
