@@ -292,6 +292,7 @@ class Throttle:
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
         self._next = 0.0
+        self._took_s = 0.0
 
     @contextmanager
     def turn(self, *, at_once: bool = False) -> Iterator[bool]:
@@ -301,4 +302,7 @@ class Throttle:
         yield due
         if due:
             after = time.monotonic()
-            self._next = after + max(self._every_s, SHARE * (after - before))
+            took_s = after - before
+            # A single slow look, such as one that waited for a service that was away, does not delay the next.
+            self._next = after + max(self._every_s, SHARE * min(took_s, self._took_s))
+            self._took_s = took_s
