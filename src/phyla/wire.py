@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, final
 
 import pydantic
+from pydantic_core import PydanticSerializationError, to_json
 
 from phyla import errors, machine, records
 from phyla.errors import LeaseLost, PhylaError
@@ -29,6 +30,7 @@ from phyla.machine import (
     Stopped,
     Work,
 )
+from phyla.records import storable_text
 
 NUMBERS = pydantic.ConfigDict(ser_json_inf_nan="constants")
 """A score may be nan or infinite, which Python's JSON has words for."""
@@ -104,16 +106,38 @@ class Call:
         """Write the arguments of a call."""
         arguments = self._signature.bind(*positional, **named).arguments
         written = self.parameters.model_construct(**arguments)
-        return written.model_dump_json(exclude_unset=True, warnings=False).encode()
+        how: dict[str, Any] = {"exclude_unset": True, "warnings": False}
+        return _stored(lambda: written.model_dump_json(**how).encode(), lambda: written.model_dump(**how))
 
     def answer(self, result: Any) -> bytes:
         """Write what a call returned."""
-        return self._result.dump_json(Exchanged.of(result) if self.exchanges else result, warnings=False)
+        told = Exchanged.of(result) if self.exchanges else result
+        write, plain = self._result.dump_json, self._result.dump_python
+        return _stored(lambda: write(told, warnings=False), lambda: plain(told, warnings=False))
 
     def result(self, answer: bytes) -> Any:
         """Read what a call returned."""
         read = self._result.validate_json(answer)
         return read.result() if self.exchanges else read
+
+
+def _stored(write: Callable[[], bytes], plain: Callable[[], Any]) -> bytes:
+    """Return what was written as JSON, texts as a database holds them: JSON has no lone surrogates."""
+    try:
+        written = write()
+        if rb"\u0000" not in written:
+            return written
+    except PydanticSerializationError:
+        pass
+    return to_json(_storable(plain()), inf_nan_mode="constants")
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, str):
+        return storable_text(value)
+    if isinstance(value, Mapping):
+        return {_storable(name): _storable(item) for name, item in value.items()}
+    return [_storable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 @cache

@@ -20,6 +20,13 @@ def storable(name: str) -> str:
     return _UNSTORABLE.sub(lambda found: _escape(found[0]), name)
 
 
+def storable_text(text: str) -> str:
+    """Return text for a person, such as an error, as every database can hold it; backslashes stay as they are."""
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def shown(name: str) -> str:
     """Return a name on one line, with an escape for whatever a terminal would obey or could not show."""
     if name.isprintable() and "\\" not in name:

@@ -30,6 +30,7 @@ from phyla.records import (
     TrialRecord,
     restored,
     storable,
+    storable_text,
 )
 from phyla.store.sql import tables
 
@@ -70,13 +71,6 @@ class Codec(NamedTuple):
 
     write: Convert | None = None
     read: Convert | None = None
-
-
-def text(value: str) -> str:
-    """Return text as every database can hold it: without NUL and lone surrogates."""
-    if value.isascii() and "\0" not in value:
-        return value
-    return value.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 class Rows(Generic[R]):
@@ -152,7 +146,7 @@ def codec_of(kind: Any) -> Codec:
     if kind is bool:
         return Codec(read=bool)
     if kind is str:
-        return Codec(text)
+        return Codec(storable_text)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return Codec(attrgetter("value"), {one.value: one for one in kind}.__getitem__)
     pack, unpack = _json_of(kind)
