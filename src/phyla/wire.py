@@ -84,7 +84,7 @@ class Call:
     """One method, as requests and answers have it; its first parameter, `self`, does not travel."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        hints = typing.get_type_hints(function)
+        hints = typing.get_type_hints(function, include_extras=True)
         self.name = function.__name__
         self.help = inspect.getdoc(function) or ""
         signature = inspect.signature(function)

@@ -30,8 +30,8 @@ from phyla.errors import (
     StoreUnavailable,
     StudyNotFound,
 )
-from phyla.machine import Claimed, Failure, Idle, Outdated
-from phyla.records import Cause, Checkpoint, Report, Role, StudyRecord, StudyState, storable_text
+from phyla.machine import Claimed, Idle, Outdated
+from phyla.records import Checkpoint, Report, Role, StudyRecord, StudyState
 from phyla.service.app import Limits
 from phyla.service.doors import Doors
 from phyla.service.figures import Figures
@@ -431,17 +431,3 @@ def test_what_is_recorded_is_recorded_whole(remote: Remote) -> None:
         row = reader.checkpoint(f"{trial.id}.1")
     assert isinstance(row, Checkpoint)
     assert plain([trial.fitness, trial.order]) == ["nan", "-inf"]
-
-
-@pytest.mark.parametrize("error", ["nul \0 inside", "half a character \udcff", "both \0 \udcff \\u0000"])
-def test_any_error_text_travels(remote: Remote, error: str) -> None:
-    _, there, _ = remote
-    record, controller = made(there, 1)
-    (claimed,), _ = controller.claim("w")
-    cause = Cause(kind="ValueError", error=error)
-    controller.fail(Failure(job=claimed.trial.id, token=1, error=error, cause=cause))
-    with there.reader(record.id) as reader:
-        (attempt,) = reader.attempts(claimed.trial.id)
-    assert attempt.error == storable_text(error)
-    assert attempt.cause is not None
-    assert attempt.cause.error == storable_text(error)

@@ -10,6 +10,7 @@ from phyla.records import (
     CheckpointState,
     EvalJob,
     EvalResult,
+    FileName,
     Group,
     Member,
     Report,
@@ -130,7 +131,7 @@ class View(History, Protocol):
     def seen(self, seen_id: int) -> Checkpoint:
         """Return a checkpoint that was seen."""
 
-    def find_seen(self, name: str, index: int = 0) -> Checkpoint | None:
+    def find_seen(self, name: FileName, index: int = 0) -> Checkpoint | None:
         """Return the newest version of a checkpoint that was seen under a name."""
 
     def newest_seen(self) -> Checkpoint | None:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
 
+from phyla.records.names import FileName
+
 
 class CheckpointState(StrEnum):
     """Whether a checkpoint's bytes can be used.
@@ -69,7 +71,7 @@ class Checkpoint:
 
     id: int = 0
     study: int
-    name: str
+    name: FileName
     index: int = 0
     number: int = -1
     kind: CheckpointKind = CheckpointKind.RESULT
@@ -80,8 +82,8 @@ class Checkpoint:
     identity: str
     weak: bool = False
     fingerprint: str = ""
-    path: str = ""
-    paths: tuple[str, ...] = ()
+    path: FileName = ""
+    paths: tuple[FileName, ...] = ()
     snapshot: bool = False
     size_bytes: int = 0
     taken: int = 0

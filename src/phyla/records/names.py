@@ -6,6 +6,7 @@ which no database and no encoder accepts. Both functions write them, and each ba
 """
 
 import re
+from typing import Annotated, Any
 
 _UNSTORABLE = re.compile(r"[\\\0\ud800-\udfff]")
 _ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|(\\))")
@@ -59,3 +60,19 @@ def _restore(found: "re.Match[str]") -> str:
         return chr(code if code < 0x80 else _BYTES + code)
     code = int(short or long, 16)
     return chr(code) if code <= 0x10FFFF else found[0]
+
+
+class _Escaped:
+    """Lets pydantic write a name as `storable` does, and read it again."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        written = core_schema.plain_serializer_function_ser_schema(
+            storable, return_schema=core_schema.str_schema()
+        )
+        return core_schema.no_info_after_validator_function(restored, handler(source), serialization=written)
+
+
+FileName = Annotated[str, _Escaped()]
+"""A name or path as the file system has it; it travels escaped, so that any bytes arrive."""

@@ -9,6 +9,7 @@ from typing import Any, final
 
 from phyla.errors import ConfigurationError
 from phyla.records.json import Json, JsonObject
+from phyla.records.names import FileName
 
 
 class StudyKind(StrEnum):
@@ -63,7 +64,7 @@ class StudyRecord:
     strategy_state: Json = None
     message: str | None = None
     resumed_at: float | None = None
-    location: str = ""
+    location: FileName = ""
     source: int | None = None
 
     @property

@@ -12,6 +12,7 @@ from phyla.records import (
     Checkpoint,
     EvalEvent,
     EvalJob,
+    FileName,
     Group,
     JsonObject,
     Member,
@@ -160,7 +161,7 @@ class Store(Protocol):
         population_size: int = 0,
         *,
         kind: StudyKind = StudyKind.POPULATION,
-        location: str = "",
+        location: FileName = "",
         source: int | None = None,
     ) -> StudyRecord:
         """Create a study with all members ready, or return the one that exists under that name.

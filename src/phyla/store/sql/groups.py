@@ -9,6 +9,7 @@ from phyla.records import (
     Checkpoint,
     EvalEvent,
     EvalResult,
+    FileName,
     Group,
     storable,
 )
@@ -100,7 +101,7 @@ class Evaluating(Queue):
     def all_seen(self, *, after: int = 0, limit: int | None = None) -> Sequence[Checkpoint]:
         return self._all(CHECKPOINTS, _SEEN_AFTER, after=after, limit=NO_LIMIT if limit is None else limit)
 
-    def find_seen(self, name: str, index: int = 0) -> Checkpoint | None:
+    def find_seen(self, name: FileName, index: int = 0) -> Checkpoint | None:
         return self._one(CHECKPOINTS, _FIND_SEEN, name=storable(name), place=index)
 
     def newest_seen(self) -> Checkpoint | None:

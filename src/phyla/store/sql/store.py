@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's, too
 
 from phyla.errors import StateError, StoreError, StudyNotFound
-from phyla.records import JsonObject, Member, MemberState, StudyKind, StudyRecord, StudyState, Token
+from phyla.records import FileName, JsonObject, Member, MemberState, StudyKind, StudyRecord, StudyState, Token
 from phyla.store.contract import StoreIdentity
 from phyla.store.sql.applying import RETRY_GIVEN_UP, SqlTransaction
 from phyla.store.sql.backend import Backend, Session, StudyLock, Watch
@@ -116,7 +116,7 @@ class SqlStore:
         population_size: int = 0,
         *,
         kind: StudyKind = StudyKind.POPULATION,
-        location: str = "",
+        location: FileName = "",
         source: int | None = None,
     ) -> StudyRecord:
         with self._session(write=True) as session:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import sqlalchemy as sa
 
@@ -65,7 +65,8 @@ job_ids = sa.Sequence("job_ids", metadata=metadata, data_type=sa.BigInteger)
 
 
 def without_none(kind: Any) -> Any:
-    """Return a type without its None."""
+    """Return a type without its None, and without annotations."""
+    kind = getattr(kind, "__origin__", kind) if get_origin(kind) is Annotated else kind
     kinds = [one for one in get_args(kind) if one is not NoneType]
     return kinds[0] if get_origin(kind) in (Union, UnionType) and len(kinds) == 1 else kind
 

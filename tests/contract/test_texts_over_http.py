@@ -1,0 +1,65 @@
+"""Texts and names that JSON cannot hold, which travel to a service and back."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from evaluating import found
+from phyla.controller import controller_of, sightings_of, to_config
+from phyla.machine import Claimed, Failure
+from phyla.records import Cause, JsonObject, StudyKind, storable_text
+from phyla.store import Store, open_store
+from serving import served
+from storing import pbt, rules
+
+Remote = tuple[Store, Store]
+
+
+@pytest.fixture
+def remote() -> Iterator[Remote]:
+    behind = open_store("memory://")
+    with served(behind) as url:
+        there = open_store(url)
+        yield behind, there
+        there.close()
+    behind.close()
+
+
+@pytest.mark.parametrize("error", ["nul \0 inside", "half a character \udcff", "both \0 \udcff \\u0000"])
+def test_any_error_text_travels(remote: Remote, error: str) -> None:
+    _, there = remote
+    agreed = rules(pbt(1))
+    config = to_config(agreed, 7)
+    record = there.create_study("study", config, 7, 1)
+    controller = controller_of(there, record.id, agreed, config)
+    _, (claimed,), _ = controller.complete((), "w", 1)
+    assert isinstance(claimed, Claimed)
+    cause = Cause(kind="ValueError", error=error)
+    controller.fail(Failure(job=claimed.trial.id, token=1, error=error, cause=cause))
+    with there.reader(record.id) as reader:
+        (attempt,) = reader.attempts(claimed.trial.id)
+    assert attempt.error == storable_text(error)
+    assert attempt.cause is not None
+    assert attempt.cause.error == storable_text(error)
+
+
+def test_any_name_of_a_file_travels(remote: Remote) -> None:
+    behind, there = remote
+    location = "/data\udcff/\\x"
+    config: JsonObject = {"suites": [], "lease_s": 30.0}
+    record = there.create_study("r", config, kind=StudyKind.DIRECTORY, location=location)
+    names = ["caf\udce9_step_2.pt", "a\\xff", "back\\slash\\\\", "caf\u00e9", "nul\0"]
+    sightings = sightings_of(there, record, ())
+    for number, name in enumerate(names):
+        sightings.observe([found(name, identity=f"id {number}", path=f"{location}/{name}", paths=(name,))])
+    for store in (there, behind):
+        study = store.find_study("r")
+        assert study is not None
+        assert study.location == location
+        with store.reader(study.id) as reader:
+            assert [(row.name, row.path, row.paths) for row in reader.all_seen()] == [
+                (name, f"{location}/{name}", (name,)) for name in names
+            ]
+            newest = reader.find_seen(names[0])
+        assert newest is not None
+        assert newest.name == names[0]
