@@ -324,6 +324,7 @@ def test_the_command_line(tmp_path: Path) -> None:
         denied = phyla(*there, "status")
         assert denied.returncode == 1
         assert "a token is needed" in denied.stderr
+        assert "make one with `phyla token create NAME --role ROLE`" in denied.stderr
         assert phyla(*there, "status", PHYLA_TOKEN_FILE=str(tmp_path / "secret")).returncode == 0
         # Who can read the home needs nothing else.
         assert phyla("--home", tmp_path / "w", "--server", home / "service.json", "status").returncode == 0
@@ -335,6 +336,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     away = phyla(*there, "status")
     assert away.returncode == 1
     assert "cannot be reached" in away.stderr
+    assert "On the machine of the database, phyla serve starts it" in away.stderr
     assert "Traceback" not in away.stderr
 
 

@@ -28,6 +28,8 @@ EXIT_PREEMPTED = 75
 EXIT_INTERRUPTED = 130
 
 PLACES = ("--home", "--storage", "--server", "--checkpoints")
+OF_DATABASE = ("serve", "token")
+"""Commands that open the database and are refused through a service."""
 """Options of `phyla` itself, which may also follow the command."""
 BOTH = "train,evaluate"
 """What workers do by default."""
@@ -193,7 +195,9 @@ def with_places(text: str, commands: Iterable[str]) -> str:
     if not given or any(place in text for place in PLACES):
         return text
     where = pasted(map(masked, given))
-    return re.sub(rf"\bphyla (?=(?:{'|'.join(commands)})\b)", lambda _: f"phyla {where} ", text)
+    served = any(word.partition("=")[0] == "--server" for word in given)
+    names = [name for name in commands if not (served and name in OF_DATABASE)]
+    return re.sub(rf"\bphyla (?=(?:{'|'.join(names)})\b)", lambda _: f"phyla {where} ", text)
 
 
 def again() -> str:

@@ -107,7 +107,9 @@ def token(
 
     store = open_store(places.storage) if action == "create" else open_existing("token", places)
     if isinstance(store, RemoteStore):
-        raise ConfigurationError("tokens are made where the database is reached, not through the service")
+        raise ConfigurationError(
+            "tokens are made on the machine of the database, not through the service: leave out --server"
+        )
     if action == "list":
         rows = listed(store)
         if as_json:

@@ -42,14 +42,14 @@ class Doors:
         if token is None:
             given = "the token is not known here, or has expired" if authorization else "a token is needed"
             raise AccessDenied(
-                f"{given}: make one with `phyla token create NAME --role ROLE` where the store is (viewer reads, "
-                "worker also works, operator also creates studies), and give it in the variable PHYLA_TOKEN or in "
-                "the file that PHYLA_TOKEN_FILE names"
+                f"{given}: on the machine of the database, make one with `phyla token create NAME --role ROLE` "
+                "(viewer reads, worker also works, operator also creates studies), and give it in the "
+                "variable PHYLA_TOKEN or in the file that PHYLA_TOKEN_FILE names"
             )
         if not token.role.allows(needed):
             raise AccessDenied(
-                f"token {token.name!r} has the role {token.role}; this takes the role {needed}: make one where "
-                f"the store is with `phyla token create NAME --role {needed}`"
+                f"token {token.name!r} has the role {token.role}; this takes the role {needed}: on the "
+                f"machine of the database, make one with `phyla token create NAME --role {needed}`"
             )
 
     async def token(self, authorization: str | None) -> Token | None:

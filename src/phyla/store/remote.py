@@ -240,7 +240,8 @@ class Connection:
                 via = client if self._url != self._shown else None
                 where = f"{self._shown} names {via.base_url}, which" if via else self._shown
                 raise StoreUnavailable(
-                    f"the service {where} cannot be reached: {error}; is it running? phyla serve starts one"
+                    f"the service {where} cannot be reached: {error}; is it running? On the machine of "
+                    "the database, phyla serve starts it"
                 )
             if pause_s > 1 and not busy and not self._away:
                 self._away = True
