@@ -11,7 +11,7 @@ from phyla.cli.output import page_width, picked, print_json, print_table
 from phyla.cli.output import show as print
 from phyla.errors import UsageError
 from phyla.records import shown
-from phyla.words import counted, lag_words, measured, step
+from phyla.words import counted, lag_words, measured
 
 if TYPE_CHECKING:
     from phyla.evaluation import Cell, GroupValues, SuiteOutline
@@ -205,10 +205,12 @@ def print_whys(cells: "Iterable[Cell]") -> None:
 
     found = causes(cell for cell in cells if cell.replicate == 0)
     for cause in found[:WHYS]:
-        steps = [step(seen.step) for seen in cause.checkpoints]
-        listed = ", ".join(steps[-4:]) + (f" and {len(steps) - 4} others" if len(steps) > 4 else "")
+        seen, newest = cause.checkpoints, cause.checkpoints[-4:]
+        known = all(one.step >= 0 for one in newest)
+        where = ", ".join(str(one.step) if known else shown(one.name) for one in newest)
+        more = f" and {len(seen) - len(newest)} more" if len(seen) > len(newest) else ""
         what = cause.suite if cause.task is None else f"{cause.suite}/{cause.task}"
-        print(f"{cause.status}  {what} at step {listed}: {cause.why}")
+        print(f"{cause.status}  {what} {'at step' if known else 'on'} {where}{more}: {cause.why}")
     if len(found) > WHYS:
         print(f"and {len(found) - WHYS} more: --json")
 

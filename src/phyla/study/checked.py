@@ -11,6 +11,7 @@ from phyla.arguments import check, suggest_arguments
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.records import StartFrom
 from phyla.space import Space
+from phyla.words import counted
 
 if TYPE_CHECKING:
     from phyla.evaluation import Suite
@@ -96,10 +97,11 @@ def check_tasks(suites: "Sequence[Suite]", pool: Sequence[str]) -> None:
     asking = [(task.gpus, task.name, suite.name) for suite in suites for task in suite.tasks if not task.label]
     gpus, name, of = max(asking, default=(0, "", ""))
     if gpus > len(pool):
+        there = f"{'is' if len(pool) == 1 else 'are'} {len(pool) or 'none'} for evaluation"
+        there += f" ({', '.join(pool)})" if pool else ""
         raise ConfigurationError(
-            f"eval task {name!r} of suite {of!r} asks for {gpus} GPUs, and there are {len(pool)} for evaluation "
-            f"({', '.join(pool) or 'none'}), so no worker of this run could run it; ask for fewer, or run it on a "
-            "machine that has as many"
+            f"eval task {name!r} of suite {of!r} asks for {counted(gpus, 'GPU')}, and there {there}, so no "
+            "worker of this run could run it; ask for fewer, or run it on a machine that has as many"
         )
 
 
