@@ -259,3 +259,24 @@ def test_a_run_without_checkpoints(cli: Phyla, tmp_path: Path) -> None:
     assert cli("best", "fresh", "--suite", "heldout", "--home", tmp_path, code=2).startswith(
         "error: suite 'heldout' is complete on no checkpoint of 'fresh' yet"
     )
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("words", [(), ("watched",)], ids=["all", "one"])
+def test_tables_of_watched_runs_fit_a_narrow_window(
+    phyla_at: Phyla, words: tuple[str, ...], columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = "suite" if words else "run"
+
+    def table() -> list[str]:
+        lines = phyla_at("status", *words).splitlines()
+        at = next(number for number, line in enumerate(lines) if line.startswith(f"{first} "))
+        return lines[at : at + 5]
+
+    heads = table()[0].split()
+    monkeypatch.setenv("COLUMNS", str(columns))
+    narrow = table()
+    assert max(map(len, narrow)) <= columns
+    assert narrow[0].split() == heads, "no head is cut"
+    assert "complete" in "".join(narrow[2:])
+    assert "queued" in "".join(narrow[2:])

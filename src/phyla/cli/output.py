@@ -85,11 +85,18 @@ def table(headings: Sequence[str], rows: Iterable[Iterable[object]], styles: Ite
             justify="right" if mark == ">" else "left",
             no_wrap=mark not in ("~", "="),
             overflow="ellipsis",
-            min_width=min(8, len(name)) if mark == "~" else None,
+            min_width=min({"~": 9, "=": 11}[mark], len(name)) if mark in ("~", "=") else None,
         )
     for row, style in zip(rows, chain(styles, repeat("")), strict=False):
         texts = (NOTHING if cell is None else " ".join(str(cell).split()) for cell in row)
-        made.add_row(*(Text(visible(text), no_wrap=True, overflow="ellipsis") for text in texts), style=style)
+        cut = (not heading.startswith("=") for heading in headings)
+        made.add_row(
+            *(
+                Text(visible(text), no_wrap=one, overflow="ellipsis")
+                for text, one in zip(texts, cut, strict=False)
+            ),
+            style=style,
+        )
     return made
 
 

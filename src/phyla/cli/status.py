@@ -1,7 +1,7 @@
 """`phyla status`: all studies and watched runs, or how one of them stands."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +25,7 @@ FAILED_SHOWN = 10
 CHANGES_SHOWN = 5
 DAMAGED_SHOWN = 5
 QUARANTINED_SHOWN = 10
-STATES = ("complete", "queued", "partial", "skipped", "gone")
+STATES = ("complete", "queued", "partial", "skipped", "gone", "quarantined")
 CELLS_OF = 20
 """Newest checkpoints of a watched run whose failures are shown."""
 
@@ -80,9 +80,10 @@ def status(
             ("study", "state", ">trials", ">best", "~metric", "last activity"),
             (_study_row(*one) for one in studies),
         )
-        numbers = (">checkpoints", ">newest step", *(f">{state}" for state in STATES[:-1]), ">quarantined")
         print_table(
-            ("watched run", "state", "~directory", *numbers, "best"), map(_run_row, runs), gap=bool(studies)
+            ("run", "=state", "~directory", ">checkpoints", ">at step", "=evaluations", "~best"),
+            map(_run_row, runs),
+            gap=bool(studies),
         )
 
 
@@ -305,8 +306,12 @@ def _run_row(one: "Standing") -> tuple[object, ...]:
     best = next(iter(one.best.values()), None)
     told = best and f"{best.suite}/{best.metric} {number(best.value)} at step {step(best.step)}"
     newest = one.newest and step(one.newest.step)
-    numbers = (one.checkpoints, newest, *(one.counts[state] for state in STATES[:-1]), len(one.quarantined))
-    return one.run.name, one.state, _where(one), *numbers, told
+    counts = _counts({**one.counts, "quarantined": len(one.quarantined)})
+    return one.run.name, one.state, _where(one), one.checkpoints, newest, counts, told
+
+
+def _counts(counts: Mapping[str, int]) -> str | None:
+    return ", ".join(f"{counts[state]} {state}" for state in STATES if counts.get(state)) or None
 
 
 def _run_json(one: "Standing") -> dict[str, Any]:
@@ -357,16 +362,15 @@ def _run(found: "Evaluations", *, as_json: bool) -> None:
     print_waiting(found)
     suites: list[tuple[object, ...]] = []
     for suite in one.suites:
-        counts, best = (one.evaluations[suite.name][state] for state in STATES), one.best.get(suite.name)
+        counts, best = _counts(one.evaluations[suite.name]), one.best.get(suite.name)
         told_best: tuple[str | None, ...] = (None, None, None)
         if best is not None:
             path = f"{shown(best.where)}{' (gone)' if best.gone else ''}"
             told_best = (measured(best.value, best.stderr), step(best.step), path)
-        suites.append((suite.name, *counts, suite.objective, *told_best))
-    numbers = (f">{state}" for state in STATES)
-    print_table(("suite", *numbers, "objective", ">best", ">at step", "checkpoint"), suites, gap=True)
+        suites.append((suite.name, counts, suite.objective, *told_best))
+    print_table(("suite", "=evaluations", "~objective", ">best", ">at step", "~checkpoint"), suites, gap=True)
     print_table(
-        ("quarantined", ">step", "=why"),
+        ("~quarantined", ">step", "=why"),
         ((shown(bad.name), step(bad.step), said_by(bad.error)) for bad in one.quarantined[-QUARANTINED_SHOWN:]),
         caption=_cut(one.quarantined, QUARANTINED_SHOWN, "--json"),
         gap=True,
