@@ -28,9 +28,9 @@ EXIT_PREEMPTED = 75
 EXIT_INTERRUPTED = 130
 
 PLACES = ("--home", "--storage", "--server", "--checkpoints")
+"""Options of `phyla` itself, which may also follow the command."""
 OF_DATABASE = ("serve", "token")
 """Commands that open the database and are refused through a service."""
-"""Options of `phyla` itself, which may also follow the command."""
 BOTH = "train,evaluate"
 """What workers do by default."""
 
