@@ -317,3 +317,21 @@ def train(trial):
     assert "Preempted: stopped by SIGTERM" in done.stderr
     assert len(list((tmp_path / "home").glob("running-*"))) == 1
     assert load(tmp_path / "home").study().state is StudyState.STOPPED
+
+
+def test_training_that_asks_for_input_finds_none(tmp_path: Path) -> None:
+    train = """
+import subprocess
+def train(trial):
+    # Without descriptors closed, the child shows what it inherits: only its own two pipes.
+    words = ["sh", "-c", "cat; ls -l /proc/self/fd"]
+    child = subprocess.run(words, capture_output=True, text=True, close_fds=False, timeout=30)
+    assert child.stdout.count("pipe:") == 2, child.stdout
+    try:
+        input("Go on? ")
+    except EOFError:
+        save(trial)
+"""
+    done = run(write(tmp_path, train, options="retries=phyla.Retries(attempts=1)"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert load(tmp_path / "home").counts() == {"completed": 4}

@@ -174,7 +174,7 @@ def main() -> None:
     """Read a spec, work until the study ends, exit with 0; with another status if that cannot be."""
     escape_output()
     spec = WorkerSpec.from_json(sys.stdin.readline())
-    die_with_parent()
+    die_with_parent(_take_input())
     try:
         worker, store = _make(spec)
         hold_on(store)
@@ -206,14 +206,22 @@ def _fail(error: Exception, status: int) -> NoReturn:
     sys.exit(Exit.CHECKPOINTS_ABSENT if isinstance(error, CheckpointsAbsent) else status)
 
 
-def die_with_parent() -> None:
-    """End this process, and with it its process group, as soon as its supervisor is gone."""
+def _take_input() -> int:
+    """Move standard input to a descriptor that no program inherits; user code that reads finds an empty one."""
+    supervisor = os.dup(0)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    return supervisor
+
+
+def die_with_parent(supervisor: int) -> None:
+    """End this process, and with it its process group, as soon as its supervisor closes this pipe."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def watch() -> None:
         # The supervisor never writes more: this returns when it is gone.
-        os.read(sys.stdin.fileno(), 1)
+        os.read(supervisor, 1)
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, name="phyla-parent", daemon=True).start()
