@@ -335,3 +335,20 @@ def train(trial):
     done = run(write(tmp_path, train, options="retries=phyla.Retries(attempts=1)"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert load(tmp_path / "home").counts() == {"completed": 4}
+
+
+def test_modules_of_the_current_directory_are_not_those_of_workers(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("random.py", "phyla.py"):
+        (elsewhere / name).write_text("raise ImportError('not this one')")
+    (tmp_path / "beside_the_study.py").write_text("SCORE = 3.0")
+    train = """
+import beside_the_study
+def train(trial):
+    save(trial)
+    trial.report(score=beside_the_study.SCORE)
+"""
+    done = run(write(tmp_path, train), cwd=elsewhere)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert load(tmp_path / "home").counts() == {"completed": 4}

@@ -276,7 +276,8 @@ class Supervisor:
         }
         with open(spec.log, "a") as output:
             popen = subprocess.Popen(
-                [sys.executable, "-m", "phyla.launchers.process"],
+                # Not with the current directory first on its path: a random.py there would replace Python's.
+                [sys.executable, "-P", "-m", "phyla.launchers.process"],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
