@@ -44,6 +44,7 @@ VALUES_SHOWN = 3
 STYLES = {"partial": "red", "gone": "yellow", "quarantined": "yellow", "complete": "green", "skipped": "dim"}
 STOPPING = "stopping: what is running goes back to the queue; press Ctrl-C again to stop at once"
 STOPPING_AT_ONCE = "stopping at once"
+STILL_STOPPING = "stopping: waiting for what is running (press Ctrl-C again to stop at once)"
 
 
 class Display:
@@ -150,6 +151,8 @@ class StudyDisplay(Display):
                     progress = self.results.progress(lambda members: ())
                     line = f"{progress_line(progress)}  {at_work(progress)}"
                     lags = lag_lines(self.results)
+                if self._message == STOPPING:
+                    line = f"{STILL_STOPPING}  {line}"
                 if time.monotonic() - self._spoke >= QUIET_S:
                     self.print("\n  ".join([line, *lags]))
 

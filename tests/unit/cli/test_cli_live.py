@@ -235,3 +235,18 @@ def test_without_a_terminal_lines_keep_coming(
     assert [line for line in lines if line.startswith("  member 11, 12th of 12, took over member")]
     assert any(re.match("  evaluation of held: [0-9]+ checkpoints behind, the oldest for", line) for line in lines)
     assert "started fresh" not in printed
+
+
+def test_lines_without_a_terminal_say_that_the_run_is_stopping(
+    study: phyla.Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(live, "QUIET_S", 0.02)
+    with StudyDisplay("shown") as display:
+        held = study.ask(2)
+        display.progressed(study.results())
+        display.interrupted()
+        printed = ""
+        wanted = r"stopping: waiting for what is running \(press Ctrl-C again to stop at once\)  0/48 .*2 training"
+        while not re.search(wanted, printed):
+            printed += capsys.readouterr().out
+    assert len(held) == 2
