@@ -117,7 +117,7 @@ def test_no_checkpoint_no_fitness_and_no_step_are_told_apart(tmp_path: Path) -> 
     for train, words in (
         (no_checkpoint, "checkpoint_dir"),
         (no_fitness, "without reporting the objective 'score'"),
-        (no_step, "without training a single step"),
+        (no_step, "so not the step in which you `break`"),
     ):
         failing = study(tmp_path / train.__name__, train)
         with pytest.raises(StudyFailed, match="failed twice with the same error"):
@@ -518,3 +518,15 @@ def test_a_stop_after_the_last_step_is_no_failure(tmp_path: Path) -> None:
         (JobState.COMPLETED, 2, 0),
         (JobState.COMPLETED, 1, 0),
     ]
+
+
+def test_a_step_that_is_left_with_break_does_not_count(tmp_path: Path) -> None:
+    def train(trial: Trial) -> None:
+        for step in trial.steps():
+            if step == trial.start_step + 2:
+                break
+        (trial.checkpoint_dir / "a").write_text("a")
+        trial.report(score=1.0)
+
+    results = study(tmp_path, train, population=1, trials=1).run()
+    assert results.trials()[0].reached_step == 2

@@ -197,7 +197,8 @@ class Trainer:
         if not session.measuring and session.reached_step <= session.record.start_step:
             raise NoCheckpoint(
                 f"training returned at step {session.reached_step}, without training a single step beyond "
-                f"start_step={session.record.start_step}"
+                f"start_step={session.record.start_step}; a step of trial.steps() counts when the loop asks for "
+                "the next one, so not the step in which you `break`"
             )
         if session.unreported:
             raise NoFitness(session.missing("training returned without reporting", "before it returns"))

@@ -114,6 +114,7 @@ class Trial:
         """Iterate over the steps to train, `start_step` .. `end_step - 1`.
 
         After a retry it goes on from the saved progress. It ends early when the trial should stop.
+        A step counts as trained when the loop asks for the next one: after `break`, the step in the body does not.
         """
         return self._session.steps()
 
