@@ -49,9 +49,9 @@ def check(
         for one in checks(chosen, steps=steps, workers=workers):
             found.append(one)
             if not as_json:
-                change = f"\n{'':{2 * WIDTH}}change: {one.change}" if one.change else ""
-                text = f"{one.verdict:{WIDTH}}{one.kind:{WIDTH}}{one.text}{change}"
-                print(text, file=out, flush=True)
+                change = f"\nchange: {one.change}" if one.change else ""
+                text = f"{one.text}{change}".replace("\n", f"\n{'':{2 * WIDTH}}")
+                print(f"{one.verdict:{WIDTH}}{one.kind:{WIDTH}}{text}", file=out, flush=True)
     failed = [one for one in found if one.verdict == "FAIL"]
     if as_json:
         print_json(found)

@@ -5,6 +5,7 @@ What a running study shows by itself is in `phyla.study.findings`.
 
 import inspect
 import math
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -52,7 +53,8 @@ class Checked:
         kind: `runs`, `objective`, `end`, `equal`, `steps`, `resume`, `complete`, `random`, `parameter`, `weights`
             or `cost`.
         verdict: `ok`, `warn`, `FAIL` or `not known`.
-        text: what was found; of `not known`, why.
+        text: what was found; of `not known`, why. Further lines have the end of what a command
+            printed that failed.
         change: what to do about it; empty if nothing.
         about: name of the hyperparameter, of `parameter`.
     """
@@ -99,7 +101,11 @@ def checks(study: Study, *, steps: int | None = None, workers: int = 1) -> Itera
         for found in _Check(study, length, experiments)():
             where = f"in {called(study)}: " if found.verdict == "FAIL" and not by_command else ""
             told = replace(found, change=f"{where}{found.change}") if found.change else found
-            yield replace(told, text=spoken(told.text), change=spoken(told.change)) if by_command else told
+            if by_command:
+                # What the command printed stays as it is.
+                text, *output = told.text.split("\n")
+                told = replace(told, text="\n".join([spoken(text), *output]), change=spoken(told.change))
+            yield told
 
 
 def steps_of(study: Study) -> int:
@@ -264,7 +270,10 @@ class _Check:
     def not_resumed(self) -> Checked:
         if self.run(self.steps, self.steps).failed:
             text = f"training from a checkpoint failed: {self.resumed.failed}"
-            return Checked("resume", "FAIL", text, "load from trial.source.path, whose files are read-only")
+            change = "correct the error that training from trial.source.path raises"
+            if re.search("PermissionError|Permission denied|Read-only file", self.resumed.failed or ""):
+                change = "load from trial.source.path, whose files are read-only"
+            return Checked("resume", "FAIL", text, change)
         text = f"from a copy of the checkpoint alone, training failed: {self.resumed.failed}"
         return Checked("complete", "FAIL", text, _ALL)
 

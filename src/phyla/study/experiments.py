@@ -16,16 +16,19 @@ import numpy as np
 from phyla.checkpoints import LocalCheckpoints
 from phyla.checkpoints.content import MANIFEST_NAME
 from phyla.errors import SpaceError, StudyFailed
-from phyla.records import JobKind, JobState, Member, StartFrom, TrialRecord
+from phyla.records import Cause, JobKind, JobState, Member, StartFrom, TrialRecord
 from phyla.space import Choice
 from phyla.strategies import Context, Decision, Measure, Population, Start, Stop, Strategy
 from phyla.study import facts
 from phyla.study.checked import Retention, Retries
 from phyla.study.results import Results
 from phyla.study.study import Study
+from phyla.worker.outputs import OUTPUT_IN, last_lines
 from phyla.worker.pinned import NOTHING, Pinned
 
 SEEDS = (1_234_567, 7_654_321, 999_983)
+OUTPUT_LINES = 12
+"""Lines shown of what a command that failed wrote."""
 
 
 @final
@@ -69,7 +72,7 @@ class Outcome:
     timings: Mapping[str, float]  # seconds by phase, of the last trial that trained
     size_bytes: int  # of the last checkpoint
     facts: facts.Facts  # of the last checkpoint
-    failed: str | None  # what was raised, and where
+    failed: str | None  # what was raised, and where; of a command, further lines with the end of its output
     kept: Path | None  # a copy of the last checkpoint, if it was asked for
 
 
@@ -177,7 +180,9 @@ class Experiments:
         for trial in trials:
             if trial.state is not JobState.COMPLETED:
                 cause = attempts[trial.id].cause if trial.id in attempts else None
-                failed = _ended(trial.error) if cause is None else replace(cause, log=None).words()
+                work = results.places.folder("work", results.name) / f"trial-{trial.id}"
+                files = [work / f"{stream}-{trial.token}.txt" for stream in ("stderr", "stdout")]
+                failed = _ended(trial.error) if cause is None else _raised(cause, files)
         known: facts.Facts = {}
         kept = None
         if trained:
@@ -200,6 +205,13 @@ class Experiments:
             failed=failed,
             kept=kept,
         )
+
+
+def _raised(cause: Cause, files: Sequence[Path]) -> str:
+    """Return what was raised, and where; of a command also how its output ends, since its files are deleted."""
+    error, named, _ = cause.error.partition(OUTPUT_IN)
+    lines = last_lines(files)[-OUTPUT_LINES:] if named else []
+    return "\n".join([replace(cause, error=error, log=None).words(), *lines])
 
 
 def _ended(error: str | None) -> str:

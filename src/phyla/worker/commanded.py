@@ -2,7 +2,6 @@
 
 import errno
 import json
-import re
 import shlex
 import time
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from phyla.errors import (
 from phyla.records import Phase
 from phyla.space import Params
 from phyla.worker import placeholders, processes
-from phyla.worker.outputs import tail
+from phyla.worker.outputs import OUTPUT_IN, last_lines, tail
 from phyla.worker.readings import EventFiles, Reading, Readings
 from phyla.worker.trial import Trial, session_of
 
@@ -202,13 +201,13 @@ class Run:
                 session.reach(trial.end_step)
             return
         if status == GIVE_BACK:
-            raise GivenBack(f"exit status {GIVE_BACK}: {self._last_line()}; all output is in {self.errors}")
+            raise GivenBack(f"exit status {GIVE_BACK}: {self._last_line()}{OUTPUT_IN}{self.errors}")
         if status != 0:
             raise self._failed(processes.how(status), arguments)
         if not session.has_saved():
             raise NoCheckpoint(
                 "the command ended with exit status 0, and left nothing in {save_to}; it has to save into that "
-                f"directory. All output is in {self.errors}"
+                f"directory{OUTPUT_IN}{self.errors}"
             )
         if session.unreported:
             name = session.unreported[0]
@@ -220,13 +219,10 @@ class Run:
 
     def _failed(self, how: str, arguments: Sequence[str]) -> CommandFailed:
         tails = [f"the end of {file}:\n{tail(file) or '(nothing)'}" for file in (self.output, self.errors)]
-        text = "\n".join([f"{self._last_line()}; all output is in {self.errors}", shlex.join(arguments), *tails])
+        text = "\n".join([f"{self._last_line()}{OUTPUT_IN}{self.errors}", shlex.join(arguments), *tails])
         return CommandFailed(how, text)
 
     def _last_line(self) -> str:
         """Return the last line with words that the command wrote, first of all to standard error."""
-        for file in (self.errors, self.output):
-            lines = [line.strip() for line in tail(file).splitlines() if re.search(r"\w", line)]
-            if lines:
-                return lines[-1][:LAST_CHARACTERS]
-        return "it wrote no output"
+        lines = last_lines((self.errors, self.output))
+        return lines[-1].strip()[:LAST_CHARACTERS] if lines else "it wrote no output"

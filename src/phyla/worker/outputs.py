@@ -2,12 +2,16 @@
 
 import ctypes
 import os
+import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 KEPT_BYTES = (8 << 20, 64 << 20)
 """The beginning and the end of an output that stay on disk, once it is longer than both and as much again."""
 TAIL_BYTES = 1500
+OUTPUT_IN = "; all output is in "
+"""Stands in an error before the files that hold the output of a command."""
 
 
 def drop_middle(file: int) -> None:
@@ -27,3 +31,12 @@ def tail(path: Path, most: int = TAIL_BYTES) -> str:
     lines = text.replace("\r", "\n").splitlines()
     shown = "\n".join("".join(char if char.isprintable() else "\ufffd" for char in line) for line in lines)
     return shown.strip()
+
+
+def last_lines(files: Iterable[Path]) -> list[str]:
+    """Return the last lines that have words of the first of these files that has any."""
+    for file in files:
+        lines = [line for line in tail(file).splitlines() if re.search(r"\w", line)] if file.is_file() else []
+        if lines:
+            return lines
+    return []

@@ -4,6 +4,7 @@ import gc
 import json
 import pickle
 import re
+import sys
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -277,6 +278,44 @@ def test_training_that_raises_says_where(tmp_path: Path) -> None:
     (told,) = check(study_of(train, tmp_path / "home"), workers=0)
     assert (told.kind, told.verdict) == ("runs", "FAIL")
     assert re.search(r"RuntimeError: no data \(.*test_check\.py, line \d+\)$", told.text)
+
+
+SCRIPT = """\
+import json, os, sys
+
+*source, save_to, metrics = sys.argv[1:]
+print("trial.params are read")
+if source:
+    {}
+open(save_to + "/w", "w").write(os.environ["PHYLA_END_STEP"])
+print(json.dumps({{"loss": 1.0}}), file=open(metrics, "a"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "last", "change"),
+    [
+        ("raise KeyError('optimizer')", "KeyError: 'optimizer'", "correct the error that training from {source}"),
+        ("sys.exit(print('no optimizer') or 3)", "no optimizer", "correct the error that training from {source}"),
+        (
+            "raise PermissionError(13, 'Permission denied', source[0])",
+            "Permission denied",
+            "load from {source}, whose files",
+        ),
+    ],
+)
+def test_how_the_output_of_a_command_ends_is_shown(line: str, last: str, change: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.format(line))
+    arguments = [sys.executable, "train.py", ["{source}"], "{save_to}", "{metrics}"]
+    (told,) = (
+        one
+        for one in check(study_of(phyla.Command(arguments, cwd=tmp_path), tmp_path / "home"), workers=0)
+        if one.verdict == "FAIL"
+    )
+    assert told.kind == "resume"
+    assert "all output is in" not in told.text
+    assert last in told.text.splitlines()[-1]
+    assert told.change.startswith(change)
 
 
 def test_a_value_that_is_only_written_down_is_found(tmp_path: Path) -> None:
