@@ -129,6 +129,22 @@ def test_a_script_with_a_mistake_ends_the_study_at_its_second_try(tmp_path: Path
     assert "no-such-command: not found" in cli("--home", tmp_path, "trials", "commands")
 
 
+@pytest.mark.parametrize(
+    ("script", "files"),
+    [("echo lost", ["stdout"]), ("echo lost >&2", ["stderr"]), ("echo a; echo lost >&2", ["stderr", "stdout"])],
+)
+def test_the_files_that_hold_the_output_are_named(
+    tmp_path: Path, cli: Phyla, script: str, files: list[str]
+) -> None:
+    with pytest.raises(StudyFailed) as caught:
+        study(tmp_path, shell(tmp_path, f"{script}\nexit 3\n"), members=1).run()
+    for told in (str(caught.value), cli("--home", tmp_path, "status", "commands")):
+        (named,) = {*re.findall(r"exit status 3: lost; all output is in (.*?\.txt(?: and .*?\.txt)*)", told)}
+        first, *more = map(Path, named.split(" and "))
+        assert [one.name.split("-")[0] for one in (first, *more)] == files
+        assert all((first.parent / one).read_text() for one in (first, *more))
+
+
 def test_a_signal_a_time_out_and_what_cannot_start_are_told_apart(tmp_path: Path) -> None:
     cases = {
         "SIGSEGV: it wrote no output": shell(tmp_path, "kill -SEGV $$"),

@@ -319,6 +319,7 @@ def progress_line(progress: "Progress") -> str:
 def waiting_line(progress: "Progress", since: float, work: Path) -> str:
     """Return what asked to be run again later and is queued, and until when at most; nothing if nothing does."""
     from phyla.worker.loop import MOST_PAUSE_S
+    from phyla.worker.outputs import places
 
     back = [one for one in progress.given_back if one.claimed_at >= since]
     if not back:
@@ -326,10 +327,10 @@ def waiting_line(progress: "Progress", since: float, work: Path) -> str:
     counts, last = Counter(one.worker for one in back), {one.worker: one.ended_at or 0.0 for one in back}
     next_s = min(at + min(MOST_PAUSE_S, 2.0 ** (counts[worker] - 1)) for worker, at in last.items()) - progress.now
     trials = ", ".join(map(str, sorted({one.job for one in back})))
-    output = work / f"trial-{back[-1].job}" / f"stderr-{back[-1].token}.txt"
+    files = [work / f"trial-{back[-1].job}" / f"{stream}-{back[-1].token}.txt" for stream in ("stderr", "stdout")]
     return (
         f"trial {trials}: asked {counted(len(back), 'time')} to be run again later (exit status 75); next try "
-        f"within {duration(next_s)}; the last output is in {output}"
+        f"within {duration(next_s)}; the last output is in {places(files)}"
     )
 
 

@@ -24,7 +24,7 @@ from phyla.errors import (
 from phyla.records import Phase
 from phyla.space import Params
 from phyla.worker import placeholders, processes
-from phyla.worker.outputs import OUTPUT_IN, last_lines, tail
+from phyla.worker.outputs import OUTPUT_IN, last_lines, places, tail
 from phyla.worker.readings import EventFiles, Reading, Readings
 from phyla.worker.trial import Trial, session_of
 
@@ -201,13 +201,13 @@ class Run:
                 session.reach(trial.end_step)
             return
         if status == GIVE_BACK:
-            raise GivenBack(f"exit status {GIVE_BACK}: {self._last_line()}{OUTPUT_IN}{self.errors}")
+            raise GivenBack(f"exit status {GIVE_BACK}: {self._said()}")
         if status != 0:
             raise self._failed(processes.how(status), arguments)
         if not session.has_saved():
             raise NoCheckpoint(
                 "the command ended with exit status 0, and left nothing in {save_to}; it has to save into that "
-                f"directory{OUTPUT_IN}{self.errors}"
+                f"directory{OUTPUT_IN}{places((self.errors, self.output))}"
             )
         if session.unreported:
             name = session.unreported[0]
@@ -219,10 +219,13 @@ class Run:
 
     def _failed(self, how: str, arguments: Sequence[str]) -> CommandFailed:
         tails = [f"the end of {file}:\n{tail(file) or '(nothing)'}" for file in (self.output, self.errors)]
-        text = "\n".join([f"{self._last_line()}{OUTPUT_IN}{self.errors}", shlex.join(arguments), *tails])
+        text = "\n".join([self._said(), shlex.join(arguments), *tails])
         return CommandFailed(how, text)
 
-    def _last_line(self) -> str:
-        """Return the last line with words that the command wrote, first of all to standard error."""
-        lines = last_lines((self.errors, self.output))
-        return lines[-1].strip()[:LAST_CHARACTERS] if lines else "it wrote no output"
+    def _said(self) -> str:
+        """Return the last line that the command wrote, first of all to standard error, and where all of it is."""
+        files = self.errors, self.output
+        lines = last_lines(files)
+        return (
+            f"{lines[-1].strip()[:LAST_CHARACTERS]}{OUTPUT_IN}{places(files)}" if lines else "it wrote no output"
+        )

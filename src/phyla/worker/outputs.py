@@ -4,7 +4,7 @@ import ctypes
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 KEPT_BYTES = (8 << 20, 64 << 20)
@@ -40,3 +40,9 @@ def last_lines(files: Iterable[Path]) -> list[str]:
         if lines:
             return lines
     return []
+
+
+def places(files: Sequence[Path]) -> str:
+    """Return which of these files of one directory hold any output; all of them if none does."""
+    first, *more = [file for file in files if file.is_file() and file.stat().st_size] or files
+    return " and ".join([str(first), *(file.name for file in more)])
