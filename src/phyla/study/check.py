@@ -236,6 +236,14 @@ class _Check:
         if fitness is not None:
             return Checked("objective", "ok", f"the suite {fitness.suite!r} gives the fitness")
         values = ", ".join(f"{name} {number(reported[name])}" for name in self.metrics)
+        if not all(map(self.finite, (self.whole, self.again, self.half))):
+            text = f"with {params(self.params)} the objective is no finite number: {values}"
+            others = (self.run(self.steps, values=[other]) for other in map(self.other, self.params) if other)
+            if self.finite(self.half) or any(map(self.finite, others)):
+                change = "narrow the space, or give it initial values that train well"
+                return Checked("objective", "warn", f"{text}; such trials are never selected", change)
+            text = f"{text}, nor with other values; nothing could be selected"
+            return Checked("objective", "FAIL", text, "report a finite number: look at the data, and at the loss")
         return Checked("objective", "ok", f"the objective is reported: {values}")
 
     def end(self) -> Checked:
@@ -395,6 +403,9 @@ class _Check:
     def values(self, trial: TrialRecord) -> tuple[float, ...]:
         reported: Any = trial.metrics
         return tuple(float(reported[metric]) for metric in self.metrics)
+
+    def finite(self, outcome: "Outcome") -> bool:
+        return bool(outcome.trained) and all(map(math.isfinite, self.values(outcome.trained[-1])))
 
     def cost(self) -> Checked:
         rules, last = self.study.rules, self.resumed

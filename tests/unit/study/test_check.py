@@ -265,7 +265,26 @@ def test_a_training_that_diverges_tells_little(tmp_path: Path) -> None:
     with np.errstate(all="ignore"):
         told = found(make(), tmp_path / "home", space=space)
     assert "nan or infinity in state.npz: w" in told["equal"].text
-    assert "FAIL" not in {one.verdict for one in told.values()}
+    assert [name for name, one in told.items() if one.verdict == "FAIL"] == ["objective"], told
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(("always", "verdict"), [(True, "FAIL"), (False, "warn")])
+def test_an_objective_that_is_not_finite_is_found(
+    value: float, always: bool, verdict: str, tmp_path: Path
+) -> None:
+    correct = make()
+
+    def train(trial: phyla.Trial) -> None:
+        correct(trial)
+        if always or trial.params["momentum"] < 0.5:
+            trial.report(loss=value)
+
+    told = found(train, tmp_path / "home")
+    assert told["objective"].verdict == verdict
+    assert f"momentum=0.45 the objective is no finite number: loss {value}" in told["objective"].text
+    assert ("nothing could be selected" in told["objective"].text) == always
+    assert "FAIL" not in {one.verdict for name, one in told.items() if name != "objective"}, told
 
 
 # What else there is
