@@ -142,6 +142,28 @@ def completed_since(results: Results, before: int) -> list[TrialRecord]:
     return [trial for trial in results.trials() if trial.id > before and trial.state is JobState.COMPLETED]
 
 
+def test_missing_checkpoints_are_not_told_as_bad_scores(tmp_path: Path, cli: Phyla) -> None:
+    results = study(tmp_path, trials=2).run()
+    kept = [directory(results, row.name) for row in results.checkpoints() if row.state is CheckpointState.LIVE]
+    (tmp_path / "aside").mkdir()
+    for path in kept:
+        path.rename(tmp_path / "aside" / path.name)
+    study(tmp_path, trials=2).run()
+    assert results.best is None
+    told = cli("best", "bytes", "--home", tmp_path, code=2)
+    assert "of 6 completed trials with a finite fitness no checkpoint can be used" in told
+    assert "phyla doctor bytes" in told
+    assert "of which 0 are there again" in cli("doctor", "bytes", "--home", tmp_path)
+    for path in kept:
+        (tmp_path / "aside" / path.name).rename(path)
+    assert "found missing when the study used them: 6, of which 6 are there again" in cli(
+        "doctor", "bytes", "--home", tmp_path
+    )
+    study(tmp_path, trials=2).run()
+    assert results.best is not None
+    assert "found missing" not in cli("doctor", "bytes", "--home", tmp_path)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_nobody_trains_from_a_damaged_checkpoint(tmp_path: Path, cli: Phyla, way: str) -> None:
     first = study(tmp_path, 2).run()

@@ -50,9 +50,7 @@ def best(
         )
         return
     if not front:
-        raise StudyNotFound(
-            f"study {study!r} has no completed trial that is feasible and has a finite fitness yet"
-        )
+        raise StudyNotFound(found.no_best())
     if goals:
         print(f"Pareto front: {found.aim.description}; {counted(len(front), 'trial')}")
         names = [goal.metric for goal in goals]
@@ -83,7 +81,7 @@ def best_lines(results: "Results") -> list[str]:
     """Return the best trial of a study and the schedule that led to it as lines of text."""
     found = results.best
     if found is None:
-        return ["no trial that is feasible completed with a finite fitness"]
+        return [results.no_best()]
     others = ", ".join(
         f"{name} {number(value, 6)}" for name, value in found.values.items() if name != results.metric
     )

@@ -244,6 +244,7 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
         found = sort_out(reader, names, repository.prefix)
         rows = placed(reader.checkpoints(CheckpointState.LIVE))
         damaged = reader.checkpoints(CheckpointState.DAMAGED)
+        lost = [row.name for row in placed(reader.checkpoints()) if row.state is CheckpointState.LOST]
     again = {name for name, row in found.rows.items() if row.state is CheckpointState.DELETED} & committed
     strange = [*found.unknown, *found.forgotten, *sorted(again)]
     if strange:
@@ -279,6 +280,14 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
     else:
         read = ", every byte" if digests else ""
         yield _ok(about, f"{study.state}, {counted(len(rows), 'checkpoint')} as they should be{read}")
+    if lost:
+        back = [name for name in lost if name in committed]
+        yield _warn(
+            f"{about} missing",
+            f"found missing when the study used them: {len(lost)}, of which {len(back)} are there again: "
+            f"{listed([*back, *(name for name in lost if name not in back)], PROBLEMS_SHOWN)}",
+            "put back what you need, and run the study again: it uses what is there again",
+        )
     if damaged:
         texts = "; ".join(f"{row.error}" for row in damaged[:PROBLEMS_SHOWN])
         yield _warn(

@@ -1,5 +1,6 @@
 """What a study has found so far; read-only, and needs no training code."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,8 @@ from phyla.records import (
     AttemptState,
     Checkpoint,
     CheckpointState,
+    JobKind,
+    JobState,
     Json,
     Member,
     Report,
@@ -30,6 +33,7 @@ from phyla.study.course import course
 from phyla.study.findings import Finding, findings
 from phyla.study.places import Places, shown
 from phyla.study.progress import Failures, Progress, best_of, lease_s, look
+from phyla.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -208,6 +212,17 @@ class Results:
                 front.append(found)
         return front
 
+    def no_best(self) -> str:
+        """Return why there is no best trial, where there is none."""
+        scored = [trial for trial in self.trials() if trial.order is not None and math.isfinite(trial.order)]
+        count = sum(trial.state is JobState.COMPLETED and trial.kind is JobKind.TRAIN for trial in scored)
+        if not count:
+            return f"study {self.name!r} has no completed trial that is feasible and has a finite fitness yet"
+        return (
+            f"study {self.name!r}: of {counted(count, 'completed trial')} with a finite fitness no checkpoint can "
+            f"be used: all are damaged or missing. To see which: {self.places.command('doctor', self.name)}"
+        )
+
     def changes(self) -> list[ConfigChange]:
         """Return what was changed about the study since it was made, oldest first.
 
@@ -286,9 +301,7 @@ class Results:
         if trial is None:
             best = self.best
             if best is None:
-                raise StudyNotFound(
-                    f"study {self.name!r} has no completed trial that is feasible and has a finite fitness yet"
-                )
+                raise StudyNotFound(self.no_best())
             trial = best.trial
         lineage = self.lineage()
         if trial not in lineage:
