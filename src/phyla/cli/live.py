@@ -285,18 +285,20 @@ def members_table(progress: "Progress", members: Sequence[Member], width: int = 
     from phyla.strategies import describe
 
     front = {trial.id for trial in progress.front}
-    best = {trial.member for trial in progress.front}
+    # What a member has now may be worse than the best that it had.
+    best = {trial.member: fitness(trial) for trial in progress.front}
     if progress.aim.tradeoffs:
         # Those that are on the Pareto front now.
-        best = {member.index for member in progress.members if member.head and member.head.trial in front}
-    headings = [">member", ">steps", ">gen", ">fitness", "", "~hyperparameters", "~last decision", "state"]
+        best = {each.index: "*" for each in progress.members if each.head and each.head.trial in front}
+    last = "front" if progress.aim.tradeoffs else ">best"
+    headings = [">member", ">steps", ">gen", ">fitness", last, "~hyperparameters", "~last decision", "state"]
     columns = [0, 1, 3, 4, 7] if width < NARROW else [0, 1, 2, 3, 4, 5, 7] if width < WIDE else range(8)
     rows = []
     for member in members:
         trial = progress.trials.get(member.index)
         decision = trial and "; ".join(filter(None, (infeasible(member.head), describe(trial.reason))))
         steps = f"{member.progress}/{progress.member_steps or '?'}"
-        place = (member.index, steps, member.generation, fitness(member.head), "*" if member.index in best else "")
+        place = (member.index, steps, member.generation, fitness(member.head), best.get(member.index, ""))
         row = (*place, trial and params(trial.params), decision, progress.doing(member))
         rows.append([row[column] for column in columns])
     headings = [headings[column] for column in columns]

@@ -15,7 +15,17 @@ from rich.console import Console
 import phyla
 from phyla.cli import live
 from phyla.cli.live import StudyDisplay, drawn, foremost, spark
-from phyla.records import Aim, Maximize, Member, MemberState, Scored, StudyRecord, StudyState
+from phyla.records import (
+    Aim,
+    JobState,
+    Maximize,
+    Member,
+    MemberState,
+    Scored,
+    StudyRecord,
+    StudyState,
+    TrialRecord,
+)
 from phyla.study import Progress
 
 
@@ -74,6 +84,29 @@ def test_of_many_the_best_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert "100/1000 trials  9 s left" in shown
     assert "the best 11 of 100 members (100 ready)" in shown
     assert len(re.findall("ready", shown)) == 12
+
+
+def test_the_best_fitness_stands_beside_the_member_that_had_it(capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = member(0, -0.2425), member(1, -0.1327)
+    found = TrialRecord(
+        id=9,
+        study=1,
+        member=0,
+        generation=1,
+        state=JobState.COMPLETED,
+        params={},
+        start_step=0,
+        end_step=10,
+        seed=0,
+        fitness=-0.0154,
+        created_at=0.0,
+    )
+    Console(width=120).print(live.members_table(replace(progress((one, other)), front=(found,)), (one, other)))
+    headings, _, *rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert headings[3:5] == ["fitness", "best"]
+    assert rows[0][3:5] == ["-0.2425", "-0.0154"]
+    assert "-0.1327" in rows[1]
+    assert "-0.0154" not in rows[1]
 
 
 def test_time_left_follows_the_pace() -> None:
