@@ -93,8 +93,8 @@ def draft(script: Path, output: Path) -> str:
         lines += [f"{option.given(f'{{{option.name}}}')}," for option in ranges]
     else:
         lines.append('"--lr", "{lr}",  # TODO: how the script takes a hyperparameter')
-    for each in found.values():
-        if each.required and each not in ranges and (ranges or each.flag != "--lr"):
+    for each in found.values():  # not every default can be hashed
+        if each.required and each not in [*ranges] and (ranges or each.flag != "--lr"):
             value = next((role for role, one in roles.items() if one == each), "TODO")
             what = f"  # TODO: {called} requires {each.flag or each.name}" if value == "TODO" else ""
             lines.append(f"{each.given(value)},{what}")
