@@ -159,8 +159,7 @@ def test_missing_checkpoints_are_not_told_as_bad_scores(tmp_path: Path, cli: Phy
     assert "found missing when the study used them: 6, of which 6 are there again" in cli(
         "doctor", "bytes", "--home", tmp_path
     )
-    study(tmp_path, trials=2).run()
-    assert results.best is not None
+    assert study(tmp_path, trials=2).run().best is not None
     assert "found missing" not in cli("doctor", "bytes", "--home", tmp_path)
 
 
