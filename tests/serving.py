@@ -20,7 +20,8 @@ from phyla.store import Store
 @contextmanager
 def served(store: Store, **how: Any) -> Iterator[str]:
     """Serve a store from a thread; yield the address."""
-    config = uvicorn.Config(make_app(store, **how), port=0, log_level="warning")
+    # Its own configuration of logging closes what other libraries in this process write to.
+    config = uvicorn.Config(make_app(store, **how), port=0, log_config=None)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
