@@ -21,11 +21,15 @@ MEMBERS, TRIALS = 4, 12
 
 
 def run_with_mount(mount: str, home: Path, **options: object) -> "subprocess.CompletedProcess[str]":
-    """Run the toy study where `mount` has been done, in a mount namespace of its own."""
-    toy = [sys.executable, str(TOY), json.dumps({"home": str(home), **options})]
+    """Run the toy study where `mount` has been done."""
+    return with_mount(mount, str(TOY), json.dumps({"home": str(home), **options}))
+
+
+def with_mount(mount: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Run Python where `mount` has been done, in a mount namespace of its own."""
     isolate = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--mount"]
     return subprocess.run(
-        [*isolate, "sh", "-c", f"{mount} && exec {shlex.join(toy)}"],
+        [*isolate, "sh", "-c", f"{mount} && exec {shlex.join([sys.executable, *words])}"],
         env=child_environment({"PYTHONPATH": str(TOY.parent)}),
         capture_output=True,
         text=True,
@@ -55,6 +59,31 @@ def test_a_disk_that_fills_up(tmp_path: Path, workers: int) -> None:
     run(tmp_path, **options)
     assert load(tmp_path).state is StudyState.COMPLETED
     assert not miscounted(load(tmp_path), TRIALS * STEPS)
+
+
+COMMAND = """
+name = "toy"
+command = ["sh", "-c", "head -c $((600000 + {trial} * 600000)) /dev/zero > {save_to}/model && echo loss=1"]
+objective = "minimize loss"
+metrics = { loss = "loss=(.*)" }
+space = { lr = { low = 0.1, high = 1.0 } }
+pbt = { population_size = 2, steps_per_trial = 1, total_steps = 4 }
+"""
+
+
+def test_a_disk_that_a_command_fills_up(tmp_path: Path) -> None:
+    checkpoints, file = tmp_path / "checkpoints", tmp_path / "study.toml"
+    checkpoints.mkdir()
+    file.write_text(COMMAND)
+    mount = f"mount -t tmpfs -o size=4m tmpfs {checkpoints}"
+    done = with_mount(mount, "-m", "phyla.cli", "--home", str(tmp_path), "run", str(file), "--workers", "1")
+    assert done.returncode == 1, done.stderr
+    assert "CommandFailed" in done.stderr
+    assert f"(checkpoint_dir) and {tmp_path}" in done.stderr
+    assert "No space left on device; room or inodes are used up: make room" in done.stderr
+    results = load(tmp_path)
+    assert results.state is StudyState.FAILED
+    assert all(trial.failures == 0 for trial in results.trials())
 
 
 def test_a_disk_without_inodes(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -12,6 +12,9 @@ from phyla.errors import CheckpointStorageFailed
 
 REMOVERS = 1000
 """How often a directory is removed again because somebody else was quicker with some entry of it."""
+
+LITTLE_ROOM = 1 << 20
+"""In bytes: where less is left, training that failed is taken to have failed for want of room."""
 
 _ADVICE = {
     errno.ENOSPC: "room or inodes are used up: make room, or keep fewer checkpoints",
@@ -107,6 +110,16 @@ def make_dirs(disk: Disk, path: Path) -> None:
 def is_storage_error(error: BaseException) -> bool:
     """Return whether an error says that a file system is full, read-only or failing."""
     return isinstance(error, OSError) and (error.errno in _ADVICE or error.errno == errno.EIO)
+
+
+def full(folders: Iterable[Path]) -> OSError | None:
+    """Return the error of a file system without room; a command, or a library, may have hidden it."""
+    for folder in filter(os.path.isdir, folders):
+        room = os.statvfs(folder)
+        # Some file systems count no inodes.
+        if room.f_bavail * room.f_frsize < LITTLE_ROOM or (room.f_files and not room.f_favail):
+            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+    return None
 
 
 def advice_on(error: OSError) -> str:

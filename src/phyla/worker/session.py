@@ -141,10 +141,10 @@ class Session:
         return any(folder.iterdir())
 
     @property
-    def places(self) -> str:
-        """The directories that it writes to, for messages."""
-        work = f"{self.working_dir} (working_dir)"
-        return work if self._staged is None else f"{self._staged} (checkpoint_dir) and {work}"
+    def places(self) -> dict[Path, str]:
+        """The directories that it writes to, with their names."""
+        work = {self.working_dir: "working_dir"}
+        return work if self._staged is None else {self._staged: "checkpoint_dir", **work}
 
     def steps(self) -> Iterator[int]:
         """Iterate over the steps to train."""

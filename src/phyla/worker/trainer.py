@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla import errors
-from phyla.checkpoints import Checkpoints, advice_on, is_storage_error
+from phyla.checkpoints import Checkpoints, advice_on, full, is_storage_error
 from phyla.client import Client
 from phyla.errors import (
     CheckpointMissing,
@@ -219,10 +219,13 @@ class Trainer:
         if isinstance(error, CheckpointStorageFailed):
             self._stop_study(record, str(error), session)
             return None
-        if isinstance(error, OSError) and is_storage_error(error):
+        storage = error if is_storage_error(error) else full(session.places)
+        if isinstance(storage, OSError):
             what = cause_of(error, self.train, None).words()
-            message = f"training failed with {what}; trial {record.id} writes to {session.places}"
-            self._stop_study(record, f"{message}; {advice_on(error)}", session)
+            places = " and ".join(f"{place} ({name})" for place, name in session.places.items())
+            said = "" if storage is error else f"; {storage.filename}: {storage.strerror}"
+            message = f"training failed with {what}; trial {record.id} writes to {places}{said}"
+            self._stop_study(record, f"{message}; {advice_on(storage)}", session)
             return None
         heading = f"trial {record.id}, attempt {record.token} of member {record.member} failed"
         cause = logged(error, heading, self.train, self.log)

@@ -9,7 +9,7 @@ from typing import Any, Never
 
 import pytest
 
-from phyla.checkpoints import advice_on, is_storage_error
+from phyla.checkpoints import advice_on, full, is_storage_error
 from phyla.checkpoints.disk import REMOVERS, Disk, make_dirs, storage_errors
 from phyla.errors import CheckpointStorageFailed
 
@@ -189,3 +189,15 @@ def test_what_is_no_error_of_the_system_is_none_of_storage(tmp_path: Path) -> No
         raise OSError("full")
     with pytest.raises(ZeroDivisionError), storage_errors("read", tmp_path):
         raise ZeroDivisionError
+
+
+def test_a_folder_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert full([tmp_path / "gone", tmp_path]) is None
+    room = os.statvfs(tmp_path)
+    for name, value in (("f_bavail", 10), ("f_favail", 0)):
+        values = list(room)
+        values[os.statvfs_result.__match_args__.index(name)] = value
+        monkeypatch.setattr(os, "statvfs", lambda _, left=values: os.statvfs_result(left))
+        error = full([tmp_path])
+        assert error is not None
+        assert (error.errno, error.filename) == (errno.ENOSPC, str(tmp_path))
