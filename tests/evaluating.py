@@ -322,7 +322,7 @@ def _ledger(view: Reader, of: Sequence[Suite]) -> dict[str, Any]:
             [view.locked_eval_job(trial.id) for trial in view.trials()],
             [view.locked_group(10_000), view.locked_eval_job(10_000), view.attempt(10_000, 1)],
         ],
-        "newest": [view.newest_seen(), view.newest_ready()],
+        "newest": [view.newest_seen(), view.newest_seen(stepped=True), view.newest_ready()],
         "named": [view.find_seen(row.name, row.index) for row in seen] + [view.find_seen("nothing")],
         "of seen": [view.groups_of(row.id) for row in seen],
         "of groups": [[view.group_jobs(group.id), view.unfinished_jobs(group.id)] for group in groups],

@@ -428,8 +428,9 @@ class NaiveTransaction:
         found = [seen for seen in self.all_seen() if (seen.name, seen.index) == (name, index)]
         return found[-1] if found else None
 
-    def newest_seen(self) -> Checkpoint | None:
-        return max(self.all_seen(), key=lambda seen: seen.number, default=None)
+    def newest_seen(self, *, stepped: bool = False) -> Checkpoint | None:
+        found = [seen for seen in self.all_seen() if seen.step >= 0 or not stepped]
+        return max(found, key=lambda seen: seen.number, default=None)
 
     def newest_ready(self) -> Checkpoint | None:
         usable = [seen for seen in self.all_seen() if seen.usable]

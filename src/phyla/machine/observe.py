@@ -63,12 +63,18 @@ def observe(
         found,
         study=study.id,
         number=0 if newest is None else newest.number + 1,
-        branch=_branch(newest, found),
+        branch=0 if newest is None else newest.branch,
     )
     if seen.kind is CheckpointKind.SEEN:
         state = CheckpointState.READY if found.error is None else CheckpointState.QUARANTINED
         seen = replace(seen, state=state, created_at=now)
     commands: list[Command] = []
+    # One without a step, such as best.pt, says nothing about where training is.
+    before = view.newest_seen(stepped=True) if seen.trial is None and seen.step >= 0 else None
+    if before is not None and seen.step < before.step and seen.written_at >= before.written_at:
+        seen = replace(seen, branch=seen.branch + 1)
+        message = f"training was rewound from step {before.step} to {seen.step}: branch {seen.branch} begins"
+        commands.append(_event(view, "rewound", message))
     if old is not None and old.state is CheckpointState.READY and not old.snapshot:
         commands += gone(view, old, f"{shown(found.name)} was overwritten")
     if found.error is not None:
@@ -76,9 +82,6 @@ def observe(
             f"{shown(found.name)} cannot be evaluated: {found.error}; it is looked at again when that changes"
         )
         return [*commands, InsertCheckpoint(seen), _event(view, "quarantined", message)]
-    if newest is not None and seen.branch > newest.branch:
-        message = f"training was rewound from step {newest.step} to {seen.step}: branch {seen.branch} begins"
-        commands.append(_event(view, "rewound", message))
     existed = first_look and seen.written_at < study.created_at
     groups: list[tuple[Group, Sequence[EvalJob]]] = []
     for suite in suites:
@@ -93,13 +96,6 @@ def _same(old: Checkpoint, found: Checkpoint) -> bool:
     if found.error is not None:
         return old.state is CheckpointState.QUARANTINED and old.fingerprint == found.fingerprint
     return old.usable and (old.identity, old.fingerprint) == (found.identity, found.fingerprint)
-
-
-def _branch(newest: Checkpoint | None, found: Checkpoint) -> int:
-    if newest is None:
-        return 0
-    rewound = found.trial is None and 0 <= found.step < newest.step and found.written_at >= newest.written_at
-    return newest.branch + (1 if rewound else 0)
 
 
 def _group(

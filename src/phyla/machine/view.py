@@ -134,8 +134,8 @@ class View(History, Protocol):
     def find_seen(self, name: FileName, index: int = 0) -> Checkpoint | None:
         """Return the newest version of a checkpoint that was seen under a name."""
 
-    def newest_seen(self) -> Checkpoint | None:
-        """Return the checkpoint with the highest number, in whatever state.
+    def newest_seen(self, *, stepped: bool = False) -> Checkpoint | None:
+        """Return the checkpoint with the highest number, in whatever state; of those that have a step, if asked.
 
         Waits until nobody else gives out numbers.
         """

@@ -132,6 +132,20 @@ def test_a_snapshot_outlives_that_the_original_is_overwritten() -> None:
     assert [group.state for group in run.groups()] == [GroupState.QUEUED, GroupState.QUEUED]
 
 
+def test_a_checkpoint_without_a_step_does_not_hide_that_a_run_was_rewound() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100, 200, -1)
+    run.clock.now += 1
+    run.observe(150)
+    assert [(seen.step, seen.branch) for seen in run.reader().all_seen()] == [
+        (100, 0),
+        (200, 0),
+        (-1, 0),
+        (150, 1),
+    ]
+    assert [event.kind for event in run.reader().events()] == ["rewound"]
+
+
 def test_a_rewound_run_is_a_branch() -> None:
     run = WatchedRun([suite_of("a")])
     run.observe(100, 200, 300)

@@ -40,6 +40,7 @@ _ALL_SEEN = sa.select(checkpoints).where(_s.study == STUDY, EVALUATED)
 _SEEN = _ALL_SEEN.where(_s.id == SEEN_ID)
 _FIND_SEEN = _ALL_SEEN.where(_s.name == given("name"), _s.index == given("place")).order_by(_s.id.desc()).limit(1)
 _NEWEST_SEEN = _ALL_SEEN.order_by(_s.number.desc()).limit(1)
+_NEWEST_STEPPED = _NEWEST_SEEN.where(_s.step >= 0)
 _NEWEST_READY = sa.select(checkpoints).where(_s.study == STUDY, USABLE).order_by(_s.number.desc()).limit(1)
 _SEEN_AFTER = _ALL_SEEN.where(_s.id > AFTER).order_by(_s.id).limit(LIMIT)
 
@@ -104,10 +105,10 @@ class Evaluating(Queue):
     def find_seen(self, name: FileName, index: int = 0) -> Checkpoint | None:
         return self._one(CHECKPOINTS, _FIND_SEEN, name=storable(name), place=index)
 
-    def newest_seen(self) -> Checkpoint | None:
+    def newest_seen(self, *, stepped: bool = False) -> Checkpoint | None:
         if self._session.write:
             self._session.backend.lock_numbers(self._session, self._study.id)
-        return self._one(CHECKPOINTS, _NEWEST_SEEN)
+        return self._one(CHECKPOINTS, _NEWEST_STEPPED if stepped else _NEWEST_SEEN)
 
     def newest_ready(self) -> Checkpoint | None:
         return self._one(CHECKPOINTS, _NEWEST_READY)
