@@ -41,7 +41,7 @@ SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
 SlurmdParameters=config_overrides
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-KillWait=20
+KillWait=8
 MinJobAge=2
 InactiveLimit=0
 ReturnToService=2
