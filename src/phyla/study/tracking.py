@@ -29,11 +29,12 @@ PAGE = 200
 @final
 @dataclass(slots=True, kw_only=True)
 class Cursor:
-    """How much of a member was told: up to `progress` in its trial `trial`, and `count` reports there."""
+    """How much of a member was told: up to `progress` in its trial `trial`, `count` reports there, the last at `at`."""
 
     trial: int = 0
     count: int = 0
     progress: int = 0
+    at: float = 0.0
 
 
 @final
@@ -109,7 +110,7 @@ class Feed:
             return
         if trial.id > cursor.trial:
             cursor.trial, cursor.progress, cursor.count = trial.id, max(cursor.progress, start), 0
-            yield self._first(reader, trial, cursor.progress, start, now)
+            yield self._first(reader, trial, cursor, start, now)
         attempts = [reader.reports(trial.id, token) for token in range(1, trial.token + 1)]
         told = [(report.step, dict(report.metrics)) for report in _that_count(attempts)]
         if trial.state is JobState.COMPLETED and trial.fitness is not None:
@@ -121,9 +122,9 @@ class Feed:
                 known = cursor.count if progress == cursor.progress else 0
                 cursor.progress, cursor.count = progress, max(known, len(reports))
                 for _, values in reports[known:]:
-                    yield _row(trial, step, progress, values, now)
+                    yield _row(trial, step, cursor, values, now)
 
-    def _first(self, reader: "Reader", trial: TrialRecord, progress: int, start: int, now: float) -> Row:
+    def _first(self, reader: "Reader", trial: TrialRecord, cursor: Cursor, start: int, now: float) -> Row:
         values: dict[str, Value] = {f"params/{name}": _value(each) for name, each in trial.params.items()}
         values |= {"phyla/trial": trial.id, "phyla/generation": trial.generation}
         note = None
@@ -134,7 +135,7 @@ class Feed:
                 f"progress {start}: {describe(trial.reason)}; trial {trial.id} starts from trial "
                 f"{trial.parent} of member {source} and leaves trial {trial.jump_from}"
             )
-        return _row(trial, trial.start_step, progress, values, now, note)
+        return _row(trial, trial.start_step, cursor, values, now, note)
 
     def _evaluated(self) -> Iterator[list[Row]]:
         """Yield the evaluations that have ended; those that come late are at the progress they belong to."""
@@ -184,15 +185,17 @@ def _that_count(attempts: Iterable[Sequence[Report]]) -> list[Report]:
 
 
 def _row(
-    trial: TrialRecord, step: int, progress: int, values: Mapping[str, Value], now: float, note: str | None = None
+    trial: TrialRecord, step: int, cursor: Cursor, values: Mapping[str, Value], now: float, note: str | None = None
 ) -> Row:
-    """Return a row of a trial; that of an ended one has the time where its step lies in it."""
+    """Return the row of a trial where a cursor is; that of an ended one has the time where its step lies in it."""
     at, trained = now, step - trial.start_step
     if trial.started_at is not None and trial.ended_at is not None:
         length = max(1, (trial.reached_step or trial.end_step) - trial.start_step)
         at = trial.started_at + (trial.ended_at - trial.started_at) * min(1.0, max(0.0, trained / length))
+    # What was told while it ran has the time when it was told, which may be later.
+    cursor.at = max(cursor.at, at)
     told = {**values, "phyla/age": trial.age + trained}
-    return Row(member=trial.member, progress=progress, at=at, values=told, note=note)
+    return Row(member=trial.member, progress=cursor.progress, at=cursor.at, values=told, note=note)
 
 
 @final
