@@ -29,7 +29,7 @@ PAGE = 200
 @final
 @dataclass(slots=True, kw_only=True)
 class Cursor:
-    """How much of a member was told: up to `progress` in its trial `trial`, `count` reports there, the last at `at`."""
+    """How much of a member was told: to `progress` in its trial `trial`, and `count` reports there, until `at`."""
 
     trial: int = 0
     count: int = 0
