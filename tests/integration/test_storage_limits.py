@@ -1,5 +1,6 @@
 """A full disk and a read-only one: the study stops with what to do, and goes on when there is room."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -13,6 +14,7 @@ import pytest
 from durability import TOY, check_whole, load, miscounted, run
 from phyla.records import StudyState
 from phyla.settings import child_environment
+from phyla.store import open_store
 from phyla.study import Places
 from phyla.study.maintenance import maintain
 from toy_study import STEPS
@@ -119,3 +121,28 @@ def test_a_read_only_home_is_named(tmp_path: Path) -> None:
     done = run_with_mount(mount, home / "inner", members=1, trials=1)
     assert done.returncode == 1
     assert "Read-only file system" in done.stderr
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_what_may_only_be_read_can_be_looked_at(tmp_path: Path, running: bool) -> None:
+    home, report = tmp_path / "a home", tmp_path / "report.html"
+    run(home, members=MEMBERS, trials=TRIALS)
+    mount = f"mount --bind {shlex.quote(str(home))} {shlex.quote(str(home))} && mount -o remount,bind,ro"
+    read_only = f"{mount} {shlex.quote(str(home))}"
+
+    def phyla(*words: str) -> "subprocess.CompletedProcess[str]":
+        return with_mount(read_only, "-m", "phyla.cli", "--home", str(home), *words)
+
+    with contextlib.ExitStack() as stack:
+        if running:
+            store = stack.enter_context(contextlib.closing(open_store(Places.of(home).storage)))
+            assert store.studies()
+        assert (home / "phyla.db-wal").exists() == running
+        for words in (["status", "toy"], ["best", "toy"], ["report", "toy", "-o", str(report)]):
+            done = phyla(*words)
+            assert (done.returncode, done.stderr) == (0, ""), words
+        assert report.stat().st_size
+        refused = phyla("delete", "toy", "--yes", "toy")
+    assert refused.returncode == 1
+    assert "can only be looked at" in refused.stderr
+    assert load(home).state is StudyState.COMPLETED

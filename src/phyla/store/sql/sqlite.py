@@ -185,6 +185,8 @@ class SqliteBackend(AnySqlite):
     Writers take turns with locks on files beside the database: unlike SQLite's own waiting, which sleeps and
     looks again, they hand over at once and overtake nobody for long.
 
+    A file that may only be read, such as another user's, can be looked at.
+
     Args:
         url: `sqlite:///path`; `?`, `%` and `#` in the path are written `%3F`, `%25` and `%23`.
         clock: tells the time; every process that uses the file runs on the same host.
@@ -212,8 +214,12 @@ class SqliteBackend(AnySqlite):
                 f"cannot make the folder {self._path.parent} for the database: {error.strerror}; name another "
                 "place or make it writable"
             ) from error
+        mode = "rwc"
+        if self._path.is_file() and not os.access(self._path, os.W_OK):
+            # Where there is no log, nobody has the file open, and SQLite would want to make one.
+            mode = "ro" if Path(f"{self._path}-wal").exists() else "ro&immutable=1"
         engine = sa.create_engine(
-            sa.URL.create("sqlite", database=str(self._path)),
+            sa.URL.create("sqlite", database=f"{self._path.as_uri()}?mode={mode}", query={"uri": "true"}),
             connect_args={
                 "isolation_level": None,
                 "check_same_thread": False,
@@ -224,7 +230,8 @@ class SqliteBackend(AnySqlite):
             max_overflow=-1,
         )
         # No listener may refer to this object: SQLAlchemy keeps what is in use for ever, listeners included.
-        sa.event.listen(engine, "connect", partial(_on_connect, self._path))
+        if mode == "rwc":
+            sa.event.listen(engine, "connect", partial(_on_connect, self._path))
         sa.event.listen(engine, "close", _on_close)
         super().__init__(engine, clock)
         self.url, self.shown = sqlite_url(self._path), str(self._path)
@@ -286,7 +293,7 @@ class SqliteBackend(AnySqlite):
 
 _ADVICE: Mapping[int, str] = {
     sqlite3.SQLITE_FULL: "the disk is full: free some space and go on, nothing that was confirmed is lost",
-    sqlite3.SQLITE_READONLY: "the file, or the folder it is in, is read-only: make both writable",
+    sqlite3.SQLITE_READONLY: "the file, or its folder, can only be looked at (it is read-only): make both writable",
     sqlite3.SQLITE_PERM: "permission is missing: make the file and its folder writable",
     sqlite3.SQLITE_CANTOPEN: "check that the path is right and that the folder is writable",
     sqlite3.SQLITE_IOERR: "the disk failed, is full or was made read-only: check it before going on",
