@@ -293,7 +293,7 @@ class SqliteBackend(AnySqlite):
 
 _ADVICE: Mapping[int, str] = {
     sqlite3.SQLITE_FULL: "the disk is full: free some space and go on, nothing that was confirmed is lost",
-    sqlite3.SQLITE_READONLY: "the file, or its folder, can only be looked at (it is read-only): make both writable",
+    sqlite3.SQLITE_READONLY: "the file, or its folder, is read-only and can only be looked at: make both writable",
     sqlite3.SQLITE_PERM: "permission is missing: make the file and its folder writable",
     sqlite3.SQLITE_CANTOPEN: "check that the path is right and that the folder is writable",
     sqlite3.SQLITE_IOERR: "the disk failed, is full or was made read-only: check it before going on",
