@@ -17,7 +17,7 @@ from phyla.machine.evaluate import replicate
 from phyla.machine.events import ClaimAnswer, Claimed, Ended, Idle
 from phyla.machine.jobs import lease, started
 from phyla.machine.population import explored, imported, joining
-from phyla.machine.quorum import peers
+from phyla.machine.quorum import as_of, peers
 from phyla.machine.rules import TrainRules
 from phyla.machine.states import without_trial
 from phyla.machine.view import View
@@ -255,24 +255,31 @@ class _Claim:
 
     def _recover(self, member: Member, head: Scored, population: Sequence[Member], context: Context) -> Decision:
         """Give a member whose own checkpoint is lost the best state that can still be had."""
-        bare = replace(member, head=None, states=())
-        decision = self.rules.strategy.decide(bare, population, context)
-        if not isinstance(decision, Start):
-            return decision
+        strategy = self.rules.strategy
         row = self.view.checkpoint(head.checkpoint)
         damaged = row is not None and row.error is not None
         reason: JsonObject = {"decision": "recover", "damaged" if damaged else "lost": head.checkpoint}
-        for donor in ranked(population):
-            if donor.can_donate and donor.checkpoint not in self.gone:
-                return replace(
-                    decision,
-                    weights=donor,
-                    params=donor.params,
-                    params_from=donor.trial,
-                    reason={**reason, "donor": {"member": donor.member, "trial": donor.trial, "step": donor.step}},
-                    exploited=True,
-                )
-        return replace(decision, reason=reason)
+        # It may have nothing left to show, and is not to see others as they were when they had come farther.
+        line = strategy.line(member.progress)
+        known = [as_of(one, line, strategy) for one in self.view.members() if not one.retired]
+        bare = replace(member, head=None, states=())
+        for donor in ranked(known):
+            then = replace(bare, progress=max(member.progress, donor.age))
+            if not donor.can_donate or donor.checkpoint in self.gone or strategy.finished(then):
+                continue
+            decision = strategy.decide(then, population, context)
+            if not isinstance(decision, Start):
+                return decision
+            return replace(
+                decision,
+                weights=donor,
+                params=donor.params,
+                params_from=donor.trial,
+                reason={**reason, "donor": {"member": donor.member, "trial": donor.trial, "step": donor.step}},
+                exploited=True,
+            )
+        decision = strategy.decide(bare, population, context)
+        return replace(decision, reason=reason) if isinstance(decision, Start) else decision
 
 
 def _from_import(member: Member, rules: TrainRules, population: Sequence[Member], context: Context) -> Decision:

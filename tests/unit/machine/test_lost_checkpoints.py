@@ -7,7 +7,7 @@ import pytest
 from phyla.controller import Controller
 from phyla.errors import LeaseLost, UsageError
 from phyla.machine import Claimed, Failure, SetCheckpointState, TrainRules, Update
-from phyla.records import CheckpointState, Maximize
+from phyla.records import CheckpointState, Maximize, StudyState
 from phyla.space import Float, Space
 from phyla.strategies import PBT, Perturb, Truncation
 from simulation import Simulation
@@ -78,6 +78,34 @@ def test_recovery_looks_past_all_who_shared_the_lost_checkpoint() -> None:
     made.controller.set_checkpoints([shared.name], CheckpointState.LOST)
     works, _ = made.controller.claim("worker", size)
     assert {work.trial.parent for work in works} == {claimed[0].trial.id}
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["older states are kept", "only the last ones are"])
+def test_recovery_after_the_others_have_ended_trains_nothing_beyond_the_end(kept: bool) -> None:
+    size, last = 4, 3
+    made = simulation(size)
+    for _ in range(last - 1):
+        complete_first_generation(made, size)
+    mine, *others = sorted(made.controller.claim("worker", size)[0], key=lambda work: work.trial.member)
+    made.controller.complete([made.completion(work.trial) for work in others])
+    if not kept:
+        older = [work.trial.parent_checkpoint for work in others]
+        made.controller.set_checkpoints([name for name in older if name], CheckpointState.LOST)
+    lost = mine.trial.parent_checkpoint
+    made.controller.fail(Failure(job=mine.trial.id, token=1, error="cannot start", gone=lost))
+    with made.store.transaction(made.study.id, exclusive=True) as tx:
+        # Its older states have been lost before.
+        tx.apply([Update(replace(tx.locked_member(0), states=()))])
+    (work,), _ = made.controller.claim("worker")
+    assert work.trial.reason["decision"] == "recover"
+    # The others are seen as they were when they had come as far.
+    assert (work.trial.start_step, work.trial.end_step) == ((last - 1, last) if kept else (0, 1))
+    made.controller.complete([made.completion(work.trial)])
+    claimed, rest = made.controller.claim("worker")
+    assert not claimed
+    assert rest.state is StudyState.COMPLETED  # type: ignore[union-attr]
+    with made.store.reader(made.study.id) as reader:
+        assert [member.progress for member in reader.members()] == [last] * size
 
 
 @pytest.mark.parametrize(
