@@ -117,7 +117,7 @@ def full(folders: Iterable[Path]) -> OSError | None:
     for folder in filter(os.path.isdir, folders):
         room = os.statvfs(folder)
         # Some file systems count no inodes.
-        if room.f_bavail * room.f_frsize < LITTLE_ROOM or (room.f_files and not room.f_favail):
+        if (room.f_blocks and room.f_bavail * room.f_frsize < LITTLE_ROOM) or (room.f_files and not room.f_favail):
             return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     return None
 

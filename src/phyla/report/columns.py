@@ -214,5 +214,7 @@ def waits_of(groups: Iterable[Group]) -> dict[str, Waits]:
     for group in groups:
         if group.state is not GroupState.SKIPPED:
             times[group.suite].queued.append(group.created_at)
-            times[group.suite].ended.append(math.nan if group.ended_at is None else group.ended_at)
+            # The clock may have been set back meanwhile.
+            ended = math.nan if group.ended_at is None else max(group.created_at, group.ended_at)
+            times[group.suite].ended.append(ended)
     return {suite: Waits(*map(np.array, its)) for suite, its in times.items()}

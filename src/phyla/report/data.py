@@ -119,7 +119,12 @@ class StudyData:
     def winner(self) -> int | None:
         """Place of the completed trial with the best finite fitness, the earliest among equals."""
         order = self.trials.order
-        return int(order.argmax()) if np.isfinite(order).any() else None
+        if not np.isfinite(order).any():
+            return None
+        best = np.flatnonzero(order == order.max())
+        # As in `Lineage.best`: among equals the best in the next goal.
+        goals = np.nan_to_num(self.trials.orders[best], nan=-math.inf).tolist()
+        return int(best[max(range(len(best)), key=lambda at: (goals[at], -at))])
 
     @cached_property
     def best(self) -> TrialRecord | None:

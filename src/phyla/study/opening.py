@@ -27,7 +27,7 @@ from phyla.controller import (
     suite_differences,
     to_config,
 )
-from phyla.errors import CheckpointError, ConfigurationError, NotImportable, StateError, StudyChanged
+from phyla.errors import CheckpointError, ConfigurationError, NotImportable, StateError, StudyChanged, UsageError
 from phyla.machine import Imported
 from phyla.records import JsonObject, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
@@ -75,7 +75,7 @@ def open_study(study: "Study", *, portable: bool, works: bool, store: Store | No
     record = reconcile(store, before, config, study)
     _say_if_edited(before, study.name, config["code"])
     client = Client(store, record, study.rules, repository)
-    if study.rules.suites:
+    if study.rules.suites or before.config.get("suites"):
         # Fills in what suites have gained.
         sightings_of(store, record, study.rules.suites).backfill()
     if works and entries and client.controller.awaits_imports():
@@ -224,7 +224,7 @@ def reconcile(
         how = "To give it these settings, run first: phyla change FILE (in Python: study.change())."
         try:
             check_extension(changed, record.config, config)
-        except ConfigurationError as error:
+        except UsageError as error:
             how = f"It cannot take them: {error}"
         raise StudyChanged(
             f"study {study.name!r} exists in {store.url} with other settings:\n{_listed(changed)}\n{how} "

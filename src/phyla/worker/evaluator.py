@@ -32,7 +32,7 @@ from phyla.settings import Clock, system_clock
 from phyla.worker.aggregation import Aggregation
 from phyla.worker.evaluated_study import EvaluatedStudy, apply_bindings
 from phyla.worker.evaluation import Evaluation, EvaluationCheckpoint, checkpoint_of, run_command
-from phyla.worker.trainer import ERROR_CHARACTERS, logged, traceback_of
+from phyla.worker.trainer import logged, traceback_of
 
 KEPT = ". Then run the study again. Completed trials and evaluations are kept"
 """End of the message that ends a study whose storage is broken. The eval task returns to the queue."""
@@ -155,7 +155,7 @@ class Evaluator:
         job, on = work.job, f"of suite {work.group.suite!r} on {shown(work.seen.name)}"
         what = f"eval task {job.task!r}" if job.kind is JobKind.EVALUATE else "aggregation"
         cause = logged(error, f"{what} {on}, attempt {job.token} failed", None, self.log)
-        text = f"{cause.words()}\n{traceback_of(error)[-ERROR_CHARACTERS:]}"
+        text = f"{cause.words()}\n{traceback_of(error)}"
         if isinstance(error, PhylaError) and cause.line is None:
             # It says all in its message, which may have several lines.
             text = f"{type(error).__name__}: {error}"

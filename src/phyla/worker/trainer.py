@@ -234,7 +234,7 @@ class Trainer:
         # Another attempt would not cure these.
         hopeless = isinstance(error, (NoFitness, NoCheckpoint))
         own = isinstance(error, TrialError)
-        text = f"{type(error).__name__}: {error}" if own else traceback_of(error)[-ERROR_CHARACTERS:]
+        text = f"{type(error).__name__}: {error}" if own else traceback_of(error)
         failure = Failure(job=record.id, token=record.token, error=text, retryable=not hopeless, cause=cause)
         if not hopeless:
             # Training may have failed because files of the checkpoint vanished or changed behind our back.
@@ -288,10 +288,12 @@ def _printable(text: str) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """Return the traceback, with the last lines of the output of a command that failed."""
+    """Return the end of the traceback, with the last lines of the output of a command that failed."""
     output = "\n".join(_output_of(error).splitlines()[-OUTPUT_LINES:])
     text = "".join(traceback.format_exception(error))
-    return f"{text}the last lines of its output:\n{output}\n" if output else text
+    if output:
+        text = f"{text}the last lines of its output:\n{output}\n"
+    return text if len(text) <= ERROR_CHARACTERS else f"Traceback, its end:\n{text[-ERROR_CHARACTERS:]}"
 
 
 def _output_of(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from evaluated_run import HELDOUT, EvaluatedRun, eventful
 from phyla.evaluation import CellStatus, GroupValues
+from phyla.records import Group, GroupState
 from phyla.report import (
     EVALUATION_FIGURES,
     EvaluationData,
@@ -18,6 +19,7 @@ from phyla.report import (
     write_evaluation_report,
     write_report,
 )
+from phyla.report.columns import waits_of
 from phyla.report.figures.suites import aggregates_figure, lag_figure, matrix_figure
 from phyla.words import duration
 from report_study import simulated
@@ -181,6 +183,12 @@ def test_lag_ends_with_what_waits_now(data: EvaluationData) -> None:
     waits = data.waits["heldout"]
     oldest = float(waits.queued[np.isnan(waits.ended)].min())
     assert told["heldout"] == f"heldout: 2 checkpoints, the oldest for {duration(data.now - oldest)}"
+
+
+def test_lag_is_drawn_where_the_clock_was_set_back(data: EvaluationData) -> None:
+    group = Group(study=1, suite="s", seen=1, created_at=1000.5, ended_at=1000.0, state=GroupState.COMPLETE)
+    figure = lag_figure(replace(data, waits=waits_of([group]), now=1000.0, lag=()))
+    assert min(min(trace.y) for trace in figure.data) == 0
 
 
 def test_bands_are_where_standard_errors_are_known(data: EvaluationData) -> None:

@@ -551,6 +551,18 @@ def test_the_front_is_drawn_on_top_of_all_trials(study: StudyData) -> None:
     assert figure.layout.yaxis.title.text == "cost, lower is better"
 
 
+def test_of_equals_in_the_first_goal_the_winner_is_the_best_in_the_next(study: StudyData) -> None:
+    best = max(one.fitness for one in completed(study) if one.fitness is not None and math.isfinite(one.fitness))
+    equal = changed(study, fitness=best, order=best)
+    data = judged(equal, Maximize("accuracy"), Minimize("cost"))
+    its = data.best
+    assert its is not None
+    assert its in data.front
+    known = Lineage(records_of(data)).best()
+    assert known is not None
+    assert its.id == known.id
+
+
 def test_a_third_goal_is_a_colour(study: StudyData) -> None:
     data = judged(study, Maximize("accuracy"), Minimize("cost"), Maximize("memory"))
     front = trace(front_figure(data), "on the front")

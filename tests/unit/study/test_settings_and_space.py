@@ -11,7 +11,7 @@ import pytest
 
 import phyla
 from phyla.cli import main
-from phyla.errors import ConfigurationError, SpaceError
+from phyla.errors import ConfigurationError, SpaceError, StudyChanged
 from phyla.space import Params
 from phyla.strategies import Explored, ExplorePipeline, Strategy
 
@@ -278,3 +278,13 @@ def test_other_classes_in_place_of_objects() -> None:
 def test_functions_and_classes_that_are_no_plug_ins_are_settings() -> None:
     maker: Any = dict
     study(pbt(fitness=median, explore=phyla.strategies.ExploreWith(maker)))
+
+
+def test_a_space_that_became_narrower_is_a_changed_study_that_cannot_be_extended(tmp_path: Path) -> None:
+    study(pbt(), home=tmp_path, train=print).ask()
+    narrower = study(pbt(), phyla.Space(lr=phyla.Float(0.001, 0.05)), home=tmp_path, train=print)
+    with pytest.raises(
+        StudyChanged, match=r"(?s)other settings:.*lr.*It cannot take them: .*only be widened"
+    ) as caught:
+        narrower.ask()
+    assert "high was 0.1, now 0.05" in str(caught.value)

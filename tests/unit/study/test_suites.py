@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 import phyla
 from phyla import plugins
 from phyla.errors import UsageError
-from phyla.study import load_suites
+from phyla.records import GroupState
+from phyla.store import open_store
+from phyla.study import Places, load_suites
 
 CODE = """
 import phyla
@@ -179,3 +182,30 @@ def test_suites_that_are_not_there(file: Path, text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         load_suites(text.format(folder=file.parent))
     assert message in str(caught.value)
+
+
+@phyla.eval_task
+def one(evaluation: phyla.Evaluation) -> None:
+    evaluation.record(x=1.0)
+
+
+def test_what_waited_for_the_last_suite_of_a_study_is_skipped_when_it_goes(tmp_path: Path) -> None:
+    def train(trial: phyla.Trial) -> None:
+        (trial.checkpoint_dir / "w").write_text("w")
+        trial.report(loss=1.0)
+
+    def study(*suites: phyla.Suite) -> phyla.Study:
+        space, objective = {"lr": phyla.Float(0.1, 1.0)}, phyla.Minimize("loss")
+        return phyla.Study("s", space, objective, phyla.RandomSearch(2, 1), train, home=tmp_path, suites=suites)
+
+    def groups() -> list[GroupState]:
+        with closing(open_store(Places.of(tmp_path).storage)) as store, store.reader(1) as reader:
+            return [group.state for group in reader.groups()]
+
+    trial = study(phyla.Suite("s", [one])).ask()
+    assert trial is not None
+    (trial.checkpoint_dir / "w").write_text("w")
+    study(phyla.Suite("s", [one])).tell(trial, metrics={"loss": 1.0})
+    assert groups() == [GroupState.QUEUED]
+    study().ask()
+    assert groups() == [GroupState.SKIPPED]

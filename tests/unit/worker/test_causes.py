@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from phyla.errors import NoFitness
+from phyla.records import said_by
 from phyla.worker.trainer import cause_of, traceback_of, write_log
 
 
@@ -44,6 +45,16 @@ def test_nothing_in_a_message_reaches_the_terminal_as_it_is() -> None:
 
 def test_a_message_without_words_is_its_type() -> None:
     assert cause_of(AssertionError(), train, None).error == "AssertionError"
+
+
+def test_a_long_traceback_is_still_known_as_one() -> None:
+    def long() -> None:
+        raise ValueError("x" * 6000 + "\nout of memory")
+
+    text = traceback_of(raised(long))
+    assert len(text) < 5000
+    assert said_by(text) == "out of memory"
+    assert said_by(traceback_of(raised(lambda: 1 / 0))) == "ZeroDivisionError: division by zero"
 
 
 def test_the_log_has_the_whole_traceback(tmp_path: Path) -> None:
