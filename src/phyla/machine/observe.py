@@ -309,6 +309,9 @@ def _added(view: View, suite: Suite, seen: Checkpoint, group: Group) -> list[Com
     why = "its suite has another version of it since, or none"
     if locked.state is GroupState.QUEUED:
         return _queued_again(view, suite, seen, locked, withdrawn, why)
+    if view.study().state is StudyState.COMPLETED:
+        # Nobody works for it any more: what it has stays.
+        return []
     return _queued_again(view, suite, seen, locked, withdrawn, why, priority=Priority.BACKFILL, best=False)
 
 

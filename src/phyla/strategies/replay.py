@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, final
 
 from phyla.arguments import check, check_value, refused
@@ -112,6 +113,13 @@ class Replay(Strategy):
         for entry in self.trials:
             if not isinstance(entry, Mapping) or set(entry) != set(_NAMES):
                 raise ConfigurationError(f"Replay(trials=...): {entry!r} must have exactly {', '.join(_NAMES)}")
+            check_value("Replay", "start_step", entry["start_step"], 0)
+            check_value("Replay", "end_step", entry["end_step"], entry["start_step"] + 1)
+            if not isinstance(entry["params"], Mapping):
+                raise ConfigurationError(f"Replay(params={entry['params']!r}): must map names to values")
+        for before, entry in pairwise(self.trials):
+            if not before["start_step"] < entry["start_step"] <= before["end_step"]:
+                raise ConfigurationError(f"Replay(trials=...): {entry!r} does not go on where {before!r} ended")
         trials = tuple({**entry, "params": dict(entry["params"])} for entry in self.trials)
         object.__setattr__(self, "trials", trials)
 

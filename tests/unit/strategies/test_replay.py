@@ -133,6 +133,9 @@ def test_decisions_carry_a_seed_or_none() -> None:
         ([{"trial": 1}], "must have exactly"),
         ((), "at least one trial"),
         ([trial(more=1)], "must have exactly"),
+        ([trial(params=None)], "must map names to values"),
+        ([trial(start_step=5, end_step=5)], "end_step=5"),
+        ([trial(), trial(trial=2, start_step=9, end_step=12)], "does not go on where"),
     ],
 )
 def test_trials_that_make_no_sense(trials: Any, match: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 import phyla
 from phyla import plugins
 from phyla.errors import UsageError
-from phyla.records import GroupState
-from phyla.store import open_store
+from phyla.records import GroupState, StudyState
+from phyla.store import Store, open_store
 from phyla.study import Places, load_suites
 
 CODE = """
@@ -189,23 +189,40 @@ def one(evaluation: phyla.Evaluation) -> None:
     evaluation.record(x=1.0)
 
 
-def test_what_waited_for_the_last_suite_of_a_study_is_skipped_when_it_goes(tmp_path: Path) -> None:
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(open_store(Places.of(tmp_path).storage)) as store:
+        yield store
+
+
+def evaluated(home: Path, *suites: phyla.Suite) -> phyla.Study:
     def train(trial: phyla.Trial) -> None:
         (trial.checkpoint_dir / "w").write_text("w")
         trial.report(loss=1.0)
 
-    def study(*suites: phyla.Suite) -> phyla.Study:
-        space, objective = {"lr": phyla.Float(0.1, 1.0)}, phyla.Minimize("loss")
-        return phyla.Study("s", space, objective, phyla.RandomSearch(2, 1), train, home=tmp_path, suites=suites)
+    space, objective = {"lr": phyla.Float(0.1, 1.0)}, phyla.Minimize("loss")
+    return phyla.Study("s", space, objective, phyla.RandomSearch(2, 1), train, home=home, suites=suites)
 
-    def groups() -> list[GroupState]:
-        with closing(open_store(Places.of(tmp_path).storage)) as store, store.reader(1) as reader:
-            return [group.state for group in reader.groups()]
 
-    trial = study(phyla.Suite("s", [one])).ask()
+def groups(store: Store) -> list[GroupState]:
+    with store.reader(1) as reader:
+        return [group.state for group in reader.groups()]
+
+
+def test_what_waited_for_the_last_suite_of_a_study_is_skipped_when_it_goes(tmp_path: Path, store: Store) -> None:
+    study = evaluated(tmp_path, phyla.Suite("s", [one]))
+    trial = study.ask()
     assert trial is not None
     (trial.checkpoint_dir / "w").write_text("w")
-    study(phyla.Suite("s", [one])).tell(trial, metrics={"loss": 1.0})
-    assert groups() == [GroupState.QUEUED]
-    study().ask()
-    assert groups() == [GroupState.SKIPPED]
+    study.tell(trial, metrics={"loss": 1.0})
+    assert groups(store) == [GroupState.QUEUED]
+    evaluated(tmp_path).ask()
+    assert groups(store) == [GroupState.SKIPPED]
+
+
+@pytest.mark.filterwarnings("ignore:study .s.")
+def test_what_a_completed_study_could_not_evaluate_is_not_queued_for_ever(tmp_path: Path, store: Store) -> None:
+    for samples in (2, 1):
+        results = evaluated(tmp_path, phyla.Suite("s", [phyla.EvalTask("x", one, samples=samples)])).run(workers=0)
+        assert results.state is StudyState.COMPLETED
+        assert groups(store) == [GroupState.PARTIAL] * 2
