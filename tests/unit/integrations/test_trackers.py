@@ -95,6 +95,12 @@ def test_mlflow(study: TrackedStudy, tmp_path: Path) -> None:
     once["study/member0"]["train/loss"] = [(1, 0.5), (3, 0.0), (5, 0.25)]
     found = mlflow_runs(uri, "study")
     assert sorted(found["study/member0"]["train/loss"]) == once["study/member0"]["train/loss"]
+    # Of several values at one step and time the last one counts, also if it is smaller.
+    tell(
+        MLflow(uri), study, [Row(member=0, progress=9, at=9.0, values={"val": value}) for value in (3.0, 1.0, 2.0)]
+    )
+    assert mlflow_runs(uri, "study")["study/member0"]["val"] == [(9, 3.0), (9, 1.0), (9, 2.0)]
+    assert client.get_run(runs["0"].info.run_id).data.metrics["val"] == 2.0
 
 
 def test_wandb(study: TrackedStudy, monkeypatch: pytest.MonkeyPatch) -> None:

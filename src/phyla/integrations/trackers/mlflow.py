@@ -31,6 +31,8 @@ class MLflow(Tracker):
         self.place = place
         self._runs: dict[int, str] = {}
         self._known: dict[tuple[str, str], set[int]] = {}
+        # The last step of each metric, and when that was, in milliseconds.
+        self._last: dict[tuple[str, str], tuple[int, int]] = {}
 
     def open(self, study: TrackedStudy) -> None:
         from mlflow import MlflowClient
@@ -58,12 +60,21 @@ class MLflow(Tracker):
                     if isinstance(value, str):
                         tags[name] = value
                     elif not self._has(run, name, row.progress):
-                        metrics.append(Metric(name, float(value), int(row.at * 1000), row.progress))
+                        metrics.append(Metric(name, float(value), self._at(run, name, row), row.progress))
                 if row.note is not None:
                     tags[f"phyla.lineage.{row.progress}"] = row.note
             for first in range(0, len(metrics), MOST):
                 self._client.log_batch(run, metrics=metrics[first : first + MOST])
             self._client.log_batch(run, tags=[RunTag(name, text[:MOST_CHARACTERS]) for name, text in tags.items()])
+
+    def _at(self, run: str, name: str, row: Row) -> int:
+        """Return when a value was measured; of several at one step and time, MLflow would show the largest."""
+        at = int(row.at * 1000)
+        step, last = self._last.get((run, name), (row.progress, 0))
+        if step == row.progress:
+            at = max(at, last + 1)
+        self._last[run, name] = row.progress, at
+        return at
 
     def _has(self, run: str, name: str, step: int) -> bool:
         if (run, name) not in self._known:
