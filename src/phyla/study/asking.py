@@ -1,11 +1,13 @@
 """Asking for trials, and telling how they went."""
 
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from phyla import settings
+from phyla.arguments import check_value
 from phyla.client import Client
 from phyla.errors import (
     CheckpointsAbsent,
@@ -17,13 +19,17 @@ from phyla.errors import (
     StudyChanged,
     StudyFailed,
 )
-from phyla.machine import Claimed, Ended, Failure, NoWork, Outdated
+from phyla.machine import Claimed, Ended, Failure, Idle, NoWork, Outdated
 from phyla.records import MemberState, StudyState
 from phyla.study.maintenance import take_back
 from phyla.worker import Launch, Session, Stopwatch, Trial, session_of, unusable_start
 
 if TYPE_CHECKING:
     from phyla.study.study import Study
+
+
+LOOK_S = 1.0
+"""How long to wait at most for a commit before asking again: leases end without one."""
 
 
 def asker(study: "Study", client: Client) -> str:
@@ -34,8 +40,29 @@ def asker(study: "Study", client: Client) -> str:
     return study.launch.worker_name()
 
 
-def ask(study: "Study", client: Client, count: int, whole: bool) -> list[Trial]:
+def check_asked(count: int | None, wait_s: float) -> None:
+    """Refuse arguments of `Study.ask` that make no sense."""
+    check_value("ask", "count", 1 if count is None else count, 1)
+    check_value("ask", "wait_s", wait_s, "[0, inf)")
+
+
+def ask(study: "Study", client: Client, count: int, *, whole: bool, wait_s: float) -> list[Trial]:
     """Claim up to `count` trials whose checkpoints can be used, or with `whole` as many; see `Study.ask`."""
+    ends_at = time.monotonic() + wait_s
+    while True:
+        trials, rest = _ask(study, client, count, whole)
+        left = ends_at - time.monotonic()
+        if trials or left <= 0 or not isinstance(rest, Idle):
+            break
+        client.wait(min(LOOK_S, left))
+    if not trials and isinstance(rest, Outdated):
+        raise StudyChanged(rest.why)
+    if not trials and isinstance(rest, Ended) and rest.state is StudyState.FAILED:
+        raise StudyFailed(rest.message or f"study {study.name!r} has failed")
+    return trials
+
+
+def _ask(study: "Study", client: Client, count: int, whole: bool) -> tuple[list[Trial], NoWork | None]:
     worker = asker(study, client)
     client.repository.check_owner()
     trials: list[Trial] = []
@@ -70,11 +97,23 @@ def ask(study: "Study", client: Client, count: int, whole: bool) -> list[Trial]:
         for trial in trials:
             client.release(trial.id, trial.token)
         trials = []
-    if not trials and isinstance(rest, Outdated):
-        raise StudyChanged(rest.why)
-    if not trials and isinstance(rest, Ended) and rest.state is StudyState.FAILED:
-        raise StudyFailed(rest.message or f"study {study.name!r} has failed")
-    return trials
+    return trials, rest
+
+
+def checked(
+    trials: Any, metrics: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, error: str | None
+) -> tuple[list[Trial], Sequence[Mapping[str, Any]]]:
+    """Return the trials and metrics that `Study.tell` was given; refuse what makes no sense."""
+    many = [*trials] if isinstance(trials, Sequence) else [trials]
+    each = [metrics] if isinstance(metrics, Mapping) else metrics
+    wrong = [one for one in many if not isinstance(one, Trial)]
+    if wrong:
+        raise ConfigurationError(f"tell({wrong[0]!r}): pass a trial that ask() gave")
+    if error is not None and each is not None:
+        raise ConfigurationError("tell(): pass either metrics, or the error that training failed with")
+    if each is not None and len(each) != len(many):
+        raise ConfigurationError(f"tell(): {len(many)} trials, but {len(each)} mappings of metrics")
+    return many, each or ()
 
 
 def tell(

@@ -304,13 +304,15 @@ class Study:
     # Ask and tell
 
     @overload
-    def ask(self, *, lease_s: float = LEASE_S) -> "Trial | None": ...
+    def ask(self, *, wait_s: float = 0.0, lease_s: float = LEASE_S) -> "Trial | None": ...
 
     @overload
-    def ask(self, count: int, *, whole: bool = False, lease_s: float = LEASE_S) -> "list[Trial]": ...
+    def ask(
+        self, count: int, *, whole: bool = False, wait_s: float = 0.0, lease_s: float = LEASE_S
+    ) -> "list[Trial]": ...
 
     def ask(
-        self, count: int | None = None, *, whole: bool = False, lease_s: float = LEASE_S
+        self, count: int | None = None, *, whole: bool = False, wait_s: float = 0.0, lease_s: float = LEASE_S
     ) -> "Trial | list[Trial] | None":
         """Claim a trial, or several at once, to train in your own loop; then `tell`.
 
@@ -321,6 +323,7 @@ class Study:
             count: how many at most; without it one trial is returned, not a list.
             whole: give `count` trials or none, so that a program compiled for as many fits. None means that some
                 are still being trained elsewhere, or evaluated, or that the study is `finished`.
+            wait_s: how long to wait, in seconds, while there is nothing to train.
             lease_s: seconds after which the trial may be given to another worker.
 
         Returns:
@@ -338,8 +341,9 @@ class Study:
         """
         from phyla.study import asking
 
+        asking.check_asked(count, wait_s)
         self._set_lease(lease_s)
-        trials = asking.ask(self, self._open(), count or 1, whole)
+        trials = asking.ask(self, self._open(), count or 1, whole=whole, wait_s=wait_s)
         if count is not None:
             return trials
         return trials[0] if trials else None
@@ -347,8 +351,8 @@ class Study:
     def tell(
         self,
         trials: "Trial | Sequence[Trial]",
-        *,
         metrics: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        *,
         checkpoint: "Trial | None" = None,
         error: str | None = None,
     ) -> None:
@@ -368,6 +372,7 @@ class Study:
         asked about again.
 
         Raises:
+            ConfigurationError: an argument makes no sense.
             LeaseLost: a trial was given to another worker meanwhile; the others count.
             NoCheckpoint: nothing was saved in a `checkpoint_dir`.
             NoFitness: the objective was never reported.
@@ -375,14 +380,11 @@ class Study:
         """
         from phyla.study import asking
 
-        many = list(trials) if isinstance(trials, Sequence) else [trials]
-        each = [metrics] if isinstance(metrics, Mapping) else metrics
-        if each is not None and len(each) != len(many):
-            raise ConfigurationError(f"tell(): {len(many)} trials, but {len(each)} mappings of metrics")
+        many, each = asking.checked(trials, metrics, error)
         if error is not None:
             asking.tell_failed(self._open(), many, error)
         else:
-            asking.tell(self, self._open(), many, each or (), checkpoint)
+            asking.tell(self, self._open(), many, each, checkpoint)
 
     def renew(self) -> None:
         """Renew the leases of the trials that this process asked for."""

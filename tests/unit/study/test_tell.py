@@ -1,12 +1,14 @@
 """Telling what cannot be told at once."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import phyla
-from phyla.errors import LeaseLost, NoFitness, StoreError, StudyFailed
+from phyla.errors import ConfigurationError, LeaseLost, NoFitness, StoreError, StudyFailed
 from phyla.records import Criteria, StudyState
 from phyla.store.sql.store import SqlStore
 
@@ -119,3 +121,48 @@ def test_what_was_told_counts_also_if_the_study_cannot_be_ended(
         patched.setattr(phyla.Study, "finished", property(busy))
         told(made, trial)
     assert made.results().counts() == {"completed": 1}
+
+
+def test_what_cannot_be_asked_or_told_is_refused(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    for count in (0, -1):
+        with pytest.raises(ConfigurationError, match=rf"ask\(count={count}\): must be an integer of at least 1"):
+            made.ask(count)
+    with pytest.raises(ConfigurationError, match=r"ask\(wait_s=-1\)"):
+        made.ask(wait_s=-1)
+    trial = made.ask()
+    assert trial is not None
+    anything: Any = made
+    with pytest.raises(ConfigurationError, match=r"tell\(1\): pass a trial that ask\(\) gave"):
+        anything.tell(1, {"score": 1.0})
+    with pytest.raises(ConfigurationError, match="either metrics, or the error"):
+        made.tell(trial, {"score": 1.0}, error="x")
+    with pytest.raises(ConfigurationError, match="1 trials, but 2 mappings"):
+        made.tell(trial, [{"score": 1.0}, {"score": 2.0}])
+    (trial.checkpoint_dir / "weights").write_text("w")
+    made.tell(trial, {"score": 1.0})
+    assert made.results().counts() == {"completed": 1}
+
+
+def test_asking_waits_for_a_trial_but_not_when_the_study_has_ended(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    held = made.ask(2)
+    assert made.ask() is None
+
+    def hand_in() -> None:
+        for trial in held:
+            (trial.checkpoint_dir / "weights").write_text("w")
+            made.tell(trial, {"score": 1.0})
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(hand_in)
+        trials = [made.ask(wait_s=60) for _ in range(2)]
+        done.result()
+    for trial in trials:
+        assert trial is not None
+        (trial.checkpoint_dir / "weights").write_text("w")
+        made.tell(trial, {"score": 1.0})
+    began = time.monotonic()
+    assert made.ask(wait_s=1000) is None
+    assert time.monotonic() - began < 100
+    assert made.finished
