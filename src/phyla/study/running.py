@@ -256,7 +256,8 @@ def run_study(study: "Study", client: Client, crew: Crew) -> Results:
         look = partial(study.lookout.look, store, key, failures=failures)
         try:
             with noted(client, results.state), follow(crew.trackers, store, client.record, study.places):
-                finished = _train(study, client, crew, launch, results, look, tracking)
+                # Nobody is started for a study that is complete already.
+                finished = not client.is_active() or _train(study, client, crew, launch, results, look, tracking)
             look(at_once=True)
             client.collect()
             client.recover()
