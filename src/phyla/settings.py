@@ -63,15 +63,35 @@ def token() -> str | None:
     """Return the token for a service, from a variable or a file; None where neither is named.
 
     Raises:
-        ConfigurationError: the file cannot be read.
+        ConfigurationError: the file cannot be read, or what is given is no token.
     """
-    file = os.environ.get("PHYLA_TOKEN_FILE")
-    if os.environ.get("PHYLA_TOKEN") or not file:
-        return os.environ.get("PHYLA_TOKEN") or None
+    file, given = os.environ.get("PHYLA_TOKEN_FILE"), os.environ.get("PHYLA_TOKEN", "").strip()
+    if given or not file:
+        return _token(given, "PHYLA_TOKEN") or None
     try:
-        return Path(file).read_text().strip()
+        return token_in(Path(file))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"PHYLA_TOKEN_FILE={file}: cannot be read: {error}") from error
+
+
+def token_in(file: Path) -> str:
+    """Return the token that a file has.
+
+    Raises:
+        ConfigurationError: what it has is no token.
+        OSError: it cannot be read.
+        UnicodeDecodeError: it is not text.
+    """
+    return _token(file.read_text("utf-8-sig").strip(), str(file))
+
+
+def _token(text: str, source: str) -> str:
+    """Return a token that a header can have; the message does not show one that it cannot."""
+    if not all("!" <= letter <= "~" for letter in text):
+        raise ConfigurationError(
+            f"{source}: a token is one word of ASCII characters; give it as phyla token create printed it"
+        )
+    return text
 
 
 def verify_bytes() -> int:

@@ -224,10 +224,10 @@ def test_a_request_that_a_stop_interrupts_is_answered(
 
 def test_the_published_file_does_not_say_what_is_sent_as_a_token(tmp_path: Path) -> None:
     (tmp_path / "private").write_text("a secret of somebody else")
-    (tmp_path / "service.token").write_text("opens it\n")
+    (tmp_path / "service.token").write_text("opens-it\n")
     told = {"url": "http://elsewhere", "token_file": str(tmp_path / "private")}
     (tmp_path / "service.json").write_text(json.dumps(told))
-    assert where_is(f"published:{tmp_path}/service.json") == ("http://elsewhere", "opens it")
+    assert where_is(f"published:{tmp_path}/service.json") == ("http://elsewhere", "opens-it")
 
 
 def test_checkpoints_of_other_languages_are_not_sought_here(store: Store, tmp_path: Path) -> None:

@@ -307,7 +307,7 @@ def where_is(url: str) -> tuple[str, str | None]:
         address = str(told["url"])
         found, beside = settings.token(), file.with_name(TOKEN_FILE)
         if found is None and beside.exists():
-            found = beside.read_text().strip()
+            found = settings.token_in(beside)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _NotPublished(f"{file} does not say where the service is ({error}); was it started?") from error
     return address, found

@@ -1,0 +1,39 @@
+"""What the environment says."""
+
+from pathlib import Path
+
+import pytest
+
+from phyla import settings
+from phyla.errors import ConfigurationError
+
+SECRET = "c2VjcmV0-and_more"
+
+
+@pytest.mark.parametrize("given", [f"{SECRET}\n", f" {SECRET}\r\n", SECRET])
+def test_a_token_has_no_white_space_around_it(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "me.token"
+    file.write_bytes(b"\xef\xbb\xbf" + given.encode())  # Windows writes this mark first.
+    monkeypatch.setenv("PHYLA_TOKEN_FILE", str(file))
+    assert settings.token() == SECRET
+    monkeypatch.setenv("PHYLA_TOKEN_FILE", "/not/looked/at")
+    monkeypatch.setenv("PHYLA_TOKEN", given)
+    assert settings.token() == SECRET
+
+
+@pytest.mark.parametrize(
+    "given", [f"{SECRET}\n{SECRET}", f"Bearer {SECRET}", f"{SECRET}é", f"\ufeff\ufeff{SECRET}"]
+)
+def test_what_is_no_token_is_refused_and_not_shown(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "me.token"
+    file.write_text(given, "utf-8")
+    monkeypatch.setenv("PHYLA_TOKEN_FILE", str(file))
+    with pytest.raises(ConfigurationError, match=r"me\.token: a token is one word of ASCII characters") as refused:
+        settings.token()
+    assert SECRET not in str(refused.value)
+    monkeypatch.setenv("PHYLA_TOKEN", given)
+    with pytest.raises(ConfigurationError, match=r"^PHYLA_TOKEN: a token is one word") as refused:
+        settings.token()
+    assert SECRET not in str(refused.value)
