@@ -96,7 +96,7 @@ def masked(url: str) -> str:
     """Return a URL without its password, which has no place on a screen or in a log."""
     if url.startswith("sqlite:"):
         return url
-    url = re.sub(r"(://[^/@:]*):[^@\s]*@", r"\1:***@", url)
+    url = re.sub(r"(^[^/@:]*:(?!/)|:/+[^/@:]*:)\S*@", r"\1***@", url)
     return re.sub(r"([?&](?:ssl)?password=)[^&]*", r"\1***", url)
 
 

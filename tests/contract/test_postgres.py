@@ -443,7 +443,9 @@ def test_a_server_that_vanished_is_noticed_though_it_says_nothing(server: Server
 
 
 def test_a_password_is_never_shown() -> None:
-    backend = PostgresBackend("postgresql://me:secret@host:5/db?password=secret&sslmode=require")
+    backend = PostgresBackend(
+        "postgresql://me:secret@host:5/db?password=secret&sslpassword=secret&sslmode=require"
+    )
     assert backend.url == "postgresql://me@host:5/db?sslmode=require"
 
 

@@ -130,11 +130,17 @@ def test_commits_are_flushed(tmp_path: Path) -> None:
         ("sqlite:///x.db?cache=1", "as %3F"),
         ("mysql://host/database", "use sqlite:///file.db, postgresql://"),
         ("nothing", "use sqlite:///file.db, postgresql://"),
+        ("postgresq://me:SECRET@host/d", r"'postgresq://me:\*\*\*@host/d': use sqlite:"),
+        ("postgresql+psycopg2://me:SECRET@host/d", r"psycopg2://me:\*\*\*@host/d': use sqlite:"),
+        ("postgresql://me:SECRET@more@host/d", r"//me:\*\*\*@host/d: write an @ in the password as %40"),
+        ("postgresql://me:SEC/RET@host:port/d", "where the port is a number"),
+        ("http://me:SECRET@host:8470", r"//me:\*\*\*@host:8470: the URL of a service has no user"),
     ],
 )
 def test_a_url_that_makes_no_sense_is_explained(url: str, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(ConfigurationError, match=message) as refused:
         open_store(url)
+    assert "SEC" not in str(refused.value)
 
 
 def test_a_file_that_is_no_database_is_explained(tmp_path: Path) -> None:

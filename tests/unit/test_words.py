@@ -67,14 +67,34 @@ def test_an_error_has_two_digits_and_its_value_as_many_decimals() -> None:
     assert measured(math.nan, 0.1) == "nan"
 
 
-@pytest.mark.parametrize("url", ["postgresql://me:SECRET@host/db", "postgresql://me:SEC/RET@host:5432/db",
-                                 "postgresql://host/db?user=me&password=SECRET", "postgresql://host/db?sslpassword=SECRET",
-                                 "https://me:SECRET@host:8470"])  # fmt: skip
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:SECRET@host/db",
+        "postgresql://me:SEC/RET@host:5432/db",
+        "postgresql://host/db?user=me&password=SECRET",
+        "postgresql://host/db?sslpassword=SECRET",
+        "https://me:SECRET@host:8470",
+        "postgresq://me:SEC@RET@host/db",
+        "postgresql:/me:SEC:RET@host/db",
+        "postgresql://me:/SECRET@host/db",
+        "me:SECRET@host/db",
+    ],
+)
 def test_a_password_is_not_shown(url: str) -> None:
     assert "RET" not in masked(url)
     assert "host" in masked(url)
 
 
-@pytest.mark.parametrize("url", ["http://host:8470", "http://[::1]:8470", "postgresql://me@host:5432/db"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://host:8470",
+        "http://[::1]:8470",
+        "postgresql://me@host:5432/db",
+        "published:/home/a:b@c/service.json",
+        "sqlite:////data/a:b@c.db",
+    ],
+)
 def test_a_url_without_a_password_stays_as_it_is(url: str) -> None:
     assert masked(url) == url

@@ -129,8 +129,8 @@ def where(ctx: Context) -> dict[str, Any]:
     if server is not None:
         if "://" not in server and not server.endswith(".json"):
             raise UsageError(
-                f"--server {server}: give a URL such as http://host:8470, or the service.json that `phyla serve "
-                "--publish` writes into its home"
+                f"--server {masked(server)}: give a URL such as http://host:8470, or the service.json that `phyla "
+                "serve --publish` writes into its home"
             )
         storage = server if "://" in server else f"published:{Path(server).absolute()}"
     return {"home": given["home"], "storage": storage, "checkpoints": given["checkpoints"]}

@@ -7,6 +7,7 @@ from phyla.settings import Clock, system_clock
 from phyla.store.contract import Store
 from phyla.store.remote import PUBLISHED, RemoteStore
 from phyla.store.sqlite_url import MEMORY, PREFIX, read_sqlite_url
+from phyla.words import masked
 
 if TYPE_CHECKING:
     from phyla.store.sql.backend import Backend
@@ -83,5 +84,5 @@ def _backend(url: str, clock: Clock) -> "Backend":
 
         return PostgresBackend(url)
     raise ConfigurationError(
-        f"storage {url!r}: use sqlite:///file.db, postgresql://user@host/database, http://host:port or memory://"
+        f"storage {masked(url)!r}: use sqlite:///file.db, postgresql://user@host/database, http://host:port or memory://"
     )

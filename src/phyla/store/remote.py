@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, final
 from phyla import settings
 from phyla.errors import ConfigurationError, StoreBusy, StoreUnavailable
 from phyla.store.contract import Reader, Store
+from phyla.words import masked
 
 if TYPE_CHECKING:
     import httpx
@@ -50,7 +51,7 @@ class RemoteStore:
         url: `http://host:port` or `https://...`; or `published:FILE`, where the file says where the service is.
 
     Raises:
-        ConfigurationError: the libraries are missing.
+        ConfigurationError: the libraries are missing, or the URL has a user in it.
     """
 
     def __init__(self, url: str) -> None:
@@ -168,6 +169,11 @@ class Connection:
             raise ConfigurationError(
                 f'{url}: a service is reached with libraries that are not installed: pip install "phyla[server]"'
             ) from error
+        if "@" in url and not url.startswith(PUBLISHED):
+            raise ConfigurationError(
+                f"{masked(url)}: the URL of a service has no user and no password; give its token in the variable "
+                "PHYLA_TOKEN, or in the file that PHYLA_TOKEN_FILE names"
+            )
         self._httpx = httpx
         self._url, self._shown = url, url.removeprefix(PUBLISHED)
         self._lock = threading.Lock()

@@ -1,6 +1,7 @@
 """PostgreSQL: many hosts, many writers."""
 
 import os
+import re
 import weakref
 from collections.abc import Sequence
 from typing import Any, final
@@ -13,6 +14,7 @@ from phyla.settings import Clock
 from phyla.store.sql.backend import Backend, Session, StudyLock
 from phyla.store.sql.rows import STUDIES
 from phyla.store.sql.tables import ONE_STUDY, job_ids
+from phyla.words import masked
 
 try:
     import psycopg
@@ -145,15 +147,19 @@ class PostgresBackend(Backend):
             raise ConfigurationError(
                 'storage on PostgreSQL needs the driver psycopg: pip install "phyla[postgres]"'
             )
+        if re.match(r"[^:]+://[^/@:]*:[^@]*@.*@", url):
+            raise ConfigurationError(f"storage {masked(url)}: write an @ in the password as %40")
         try:
             parsed = sa.make_url(url)
-        except sa.exc.ArgumentError as error:
-            raise ConfigurationError("storage: write postgresql://user@host/database") from error
+        except (sa.exc.ArgumentError, ValueError) as error:
+            raise ConfigurationError(
+                f"storage {masked(url)}: write postgresql://user@host:port/database, where the port is a number"
+            ) from error
         if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
             raise ConfigurationError(
                 f"storage {parsed.drivername}://...: write postgresql://user@host/database; the driver is psycopg"
             )
-        query = {name: value for name, value in parsed.query.items() if name != "password"}
+        query = {name: value for name, value in parsed.query.items() if name not in ("password", "sslpassword")}
         shown = sa.URL.create(
             "postgresql", parsed.username, None, parsed.host, parsed.port, parsed.database, query
         )
