@@ -34,7 +34,7 @@ from phyla.errors import (
 )
 from phyla.records import Role
 from phyla.service.blackbox import black_box
-from phyla.service.doors import MOST_WAIT_S, Doors, News, may
+from phyla.service.doors import MOST_WAIT_S, Doors, News, discreet, may
 from phyla.service.figures import Figures
 from phyla.service.studies import Studies
 from phyla.settings import system_clock
@@ -228,7 +228,8 @@ def make_app(
     @app.get("/ready", tags=["operation"])
     def ready() -> dict[str, str]:
         """Say that the store can be reached."""
-        store.identity()
+        with discreet():
+            store.identity()
         return {"status": "ready"}
 
     if pages is not None:

@@ -4,14 +4,14 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any, final
 
 from fastapi import Depends, Header
 from starlette.concurrency import run_in_threadpool
 
-from phyla.errors import AccessDenied, StoreError
+from phyla.errors import AccessDenied, StoreError, StoreUnavailable
 from phyla.records import Role, Token, token_of
 from phyla.settings import system_clock
 from phyla.store import Store
@@ -56,7 +56,8 @@ class Doors:
         """Return the token that a request has; None without one, or with one that opens nothing."""
         now = time.monotonic()
         if now - self._looked_at > TOKENS_S:
-            self._tokens = await run_in_threadpool(self._store.tokens)
+            with discreet():
+                self._tokens = await run_in_threadpool(self._store.tokens)
             self._looked_at = now
             # When the last token is revoked, nothing is open again.
             self._open_without = self._open_without and not self._tokens
@@ -65,6 +66,16 @@ class Doors:
         if token is None and (self._tokens or not self._open_without or authorization):
             self._looked_at = min(self._looked_at, now - TOKENS_S + 0.5)  # It may be new.
         return token
+
+
+@contextmanager
+def discreet() -> Iterator[None]:
+    """Say to somebody without a token that the store failed, and only to the log why."""
+    try:
+        yield
+    except StoreError as error:
+        LOG.warning("the store cannot be reached: %s", error)
+        raise StoreUnavailable("the store cannot be reached; the log of the service says why") from None
 
 
 @final

@@ -1,0 +1,35 @@
+"""What the service answers when something is wrong, and to whom."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from phyla.dashboard import dashboard_of
+from phyla.records import Role
+from phyla.service.tokens import create
+from phyla.store import open_store
+from phyla.study.places import Places
+from serving import served
+
+
+def test_a_stranger_learns_nothing_of_a_store_that_cannot_be_reached(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "private.db"
+    places = Places.of(tmp_path, f"sqlite:///{file}")
+    store = open_store(places.storage)
+    create(store, "me", Role.VIEWER)
+    store.close()
+    for each in tmp_path.glob("private.db*"):
+        each.unlink()
+    file.write_text("no database" * 100)
+    pages = dashboard_of(places)
+    with served(store, loopback=False, pages=pages) as url, httpx.Client(base_url=url, trust_env=False) as client:
+        for path in ("/ready", "/v1/studies", "/metrics", "/", "/studies/a", "/events"):
+            answer = client.get(path)
+            assert answer.status_code == 503, (path, answer.text)
+            assert "the store cannot be reached" in answer.text
+            assert "private" not in answer.text, (path, answer.text)
+        assert client.get("/health").status_code == 200
+    assert "private.db: file is not a database" in caplog.text
