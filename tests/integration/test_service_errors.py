@@ -33,3 +33,15 @@ def test_a_stranger_learns_nothing_of_a_store_that_cannot_be_reached(
             assert "private" not in answer.text, (path, answer.text)
         assert client.get("/health").status_code == 200
     assert "private.db: file is not a database" in caplog.text
+
+
+def test_json_that_does_not_say_so_is_told_the_header() -> None:
+    store = open_store("memory://")
+    with served(store) as url, httpx.Client(base_url=url, trust_env=False) as client:
+        for kind in ({}, {"Content-Type": "application/x-www-form-urlencoded"}):
+            answer = client.post("/v1/studies/hill/suggestions", content=b'{"worker": "me"}', headers=kind)
+            assert answer.status_code == 422
+            assert answer.json()["detail"].endswith("; send JSON with the header Content-Type: application/json")
+        said = client.post("/v1/studies/hill/suggestions", json=["me"]).json()["detail"]
+        assert "Content-Type" not in said
+    store.close()

@@ -344,6 +344,8 @@ def _answer_errors(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         wrong = [{"where": ".".join(map(str, one["loc"])), "what": one["msg"]} for one in error.errors()[:20]]
         first = wrong[0] if wrong else {"where": "body", "what": "it cannot be read"}
+        if first["where"] == "body" and "json" not in request.headers.get("content-type", ""):
+            first["what"] += "; send JSON with the header Content-Type: application/json"
         return _problem("UsageError", 422, f"{first['where']}: {first['what']}", errors=wrong)
 
     async def other(request: Request, error: Exception) -> Response:
