@@ -1,5 +1,6 @@
 """What the service answers when something is wrong, and to whom."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -45,3 +46,34 @@ def test_json_that_does_not_say_so_is_told_the_header() -> None:
         said = client.post("/v1/studies/hill/suggestions", json=["me"]).json()["detail"]
         assert "Content-Type" not in said
     store.close()
+
+
+@pytest.fixture
+def hill() -> Iterator[httpx.Client]:
+    """A study of two members, one of whose two trials is leased under token 1, and the other completed."""
+    store = open_store("memory://")
+    table = {
+        "name": "hill",
+        "space": {"x": {"low": 0.0, "high": 1.0}},
+        "objective": "maximize score",
+        "pbt": {"population_size": 2, "steps_per_trial": 10, "total_steps": 20},
+        "stopping": [{"name": "divergence", "below": 0.0}],
+    }
+    with served(store) as url, httpx.Client(base_url=f"{url}/v1", trust_env=False) as client:
+        client.post("/studies", json=table).raise_for_status()
+        client.post("/studies/hill/suggestions", json={"worker": "me", "count": 2}).raise_for_status()
+        done = {"token": 1, "step": 10, "metrics": {"score": 1.0}, "checkpoint": "weights"}
+        client.post("/studies/hill/trials/2/complete", json=done).raise_for_status()
+        yield client
+    store.close()
+
+
+def test_a_failure_of_what_is_over_says_that_it_does_not_count(hill: httpx.Client) -> None:
+    for what, sent in (("fail", {"token": 1, "error": "x"}), ("release", {"token": 1})):
+        told = hill.post(f"/studies/hill/trials/2/{what}", json=sent).json()
+        assert told == {"go_on": False, "why": "it does not count: attempt 1 is completed"}
+    for _ in range(2):  # The answer may have been lost.
+        told = hill.post("/studies/hill/trials/1/fail", json={"token": 1, "error": "x"}).json()
+        assert told == {"go_on": False, "why": None}
+    told = hill.post("/studies/hill/trials/1/release", json={"token": 1}).json()
+    assert told["why"] == "it does not count: attempt 1 is failed"

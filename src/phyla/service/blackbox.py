@@ -16,6 +16,7 @@ from phyla.controller import Controller, to_config
 from phyla.errors import StateError, StudyNotFound, UsageError
 from phyla.machine import Accepted, Claimed, Completion, Ended, Failure, Idle, Stopped, TrainRules
 from phyla.records import (
+    AttemptState,
     Checkpoint,
     CheckpointState,
     Report,
@@ -208,6 +209,14 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
             trials=counts,
         )
 
+    def ended(record: StudyRecord, trial: int, token: int, meant: AttemptState) -> Standing:
+        """Say what became of an attempt that was to end in a certain way."""
+        with store.reader(record.id) as reader:
+            attempt = reader.attempt(trial, token)
+        if attempt is None or attempt.state is meant:
+            return Standing(go_on=False)
+        return Standing(go_on=False, why=f"it does not count: attempt {token} is {attempt.state}")
+
     @router.get("", dependencies=[viewer])
     def list_studies() -> list[StudyView]:
         """List the studies."""
@@ -324,16 +333,17 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
     @router.post("/{name}/trials/{trial}/fail", dependencies=[worker])
     def fail(name: Name, trial: Id, failed: Failed) -> Standing:
         """Say that an attempt failed."""
-        controller(name).fail(
-            Failure(job=trial, token=failed.token, error=failed.error, retryable=failed.retryable)
-        )
-        return Standing(go_on=False)
+        record = found(name)
+        failure = Failure(job=trial, token=failed.token, error=failed.error, retryable=failed.retryable)
+        controller(name).fail(failure)
+        return ended(record, trial, failed.token, AttemptState.FAILED)
 
     @router.post("/{name}/trials/{trial}/release", dependencies=[worker])
     def release(name: Name, trial: Id, leased: Leased) -> Standing:
         """Return a trial to the queue; this does not count as a failure."""
+        record = found(name)
         controller(name).release(trial, leased.token)
-        return Standing(go_on=False)
+        return ended(record, trial, leased.token, AttemptState.RELEASED)
 
     @router.post("/{name}/collect", dependencies=[worker])
     def collect(name: Name, done: Deleted) -> Unneeded:
