@@ -77,3 +77,11 @@ def test_a_failure_of_what_is_over_says_that_it_does_not_count(hill: httpx.Clien
         assert told == {"go_on": False, "why": None}
     told = hill.post("/studies/hill/trials/1/release", json={"token": 1}).json()
     assert told["why"] == "it does not count: attempt 1 is failed"
+
+
+def test_a_trial_that_a_rule_stopped_is_told_so(hill: httpx.Client) -> None:
+    reported = {"token": 1, "step": 5, "metrics": {"score": -1.0}}
+    for _ in range(2):
+        told = hill.post("/studies/hill/trials/1/report", json=reported).json()
+        assert told["go_on"] is False
+        assert "a rule stopped it: " in told["why"]

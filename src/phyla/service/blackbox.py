@@ -264,6 +264,8 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
         with store.reader(record.id) as reader:
             _check_step(reader, trial, reported.step)
         standing = asked.report(trial, reported.token, [Report(reported.step, reported.metrics)])
+        if standing.stop_reason is not None:
+            return Standing(go_on=False, why=f"a rule stopped it: {standing.stop_reason}")
         if standing.cancelled:
             return Standing(
                 go_on=False, why="the lease is gone: another worker has the trial, or it was cancelled"
@@ -272,8 +274,7 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
             attempt = reader.attempt(trial, reported.token)
         if attempt is not None:
             asked.renew(attempt.worker)
-        stopped = standing.stop_reason
-        return Standing(go_on=stopped is None, why=None if stopped is None else f"a rule stopped it: {stopped}")
+        return Standing(go_on=True)
 
     @router.post("/{name}/renew", dependencies=[worker])
     def renew(name: Name, renewed: Renewed) -> Standing:
