@@ -109,6 +109,7 @@ def test_waiting_for_a_suggestion_ends_though_the_clock_is_set_back(
 DEEP: dict[str, Any] = {"lr": {"low": 1.0, "high": 2.0}}
 for _ in range(900):
     DEEP = {"group": DEEP}
+NO_TRIAL, LEFT = "study 'quadratic' has no trial 99", {"step": 1, "metrics": {"loss": 1.0}}
 RUNS_CODE = {"name": "explore-with", "function": "os:system"}
 BAD: Sequence[tuple[str, Any, int, str]] = (
     ("/studies", {**TABLE, "pbt": {}}, 422, "request, pbt"),
@@ -123,8 +124,10 @@ BAD: Sequence[tuple[str, Any, int, str]] = (
     ("/studies/nothing/suggestions", {"worker": "me"}, 404, "there is no study 'nothing'"),
     ("/studies/quadratic/suggestions", {"worker": "me", "count": 0}, 422, "greater than or equal to 1"),
     ("/studies/quadratic/suggestions", {"worker": "me", "wait_s": "NaN"}, 422, "wait_s"),
-    ("/studies/quadratic/trials/99/report", {"token": 1, "step": 1, "metrics": {}}, 200, "the lease is gone"),
-    ("/studies/quadratic/trials/99/fail", {"token": 1, "error": "x"}, 409, "there is no job 99"),
+    ("/studies/quadratic/trials/99/report", {"token": 1, "step": 1, "metrics": {}}, 404, NO_TRIAL),
+    ("/studies/quadratic/trials/99/complete", {**LEFT, "token": 1, "checkpoint": "x"}, 404, NO_TRIAL),
+    ("/studies/quadratic/trials/99/fail", {"token": 1, "error": "x"}, 404, NO_TRIAL),
+    ("/studies/quadratic/trials/99/release", {"token": 1}, 404, NO_TRIAL),
     ("/studies/quadratic/trials/1/release", {"token": 10**30}, 422, "below 2**63"),
 )
 
@@ -135,8 +138,7 @@ def test_bad_requests_are_told_what_is_wrong(http: httpx.Client) -> None:
         answer = http.post(path, json=body)
         assert answer.status_code == status, answer.text
         assert said in answer.text, answer.text
-        if status != 200:
-            assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.headers["content-type"] == "application/problem+json"
     assert http.get("/studies/quadratic").json()["trials"] == {}
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 
 from phyla.controller import Controller, to_config
 from phyla.errors import StateError, StudyNotFound, UsageError
@@ -209,6 +210,13 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
             trials=counts,
         )
 
+    def trained(name: str, trial: int) -> StudyRecord:
+        """Return the study of a trial."""
+        record = found(name)
+        with store.reader(record.id) as reader:
+            _known(reader, trial)
+        return record
+
     def ended(record: StudyRecord, trial: int, token: int, meant: AttemptState) -> Standing:
         """Say what became of an attempt that was to end in a certain way."""
         with store.reader(record.id) as reader:
@@ -334,7 +342,7 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
     @router.post("/{name}/trials/{trial}/fail", dependencies=[worker])
     def fail(name: Name, trial: Id, failed: Failed) -> Standing:
         """Say that an attempt failed."""
-        record = found(name)
+        record = trained(name, trial)
         failure = Failure(job=trial, token=failed.token, error=failed.error, retryable=failed.retryable)
         controller(name).fail(failure)
         return ended(record, trial, failed.token, AttemptState.FAILED)
@@ -342,7 +350,7 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
     @router.post("/{name}/trials/{trial}/release", dependencies=[worker])
     def release(name: Name, trial: Id, leased: Leased) -> Standing:
         """Return a trial to the queue; this does not count as a failure."""
-        record = found(name)
+        record = trained(name, trial)
         controller(name).release(trial, leased.token)
         return ended(record, trial, leased.token, AttemptState.RELEASED)
 
@@ -358,11 +366,19 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
     return router
 
 
-def _check_step(reader: Reader, trial: int, step: int, *, least: int = 0) -> None:
-    """Refuse a step that is not one of a trial's, if there is one of that id."""
+def _known(reader: Reader, trial: int) -> TrialRecord:
+    """Return the trial of an id; 404 if there is none."""
     for known in reader.trials(after=trial - 1, limit=1):
-        if known.id == trial and not min(known.start_step + least, known.end_step) <= step <= known.end_step:
-            raise UsageError(f"step {step}: trial {trial} goes on from {known.start_step} to {known.end_step}")
+        if known.id == trial:
+            return known
+    raise HTTPException(404, f"study {reader.study().name!r} has no trial {trial}")
+
+
+def _check_step(reader: Reader, trial: int, step: int, *, least: int = 0) -> None:
+    """Refuse a step that is not one of a trial's."""
+    known = _known(reader, trial)
+    if not min(known.start_step + least, known.end_step) <= step <= known.end_step:
+        raise UsageError(f"step {step}: trial {trial} goes on from {known.start_step} to {known.end_step}")
 
 
 def _suggested(controller: Any, name: str, wanted: Wanted) -> tuple[Suggestions, float | None]:
