@@ -280,7 +280,12 @@ def test_limits_and_hosts(store: Store) -> None:
     with served(store) as url, httpx.Client(base_url=url, trust_env=False) as client:
         large = client.post("/v1/studies", content=b"[" + b" " * (17 * 2**20) + b"]")
         assert large.status_code == 413
-        assert client.get("/health", headers={"Host": "evil.example"}).status_code == 400
+        for host in ("evil.example", "127.0.0.1.evil.example", "evil.example:80", "[::2]:80", ""):
+            refused = client.get("/health", headers={"Host": host})
+            assert refused.status_code == 400, host
+            assert "--allow-host" in refused.json()["detail"]
+        for host in ("LocalHost:80", "[::1]:80"):
+            assert client.get("/health", headers={"Host": host}).status_code == 200, host
         assert client.get("/health").json()["status"] == "alive"
         assert client.get("/ready").json()["status"] == "ready"
         assert client.post("/v1/studies", content=b"{").status_code == 422

@@ -14,7 +14,6 @@ from fastapi import APIRouter, Body, Depends, FastAPI, Header, Path, Request, Re
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from phyla.controller import Controller, Housekeeping, Sightings, Upkeep
@@ -48,7 +47,7 @@ MOST_BYTES = 16 * 2**20
 BIG = 2**63
 GUARDED = ("/v1/", "/metrics")
 """What needs a token, sent as a header; the dashboard looks after its own pages."""
-LOOPBACK = ["localhost", "127.0.0.1", "[::1]", "::1"]
+LOOPBACK = ["localhost", "127.0.0.1", "::1"]
 
 Id = Annotated[int, Path(ge=0, lt=BIG)]
 
@@ -127,10 +126,21 @@ class Wait(BaseModel):
 
 @final
 class Limits:
-    """Measures requests; refuses those without a token or too large, and answers those that a stop interrupts."""
+    """Measures requests, answers those that a stop interrupts, and refuses those it should not serve.
 
-    def __init__(self, app: ASGIApp, doors: Doors, figures: Figures, most: int = MOST_BYTES) -> None:
+    Those were sent to another name than those in `hosts`, if there are any, have no token, or are too large.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        doors: Doors,
+        figures: Figures,
+        hosts: Sequence[str] | None = None,
+        most: int = MOST_BYTES,
+    ) -> None:
         self.app, self.doors, self.figures, self.most = app, doors, figures, most
+        self.hosts = None if hosts is None else {host.strip("[]").lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, up to its limit."""
@@ -155,8 +165,14 @@ class Limits:
             self.figures.seconds.labels(route, status).observe(time.perf_counter() - began)
 
     async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        host = re.sub(r":\d*$", "", request.headers.get("host", "")).strip("[]").lower()
+        # A page that a browser was tricked into must not reach a service on this machine under another name.
+        if self.hosts is not None and host not in self.hosts:
+            why = f"the service does not answer to the name {host!r}; phyla serve --allow-host NAME lets it"
+            await _problem("WrongHost", 400, why)(scope, receive, send)
+            return
         if scope["path"].startswith(GUARDED):
-            request = Request(scope)
             try:
                 await self.doors.check(request.headers.get("authorization"), Role.VIEWER)
             except PhylaError as error:
@@ -213,11 +229,8 @@ def make_app(
         redirect_slashes=False,
         responses={"4XX": {"model": Problem}, "5XX": {"model": Problem}},
     )
-    app.add_middleware(Limits, doors=doors, figures=figures)
     allowed = hosts if hosts is not None else LOOPBACK if loopback else None
-    if allowed is not None:
-        # A page that a browser was tricked into must not reach a service on this machine under another name.
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*allowed])
+    app.add_middleware(Limits, doors=doors, figures=figures, hosts=allowed)
     _answer_errors(app)
 
     @app.get("/health", tags=["operation"])
