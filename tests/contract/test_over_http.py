@@ -258,8 +258,29 @@ def test_errors_come_as_they_were_raised(remote: Remote) -> None:
 
 def test_a_service_that_is_away(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("phyla.store.remote.LOOK_S", 0.3)
-    with pytest.raises(StoreUnavailable, match=r"http://127\.0\.0\.1:9 cannot be reached"):
-        open_store("http://127.0.0.1:9").studies()
+    _, there, _ = remote
+    plain = there.url.removeprefix("http://")
+    for url, said in (
+        ("http://127.0.0.1:9", r"http://127\.0\.0\.1:9 cannot be reached: .*; is it running\?"),
+        (f"https://{plain}", "there is no TLS at this address: write http://"),
+        ("http://nowhere.invalid:8470", "nowhere.invalid:8470 cannot be reached: .*; check the name of the host$"),
+    ):
+        with pytest.raises(StoreUnavailable, match=said), closing(open_store(url)) as away:
+            away.studies()
+
+
+def test_a_service_that_does_not_reach_its_database_is_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phyla.store.remote.LOOK_S", 0.3)
+    behind = open_store(f"sqlite:///{tmp_path}/s.db")
+    behind.close()
+    for each in tmp_path.glob("s.db*"):
+        each.unlink()
+    (tmp_path / "s.db").write_text("no database" * 100)
+    why = pytest.raises(StoreUnavailable, match=r"answered: the store cannot be reached; .* says why$")
+    with served(behind) as url, closing(open_store(url)) as store, why:
+        store.studies()
 
 
 def test_a_wait_for_a_service_is_told(

@@ -195,7 +195,7 @@ def with_places(text: str, commands: Iterable[str]) -> str:
     if not given or any(place in text for place in PLACES):
         return text
     where = pasted(map(masked, given))
-    served = any(word.partition("=")[0] == "--server" for word in given)
+    served = any(re.match(r"--server\b|(--storage=)?https?://", word) for word in given)
     names = [name for name in commands if not (served and name in OF_DATABASE)]
     return re.sub(rf"\bphyla (?=(?:{'|'.join(names)})\b)", lambda _: f"phyla {where} ", text)
 

@@ -233,10 +233,12 @@ class Connection:
                 broken = answer.status_code == 500 and not told
                 if answer.status_code not in (502, 503, 504) and not broken:
                     self._refused(answer, told)
-                error, sent = told.get("detail") or f"it answered with status {answer.status_code}", broken
+                error, sent = told.get("detail") or f"status {answer.status_code}", broken
+                said = f"answered: {error}"
                 busy = told.get("title") == StoreBusy.__name__
             except (httpx.TransportError, _NotPublished) as failed:
                 error, busy = str(failed) or type(failed).__name__, False
+                said = f"cannot be reached: {error}"
                 unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, _NotPublished)
                 sent = not isinstance(failed, unsent)
                 self._forget(client)
@@ -245,13 +247,10 @@ class Connection:
                     raise StoreBusy(str(error))
                 via = client if self._url != self._shown else None
                 where = f"{self._shown} names {via.base_url}, which" if via else self._shown
-                raise StoreUnavailable(
-                    f"the service {where} cannot be reached: {error}; is it running? On the machine of "
-                    "the database, phyla serve starts it"
-                )
+                raise StoreUnavailable(f"the service {where} {said}{_advice(said)}")
             if pause_s > 1 and not busy and not self._away:
                 self._away = True
-                LOG.warning("the service %s cannot be reached: %s; trying again", self._shown, error)
+                LOG.warning("the service %s %s; trying again", self._shown, said)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, most_s)
 
@@ -301,6 +300,17 @@ class Connection:
             if self._client is not None and self._process == os.getpid():
                 self._client.close()
             self._client = None
+
+
+def _advice(said: str) -> str:
+    """Return what to do about a service that does not do what it is asked."""
+    if said.startswith("answered"):
+        return ""
+    if "WRONG_VERSION_NUMBER" in said:
+        return "; there is no TLS at this address: write http://, or give the address of the proxy in front of it"
+    if "[Errno -" in said or "nodename" in said:  # as getaddrinfo says on Linux, and on a Mac
+        return "; check the name of the host"
+    return "; is it running? On the machine of the database, phyla serve starts it"
 
 
 def where_is(url: str) -> tuple[str, str | None]:
