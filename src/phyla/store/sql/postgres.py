@@ -245,6 +245,12 @@ class PostgresBackend(Backend):
             return StoreBusy(f"{self.url}: two evaluations became the best of a suite at once; try again")
         if state in _BUSY:
             return StoreBusy(f"{self.url}: {_BUSY[state]}; nothing was changed, try again")
+        if state == "42501":
+            return StoreError(
+                f"{self.url}: {message}; GRANT the role SELECT, INSERT, UPDATE and DELETE on all tables of the "
+                "schema, and USAGE on its sequences. To look, SELECT is enough; to make the tables, it needs "
+                "CREATE on the schema"
+            )
         if state == "53100":
             return StoreUnavailable(f"{self.url}: the server's disk is full: free some space on it")
         # Without a state the connection itself failed; class 08 and 57 are the server going away, 28 and 3D
