@@ -184,6 +184,7 @@ def test_shortly_before_the_end_what_runs_saves_and_stops(
         slow_study(tmp_path).run(workers, time_limit_s=4)
     results = load(tmp_path)
     assert [attempt.state for attempt in results.attempts()] == [AttemptState.RELEASED]
+    assert results.progress().given_back == (), "it did not ask to be run again later: its worker was stopped"
     (trial,) = results.trials()
     assert trial.progress_step == 1
     monkeypatch.setenv("TRIAL_S", "0")

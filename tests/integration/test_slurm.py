@@ -96,6 +96,7 @@ def test_a_study_runs_to_its_end_although_its_workers_are_preempted(slurm: Clust
     printed, _ = run.communicate(180)
     assert run.returncode == 0, printed
     assert f"{TRIALS} trials completed, 0 failed" in printed
+    assert "exit status 75" not in printed
     assert toy.completed()
     assert count(logs, "toy is completed") >= 1
     assert slurm.call("squeue", "-h") == ""

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, final
 
 from rich.console import Console, Group, RenderableType
@@ -179,8 +178,7 @@ class StudyDisplay(Display):
         if self._hint and progress.study.created_at >= self._since:
             self.print(self._hint)
         self._hint = ""
-        work = results.places.folder("work", results.name)
-        waiting = "" if self._message else waiting_line(progress, self._since, work)
+        waiting = "" if self._message else waiting_line(progress, self._since)
         if self.live is not None:
             self._draw(results, progress, waiting, room)
         elif waiting and len(progress.given_back) != self._given_back:
@@ -318,10 +316,9 @@ def progress_line(progress: "Progress") -> str:
     return "  ".join(parts)
 
 
-def waiting_line(progress: "Progress", since: float, work: Path) -> str:
-    """Return what asked to be run again later and is queued, and until when at most; nothing if nothing does."""
+def waiting_line(progress: "Progress", since: float) -> str:
+    """Return what went back to the queue, why, and until when at most; nothing if nothing did."""
     from phyla.worker.loop import MOST_PAUSE_S
-    from phyla.worker.outputs import places
 
     back = [one for one in progress.given_back if one.claimed_at >= since]
     if not back:
@@ -329,10 +326,9 @@ def waiting_line(progress: "Progress", since: float, work: Path) -> str:
     counts, last = Counter(one.worker for one in back), {one.worker: one.ended_at or 0.0 for one in back}
     next_s = min(at + min(MOST_PAUSE_S, 2.0 ** (counts[worker] - 1)) for worker, at in last.items()) - progress.now
     trials = ", ".join(map(str, sorted({one.job for one in back})))
-    files = [work / f"trial-{back[-1].job}" / f"{stream}-{back[-1].token}.txt" for stream in ("stderr", "stdout")]
     return (
-        f"trial {trials}: asked {counted(len(back), 'time')} to be run again later (exit status 75); next try "
-        f"within {duration(next_s)}; the last output is in {places(files)}"
+        f"trial {trials}: {counted(len(back), 'time')} back in the queue; next try within {duration(next_s)}; "
+        f"the last time: {said_by(back[-1].error)}"
     )
 
 

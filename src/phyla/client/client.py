@@ -240,9 +240,9 @@ class Client:
             LOG.warning("%s; it is not used any more", failure.damage)
         self._controller_of(failure.job).fail(failure)
 
-    def release(self, job: int, token: int) -> None:
-        """Return a job to the queue; this does not count as a failure."""
-        self._controller_of(job).release(job, token)
+    def release(self, job: int, token: int, error: str | None = None) -> None:
+        """Return a job to the queue, with what it said if it asked for that; this does not count as a failure."""
+        self._controller_of(job).release(job, token, error)
 
     def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
         """Store what training reported so far; return whether the lease stands, and whether a rule stops it."""

@@ -270,14 +270,14 @@ class Controller(Upkeep):
         with self._transaction() as tx:
             self._apply(tx, machine.fail(tx, self.rules, failure))
 
-    def release(self, job: int, token: int) -> None:
-        """Return a job to the queue; this does not count as a failure.
+    def release(self, job: int, token: int, error: str | None = None) -> None:
+        """Return a job to the queue, with what it said if it asked for that; this does not count as a failure.
 
         Raises:
             LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
         """
         with self._transaction() as tx:
-            self._apply(tx, machine.release(tx, job, token))
+            self._apply(tx, machine.release(tx, job, token, error))
 
     def lose_worker(self, worker: str, error: str, *, counts: bool) -> int:
         """Take back everything a dead worker held; return how many attempts that were."""

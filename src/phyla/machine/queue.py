@@ -43,12 +43,15 @@ def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
     return commands + stop
 
 
-def release(view: View, job_id: int, token: int) -> list[Command]:
-    """Return a job to the queue, as a preempted worker does; this does not count as a failure."""
+def release(view: View, job_id: int, token: int, error: str | None = None) -> list[Command]:
+    """Return a job to the queue, as a preempted worker does; this does not count as a failure.
+
+    The error is what the job itself said, where it asked to be run again later.
+    """
     job = owned(locked(view, job_id), job_id, token)
     if job is None or job.state is JobState.PENDING:
         return []
-    end = EndAttempt(job=job_id, token=token, state=AttemptState.RELEASED, ended_at=view.now())
+    end = EndAttempt(job=job_id, token=token, state=AttemptState.RELEASED, ended_at=view.now(), error=error)
     return [end, _queued_again(view, job)]
 
 

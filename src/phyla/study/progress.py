@@ -60,7 +60,8 @@ class Progress:
     # Seconds for which nobody has renewed a lease, or begun or ended a trial, where a study is running and no
     # lease is left; None otherwise.
     silent_s: float | None = None
-    given_back: tuple[Attempt, ...] = ()  # attempts at queued trials that went back to the queue, oldest first
+    # Attempts at queued trials that went back to the queue for a reason of their own, oldest first.
+    given_back: tuple[Attempt, ...] = ()
     gone: Mapping[int, float] = field(default_factory=dict)  # trials of lost workers, and when leases end
 
     def doing(self, member: Member) -> str:
@@ -149,7 +150,8 @@ def look(
         done = sum(member.generation - member.joined_generation for member in members)
         planned = None if None in left else done + sum(filter(None, left))
     queued = [one for one in reader.unfinished() if one.state is JobState.PENDING and one.token > one.failures]
-    back = [one for trial in queued for one in reader.attempts(trial.id) if one.state is AttemptState.RELEASED]
+    ended = [one for trial in queued for one in reader.attempts(trial.id)]
+    back = [one for one in ended if one.state is AttemptState.RELEASED and one.error]
     dead = dead_launches(locks, {launch_of(attempt.worker) for attempt in held})
     lost = [attempt for attempt in held if launch_of(attempt.worker) in dead or attempt.expires_at < now]
     silent = None

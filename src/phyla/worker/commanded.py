@@ -201,7 +201,7 @@ class Run:
                 session.reach(trial.end_step)
             return
         if status == GIVE_BACK:
-            raise GivenBack(f"exit status {GIVE_BACK}: {self._said()}")
+            raise GivenBack(f"it asks to be run again later (exit status {GIVE_BACK}): {self._said()}")
         if status != 0:
             raise self._failed(processes.how(status), arguments)
         if not session.has_saved():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeAlias, final
 
 from phyla.client import Client
-from phyla.errors import CheckpointsAbsent, ConfigurationError, LeaseLost, StoreError
+from phyla.errors import CheckpointsAbsent, ConfigurationError, GivenBack, LeaseLost, StoreError
 from phyla.machine import (
     ANY_GPUS,
     ClaimedEvaluation,
@@ -206,6 +206,9 @@ class Worker:
                     self.client.fail(outcome)
                 else:
                     return outcome
+        except GivenBack as error:
+            with suppress(LeaseLost):
+                self.client.release(job.id, job.token, str(error))
         except CheckpointsAbsent:
             with suppress(LeaseLost):
                 self.client.release(job.id, job.token)

@@ -121,6 +121,7 @@ class Trainer:
         """Train one trial; return None when it is to go back to the queue.
 
         Raises:
+            GivenBack: its command asks to be run again later.
             LeaseLost: the trial is somebody else's by now, or a rule stopped it; nothing is kept of it.
             CheckpointsAbsent: the directory of the study's checkpoints is not there.
             StoreError: the database failed.
@@ -166,7 +167,7 @@ class Trainer:
             self.given_back = given_back + 1
             LOG.warning("trial %d of member %d was given back: %s", session.id, session.record.member, error)
             session.discard()
-            return None
+            raise
         except LeaseLost:
             session.discard()
             raise
