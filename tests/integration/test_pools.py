@@ -151,10 +151,15 @@ def test_a_pool_whose_service_is_gone_or_refuses_it_says_so(
 
 
 def test_a_pool_of_that_name_that_runs_something_else_is_left_alone(toy: Pooled) -> None:
-    toy.call("up", toy.file, "--workers", 1)
-    printed = toy.call("up", toy.file, "--workers", 1, "--kinds", "train", code=1)
-    assert "pool 'toy' has 1 workers that were started with other options" in printed
-    assert Local().alive(toy.pool) == 1
+    toy.call("up", toy.file, "--workers", 2)
+    printed = toy.call("up", toy.file, "--workers", 2, "--kinds", "train", code=1)
+    assert "pool 'toy' has 2 workers that were started with other options" in printed
+    printed = toy.call("up", toy.file, "--workers", 1, code=1)
+    assert (
+        "pool 'toy' has 2 workers alive, more than the 1 asked for; stop them first with: phyla down toy"
+        in printed
+    )
+    assert (Local().alive(toy.pool), toy.pool.workers) == (2, 2)
     assert "alive" in toy.call("workers", "toy")
     toy.call("down", "toy", "--grace", "1s")
 

@@ -48,18 +48,23 @@ def start_pool(pool: Pool) -> None:
     """Store a pool and start what is missing of it.
 
     Raises:
-        StateError: workers of a pool of that name run something else.
+        StateError: workers of a pool of that name run something else, or there are more of them.
         LauncherFailed: they cannot be started.
         ConfigurationError: the launcher does not have what the pool asks for.
     """
     launcher = launcher_named(pool.launcher)
     with _held(pool.folder):
         before = Pool.load(pool.folder)
+        alive = 0 if before is None or before == pool else launcher_named(before.launcher).alive(before)
         others = before is not None and replace(before, workers=pool.workers) != pool
-        if before is not None and others and (alive := launcher_named(before.launcher).alive(before)):
+        if alive > (0 if others else pool.workers):
+            what = (
+                "that were started with other options"
+                if others
+                else f"alive, more than the {pool.workers} asked for"
+            )
             raise StateError(
-                f"pool {pool.name!r} has {alive} workers that were started with other options; "
-                f"stop them first with: phyla down {pool.name}"
+                f"pool {pool.name!r} has {alive} workers {what}; stop them first with: phyla down {pool.name}"
             )
         pool.save()
         try:
