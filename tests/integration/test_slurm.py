@@ -1,12 +1,14 @@
 """Slurm stops, preempts and restarts workers: nothing is lost, and nothing that was cancelled comes back."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from phyla.errors import ConfigurationError, LauncherFailed
+from phyla.errors import ConfigurationError, LauncherFailed, StateError
 from phyla.launchers import Pool
+from phyla.launchers.pools import start_pool, stop_pool
 from phyla.launchers.slurm import Slurm, job_name
 from pooled import TRIALS, Pooled
 from pools import Signs
@@ -121,6 +123,14 @@ def test_what_slurm_refuses_is_shown(
 
     with pytest.raises(LauncherFailed, match=r"sbatch failed: .*invalid partition specified: nowhere"):
         Slurm().start(pool(options={"partition": "nowhere"}))
+    first = replace(pool(options={"partition": "nowhere"}), folder=tmp_path / "first")
+    with pytest.raises(LauncherFailed, match="invalid partition"):
+        start_pool(first)
+    assert Pool.load(first.folder) is None, "nothing was started, so there is nothing to stop"
+    start_pool(replace(first, options={}))
+    with pytest.raises(StateError, match="stop them first"):
+        start_pool(first)
+    stop_pool(first, 60)
     with pytest.raises(ConfigurationError, match="has no option 'array'; it takes those of sbatch"):
         Slurm().start(pool(options={"array": "0-9"}))
     with pytest.raises(ConfigurationError, match="comment='a b' has characters"):

@@ -69,9 +69,10 @@ def start_pool(pool: Pool) -> None:
         pool.save()
         try:
             launcher.start(pool)
-        except ConfigurationError:
-            if before is None:
-                (pool.folder / "pool.json").unlink()
+        except (ConfigurationError, LauncherFailed) as error:
+            with contextlib.suppress(LauncherFailed):  # some may have been started
+                if before is None and (isinstance(error, ConfigurationError) or not launcher.alive(pool)):
+                    (pool.folder / "pool.json").unlink()
             raise
 
 
