@@ -106,6 +106,20 @@ def test_waiting_for_a_suggestion_ends_though_the_clock_is_set_back(
     assert (told["suggestions"], told["ended"]) == ([], False)
 
 
+def test_a_suggestion_whose_answer_was_lost_is_given_again_to_who_says_what_it_holds(http: httpx.Client) -> None:
+    http.post("/studies", json=TABLE)
+
+    def asked(**more: Any) -> list[int]:
+        told = http.post("/studies/quadratic/suggestions", json={"worker": "me", **more}).json()
+        return [one["trial"] for one in told["suggestions"]]
+
+    (lost,) = asked(held=[])
+    assert asked(held=[]) == [lost]
+    (other,) = asked(held=[lost])
+    assert asked() == [], "both members are leased, and nothing is given again"
+    assert asked(held=[lost]) == [other]
+
+
 DEEP: dict[str, Any] = {"lr": {"low": 1.0, "high": 2.0}}
 for _ in range(900):
     DEEP = {"group": DEEP}

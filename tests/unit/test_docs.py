@@ -270,6 +270,23 @@ def test_every_route_for_programs_of_users_is_documented() -> None:
     assert set(rows) == wanted
 
 
+def test_every_field_of_the_black_box_routes_is_described() -> None:
+    from phyla.service import make_app
+    from phyla.store import open_store
+
+    document = make_app(open_store("memory://")).openapi()
+    routes = [
+        one for path, each in document["paths"].items() if path.startswith("/v1/studies") for one in each.values()
+    ]
+    names = [*re.findall(r"schemas/(\w+)'", str(routes)), "Suggestion"]
+    fields = [
+        (name, *field) for name in names for field in document["components"]["schemas"][name]["properties"].items()
+    ]
+    fields += [(one["name"], one["name"], one) for route in routes for one in route.get("parameters", ())]
+    assert len(fields) > 100
+    assert [(name, field) for name, field, told in fields if "description" not in told] == []
+
+
 def test_pictures_are_shown_light_and_dark_and_are_small() -> None:
     named = set(re.findall(r"images/([\w-]+\.png)#gh-", "".join(page.read_text() for page in DOCS.rglob("*.md"))))
     pictures = {path.name: path.stat().st_size for path in (DOCS / "images").iterdir()}

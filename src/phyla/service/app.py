@@ -96,11 +96,15 @@ STATUS: Sequence[tuple[type[PhylaError], int]] = (
 class Problem(BaseModel):
     """What went wrong (RFC 9457)."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
     type: str
+    """`urn:phyla:error:` and the name of the error."""
     title: str
+    """The kind of error, in words."""
     status: int
+    """The HTTP status."""
     detail: str
+    """What happened, and what to do."""
 
 
 class Described(BaseModel):

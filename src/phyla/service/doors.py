@@ -130,7 +130,7 @@ class News:
 def may(doors: Doors, role: Role) -> Any:
     """Return the dependency of a route that takes a role."""
 
-    async def check(authorization: Annotated[str | None, Header()] = None) -> None:
+    async def check(authorization: Annotated[str | None, Header(description="`Bearer TOKEN`")] = None) -> None:
         await doors.check(authorization, role)
 
     return Depends(check)
