@@ -393,7 +393,14 @@ def test_the_program_of_the_page_in_another_language(store: Store, tmp_path: Pat
             text=True,
             check=False,
         )
-    assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
+        told = {word: phyla("--server", url, word, "hill") for word in ("best", "gc", "doctor")}
+    assert {call.returncode for call in told.values()} == {0}, told
+    assert re.search(
+        r"checkpoint  weights-\S+ \(its files are with the client that made it\)\n", told["best"].stdout
+    )
+    assert "files of this study's checkpoints are with the clients" in told["gc"].stdout
+    assert "checkpoints, whose files are with the clients that made them" in told["doctor"].stdout
     *_, unneeded, study = re.findall(r"\{.*?\}(?=\{|$)", done.stdout.replace("\n", ""))
     assert '"state":"completed"' in study
     assert "weights-" in unneeded

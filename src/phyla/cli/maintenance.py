@@ -74,8 +74,8 @@ def gc(
     maintenance = maintain(study, options.places(ctx))
     found = maintenance.retention()
     if explain:
-        deleted = [row.name for row in found.collectable]
-        freed_bytes = sum(row.size_bytes for row in found.collectable)
+        deleted = [row.name for row in found.collectable if not row.weak]
+        freed_bytes = sum(row.size_bytes for row in found.collectable if not row.weak)
     else:
         collected = maintenance.collect()
         deleted, freed_bytes = list(collected.deleted), collected.freed_bytes
@@ -105,6 +105,8 @@ def gc(
     count, freed = counted(len(deleted), "checkpoint"), size(freed_bytes)
     done = f"would delete {count} ({freed})" if explain else f"deleted {count}, {freed} freed"
     print(": ".join([done, ", ".join(deleted)] if deleted else [done]))
+    if any(row.weak for row in (*(row for row, _ in found.kept), *found.collectable)):
+        print("the files of this study's checkpoints are with the clients that made them, which delete them")
 
 
 def delete(

@@ -89,15 +89,17 @@ def best_lines(results: "Results") -> list[str]:
     return [
         f"best {results.metric}  {number(found.fitness, 6)}{f' ({others})' if others else ''}",
         f"trial       {found.trial} of member {found.member}, step {where.step}",
-        f"checkpoint  {_place(where)} ({size(where.size_bytes)})",
+        f"checkpoint  {_place(where)}{f' ({size(where.size_bytes)})' if where.size_bytes else ''}",
         "schedule",
         *(f"  {line}" for line in results.schedule(found.trial).table().splitlines()),
     ]
 
 
 def _place(of: "BestCheckpoint | BestEvaluation") -> str:
-    from phyla.study.places import shown
+    from phyla.study.places import CLIENTS, shown
 
+    if of.location is None:
+        return f"{of.where} {CLIENTS}"
     return f"{shown(of.location)}{f', index {of.index}' if of.index else ''}"
 
 

@@ -29,8 +29,7 @@ from phyla.study.evaluations import Evaluations
 from phyla.study.feed import decisions
 from phyla.study.findings import findings
 from phyla.study.maintenance import ACTION
-from phyla.study.places import Places, check_kept
-from phyla.study.places import shown as located
+from phyla.study.places import Places, check_kept, where_of
 from phyla.study.progress import look
 from phyla.study.results import Results
 from phyla.study.standing import standing
@@ -188,7 +187,7 @@ class Pages:
                 "children": reader.children(trial.id)[:ROWS],
                 "reported": [*reader.reports(trial.id)[-1:]],
                 "checkpoint": row,
-                "path": row and located(self._places.checkpoints(study.name, study.config) / row.name),
+                "path": row and where_of(row, self._places.checkpoints(study.name, study.config)),
                 "seen": seen,
                 "groups": [] if seen is None else reader.groups_of(seen.id),
                 "now": reader.now(),

@@ -242,7 +242,8 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
         return
     with store.reader(study.id) as reader:
         found = sort_out(reader, names, repository.prefix)
-        rows = placed(reader.checkpoints(CheckpointState.LIVE))
+        live = reader.checkpoints(CheckpointState.LIVE)
+        rows, clients = placed(live), sum(row.weak for row in live)
         damaged = reader.checkpoints(CheckpointState.DAMAGED)
         lost = [row.name for row in placed(reader.checkpoints()) if row.state is CheckpointState.LOST]
     again = {name for name, row in found.rows.items() if row.state is CheckpointState.DELETED} & committed
@@ -279,7 +280,10 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
         )
     else:
         read = ", every byte" if digests else ""
-        yield _ok(about, f"{study.state}, {counted(len(rows), 'checkpoint')} as they should be{read}")
+        what = f"{counted(len(rows), 'checkpoint')} as they should be{read}"
+        if clients:
+            what = f"{counted(clients, 'checkpoint')}, whose files are with the clients that made them"
+        yield _ok(about, f"{study.state}, {what}")
     if lost:
         back = [name for name in lost if name in committed]
         yield _warn(

@@ -72,7 +72,7 @@ class Maintenance:
     def collect(self) -> CollectResult:
         """Delete the checkpoints that nobody needs any more, if their directory is the study's."""
         found = self.retention()
-        if found.kept or found.collectable:
+        if placed([*(row for row, _ in found.kept), *found.collectable]):
             self._repository.check_owner()
         return collect(self._store, self._study.id, self._repository, found.collectable)
 

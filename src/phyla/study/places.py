@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 from phyla import settings
 from phyla.checkpoints import RemotePlace, place_of
 from phyla.errors import ConfigurationError, StateError, StudyNotFound
-from phyla.records import StudyRecord, StudyState
+from phyla.records import Checkpoint, StudyRecord, StudyState
 from phyla.store.sqlite_url import PREFIX, read_sqlite_url, sqlite_url
 from phyla.words import masked, pasted
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 ROOT = "checkpoint_root"
 """Name of the setting that says where a study's checkpoints are; without it they are in its home."""
 USUAL = "checkpoints"
+CLIENTS = "(its files are with the client that made it)"
 
 Folder: TypeAlias = Literal["work", "logs", "outputs", "tracking", "best", "snapshots"]
 """Directories of one study: working directories, logs of workers, what its evaluations save, what trackers were
@@ -28,6 +29,11 @@ told, links to the best checkpoints of a watched study, snapshots of a watched d
 def shown(path: Path | RemotePlace) -> str:
     """Return a path as text that says so if there is nothing; nobody looks at an object store for it."""
     return str(path) if isinstance(path, RemotePlace) or path.exists() else f"{path} (not found on this machine)"
+
+
+def where_of(row: Checkpoint, root: Path | RemotePlace) -> str:
+    """Return where a checkpoint of a study is, as text; of one that a black-box client keeps only its name."""
+    return f"{row.name} {CLIENTS}" if row.weak else shown(root / row.name)
 
 
 def entries(folder: Path) -> list[Path]:

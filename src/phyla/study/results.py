@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from phyla.arguments import known
 from phyla.checkpoints import RemotePlace, is_there, local_copy
-from phyla.errors import StudyNotFound, UsageError
+from phyla.errors import CheckpointMissing, StudyNotFound, UsageError
 from phyla.records import (
     Aim,
     Attempt,
@@ -31,7 +31,7 @@ from phyla.store import pages, pages_of_attempts
 from phyla.strategies import describe
 from phyla.study.course import course
 from phyla.study.findings import Finding, findings
-from phyla.study.places import Places, shown
+from phyla.study.places import Places, where_of
 from phyla.study.progress import Failures, Progress, best_of, lease_s, look
 from phyla.words import counted
 
@@ -65,7 +65,7 @@ class BestCheckpoint:
     """The checkpoint of the best trial."""
 
     name: str
-    location: Path | RemotePlace  # where it is
+    location: Path | RemotePlace | None  # where it is; None of one that a black-box client keeps
     step: int  # age of the weights
     digest: str  # identity of its content
     size_bytes: int  # bytes of its files together
@@ -74,17 +74,19 @@ class BestCheckpoint:
     @property
     def path(self) -> Path:
         """Its directory, which is read-only; of one on an object store a verified copy, downloaded if need be."""
+        if self.location is None:
+            raise CheckpointMissing(f"checkpoint {self.name!r}: only the client that made it has its files")
         return local_copy(self.location, self.digest)
 
     @property
     def where(self) -> str:
-        """Its directory, or its URL, as text."""
-        return str(self.location)
+        """Its directory, or its URL, as text; of one that a black-box client keeps the name that it gave."""
+        return str(self.location or self.name)
 
     @property
     def gone(self) -> bool:
         """Whether nothing is there; of an object store that is out of reach it is not known."""
-        return not is_there(self.location)
+        return self.location is None or not is_there(self.location)
 
 
 @final
@@ -194,7 +196,7 @@ class Results:
                     continue
                 checkpoint = BestCheckpoint(
                     name=row.name,
-                    location=self._root() / row.name,
+                    location=None if row.weak else self._root() / row.name,
                     step=row.step,
                     digest=row.digest,
                     size_bytes=row.size_bytes,
@@ -351,7 +353,7 @@ class Results:
 
     def _path_of(self, checkpoint: str) -> str | None:
         row = self._read(lambda reader: reader.checkpoint(checkpoint))
-        return shown(self._root() / row.name) if row is not None and row.state is CheckpointState.LIVE else None
+        return where_of(row, self._root()) if row is not None and row.state is CheckpointState.LIVE else None
 
     def figure(self, name: str = "progress") -> "Figure":
         """Return one of `phyla.report.STUDY_FIGURES`, such as "progress", "phylogeny" or "schedules"."""
