@@ -61,7 +61,10 @@ def up(
     _look_at_store(pool, places)
     start_pool(pool)
     where = launcher_named(launcher)
-    print(f"pool {pool.name}: {where.alive(pool)} of {counted(workers, 'worker')} alive; logs: {where.logs(pool)}")
+    queued = where.outcomes(pool).get("queued")
+    alive = f"{where.alive(pool)} of {counted(workers, 'worker')} alive"
+    alive += f", {queued} of them queued" if queued else ""
+    print(f"pool {pool.name}: {alive}; logs: {where.logs(pool)}")
     print(f"stop it with: {places.command('down', pool.name)}")
 
 
@@ -92,9 +95,9 @@ def workers(
 
     rows: list[dict[str, Any]] = []
     for each in _found(options.places(ctx), pool):
-        launcher, why, ended = launcher_named(each.launcher), None, None
+        launcher, why, states = launcher_named(each.launcher), None, None
         try:
-            alive, ended = launcher.alive(each), launcher.outcomes(each)
+            alive, states = launcher.alive(each), launcher.outcomes(each)
         except LauncherFailed as error:
             alive, why = None, str(error)
         rows.append(
@@ -103,7 +106,7 @@ def workers(
                 "launcher": each.launcher,
                 "alive": alive,
                 "workers": each.workers,
-                "ended": ended,
+                "states": states,
                 "files": list(each.files),
                 "logs": launcher.logs(each),
                 "last_lines": last_lines(each),
@@ -117,13 +120,13 @@ def workers(
         print(f"no pools in {options.places(ctx).pools}; phyla up starts one")
         return
     print_table(
-        ("pool", "launcher", ">alive", "ended", "~files", "~logs"),
+        ("pool", "launcher", ">alive", "states", "~files", "~logs"),
         (
             (
                 row["pool"],
                 row["launcher"],
                 f"{'?' if row['alive'] is None else row['alive']}/{row['workers']}",
-                ", ".join(f"{count} {how}" for how, count in (row["ended"] or {}).items()),
+                ", ".join(f"{count} {how}" for how, count in (row["states"] or {}).items()),
                 " ".join(row["files"]),
                 row["error"] or row["logs"],
             )

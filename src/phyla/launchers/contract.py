@@ -115,7 +115,7 @@ class Launcher(Protocol):
         ...
 
     def outcomes(self, pool: Pool) -> Mapping[str, int]:
-        """Return how many workers have `completed` and `failed`, as far as the engine still knows."""
+        """Return how many workers are `queued`, have `completed` and `failed`, as far as the engine knows."""
         return {}
 
     def logs(self, pool: Pool) -> str:

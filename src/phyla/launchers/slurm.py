@@ -18,7 +18,7 @@ AHEAD_S = 120
 SHORTEST_S = 300.0
 ANSWER_S = 60.0
 POLL_S = 0.5
-ENDED = {"COMPLETED": "completed"} | dict.fromkeys(
+STATES = {"COMPLETED": "completed", "PENDING": "queued"} | dict.fromkeys(
     ("BOOT_FAIL", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"), "failed"
 )
 OURS = (
@@ -67,10 +67,9 @@ class Slurm:
             time.sleep(POLL_S)
 
     def outcomes(self, pool: Pool) -> Mapping[str, int]:
-        """Return what Slurm still knows of jobs that ended, which it forgets after `MinJobAge`."""
+        """Return what Slurm knows of jobs that wait and that ended; it forgets these after `MinJobAge`."""
         words = ("squeue", "--noheader", "--array", "--states=all", f"--name={job_name(pool)}", "--format=%T")
-        ended = [ENDED[state] for state in _slurm(*words).split() if state in ENDED]
-        return Counter(ended)
+        return Counter(STATES[state] for state in _slurm(*words).split() if state in STATES)
 
     def logs(self, pool: Pool) -> str:
         return str(pool.folder / "worker-*.log")
