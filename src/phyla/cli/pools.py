@@ -65,6 +65,7 @@ def up(
     alive = f"{where.alive(pool)} of {counted(workers, 'worker')} alive"
     alive += f", {queued} of them queued" if queued else ""
     print(f"pool {pool.name}: {alive}; logs: {where.logs(pool)}")
+    print("where a study is absent, stopped or failed, they wait until phyla run starts it")
     print(f"stop it with: {places.command('down', pool.name)}")
 
 
