@@ -71,12 +71,12 @@ def hill() -> Iterator[httpx.Client]:
 def test_a_failure_of_what_is_over_says_that_it_does_not_count(hill: httpx.Client) -> None:
     for what, sent in (("fail", {"token": 1, "error": "x"}), ("release", {"token": 1})):
         told = hill.post(f"/studies/hill/trials/2/{what}", json=sent).json()
-        assert told == {"go_on": False, "why": "it does not count: attempt 1 is completed"}
+        assert told == {"go_on": False, "why": "it does not count: it is completed"}
     for _ in range(2):  # The answer may have been lost.
         told = hill.post("/studies/hill/trials/1/fail", json={"token": 1, "error": "x"}).json()
         assert told == {"go_on": False, "why": None}
     told = hill.post("/studies/hill/trials/1/release", json={"token": 1}).json()
-    assert told["why"] == "it does not count: attempt 1 is failed"
+    assert told["why"] == "it does not count: it is failed"
 
 
 def test_a_trial_that_a_rule_stopped_is_told_so(hill: httpx.Client) -> None:

@@ -217,17 +217,17 @@ class TrialView(Model):
 
 
 class Deleted(Model):
-    """What the client has deleted since it was named."""
+    """What the client has deleted."""
 
     deleted: list[Text] = []
-    """Checkpoints that are gone now."""
+    """Checkpoints that are gone."""
 
 
 class Unneeded(Model):
-    """Checkpoints that no trial will start from any more: delete them, and say so the next time."""
+    """What to delete now; say so the next time."""
 
     checkpoints: list[str]
-    """By the names that clients gave them."""
+    """Those that no trial will start from any more, by the names that clients gave them."""
 
 
 def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
@@ -248,13 +248,8 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
     def view(record: StudyRecord) -> StudyView:
         with store.reader(record.id) as reader:
             counts = reader.counts()
-        return StudyView(
-            name=record.name,
-            state=record.state,
-            message=record.message,
-            population_size=record.population_size,
-            trials=counts,
-        )
+        its = {name: getattr(record, name) for name in ("name", "state", "message", "population_size")}
+        return StudyView(**its, trials=counts)
 
     def trained(name: str, trial: int) -> StudyRecord:
         """Return the study of a trial."""
@@ -267,9 +262,8 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
         """Say what became of an attempt that was to end in a certain way."""
         with store.reader(record.id) as reader:
             attempt = reader.attempt(trial, token)
-        if attempt is None or attempt.state is meant:
-            return Standing(go_on=False)
-        return Standing(go_on=False, why=f"it does not count: attempt {token} is {attempt.state}")
+        why = None if attempt is None or attempt.state is meant else f"it does not count: it is {attempt.state}"
+        return Standing(go_on=False, why=why)
 
     @router.get("", dependencies=[viewer])
     def list_studies() -> list[StudyView]:
@@ -321,9 +315,7 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
         if standing.stop_reason is not None:
             return Standing(go_on=False, why=f"a rule stopped it: {standing.stop_reason}")
         if standing.cancelled:
-            return Standing(
-                go_on=False, why="the lease is gone: another worker has the trial, or it was cancelled"
-            )
+            return Standing(go_on=False, why="the lease is gone: somebody else has the trial, or it was cancelled")
         with store.reader(record.id) as reader:
             attempt = reader.attempt(trial, reported.token)
         if attempt is not None:
