@@ -9,7 +9,7 @@ from typing import final
 
 from phyla import machine
 from phyla.controller.upkeep import BUSY_RETRIES, Upkeep
-from phyla.errors import LeaseLost, StateError, StoreBusy, StoreError
+from phyla.errors import LeaseLost, StateError, StoreBusy, StoreError, UsageError
 from phyla.failpoints import failpoint
 from phyla.machine import (
     NO_LIMIT,
@@ -232,10 +232,11 @@ class Controller(Upkeep):
     def _undecided(self, error: Exception) -> Ended:
         """End a study about which no decision can be taken."""
         *_, last = traceback.extract_tb(error.__traceback__)
+        # What phyla refuses says itself where it comes from.
+        where = "" if isinstance(error, UsageError) else f" ({last.filename}, line {last.lineno})"
         message = (
-            f"{type(self.population.strategy).__name__} could not decide: {type(error).__name__}: {error} "
-            f"({last.filename}, line {last.lineno}). Completed trials are kept, and running ones finish. Fix "
-            "it, then run the study again."
+            f"{type(self.population.strategy).__name__} could not decide: {type(error).__name__}: {error}{where}. "
+            "Completed trials are kept, and running ones finish. Fix it, then run the study again."
         )
         LOG.exception(message)
         with self._transaction() as tx:

@@ -32,6 +32,7 @@ from phyla.records import (
     TrialRecord,
     said_by,
 )
+from phyla.space import checked
 from phyla.strategies import Context, Decision, Measure, Start, Wait, decision_rng, ranked, trial_seed
 
 Step = tuple[ClaimAnswer | None, list[Command]]
@@ -174,7 +175,7 @@ class _Claim:
         return self._running(
             member,
             weights,
-            start.params,
+            self._allowed(start, head),
             steps=max(1, start.steps),
             jump_from=head.trial if head and (weights is None or weights.trial != head.trial) else None,
             params_from=start.params_from,
@@ -183,6 +184,16 @@ class _Claim:
             exploited=start.exploited,
             reason=reason,
         )
+
+    def _allowed(self, start: Start, head: Scored | None) -> JsonObject:
+        """Return the hyperparameters to train with; refuse new ones that the space does not allow."""
+        if any(start.params == one.params for one in (head, start.weights) if one is not None):
+            return start.params
+        strategy = self.rules.strategy
+        rule = getattr(strategy, "explore", None)
+        named = f"{type(strategy).__name__}({'' if rule is None else f'explore={rule!r}'})"
+        proposed: Any = start.params
+        return checked(self.rules.space.validate, proposed, f"{named} proposes what the space does not allow")
 
     def _measure(self, member: Member, head: Scored, reason: JsonObject) -> Step:
         study = self.view.study()
