@@ -1,10 +1,12 @@
 """Claiming: pick a member that is ready, decide, and start the trial."""
 
 import math
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from phyla.errors import ConfigurationError
 from phyla.machine.commands import (
     Command,
     Insert,
@@ -33,7 +35,8 @@ from phyla.records import (
     said_by,
 )
 from phyla.space import checked
-from phyla.strategies import Context, Decision, Measure, Start, Wait, decision_rng, ranked, trial_seed
+from phyla.strategies import Context, Decision, Measure, Start, Stop, Wait, decision_rng, ranked, trial_seed
+from phyla.strategies.checks import returned
 
 Step = tuple[ClaimAnswer | None, list[Command]]
 """An answer and commands; with no answer the caller applies the commands and asks again."""
@@ -132,8 +135,11 @@ class _Claim:
         return self._apply(member, decision, seed)
 
     def _apply(self, member: Member, decision: Decision, seed: int) -> Step:
+        returned(self.rules.strategy, "decide", decision, Start, Wait, Measure, Stop)
         if isinstance(decision, Wait):
             return None, []
+        for name in ("reason", "state"):
+            self._check_json(name, getattr(decision, name))
         state: list[Command] = [] if decision.state is None else [SetStrategyState(decision.state)]
         if isinstance(decision, Start):
             answer, commands = self._start(member, decision, seed)
@@ -147,7 +153,7 @@ class _Claim:
                 )
             if again:
                 return None, [*state, *self._evaluate_again(member, subject, decision.times)]
-            measured = replace(member, measures_left=max(1, decision.times))
+            measured = replace(member, measures_left=decision.times)
             answer, commands = self._measure(measured, subject, decision.reason)
             return answer, state + commands
         stopped: list[Command] = [Update(replace(member, state=MemberState.DONE))]
@@ -176,7 +182,7 @@ class _Claim:
             member,
             weights,
             self._allowed(start, head),
-            steps=max(1, start.steps),
+            steps=start.steps,
             jump_from=head.trial if head and (weights is None or weights.trial != head.trial) else None,
             params_from=start.params_from,
             replaces=member.broken_trial,
@@ -194,6 +200,21 @@ class _Claim:
         named = f"{type(strategy).__name__}({'' if rule is None else f'explore={rule!r}'})"
         proposed: Any = start.params
         return checked(self.rules.space.validate, proposed, f"{named} proposes what the space does not allow")
+
+    def _check_json(self, name: str, value: object) -> None:
+        """Refuse what a decision tells if it cannot be stored, and say where it is."""
+        if isinstance(value, Mapping):
+            for key, item in value.items():
+                self._check_json(f"{name}[{key!r}]", item)
+        elif isinstance(value, list | tuple):
+            for place, item in enumerate(value):
+                self._check_json(f"{name}[{place}]", item)
+        elif not isinstance(value, str | float | int | None) or name == "reason":
+            who = type(self.rules.strategy).__name__
+            raise ConfigurationError(
+                f"the {name} of a decision of {who} is {reprlib.repr(value)}, which cannot be stored; give text, "
+                "plain numbers (float(x) for one of NumPy), lists and dicts; a reason is a dict"
+            )
 
     def _measure(self, member: Member, head: Scored, reason: JsonObject) -> Step:
         study = self.view.study()
@@ -262,7 +283,7 @@ class _Claim:
             owner = member if subject.member == member.index else self.view.locked_member(subject.member)
             left = without_trial(owner, subject.trial)
             return [] if left == owner else [Update(left)]
-        return replicate(self.view, self.rules, subject, max(1, times))
+        return replicate(self.view, self.rules, subject, times)
 
     def _recover(self, member: Member, head: Scored, population: Sequence[Member], context: Context) -> Decision:
         """Give a member whose own checkpoint is lost the best state that can still be had."""

@@ -4,10 +4,22 @@ All raise a ConfigurationError that names the plug-in, the setting, the value, a
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from phyla.arguments import check, refused
 from phyla.errors import ConfigurationError
+
+T = TypeVar("T")
+
+
+def returned(plugin: object, method: str, value: T, *kinds: type) -> T:
+    """Return what a method of a strategy or rule returned; refuse what is of no such type."""
+    if not isinstance(value, kinds):
+        names = ["None" if kind is type(None) else kind.__name__ for kind in kinds]
+        wanted = " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+        given = f"{type(plugin).__name__}.{method}() returned {value!r}"
+        raise ConfigurationError(f"{given}; it has to return {wanted}")
+    return value
 
 
 def check_steps(plugin: Any) -> None:

@@ -7,7 +7,7 @@ from typing import final
 from phyla.arguments import check, refused
 from phyla.records import JsonObject, Member, Scored
 from phyla.strategies.checks import check_rules, check_steps
-from phyla.strategies.exploit import Exploit, Exploited, keep
+from phyla.strategies.exploit import Exploit, Exploited, chosen, keep
 from phyla.strategies.exploit.truncation import Truncation
 from phyla.strategies.explore import Explore
 from phyla.strategies.explore.perturb import PERTURB
@@ -108,7 +108,7 @@ class PBT(Strategy):
     def _chosen(self, exploit: Exploit, member: Member, population: Population, context: Context) -> Exploited:
         """Ask the exploit rule, again if it chose one that may not donate."""
         for _ in range(DRAWS):
-            choice = exploit.choose(member, population, context)
+            choice = chosen(exploit, member, population, context)
             donor = choice.donor
             if donor is None or (member.head is not None and donor.trial == member.head.trial):
                 return choice

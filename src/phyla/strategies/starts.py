@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from phyla.records import Json, JsonObject, Member, Scored, TrialRecord
+from phyla.strategies.explore import proposed
 from phyla.strategies.strategy import Context, History, Population, Start, Stop
 
 BROKEN_AT_MOST = 3
@@ -59,7 +60,7 @@ def explored(
     assert head is not None
     weights = head if donor is None or copy == "hyperparameters" else donor
     source = head if donor is None or copy == "weights" else donor
-    found = strategy.explore.propose(source, population, context) if strategy.explore else None
+    found = proposed(strategy.explore, source, population, context) if strategy.explore else None
     reason: JsonObject = {
         "decision": "exploit" if donor else "explore",
         **({"copied": copy} if donor else {}),

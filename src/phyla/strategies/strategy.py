@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
 
 import numpy as np
 
-from phyla.arguments import refused
+from phyla.arguments import check, refused
 from phyla.errors import ConfigurationError
 from phyla.records import Json, JsonObject, Member, MemberState, Objective, Scored, TrialRecord
 from phyla.space import Space
@@ -92,13 +92,16 @@ class Start:
     state: Json = None
     seed: int | None = None
 
+    def __post_init__(self) -> None:
+        check(self, steps=1)
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
     """Ask again later: at each claim, as long as nothing else can be started."""
 
-    reason: JsonObject
+    reason: JsonObject = field(default_factory=dict)
 
 
 @final
@@ -121,6 +124,9 @@ class Measure:
     subject: Scored | None = None
     state: Json = None
 
+    def __post_init__(self) -> None:
+        check(self, times=1)
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,12 +134,12 @@ class Stop:
     """End the member, or the whole study.
 
     Attributes:
-        reason: why, as data.
+        reason: why, as data; `why` in words.
         study: True ends the study; running trials finish.
         state: new state of the strategy; None leaves it as it is.
     """
 
-    reason: JsonObject
+    reason: JsonObject = field(default_factory=dict)
     study: bool = False
     state: Json = None
 
@@ -303,9 +309,9 @@ def check_space(plugin: object, space: Space) -> None:
 
 def _settings(plugin: object) -> Iterator[tuple[object, str, object]]:
     """Iterate over the settings of a plug-in and of those in its settings: whose, its name, and each item."""
-    for field in fields(plugin) if is_dataclass(plugin) and not isinstance(plugin, type) else ():
-        for value in items_of(getattr(plugin, field.name)):
-            yield plugin, field.name, value
+    for setting in fields(plugin) if is_dataclass(plugin) and not isinstance(plugin, type) else ():
+        for value in items_of(getattr(plugin, setting.name)):
+            yield plugin, setting.name, value
             yield from _settings(value)
 
 

@@ -6,10 +6,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules
 from phyla.records import JobState, Maximize, StudyState, TrialRecord
 from phyla.space import Float, Int, Space
-from phyla.strategies import PBT, Explored, Start, Strategy
+from phyla.strategies import (
+    PB2,
+    PBT,
+    Crossover,
+    ExploitPipeline,
+    Explored,
+    ExplorePipeline,
+    Measure,
+    Start,
+    Stop,
+    Strategy,
+    Wait,
+)
+from phyla.strategies.exploit import Exploit
 from simulation import Simulation
 
 SPACE = Space(lr=Float(0.001, 1.0), width=Int(1, 9, default=4))
@@ -51,6 +65,16 @@ class Proposes:
         return self.found
 
 
+@dataclass(frozen=True)
+class Chooses(Exploit):
+    """Chooses what it is told."""
+
+    found: Any
+
+    def choose(self, *_: object) -> Any:
+        return self.found
+
+
 def start(**given: Any) -> Start:
     return Start(
         **{"weights": None, "params": {"lr": 0.1}, "params_from": None, "steps": 5, "reason": {}, **given}
@@ -84,3 +108,62 @@ def test_proposed_hyperparameters_are_stored_as_the_space_holds_them() -> None:
     assert not message
     assert trial.params == {"lr": 0.5, "width": 3}
     assert ran(Scripted(start()))[1][0].params == {"lr": 0.1, "width": 4}
+
+
+PROPOSED = "ConfigurationError: Proposes.propose() returned {'lr': 0.1}; it has to return Explored or None."
+CHOSEN = "ConfigurationError: Chooses.choose() returned None; it has to return Exploited."
+
+
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        (Scripted(None), "Scripted.decide() returned None; it has to return Start, Wait, Measure or Stop."),
+        (
+            Scripted({"lr": 1}),
+            "Scripted.decide() returned {'lr': 1}; it has to return Start, Wait, Measure or Stop.",
+        ),
+        (pbt(exploit=None, explore=Proposes({"lr": 0.1})), PROPOSED),
+        (pbt(exploit=None, explore=ExplorePipeline([Proposes(None), Proposes({"lr": 0.1})])), PROPOSED),
+        (pbt(exploit=None, explore=PB2(fallback=Proposes({"lr": 0.1}))), PROPOSED),
+        (pbt(exploit=None, explore=Crossover(then=Proposes({"lr": 0.1}))), PROPOSED),
+        (pbt(exploit=Chooses(None)), CHOSEN),
+        (pbt(exploit=ExploitPipeline([Chooses(None)])), CHOSEN),
+    ],
+)
+def test_what_returns_something_else_is_named(strategy: Strategy, told: str) -> None:
+    message, _ = ran(strategy)
+    assert told in message
+    assert ".py" not in message
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"reason": {"score": {"of": [1, np.int64(3)]}}},
+            f"reason['score']['of'][1] of a decision of Scripted is {np.int64(3)!r}",
+        ),
+        ({"reason": {"best": start}}, "reason['best'] of a decision of Scripted is <function"),
+        ({"reason": "because"}, "the reason of a decision of Scripted is 'because', which cannot be stored; give"),
+        ({"reason": {}, "state": {"seen": {1}}}, "state['seen'] of a decision of Scripted is {1}"),
+    ],
+)
+def test_what_cannot_be_stored_is_named(given: Any, told: str) -> None:
+    for decision in (start(**given), Stop(**given)):
+        message, trials = ran(Scripted(decision))
+        assert told in message
+        assert not trials
+    assert not ran(Scripted(start(reason={"a": [None, True, 0.5, {"b": ("c",)}]})))[0]
+
+
+def test_trials_without_steps_are_refused() -> None:
+    for steps in (0, -1, 2.5):
+        with pytest.raises(ConfigurationError, match=rf"Start\(steps={steps}\): must be an integer of at least 1"):
+            start(steps=steps)
+    with pytest.raises(ConfigurationError, match=r"Measure\(times=0\): must be an integer of at least 1"):
+        Measure(times=0, reason={})
+
+
+def test_waiting_and_stopping_need_no_reason() -> None:
+    assert ran(Scripted(Stop())) == ("", [])
+    assert "every member waits for another" in ran(Scripted(Wait()))[0]

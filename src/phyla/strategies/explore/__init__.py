@@ -14,7 +14,7 @@ from phyla.arguments import refused
 from phyla.errors import SpaceError
 from phyla.records import JsonObject, Scored
 from phyla.space import Params
-from phyla.strategies.checks import check_rules
+from phyla.strategies.checks import check_rules, returned
 from phyla.strategies.strategy import Context, Population
 
 
@@ -45,6 +45,11 @@ class Explore(Protocol):
         ...
 
 
+def proposed(rule: Explore, source: Scored, population: Population, context: Context) -> Explored | None:
+    """Return what a rule proposes; `ConfigurationError` if it returned anything else."""
+    return returned(rule, "propose", rule.propose(source, population, context), Explored, type(None))
+
+
 def changes_of(old: JsonObject, new: JsonObject, by: str | Mapping[str, str]) -> dict[str, JsonObject]:
     """Return what changed between hyperparameters, as `Explored.changes` has it: `by` one way, or by name."""
     names = [name for name in ({**old, **new} if isinstance(by, str) else by) if old.get(name) != new.get(name)]
@@ -66,7 +71,7 @@ class ExplorePipeline:
         check_rules(self, "propose", "rules")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
-        proposals = (rule.propose(source, population, context) for rule in self.rules)
+        proposals = (proposed(rule, source, population, context) for rule in self.rules)
         return next((explored for explored in proposals if explored is not None), None)
 
 

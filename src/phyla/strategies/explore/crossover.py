@@ -8,7 +8,7 @@ from phyla.errors import SpaceError
 from phyla.records import Json, Scored
 from phyla.strategies.checks import check_rules
 from phyla.strategies.exploit import facts
-from phyla.strategies.explore import Explore, Explored, changes_of
+from phyla.strategies.explore import Explore, Explored, changes_of, proposed
 from phyla.strategies.explore.perturb import PERTURB
 from phyla.strategies.strategy import Context, Population, ranked
 
@@ -51,7 +51,8 @@ class Crossover:
             else:
                 ways = {"crossed": f"member {mate.member}"}
                 by = {name: ways.get(str(one["by"]), str(one["by"])) for name, one in changed.items()}
-        mutated = self.then.propose(replace(source, params=params), population, context) if self.then else None
+        child = replace(source, params=params)
+        mutated = proposed(self.then, child, population, context) if self.then else None
         if mutated is not None:
             params, told = mutated.params, {**mutated.facts, **told}
             for name, change in mutated.changes.items():

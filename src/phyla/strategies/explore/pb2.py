@@ -11,7 +11,7 @@ from phyla.arguments import check, refused
 from phyla.records import JobKind, JobState, JsonObject, Scored, TrialRecord
 from phyla.space import Float, Int, Scalar
 from phyla.strategies.checks import check_rules
-from phyla.strategies.explore import Explore, Explored, changes_of
+from phyla.strategies.explore import Explore, Explored, changes_of, proposed
 from phyla.strategies.explore.perturb import PERTURB
 from phyla.strategies.strategy import Context, History, Population, lowest_generation
 
@@ -69,7 +69,7 @@ class PB2:
         found = self._by_model(source, population, context)
         if isinstance(found, Explored):
             return found
-        explored = self.fallback.propose(source, population, context)
+        explored = proposed(self.fallback, source, population, context)
         if explored is None:
             return None
         return replace(explored, facts={**explored.facts, "model": {"rule": "pb2", "not_used": found}})
