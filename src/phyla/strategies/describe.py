@@ -11,11 +11,11 @@ def describe(reason: JsonObject, who: str = "") -> str:
     As in "member 7, 19th of 20, took over member 3's weights at step 4,000; lr 0.01 to 0.012".
     """
     decision, compared = reason.get("decision"), _mapping(reason.get("compared"))
-    if "decision" not in reason and "rule" in reason:
+    if "decision" not in reason and "rule" in reason and "step" in reason:
         return f"{who} was {_stop(reason)}" if who else _stop(reason)
     own, donor, opponent = (_mapping(compared.get(name)) for name in ("own", "donor", "opponent"))
     giver = _mapping(reason.get("donor"))
-    words = _WORDS.get(str(decision), str(decision or "unknown"))
+    words = _WORDS.get(str(decision), str(decision)) if decision else _own(reason)
     rank = None if decision == "promote" else compared.get("rank")
     match decision:
         case "exploit":
@@ -66,6 +66,16 @@ _WORDS = {
 }
 
 
+def _own(reason: JsonObject) -> str:
+    """Return a reason that a strategy of somebody else gives as it likes."""
+    told = [f"{name} {_number(value)}" for name, value in reason.items() if name not in _TOLD]
+    return ", ".join(told) or "no reason given"
+
+
+_TOLD = ("imported", "joined", "mate", "replaces", "stopped", "changes")
+"""What is told of any reason."""
+
+
 def _stop(reason: JsonObject) -> str:
     words = f"stopped at step {reason.get('step')}: "
     metric = reason.get("metric")
@@ -83,10 +93,11 @@ def _taken(donor: JsonObject, own: JsonObject, reason: JsonObject) -> str:
     copied, step = reason.get("copied"), _at(donor)
     if donor.get("member") is not None and donor.get("member") == own.get("member"):
         return f"went back to its own weights{step}"
+    whose = "another member's" if donor.get("member") is None else f"member {donor['member']}'s"
     if copied == "hyperparameters":
-        return f"took over member {donor.get('member')}'s hyperparameters"
+        return f"took over {whose} hyperparameters"
     both = "" if reason.get("changes") or copied == "weights" else " and hyperparameters"
-    return f"took over {'only ' if copied == 'weights' else ''}member {donor.get('member')}'s weights{both}{step}"
+    return f"took over {'only ' if copied == 'weights' else ''}{whose} weights{both}{step}"
 
 
 def _weights(giver: JsonObject) -> str:

@@ -87,7 +87,7 @@ class InitiatorPBT(Strategy):
             opponent, back = met
             compared = {**compared, "opponent": {**facts(opponent), "generation": generation - back}}
             if sort_key(opponent) > sort_key(head):
-                donor, compared = opponent, {**compared, "donor": facts(opponent)}
+                donor = opponent
         return explored(self, member, donor, population, context, compared)
 
     def _opponent(self, member: Member, population: Population, context: Context) -> tuple[Scored, int] | None:

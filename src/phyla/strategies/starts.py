@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from phyla.records import Json, JsonObject, Member, Scored, TrialRecord
-from phyla.strategies.explore import proposed
+from phyla.strategies.exploit import facts
+from phyla.strategies.explore import changes_of, proposed
 from phyla.strategies.strategy import Context, History, Population, Start, Stop
 
 BROKEN_AT_MOST = 3
@@ -61,11 +62,14 @@ def explored(
     weights = head if donor is None or copy == "hyperparameters" else donor
     source = head if donor is None or copy == "weights" else donor
     found = proposed(strategy.explore, source, population, context) if strategy.explore else None
+    changes = (
+        found.changes or changes_of(source.params, found.params, type(strategy.explore).__name__) if found else {}
+    )
     reason: JsonObject = {
         "decision": "exploit" if donor else "explore",
         **({"copied": copy} if donor else {}),
-        "compared": compared,
-        "changes": found.changes if found else {},
+        "compared": {"donor": facts(donor), **compared} if donor else compared,
+        "changes": changes,
         **(found.facts if found else {}),
         **replaces(member),
     }

@@ -8,20 +8,25 @@ import pytest
 
 from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules
-from phyla.records import JobState, Maximize, StudyState, TrialRecord
+from phyla.records import JobState, Maximize, Member, Scored, StudyState, TrialRecord
 from phyla.space import Float, Int, Space
 from phyla.strategies import (
     PB2,
     PBT,
+    Context,
     Crossover,
+    Exploited,
     ExploitPipeline,
     Explored,
     ExplorePipeline,
     Measure,
+    Population,
     Start,
     Stop,
     Strategy,
     Wait,
+    describe,
+    ranked,
 )
 from phyla.strategies.exploit import Exploit
 from simulation import Simulation
@@ -29,9 +34,9 @@ from simulation import Simulation
 SPACE = Space(lr=Float(0.001, 1.0), width=Int(1, 9, default=4))
 
 
-def ran(strategy: Any) -> tuple[str, list[TrialRecord]]:
+def ran(strategy: Any, space: Space = SPACE) -> tuple[str, list[TrialRecord]]:
     """Run a study in memory; return how it ended and its trials."""
-    rules = TrainRules(space=SPACE, objective=Maximize("Q"), strategy=strategy)
+    rules = TrainRules(space=space, objective=Maximize("Q"), strategy=strategy)
     simulation = Simulation(rules, lambda parent, trial: (None, float(trial.member)))
     ended = simulation.run_serially()
     assert (ended.state is StudyState.FAILED) == (ended.message is not None)
@@ -167,3 +172,52 @@ def test_trials_without_steps_are_refused() -> None:
 def test_waiting_and_stopping_need_no_reason() -> None:
     assert ran(Scripted(Stop())) == ("", [])
     assert "every member waits for another" in ran(Scripted(Wait()))[0]
+
+
+@dataclass(frozen=True)
+class TakesBest(Exploit):
+    """The other members take over the best one; its reason names nobody."""
+
+    def choose(self, member: Member, population: Population, context: Context) -> Exploited:
+        best = ranked(population)[0]
+        return Exploited(donor=None if best == member.published else best, reason={"rule": "takes-best"})
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Halves one parameter; names no changes."""
+
+    def propose(self, source: Scored, population: Population, context: Context) -> Explored:
+        return Explored(params={**source.params, "lr": 0.25})
+
+
+@pytest.mark.parametrize(
+    ("copy", "explore", "told"),
+    [
+        ("both", None, "took over member 1's weights and hyperparameters at step 5"),
+        ("hyperparameters", None, "took over member 1's hyperparameters"),
+        ("both", Halves(), "took over member 1's weights at step 5; lr 0.5 to 0.25 (Halves)"),
+    ],
+)
+def test_the_donor_and_the_changes_are_told_where_a_rule_does_not(copy: Any, explore: Any, told: str) -> None:
+    space = Space(lr=Float(0.001, 1.0, initial=0.5))
+    message, trials = ran(pbt(exploit=TakesBest(), explore=explore, copy=copy, quorum=1.0), space)
+    assert not message
+    (taken,) = [trial for trial in trials if trial.reason["decision"] == "exploit"]
+    assert describe(taken.reason) == told
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ({"x": 1}, "x 1"),
+        ({"rule": "mine", "score": 0.123456}, "rule mine, score 0.1235"),
+        ({"x": 1, "changes": {"lr": {"from": 1, "to": 2, "by": "x2"}}}, "x 1; lr 1 to 2"),
+        ({}, "no reason given"),
+        ({"decision": "mine"}, "mine"),
+        ({"decision": "exploit"}, "took over another member's weights and hyperparameters"),
+    ],
+)
+def test_a_reason_of_ones_own_is_told_as_it_is(reason: Any, told: str) -> None:
+    assert describe(reason) == told
+    assert describe(reason, "member 3") == f"member 3 {told}"

@@ -25,7 +25,8 @@ class Explored:
 
     Attributes:
         params: flat, valid in the space.
-        changes: parameter name to `{"from", "to", "by"}`, for the ones that changed.
+        changes: parameter name to `{"from", "to", "by"}`, for the ones that changed; by default found by
+            comparing, with the name of the rule as `by`.
         facts: what else the reason should tell.
     """
 
