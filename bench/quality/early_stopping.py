@@ -56,7 +56,11 @@ def scenes(*, quick: bool, seeds: int) -> dict[str, Scene]:
     evolved = pbt(trained)
 
     def searched(budget: Budget) -> dict[str, tuple[Strategy, Sequence[StoppingRule]]]:
-        search = phyla.RandomSearch(budget.members, budget.total_steps)
+        # Random search that draws anew in place of what is stopped: each member is one trial, so it never evolves.
+        steps, size = budget.total_steps, budget.members
+        search = phyla.PBT(
+            population_size=size, steps_per_trial=steps, total_steps=steps, exploit=None, explore=None, quorum=0.0
+        )
         first, half = budget.total_steps // 10, budget.total_steps // 2
         rungs = replace(budget, steps_per_trial=max(5, budget.total_steps // 20))
         return {

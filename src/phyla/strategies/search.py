@@ -15,7 +15,7 @@ from phyla.records import JsonObject, Member
 from phyla.space import Scalar, Space, checked
 from phyla.strategies.checks import check_steps
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
-from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_to_line
+from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_to_line, stopped
 from phyla.strategies.strategy import Context, Decision, Independent, Population, Strategy
 
 Grid: TypeAlias = Mapping[str, Sequence[Scalar]]
@@ -28,7 +28,8 @@ class RandomSearch(Independent):
     """Every member trains to the end with hyperparameters drawn from the priors: the baseline at equal steps.
 
     A trial that breaks is tried again: with a fresh draw at the start, later with the same hyperparameters and
-    another seed. Source: Bergstra and Bengio 2012, Random search for hyper-parameter optimization, section 2.
+    another seed. One that a stopping rule ends, ends its member. Source: Bergstra and Bengio 2012, Random search
+    for hyper-parameter optimization, section 2.
 
     Args:
         members: number of members, each with hyperparameters of its own.
@@ -51,7 +52,7 @@ class RandomSearch(Independent):
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         steps = steps_to_line(member.progress, self.steps_per_trial, self.total_steps)
         if member.head is None:
-            return sampled(member, steps, context)
+            return stopped(member) or sampled(member, steps, context)
         return given_up(member) or proceed(member, steps)
 
 

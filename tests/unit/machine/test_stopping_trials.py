@@ -387,7 +387,6 @@ def strategies() -> Iterator[tuple[str, Any]]:
         yield f"truncation, {kind}", pbt(exploit=Truncation(0.25), quorum=quorum)
         yield f"backtrack, {kind}", pbt(exploit=Backtrack(quantile=0.25, pool=0.5), quorum=quorum)
         yield f"explore only, {kind}", pbt(exploit=None, quorum=quorum)
-    yield "random", RandomSearch(4, 10)
     yield "initiator", InitiatorPBT(population_size=4, steps_per_trial=10, total_steps=30)
     yield "single worker", SingleWorkerExplore(explore_steps=10, exploit_steps=10, total_steps=60)
 
@@ -429,6 +428,7 @@ def givers_up() -> Iterator[tuple[str, Any, int]]:
     """Strategies that have nothing else to do with a stopped member, and trials each member completes before."""
     yield "grid", GridSearch({"lr": [0.1, 0.3, 0.5]}, 30), 0
     yield "grid in pieces", GridSearch({"lr": [0.1, 0.3, 0.5]}, 30, steps_per_trial=10), 2
+    yield "random", RandomSearch(3, 30), 0
     yield "random in pieces", RandomSearch(3, 30, steps_per_trial=10), 1
     yield "schedule", FixedSchedule([(0, {"lr": 0.1}), (20, {"lr": 0.2})], 30, members=3), 1
     yield "halving", ASHA(3, 90, 10), 1
