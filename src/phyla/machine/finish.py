@@ -222,9 +222,6 @@ def quarantine(view: View, rules: TrainRules, trial: TrialRecord, failures: int,
     if given_up:
         changed = replace(changed, state=MemberState.DONE, stops=0)
     commands: list[Command] = [Update(failed), Update(changed)]
-    if given_up and view.last_completed(1):
-        # One bad member neither ends a study that works nor holds up its quorum.
-        return commands
     in_a_row = view.broken_in_a_row() + 1
     if in_a_row >= rules.max_broken and view.study().state is StudyState.RUNNING:
         message = (
