@@ -21,7 +21,8 @@ def describe(reason: JsonObject, who: str = "") -> str:
         case "exploit":
             words, p = _taken(donor, own, reason), compared.get("p")
             if donor and own and rank is None:
-                words += f" ({_score(donor)} against {_score(own)}{'' if p is None else f', p {_number(p)}'})"
+                told = "" if p is None else f", p {_number(p)}"
+                words += f" ({_score(opponent or donor)} against {_score(own)}{told})"
         case "explore" if opponent:
             words = f"won against member {opponent.get('member')} ({_score(own)} against {_score(opponent)})"
         case "promote":
@@ -122,7 +123,9 @@ def _change(change: JsonObject) -> str:
 
 
 def _score(scored: JsonObject) -> str:
-    """Return what was compared: the values of the goals that are traded off, else the fitness."""
+    """Return what was compared: a mean of scores, the values of goals that are traded off, or the fitness."""
+    if "mean" in scored:
+        return f"mean {_number(scored['mean'])} of {scored.get('scores')} scores"
     if scored.get("infeasible"):
         return "infeasible"
     goals = _mapping(scored.get("goals"))
