@@ -108,7 +108,8 @@ def judge(
         )
         commands.append(SetStudyState(StudyState.FAILED, message))
     if found.reason is not None:
-        commands += _stop(view, trial, found.reason)
+        last = max(each.step for each in reports)
+        commands += _stop(view, trial, found.reason, reached_step=min(max(last, trial.start_step), trial.end_step))
     return found.reason, commands
 
 
@@ -189,11 +190,13 @@ class _Others:
         return self.view.averages(mark.every, mark.step, besides=self.trial.id, limit=OTHERS)
 
 
-def _stop(view: View, trial: TrialRecord, reason: JsonObject) -> list[Command]:
+def _stop(view: View, trial: TrialRecord, reason: JsonObject, *, reached_step: int) -> list[Command]:
     """End a trial for good; its member decides again from its true ancestor, with other random numbers."""
     member = view.locked_member(trial.member)
     now = view.now()
-    stopped = moved(trial, JobState.CANCELLED, stop_reason=reason, progress=None, ended_at=now)
+    stopped = moved(
+        trial, JobState.CANCELLED, stop_reason=reason, reached_step=reached_step, progress=None, ended_at=now
+    )
     return [
         Update(stopped),
         EndAttempt(job=trial.id, token=trial.token, state=AttemptState.CANCELLED, ended_at=now),

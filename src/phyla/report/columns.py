@@ -54,6 +54,7 @@ class Trials:
     params: Sequence[JsonObject]  # equal hyperparameters are one object
     values: Any  # a row per trial, a column per goal that is traded off: its metric; nan where it was not judged
     orders: Any  # like `values`: its sort keys
+    stopped: Any  # a row per trial that a stopping rule ended: when, and the steps that it trained
     counts: Counter[JobState]  # how many training trials are in each state
     newest: Mapping[int, int]  # id of every member's newest trial, in whatever state
     last_ended: float  # when the last one of all ended; -inf without any
@@ -73,7 +74,7 @@ class Trials:
         """
         whole = {name: array("q") for name in ("id", "member", "progress", "start", "end", "parent", "jump")}
         real = {name: array("d") for name in ("fitness", "order", "created", "ended")}
-        infeasible, values, orders = array("b"), array("d"), array("d")
+        infeasible, values, orders, stopped = array("b"), array("d"), array("d"), array("d")
         columns: list[array[Any]] = [*whole.values(), *real.values()]
         params: list[JsonObject] = []
         known: dict[str, JsonObject] = {}
@@ -87,6 +88,8 @@ class Trials:
             counts[trial.state] += 1
             newest[trial.member] = trial.id
             last_ended = max(last_ended, -math.inf if trial.ended_at is None else trial.ended_at)
+            if trial.stop_reason is not None:
+                stopped.extend((trial.ended_at or 0.0, trained(trial)))
             if trial.state is not JobState.COMPLETED:
                 continue
             end = trial.start_step + trained(trial)
@@ -125,6 +128,7 @@ class Trials:
             params=params,
             values=np.array(values).reshape(len(params), len(goals)),
             orders=np.array(orders).reshape(len(params), len(goals)),
+            stopped=np.array(stopped).reshape(-1, 2),
             counts=counts,
             newest=newest,
             last_ended=last_ended,
@@ -145,9 +149,8 @@ def _places(ids: Any, wanted: Any) -> Any:
 
 
 def trained(trial: TrialRecord) -> int:
-    """Return the steps that a completed trial trained; 0 for another."""
-    done = trial.state is JobState.COMPLETED and trial.reached_step is not None
-    return max(0, (trial.reached_step or 0) - trial.start_step) if done else 0
+    """Return the steps that a trial trained that completed, or that a rule stopped; 0 for another."""
+    return 0 if trial.reached_step is None else max(0, trial.reached_step - trial.start_step)
 
 
 def finite_fitness(trial: TrialRecord) -> float | None:
@@ -166,7 +169,7 @@ class Attempts:
     end: Any  # when it ended; nan while it runs
     worker: Any  # place of its worker in `workers`
     lost: Any  # whether it failed, or its worker was gone
-    seconds: Any  # a row per attempt, a column for each of `PHASES`; nan where they are not known
+    seconds: Any  # a row per attempt, a column for each of `PHASES`; nan where not known; all training if stopped
     workers: Sequence[str]
 
     def __len__(self) -> int:
@@ -184,6 +187,8 @@ class Attempts:
             worker.append(workers.setdefault(one.worker, len(workers)))
             lost.append(one.state in (AttemptState.FAILED, AttemptState.LOST))
             known = one.timings
+            if known is None and one.state is AttemptState.CANCELLED and one.ended_at is not None:
+                known = {Phase.TRAINING: one.ended_at - one.claimed_at}
             seconds.extend(unknown if known is None else [known.get(name, 0.0) for name in names])
         return cls(
             begin=np.array(begin),

@@ -56,6 +56,8 @@ class TimeSpent:
 def time_spent(attempts: Attempts, evaluating: Attempts | None = None) -> TimeSpent:
     """Add up where the time of a study's attempts went; those that were released or crashed have no times.
 
+    The time of a trial that a rule stopped counts as training.
+
     `evaluating` says when each eval task ran, on any worker, and gives the time of evaluation if there are any:
     attempts know only of the eval tasks that training workers ran.
     """
@@ -187,8 +189,8 @@ class StudyData:
 
     @property
     def total_steps(self) -> int:
-        """Steps that all members together have spent."""
-        return int((self.trials.end - self.trials.start).sum())
+        """Steps that all members together have trained, in trials that a rule stopped, too."""
+        return int((self.trials.end - self.trials.start).sum() + self.trials.stopped[:, 1].sum())
 
     @cached_property
     def last_moment(self) -> float:

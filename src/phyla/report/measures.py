@@ -56,8 +56,8 @@ class Band(NamedTuple):
 def curve(data: StudyData, *, by: By = "steps", measure: Measure = "best") -> Curve:
     """Return how good a study was after how much work.
 
-    Steps count when a trial completes. Time passes while a trial or an eval task is running, so it stands still
-    while a study is interrupted. A fitness counts from the moment that its trial completed.
+    Steps count when a trial completes, or a rule stops it. Time passes while a trial or an eval task is running,
+    so it stands still while a study is interrupted. A fitness counts from the moment that its trial completed.
     """
     trials, passed = data.trials, None
     if by == "time":
@@ -68,9 +68,19 @@ def curve(data: StudyData, *, by: By = "steps", measure: Measure = "best") -> Cu
     newest: dict[int, float] = {}
     value: float | None = None
     work, steps = 0.0, 0
-    ended = np.nan_to_num(trials.ended)
+    ended = np.nan_to_num(np.concatenate([trials.ended, trials.stopped[:, 0]]))
     order = np.argsort(ended, kind="stable")
-    columns = (one[order].tolist() for one in (trials.member, trials.end - trials.start, ended, trials.fitness))
+    # Trials that were stopped only cost work: they are nobody's newest ones.
+    nobody, unknown = np.full(len(trials.stopped), -1), np.full(len(trials.stopped), math.nan)
+    columns = (
+        np.concatenate(pair)[order].tolist()
+        for pair in (
+            (trials.member, nobody),
+            (trials.end - trials.start, trials.stopped[:, 1]),
+            (ended,),
+            (trials.fitness, unknown),
+        )
+    )
     for member, its, at, fitness in zip(*columns, strict=True):
         steps += its
         work, before = float(steps) if passed is None else passed(at), value

@@ -100,7 +100,7 @@ def test_a_report_of_nan_stops_the_trial_and_its_member_starts_afresh() -> None:
     reason: JsonObject = {"rule": "divergence", "metric": "Q", "step": 2, "value": "nan"}
     assert standing == Standing(cancelled=True, stop_reason=reason)
     stopped = row(simulation, first)
-    assert (stopped.state, stopped.stop_reason) == (JobState.CANCELLED, reason)
+    assert (stopped.state, stopped.stop_reason, stopped.reached_step) == (JobState.CANCELLED, reason, 2)
     assert stopped.ended_at is not None
     with simulation.store.reader(simulation.study.id) as reader:
         assert [attempt.state for attempt in reader.attempts(first.id)] == [AttemptState.CANCELLED]

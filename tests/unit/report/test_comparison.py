@@ -246,6 +246,8 @@ def test_the_time_of_attempts_is_added_up() -> None:
     }
     assert (spent.timed, spent.ended, spent.total_s) == (2, 3, 12.0)
     assert spent.words() == "training 42 %, evaluating 33 %, loading 25 % of 12 s"
+    stopped = time_spent(Attempts.of([attempt(1, 2.0, 9.0, state=AttemptState.CANCELLED)]))
+    assert (stopped.seconds[Phase.TRAINING], stopped.timed, stopped.total_s) == (7.0, 1, 7.0)
     tasks = Attempts.of([attempt(4, 0.0, 10.0), attempt(5, 5.0, 6.0)])
     assert time_spent(attempts, tasks).seconds[Phase.EVALUATING] == 11.0
 

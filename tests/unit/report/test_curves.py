@@ -3,6 +3,7 @@
 import math
 import statistics
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compared import Line, attempt, study_of
-from phyla.records import StudyState
+from phyla.records import JobState, StudyState
 from phyla.report import StudyData
 from phyla.report.columns import Attempts
 from phyla.report.measures import Curve, band, curve, time_in
@@ -98,6 +99,22 @@ def test_time_stands_still_while_a_study_was_interrupted() -> None:
     tasks = Attempts.of([attempt(3, 500.0, 503.0), attempt(4, 1015.0, 1018.0)])
     evaluated = replace(paused, evaluating=tasks)
     assert curve(evaluated, by="time").xs == (10.0, 23.0)
+
+
+def test_what_stopped_trials_trained_is_spent() -> None:
+    data = study_of([(0, 5, 10.0, 1.0), (1, 5, 20.0, 2.0)])
+    first, second = records_of(data)
+    stopped: dict[str, Any] = {
+        "state": JobState.CANCELLED,
+        "stop_reason": {"rule": "r", "step": 3},
+        "reached_step": 3,
+    }
+    lost = replace(first, id=3, ended_at=15.0, fitness=None, order=None, **stopped)
+    cost = replace(data, trials=columns([first, second, lost, replace(lost, id=4, ended_at=25.0)]))
+    best, median = curve(cost), curve(cost, measure="median")
+    assert best == Curve(xs=(5.0, 13.0), ys=(1.0, 2.0), last=16.0, finished=True)
+    assert median == replace(best, ys=(1.0, 1.5))
+    assert (data.total_steps, cost.total_steps) == (10, 16)
 
 
 @pytest.mark.parametrize("data", [simulated(), simulated(maximize=False, failing=0.2), large(10, 20)])
