@@ -131,7 +131,7 @@ def lag_words(lag: "Lag") -> str:
     older = lag.waiting - lag.checkpoints
     more = f"; {older:,} older or repeated evaluations wait" if older else ""
     if not lag.checkpoints:
-        return f"{lag.suite}: {f'up to date at {at}' if at else 'nothing is evaluated yet'}{more}"
+        return f"{lag.suite}: {f'up to date at {at}' if at else 'no checkpoint is completely evaluated'}{more}"
     steps = f" and {counted(lag.steps, 'step')}" if at and lag.steps is not None else ""
     behind = f"{counted(lag.checkpoints, 'checkpoint')}{steps} behind, the oldest for {duration(lag.oldest_s)}"
     return f"{lag.suite}: {behind}; {f'complete up to {at}' if at else 'none is complete'}{more}"

@@ -254,7 +254,7 @@ def test_a_run_without_checkpoints(cli: Phyla, tmp_path: Path) -> None:
     text = cli("evaluations", "fresh", "--home", tmp_path)
     assert text.splitlines()[:2] == [
         "fresh: running; nothing to show",
-        "heldout: nothing is evaluated yet",
+        "heldout: no checkpoint is completely evaluated",
     ]
     assert json.loads(cli("export", "fresh", "--what", "evaluations", "--home", tmp_path)) == []
     assert cli("best", "fresh", "--suite", "heldout", "--home", tmp_path, code=2).startswith(
