@@ -111,7 +111,7 @@ def evaluations(
         print("more checkpoints with --last N")
     legend = [f"{mark} {name}" for name, mark in MARKS.items() if any(cell.status == name for cell in cells)]
     if any(cell.partial for cell in cells):
-        legend.append(f"{PARTIAL} of a partial group: some eval tasks failed, so it is no fitness")
+        legend.append(f"{PARTIAL} of a partial group: eval tasks or its aggregation failed, so it is no fitness")
     if any(cell.group is not None and cell.group.best for cell in cells):
         legend.append(f"{BEST} the best of its suite")
     if legend:

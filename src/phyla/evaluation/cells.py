@@ -141,18 +141,24 @@ _URGENT = (CellStatus.FAILED, CellStatus.QUARANTINED, CellStatus.GONE, CellStatu
 
 
 def causes(cells: Iterable[Cell]) -> list[Cause]:
-    """Say why values are missing, most urgent first; cells whose reasons differ only in numbers are one cause."""
-    found: dict[tuple[CellStatus, str, str | None, str], dict[int, Cell]] = {}
+    """Say why values are missing, most urgent first; cells whose reasons differ only in numbers are one cause.
+
+    A partial group of which no cell failed has lost its aggregation: then its own reason is the cause.
+    """
+    cells = [*cells]
+    failed = {one.group.id for one in cells if one.group is not None and one.status is CellStatus.FAILED}
+    found: dict[tuple[CellStatus, str, str | None, str], dict[int, tuple[Checkpoint, str]]] = {}
     for one in cells:
-        if one.why is not None:
-            task = one.task if one.status is CellStatus.FAILED else None
-            key = (one.status, one.suite, task, _NUMBER.sub("#", said_by(one.why)))
-            found.setdefault(key, {})[one.seen.id] = one
+        status, task, why = one.status, one.task if one.status is CellStatus.FAILED else None, one.why
+        if why is None and one.partial and one.group is not None and one.group.id not in failed:
+            status, why = CellStatus.FAILED, one.group.why
+        if why is not None:
+            key = (status, one.suite, task, _NUMBER.sub("#", said_by(why)))
+            found.setdefault(key, {})[one.seen.id] = one.seen, said_by(why)
     made = []
     for (status, suite, task, _), alike in found.items():
-        *_, newest = alike.values()
-        seen = tuple(one.seen for one in alike.values())
-        made.append(Cause(status=status, suite=suite, task=task, why=said_by(newest.why), checkpoints=seen))
+        seen, whys = zip(*alike.values(), strict=True)
+        made.append(Cause(status=status, suite=suite, task=task, why=whys[-1], checkpoints=seen))
     return sorted(made, key=lambda cause: _URGENT.index(cause.status))
 
 

@@ -104,6 +104,16 @@ def test_reasons_that_differ_in_numbers_are_told_once_failures_first() -> None:
     assert (skipped.why, [one.number for one in skipped.checkpoints]) == ("throttled for 2.5 s", [0, 1, 2])
 
 
+def test_a_group_whose_aggregation_failed_says_so_once() -> None:
+    why = "its aggregation failed: suite 's' has no aggregate 'y_mean'"
+    cells = []
+    for n, shards in enumerate([[shard(C)], [shard(C)], [shard(F, error="ValueError: bad")]]):
+        ended = group(n, GroupState.PARTIAL, id=n + 1, why=why)
+        cells += [cell(seen(n), ended, SUITE, "a", [shard(C)]), cell(seen(n), ended, SUITE, "t", shards)]
+    found = {(cause.task, cause.why): [one.number for one in cause.checkpoints] for cause in causes(cells)}
+    assert found == {(None, why): [0, 1], ("t", "ValueError: bad"): [2]}
+
+
 def test_an_outline_is_read_without_the_functions() -> None:
     suite = Suite("s", (EvalTask("a", print, tags=("in",), samples=5),), objective=Minimize("in/loss_mean"))
     raw = {"suites": [plugins.encode(suite, lambda function: f"nowhere:{function.__name__}")]}
