@@ -187,6 +187,7 @@ def test_a_poisoned_eval_task_delays_nothing_else(tmp_path: Path) -> None:
         "hangs": 2,
     }
     assert "2 evaluations are missing or partial" in output
+    assert "raise `version` of its eval task" in output
     assert "Traceback" not in output
 
 

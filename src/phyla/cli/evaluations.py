@@ -31,6 +31,10 @@ MARKS = {
     "missing": "?",
 }
 """What stands for a cell without a value."""
+AGAIN = (
+    "what failed for good is evaluated again when you raise `version` of its eval task, or choose "
+    "'evaluate again' in the dashboard"
+)
 OF_CHECKPOINT = ("step", "branch", "index", "number", "trial")
 PARTIAL = "~"
 BEST = "*"
@@ -213,6 +217,8 @@ def print_whys(cells: "Iterable[Cell]") -> None:
         print(f"{cause.status}  {what} {'at step' if known else 'on'} {where}{more}: {cause.why}")
     if len(found) > WHYS:
         print(f"and {len(found) - WHYS} more: --json")
+    if any(cause.status == "failed" and cause.task is not None for cause in found):
+        print(AGAIN)
 
 
 def print_events(found: "Evaluations") -> None:

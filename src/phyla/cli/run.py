@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
+from phyla.cli.evaluations import AGAIN
 from phyla.cli.live import ChangeDisplay, StudyDisplay
 from phyla.cli.options import again
 from phyla.cli.output import picked, print_json, print_table
@@ -414,4 +415,6 @@ def finish(watched: "Watched", *, as_json: bool) -> int:
     )
     if missing:
         print(f"{counted(len(missing), 'evaluation is', 'evaluations are')} missing or partial")
+    if any(one.state == "partial" for one in missing):
+        print(AGAIN)
     return 1 if missing else 0
