@@ -75,8 +75,7 @@ def signed_rank(first: Sequence[float], second: Sequence[float]) -> float:
     """
     from scipy import stats
 
-    every, rounding = _differences(first, second)
-    differences = [one for one in every if abs(one) > rounding]
+    differences = nonzero_differences(first, second)
     if not differences:
         return 1.0
     method = _method([abs(one) for one in differences], 2 ** len(differences))
@@ -116,7 +115,8 @@ def replicates_needed(
     Statistical Power Analysis for the Behavioral Sciences), `((z(1 - alpha / 2) + z(0.8)) * s / d)²` with the
     observed difference d of the means, and s² the variance of the paired differences or the sum of both variances;
     divided by the efficiency 3/pi of rank tests. It is never less than the fewest replicates with which the exact
-    rank test can fall below alpha. None with fewer than two values of either, or without a difference.
+    rank test can fall below alpha, if as large a share of pairs has no difference again. None with fewer than
+    two values of either, or without a difference.
     """
     from scipy import stats
 
@@ -129,14 +129,21 @@ def replicates_needed(
     z = float(stats.norm.isf(alpha / 2) + stats.norm.ppf(0.8))
     variance = sum(map(statistics.variance, samples))
     needed = max(2, math.ceil(z**2 * variance / difference**2 / RANK_EFFICIENCY))
-    while smallest_p(needed, needed, paired=paired) >= alpha:
+    differ = len(nonzero_differences(first, second)) if paired else len(first)
+    while smallest_p(needed * differ // len(first), needed, paired=paired) >= alpha:
         needed += 1
     return needed
 
 
 def smallest_p(first: int, second: int, *, paired: bool) -> float:
-    """Return the smallest two-sided p that a rank test of this many replicates can give."""
+    """Return the smallest two-sided p of a rank test of this many replicates, or pairs that differ."""
     return min(1.0, 2 / (2**first if paired else math.comb(first + second, first)))
+
+
+def nonzero_differences(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    """Return what first values are above their partners, without pairs that are equal up to rounding."""
+    differences, rounding = _differences(first, second)
+    return [one for one in differences if abs(one) > rounding]
 
 
 def _differences(first: Sequence[float], second: Sequence[float]) -> tuple[list[float], float]:

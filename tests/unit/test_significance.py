@@ -90,6 +90,8 @@ def test_many_values_are_exact_too() -> None:
         # Rank tests cannot fall below 5 % with fewer, however large the difference is.
         ([9.0, 9.1, 9.2], [1.0, 1.1, 1.3], True, 6),
         ([9.0, 9.1, 9.2], [1.0, 1.1, 1.3], False, 4),
+        # Of two pairs one is equal, so six that differ take twelve.
+        ([9.0, 9.0, 9.0, 1.0], [9.0, 1.0, 1.0, 1.0], True, 12),
         ([1.0, 2.0], [2.0, 1.0], False, None),
         ([1.0], [2.0], True, None),
     ],

@@ -18,7 +18,15 @@ from phyla.records import Phase, StudyState
 from phyla.report.data import StudyData, TimeSpent
 from phyla.report.measures import Band, By, Curve, Measure, band, curve
 from phyla.report.words import p_words
-from phyla.significance import difference_interval, holm, rank_sum, replicates_needed, signed_rank, smallest_p
+from phyla.significance import (
+    difference_interval,
+    holm,
+    nonzero_differences,
+    rank_sum,
+    replicates_needed,
+    signed_rank,
+    smallest_p,
+)
 from phyla.words import counted, duration, number, score
 
 if TYPE_CHECKING:
@@ -69,7 +77,7 @@ class PairTest:
         difference: median of the first less that of the second, over the replicates that were compared.
         p: two-sided; None where a group has fewer than two replicates to compare.
         p_holm: p adjusted for all pairs of groups (Holm 1979).
-        smallest: the smallest p that so few replicates can give.
+        smallest: the smallest p that so few replicates can give; of pairs, those that differ count.
         mean: mean of the first less that of the second.
         interval: its 95 % t-interval (Welch's where replicates are not in pairs); None with fewer than two.
         needed: replicates of each, more than there are, with which the observed difference would be significant
@@ -404,6 +412,7 @@ def _test(first: StudyGroup, second: StudyGroup, *, alpha: float) -> PairTest:
         ours, theirs = (tuple(group.by_seed[seed] for seed in shared) for group in (first, second))
     fewer = min(len(ours), len(theirs))
     needed = replicates_needed(ours, theirs, paired=paired, alpha=alpha)
+    differ = len(nonzero_differences(ours, theirs)) if paired else len(ours)
     return PairTest(
         first=first.name,
         second=second.name,
@@ -413,6 +422,6 @@ def _test(first: StudyGroup, second: StudyGroup, *, alpha: float) -> PairTest:
         mean=statistics.fmean(ours) - statistics.fmean(theirs),
         interval=difference_interval(ours, theirs, paired=paired) if fewer > 1 else None,
         p=(signed_rank if paired else rank_sum)(ours, theirs) if fewer > 1 else None,
-        smallest=smallest_p(len(ours), len(theirs), paired=paired),
+        smallest=smallest_p(differ, len(theirs), paired=paired),
         needed=None if needed is None else max(needed, fewer + 1),
     )

@@ -107,6 +107,12 @@ def test_many_tests_are_adjusted_together() -> None:
     assert [test.p_holm for test in comparison.tests] == [0.1875] * 3
 
 
+def test_the_smallest_p_is_of_pairs_that_differ() -> None:
+    equal = compared(a=numbers(1, 2, 3, 4, 5, 6, 7), b=numbers(0, 1, 2, 4, 5, 6, 7))
+    (test,) = equal.tests
+    assert (test.count, test.p, test.smallest) == ((7, 7), 0.25, 0.25)
+
+
 def test_one_replicate_has_no_p() -> None:
     (test,) = compared(a=[0.5], b=[0.4]).tests
     assert (test.p, test.p_holm) == (None, None)
