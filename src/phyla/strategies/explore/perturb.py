@@ -45,7 +45,7 @@ PERTURB: Final = Perturb()
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Resample:
     """With `probability`, all parameters are drawn afresh; otherwise the next rule of a pipeline decides.
 

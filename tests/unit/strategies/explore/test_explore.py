@@ -9,7 +9,7 @@ import pytest
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.records import JsonObject
 from phyla.space import Choice, Float, Int, Params, Space
-from phyla.strategies import Crossover, ExplorePipeline, ExploreWith, Perturb, describe
+from phyla.strategies import Crossover, ExplorePipeline, ExploreWith, Perturb, Resample, describe
 from populations import Listed, context, source
 
 SPACE = Space(
@@ -153,3 +153,7 @@ def test_where_constraints_allow_no_change_the_parents_values_are_kept() -> None
     assert explored is not None
     assert (dict(explored.params), explored.changes) == ({"lr": 0.5}, {})
     assert "kept" in explored.facts
+
+
+def test_the_probability_of_resampling_needs_no_name() -> None:
+    assert Resample(0.3) == Resample(probability=0.3)
