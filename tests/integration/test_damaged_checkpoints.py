@@ -274,6 +274,7 @@ def test_a_checkpoint_that_is_damaged_while_training_reads_it(tmp_path: Path) ->
     (cancelled,) = [trial for trial in results.trials() if trial.state is JobState.CANCELLED]
     assert "JSONDecodeError" in (cancelled.error or "")
     assert "chain.json is not what was committed" in (cancelled.error or "")
+    assert "training may have written into the checkpoint that it loads ({source}," in (cancelled.error or "")
 
 
 def test_what_is_sound_is_read_once_in_each_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

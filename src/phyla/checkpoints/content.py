@@ -31,6 +31,11 @@ INLINE_BYTES = 2**20
 BUFFER_BYTES = 2**18
 """Small enough to stay in a core's own cache between reading and hashing."""
 THREADS_AT_MOST = 4
+CHANGED_BY = (
+    "training may have written into the checkpoint that it loads ({source}, trial.source.path), somebody else "
+    "changed it, or the disk is failing"
+)
+"""Why files may differ from the manifest of their checkpoint."""
 
 
 @final
@@ -227,8 +232,9 @@ class Manifest:
 
 
 def _changed(what: str, found: str, expected: str) -> CheckpointCorrupt:
-    why = f"found {found}, the manifest says {expected}; it was changed after its commit or the disk is failing"
-    return CheckpointCorrupt(f"{what} is not what was committed: {why}")
+    return CheckpointCorrupt(
+        f"{what} is not what was committed: found {found}, the manifest says {expected}; {CHANGED_BY}"
+    )
 
 
 def _bytes(size: int | None) -> str:

@@ -5,7 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
-from phyla.checkpoints.content import MANIFEST_NAME, Manifest, scan
+from phyla.checkpoints.content import CHANGED_BY, MANIFEST_NAME, Manifest, scan
 from phyla.checkpoints.disk import storage_errors
 from phyla.checkpoints.remote import Checkpoints
 from phyla.errors import CheckpointChanged, CheckpointCorrupt, CheckpointGone, CheckpointMissing
@@ -67,7 +67,7 @@ def import_checkpoint(
     if manifest is not None and committed.digest != manifest.digest:
         wrong = (
             f"is not what was committed: its content has digest {committed.digest}, its manifest says "
-            f"{manifest.digest}; it was changed after its commit or the disk is failing"
+            f"{manifest.digest}; {CHANGED_BY}"
         )
     elif digest not in (None, committed.digest):
         wrong = f"is not the checkpoint asked for: its content has digest {committed.digest}, wanted is {digest}"

@@ -50,8 +50,8 @@ class Checked:
     """What one check found.
 
     Attributes:
-        kind: `runs`, `objective`, `end`, `equal`, `steps`, `resume`, `complete`, `random`, `parameter`, `weights`
-            or `cost`.
+        kind: `runs`, `objective`, `end`, `equal`, `source`, `steps`, `resume`, `complete`, `random`, `parameter`,
+            `weights` or `cost`.
         verdict: `ok`, `warn`, `FAIL` or `not known`.
         text: what was found; of `not known`, why. Further lines have the end of what a command
             printed that failed.
@@ -182,6 +182,7 @@ class _Check:
         if not self.resumed.trained:
             yield self.not_resumed()
             return
+        yield self.source()
         known, same = equal.verdict == "ok", False
         if known and end.verdict == "ok":
             yield self.counters()
@@ -284,6 +285,12 @@ class _Check:
             return Checked("resume", "FAIL", text, change)
         text = f"from a copy of the checkpoint alone, training failed: {self.resumed.failed}"
         return Checked("complete", "FAIL", text, _ALL)
+
+    def source(self) -> Checked:
+        if not (changed := self.resumed.overwritten):
+            return Checked("source", "ok", "the checkpoint that training loads stays as it is")
+        text = f"training changed files in trial.source.path, a finished checkpoint: {listed(changed)}"
+        return Checked("source", "FAIL", text, "save into trial.checkpoint_dir only")
 
     def counters(self) -> Checked:
         lost = facts.lost_counters(self.whole.facts, self.half.facts, self.resumed.facts)

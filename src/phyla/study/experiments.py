@@ -6,7 +6,7 @@
 import contextlib
 import logging
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
@@ -14,7 +14,7 @@ from typing import Any, final
 import numpy as np
 
 from phyla.checkpoints import LocalCheckpoints
-from phyla.checkpoints.content import MANIFEST_NAME
+from phyla.checkpoints.content import MANIFEST_NAME, Manifest, digests, scan
 from phyla.errors import SpaceError, StudyFailed
 from phyla.records import Cause, JobKind, JobState, Member, StartFrom, TrialRecord
 from phyla.space import Choice
@@ -74,6 +74,7 @@ class Outcome:
     facts: facts.Facts  # of the last checkpoint
     failed: str | None  # what was raised, and where; of a command, further lines with the end of its output
     kept: Path | None  # a copy of the last checkpoint, if it was asked for
+    overwritten: Sequence[str]  # files that were changed in checkpoints which trials loaded
 
 
 @final
@@ -204,7 +205,21 @@ class Experiments:
             facts=known,
             failed=failed,
             kept=kept,
+            overwritten=_overwritten(
+                repository.path(name) for name in {one.parent_checkpoint for one in completed} if name
+            ),
         )
+
+
+def _overwritten(checkpoints: Iterable[Path]) -> list[str]:
+    """Return the files of checkpoints that were changed, added or removed since their commit."""
+    found: set[str] = set()
+    for path in checkpoints:
+        manifest, entries = Manifest.from_bytes((path / MANIFEST_NAME).read_bytes()), scan(path).entries
+        committed = {(file.path, file.digest) for file in manifest.files}
+        changed = committed ^ {*zip((entry.relative for entry in entries), digests(entries), strict=True)}
+        found |= {name for name, _ in changed}
+    return sorted(found)
 
 
 def _raised(cause: Cause, files: Sequence[Path]) -> str:

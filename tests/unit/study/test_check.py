@@ -197,6 +197,24 @@ def test_what_is_left_in_the_directory_of_the_parent_is_found(tmp_path: Path) ->
     assert "trial.checkpoint_dir" in told["complete"].change
 
 
+def test_training_that_writes_into_the_checkpoint_that_it_loads_is_found(tmp_path: Path) -> None:
+    correct = make()
+
+    def train(trial: phyla.Trial) -> None:
+        correct(trial)
+        if trial.source is not None:
+            file = trial.source.path / "state.npz"
+            file.chmod(0o644)
+            file.write_bytes((trial.checkpoint_dir / "state.npz").read_bytes())
+            trial.source.path.chmod(0o755)
+            (trial.source.path / "log.txt").write_text("loaded")
+
+    told = found(train, tmp_path / "home")
+    assert [name for name, one in told.items() if one.verdict == "FAIL"] == ["source"], told
+    assert told["source"].text.endswith("in trial.source.path, a finished checkpoint: log.txt, state.npz")
+    assert "save into trial.checkpoint_dir only" in told["source"].change
+
+
 # What cannot be told
 
 
