@@ -17,12 +17,14 @@ INTERPRETERS = {".py": "python", ".sh": "sh", ".jl": "julia", ".R": "Rscript", "
 LIBRARIES = ("tyro", "simple_parsing", "draccus", "HfArgumentParser", "ConfigStore")
 """Libraries that make options of the fields of dataclasses."""
 ROLES = {
-    "{source}": r"resume(_.*)?|load(_.*)?|restore(_.*)?|init_from|from_checkpoint|(.*_)?(checkpoint|ckpt)(_path)?",
+    "{source}": r"resume(_.*)?|load(_.*)?|restore(_.*)?|init_from|from_checkpoint",
     "{save_to}": r"(output|out|save|checkpoint|ckpt|model)_?(dir|path|to|folder)|save|output|out",
     "{end_step}": r"((max|total|num|n)_)?(train_)?(steps|iterations|iters|timesteps|updates|epochs)",
     "{seed}": r"(random_)?seed",
 }
 """Placeholders, and the names of options that take them."""
+CHECKPOINT = r"(.*_)?(checkpoint|ckpt)(_path)?"
+"""Names of options for a checkpoint to load, or, beside one to load, for a file to save."""
 ABSENT = {
     "{source}": ("resume", "loads a checkpoint, so each trial starts over"),
     "{save_to}": ("output_dir", "says where to save a checkpoint"),
@@ -44,11 +46,16 @@ class Option(NamedTuple):
     default: Any
     required: bool = False
 
+    @property
+    def file(self) -> str:
+        """Return the name of its default if that is a file, else an empty text."""
+        default = Path(self.default if isinstance(self.default, str) else "")
+        return default.name if default.suffix and not re.search("dir|folder", self.name) else ""
+
     def given(self, value: str) -> str:
         """Return the arguments that give it a value, in `{save_to}` under the default's name if that is a file."""
-        default = Path(self.default if isinstance(self.default, str) else "")
-        if value == "{save_to}" and default.suffix and not re.search("dir|folder", self.name):
-            value += "/" + default.name.replace("{", "{{").replace("}", "}}")
+        if value == "{save_to}" and self.file:
+            value += "/" + self.file.replace("{", "{{").replace("}", "}}")
         arguments = [self.flag, value] if self.flag and not self.flag.endswith("=") else [f"{self.flag}{value}"]
         return ", ".join(map(json.dumps, arguments))
 
@@ -82,6 +89,11 @@ def draft(script: Path, output: Path) -> str:
         role: _fitting(pattern, optional if role == "{source}" else found.values())
         for role, pattern in ROLES.items()
     }
+    one = _fitting(CHECKPOINT, optional)
+    if roles["{source}"] is None:
+        roles["{source}"] = one
+    elif roles["{save_to}"] is None and one and one.file:
+        roles["{save_to}"] = one
     rest = [option for option in found.values() if option not in roles.values() and _is_number(option.default)]
     ranges = {option: text for option in rest if (text := _range(option.name, option.default))}
     relative = Path(os.path.relpath(script.absolute(), output.absolute().parent)).as_posix()
@@ -106,7 +118,9 @@ def draft(script: Path, output: Path) -> str:
         if option is None and name:
             lines.append(f"# TODO: no option of {called} was found that {does}. With one, add: {text}")
         elif option is not None and not option.required:
-            what = "  # TODO: a directory; {source:*.pt} is the newest such file in it"
+            saved = roles["{save_to}"]
+            ending = Path(saved.file if saved else "").suffix or ".pt"
+            what = f"  # TODO: a directory; {{source:*{ending}}} is the newest such file in it"
             lines.append(text + (what if role == "{source}" else ""))
     others = [f"{option.flag} {option.default}" for option in rest if option not in ranges]
     end = roles["{end_step}"]

@@ -130,6 +130,31 @@ def test_a_script_that_saves_a_file_saves_it_in_the_checkpoint(
     assert f" {given} " in f"{study.train} "
 
 
+@pytest.mark.parametrize(
+    ("declared", "given"),
+    [
+        (
+            ("'--checkpoint', default='model.joblib'", "'--load', default=None"),
+            "--load {source} --checkpoint {save_to}/model.joblib",
+        ),
+        (("'--checkpoint', default='model.joblib'", "'--resume', action='store_true'"), "--checkpoint {source}"),
+        (
+            ("'--checkpoint'", "'--resume-from'", "'--output', default='x.pt'"),
+            "--resume-from {source} --output {save_to}/x.pt",
+        ),
+    ],
+)
+def test_a_checkpoint_to_save_is_told_from_one_to_load(
+    cli: Phyla, tmp_path: Path, declared: tuple[str, ...], given: str
+) -> None:
+    (tmp_path / "train.py").write_text("\n".join(f"parser.add_argument({one})" for one in declared))
+    cli("init", tmp_path / "train.py", "--output", tmp_path / "s.toml")
+    (study,) = load_studies(tmp_path / "s.toml")
+    assert str(study.train).endswith(f" {given}")
+    ending = ".joblib" if "joblib" in given else ".pt"
+    assert f"{{source:*{ending}}} is the newest such file" in (tmp_path / "s.toml").read_text()
+
+
 REQUIRED = """
 parser.add_argument("out_dir")
 parser.add_argument("data-set", nargs="+")
