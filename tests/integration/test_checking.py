@@ -62,12 +62,18 @@ def remembers(trial):
     trial.report(loss=w * w)
 
 
+def noisy(trial):
+    (trial.checkpoint_dir / "w.bin").write_bytes(os.urandom(64))
+    trial.report(loss=int.from_bytes(os.urandom(4), "big"))
+
+
 def study(name, function):
     strategy = phyla.PBT(population_size=4, steps_per_trial=3, total_steps=30)
     return phyla.Study(name, {"lr": phyla.Float(1e-4, 1e-2, log=True)}, phyla.Minimize("loss"), strategy, function)
 
 
 old, dead, memory = study("old", train), study("dead", dies), study("memory", remembers)
+noise = study("noise", noisy)
 """
 
 
@@ -110,6 +116,15 @@ def test_a_process_that_dies_is_told(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert re.search(r"runs +training failed: worker process \d+ was ended by SIGABRT", done.stdout), done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_the_last_line_counts_the_lines_above(tmp_path: Path) -> None:
+    done = check(tmp_path, "--study", "noise", "--workers", "0")
+    assert done.returncode == 0, done.stderr
+    told = re.findall(r"^(ok|warn|FAIL|not known) ", done.stdout, re.MULTILINE)
+    unknown = told.count("not known")
+    assert unknown
+    assert done.stdout.endswith(f"\n0 of {len(told)} checks failed, {unknown} not known\n"), done.stdout
 
 
 def test_a_new_study_that_runs_well_is_told_of_the_check_once(tmp_path: Path) -> None:

@@ -56,7 +56,9 @@ def check(
     if as_json:
         print_json(found)
     else:
-        told = len(found) - sum(one.verdict == "not known" for one in found)
-        print(f"{len(failed)} of {counted(told, 'check')} failed")
+        unknown = sum(one.verdict == "not known" for one in found)
+        print(
+            f"{len(failed)} of {counted(len(found), 'check')} failed{f', {unknown} not known' if unknown else ''}"
+        )
     if failed:
         raise Exit(options.EXIT_FAILED)

@@ -184,7 +184,7 @@ class _Check:
             return
         yield self.source()
         known, same = equal.verdict == "ok", False
-        if known and end.verdict == "ok":
+        if known and end.verdict != "FAIL":
             yield self.counters()
             found = self.resume()
             same = found.verdict == "ok"
@@ -194,7 +194,7 @@ class _Check:
                 yield Checked("complete", "ok", text)
             yield self.random(same=same)
         else:
-            why = "two equal trials differ" if end.verdict == "ok" else "end_step changes nothing"
+            why = "end_step changes nothing" if end.verdict == "FAIL" else "two equal trials differ"
             for kind in ("resume", "random"):
                 yield Checked(kind, "not known", f"cannot be told, because {why}")
         for name in self.study.rules.space.parameters:
@@ -251,6 +251,9 @@ class _Check:
         k, whole, half = self.steps, self.whole, self.half
         names = [name for name in facts.compared(whole.facts, half.facts) if _finite(whole.facts[name])]
         if names and all(facts.gap(whole.facts[name], half.facts[name]) == 0 for name in names):
+            if facts.unread(whole.facts) != facts.unread(half.facts) and facts.only_metrics(names):
+                text = f"trials of {k} and {2 * k} steps report the same, and phyla cannot read the checkpoint"
+                return Checked("end", "not known", text)
             text = f"training {2 * k} steps leaves the same as training {k}: trial.end_step changes nothing"
             change = "train from trial.start_step to trial.end_step, and no further"
             return Checked("end", "FAIL", text, change)
@@ -353,7 +356,7 @@ class _Check:
         if varied.failed:
             return Checked("parameter", "warn", f"{change}: training failed: {varied.failed}", "narrow the space")
         moved = self.changed(base, varied, name, values)
-        if not moved and all(one.startswith(facts.OBJECTIVE) for one in self.noise):
+        if not moved and facts.only_metrics(self.noise):
             return Checked("parameter", "not known", f"{change}: phyla cannot read whether the checkpoint changes")
         if not moved:
             fresh = self.run(k, values=[values])

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -121,6 +121,16 @@ def compared(whole: Facts, half: Facts) -> list[str]:
     closed = any(isinstance(whole[name], str) and whole[name] != half[name] for name in common)
     numbers = [name for name in common if not isinstance(whole[name], str) and name not in metrics]
     return arrays or (not closed and numbers) or metrics or common
+
+
+def only_metrics(names: Iterable[str]) -> bool:
+    """Return whether all of these are metrics, as where no file of a checkpoint can be read."""
+    return all(name.startswith(OBJECTIVE) for name in names)
+
+
+def unread(known: Facts) -> Facts:
+    """Return the digests of the files that cannot be read."""
+    return {name: value for name, value in known.items() if isinstance(value, str)}
 
 
 def _shape(value: Any) -> Any:

@@ -235,6 +235,19 @@ def test_noise_is_no_mistake(tmp_path: Path) -> None:
     assert {told[name].verdict for name in ("equal", "resume", "random", "lr", "momentum")} == {"not known"}
 
 
+def test_one_score_that_stays_the_same_is_no_mistake_where_the_checkpoint_cannot_be_read(tmp_path: Path) -> None:
+    def train(trial: phyla.Trial) -> None:
+        w = np.frombuffer((trial.source.path / "w.bin").read_bytes()[1:]) if trial.source else np.zeros(3)
+        for _ in trial.steps():
+            w = w - trial.params["lr"] * trial.params["momentum"] * DATA.T @ (DATA @ w - TARGET)
+        (trial.checkpoint_dir / "w.bin").write_bytes(b"\0" + w.tobytes())
+        trial.report(loss=0.5)  # of few data, where accuracies are often equal
+
+    told = found(train, tmp_path / "home")
+    assert "FAIL" not in {one.verdict for one in told.values()}, told
+    assert told["end"].text == "trials of 6 and 12 steps report the same, and phyla cannot read the checkpoint"
+
+
 def test_a_noisy_objective_is_no_mistake(tmp_path: Path) -> None:
     correct = make()
 
