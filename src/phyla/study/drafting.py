@@ -35,6 +35,15 @@ FIXED = r".*(seed|step|epoch|iter|worker|env|interval|freq|every|port|rank|gpu|v
 """Names of numbers that are no hyperparameters."""
 
 
+PRINTED = re.compile(
+    r"((?:(?:train|val|eval|test|dev)\w* )?[\w/]*?"
+    r"(?:(loss|error|perplexity|ppl|[rm]?mse|mae|nll)|acc|accuracy|f1|auc|reward|return|score))\W{0,4}?\0",
+    re.IGNORECASE,
+)
+"""A metric that a script prints, and its value; the second group is of one to minimize."""
+NUMBER = r"([-+]?(?:\d*\.?\d+(?:\.?e[-+]?\d+)?|nan\b|inf\b))"
+
+
 class Option(NamedTuple):
     """An option of a script: its name, how it is written, and a default that is a literal.
 
@@ -125,7 +134,16 @@ def draft(script: Path, output: Path) -> str:
     others = [f"{option.flag} {option.default}" for option in rest if option not in ranges]
     end = roles["{end_step}"]
     total = int(end.default) if end and _is_number(end.default) and end.default >= 1 else 1000
+    metrics, step = _metrics(tree), _step(tree, end)
+    goals = [f"{'minimize' if low else 'maximize'} {re.sub(r'[ /]', '_', name)}" for name, low in metrics.items()]
+    other = "maximize accuracy" if goals[0].startswith("minimize") else "minimize loss"
     return TEMPLATE.format(
+        objective=goals[0],
+        or_objective=", ".join(map(json.dumps, goals[1:] or [other])),
+        metrics="\n".join(
+            f"{re.sub(r'[ /]', '_', name)} = '(?i)(?<![\\w/]){name}\\W+?{NUMBER}'  # TODO" for name in metrics
+        )
+        + (f"\nstep = '(?i)\\b{step}\\W+?(\\d+)'" if step else ""),
         script=called,
         file=output.name,
         name=json.dumps(re.sub(r"[^\w.-]", "-", script.stem)[:100].lstrip(".-") or "study"),
@@ -148,10 +166,10 @@ name = {name}
 command = [
 {command}
 ]
-objective = "minimize loss"  # TODO: or "maximize accuracy"; measured on the weights that are saved
+objective = "{objective}"  # TODO: or {or_objective}; measured on the weights that are saved
 
 [metrics]  # what the script prints: regular expressions whose group is the number
-loss = '(?i)(?<![\\w/])loss\\W+?([-+]?(?:\\d*\\.?\\d+(?:\\.?e[-+]?\\d+)?|nan\\b|inf\\b))'  # TODO
+{metrics}
 # Or it writes JSON lines such as {{"step": 10, "loss": 0.3}} to {{metrics}}, or TensorBoard files: [tensorboard]
 
 [space]  # what can change in the middle of training, which the shape of the weights cannot
@@ -162,6 +180,42 @@ population_size = 8
 steps_per_trial = {steps}  # TODO: steps between two decisions
 total_steps = {total}  # TODO: steps of each member
 """
+
+
+def _metrics(tree: ast.Module) -> dict[str, bool]:
+    """Return the metrics that a script prints, and whether to minimize each; first those of validation."""
+    found = {match[1].lower(): match[2] is not None for match in PRINTED.finditer(_printed(tree))}
+    order = sorted(found, key=lambda name: (name.startswith("train"), not re.match("val|eval|test|dev", name)))
+    return {name: found[name] for name in order} or {"loss": True}
+
+
+def _step(tree: ast.Module, end: Option | None) -> str | None:
+    """Return what a script prints before its step, if that is of the kind that its option counts."""
+    kind = re.search("step|iter|epoch|update", end.name if end else "")
+    found = re.search(rf"\b({kind[0]}\w*)\W{{0,4}}?\0", _printed(tree), re.IGNORECASE) if kind else None
+    return found and found[1].lower()
+
+
+def _printed(tree: ast.Module) -> str:
+    """Return what a script prints, one line for each call, with a NUL for each value."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    printing = (
+        call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", "")) in ("print", "echo")
+    )
+    return "\n".join(" ".join(map(_template, call.args)) for call in printing)
+
+
+def _template(node: ast.expr) -> str:
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(map(_template, parts))
+        case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod()):
+            return re.sub(r"%[-+ #0]*\d*(\.\d+)?[a-zA-Z]", "\0", text)
+        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format")):
+            return re.sub(r"\{.*?\}", "\0", text)
+    return "\0"
 
 
 def _fitting(pattern: str, options: Iterable[Option]) -> Option | None:
@@ -186,14 +240,16 @@ def _range(name: str, default: float) -> str | None:
         near = [int(default) // 2, int(default), int(default) * 2]
         return f"{{ choices = {near}, ordered = true }}{after}"
     if named(
-        r"(.*_)?(lr|learning_rate)(_.*)?|weight_decay|wd|(ent|vf|kl|entropy|value)_(coef|coeff|cost|weight|bonus)"
+        r"(.*_)?(lr|learning_rate)(_.*)?|eta0|alpha|weight_decay|wd|(ent|vf|kl|entropy|value)_(coef|coeff|cost|weight|bonus)"
     ):
         middle = default if default > 0 else 1e-3
         return f"{{ low = {middle / 10:.1e}, high = {middle * 10:.1e}, log = true }}{after}"
     if named(r"(.*_)?(dropout|drop_rate|label_smoothing)") and 0 <= default < 1:
-        return f"{{ low = 0.0, high = {max(0.5, default)} }}{after}"
+        return f"{{ low = 0.0, high = {(1 + default) / 2:.6g} }}{after}"
     if named(r"gamma|discount(_factor)?|gae_lambda|momentum|beta_?[12]|(.*_)?ema(_decay)?") and 0 < default < 1:
-        return f"{{ low = {min(0.9, default)}, high = {max(0.999, default)} }}{after}"
+        # Far enough from 1 by five times more, or less.
+        low, high = max(0.0, 1 - 5 * (1 - default)), 1 - (1 - default) / 5
+        return f"{{ low = {low:.6g}, high = {high:.6g} }}{after}"
     if named(r"(.*_)?clip(_.*)?|max_grad_norm") and default > 0:
         return f"{{ low = {default / 3:.1e}, high = {default * 3:.1e}, log = true }}{after}"
     return None

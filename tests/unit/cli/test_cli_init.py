@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -231,6 +232,52 @@ def test_the_drafted_pattern_finds_numbers_and_no_words(
     assert isinstance(study.train, phyla.Command)
     match = re.search(study.train.metrics["loss"], line)
     assert (match and match[1]) == found
+
+
+@pytest.mark.parametrize(
+    ("line", "printed", "objective", "metrics"),
+    [
+        (
+            'print(f"epoch {e+1} train_loss={a:.4f} val_loss={b:.4f} val_acc={c:.4f}")',
+            "epoch 3 train_loss=0.5000 val_loss=0.4000 val_acc=0.9000",
+            "minimize val_loss",
+            {"train_loss": "0.5000", "val_loss": "0.4000", "val_acc": "0.9000", "step": "3"},
+        ),
+        (
+            'print("Epoch", e, "Accuracy: %.4f" % a)',
+            "Epoch 3 Accuracy: 0.9000",
+            "maximize accuracy",
+            {"accuracy": "0.9000", "step": "3"},
+        ),
+        (
+            'print("step {:d}: train loss {:.3f}, val loss {:.3f}".format(e, a, b))',
+            "step 3: train loss 0.500, val loss 0.400",
+            "minimize val_loss",
+            {"train_loss": "0.500", "val_loss": "0.400"},
+        ),
+    ],
+)
+def test_what_the_script_prints_is_read(
+    cli: Phyla, tmp_path: Path, line: str, printed: str, objective: str, metrics: dict[str, str]
+) -> None:
+    (tmp_path / "train.py").write_text(f"parser.add_argument('--epochs', type=int, default=20)\n{line}\n")
+    cli("init", tmp_path / "train.py", "--output", tmp_path / "s.toml")
+    (study,) = load_studies(tmp_path / "s.toml")
+    assert f'objective = "{objective}"' in (tmp_path / "s.toml").read_text()
+    assert isinstance(study.train, phyla.Command)
+    found = {name: re.search(pattern, printed) for name, pattern in study.train.metrics.items()}
+    assert {name: match and match[1] for name, match in found.items()} == metrics
+
+
+def test_defaults_lie_within_the_ranges(cli: Phyla, tmp_path: Path) -> None:
+    defaults = {"momentum": 0.9, "gamma": 0.99, "dropout": 0.5, "eta0": 0.01, "alpha": 1e-4}
+    lines = (f"parser.add_argument('--{name}', default={value})" for name, value in defaults.items())
+    (tmp_path / "train.py").write_text("\n".join(lines))
+    cli("init", tmp_path / "train.py", "--output", tmp_path / "s.toml")
+    (study,) = load_studies(tmp_path / "s.toml")
+    ranges: Any = study.rules.space.parameters
+    assert set(ranges) == set(defaults)
+    assert all(ranges[name].low < value < ranges[name].high for name, value in defaults.items())
 
 
 def test_nothing_is_overwritten(cli: Phyla, tmp_path: Path) -> None:
