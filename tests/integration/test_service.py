@@ -258,7 +258,10 @@ def test_checkpoints_of_other_languages_are_not_sought_here(store: Store, tmp_pa
             client.post(f"/studies/quadratic/trials/{trial}/complete", json=left).raise_for_status()
         there = ("--home", tmp_path / "home", "--server", url)
         (tmp_path / "home/checkpoints/quadratic").mkdir(parents=True)
-        assert "whose files are with the clients that made them" in phyla(*there, "doctor", "quadratic", "--adopt").stdout
+        assert (
+            "whose files are with the clients that made them"
+            in phyla(*there, "doctor", "quadratic", "--adopt").stdout
+        )
         assert phyla(*there, "gc", "quadratic").returncode == 0
         collect = partial(client.post, "/studies/quadratic/collect")
         first, *others = collect(json={}).json()["checkpoints"]

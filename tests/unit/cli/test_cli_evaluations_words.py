@@ -3,7 +3,7 @@
 import pytest
 
 from evaluating import found
-from phyla.cli.evaluations import print_whys
+from phyla.cli.evaluations import AGAIN, print_whys
 from phyla.evaluation.cells import Cell, CellStatus
 
 
@@ -32,4 +32,4 @@ def cells(steps: list[int]) -> list[Cell]:
 )
 def test_the_newest_are_named(steps: list[int], where: str, capsys: pytest.CaptureFixture[str]) -> None:
     print_whys(cells(steps))
-    assert capsys.readouterr().out == f"failed  heldout/accuracy {where}: ValueError: no\n"
+    assert capsys.readouterr().out == f"failed  heldout/accuracy {where}: ValueError: no\n{AGAIN}\n"
