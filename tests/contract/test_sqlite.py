@@ -3,11 +3,13 @@
 import os
 import shutil
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -319,3 +321,15 @@ def test_one_process_alone_keeps_a_file_on_a_network_file_system(
     assert again.find_study("study") == made
     assert again.identity() == identity
     again.close()
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o002, 0o664), (0o022, 0o644), (0o077, 0o600)])
+def test_a_database_may_be_written_by_whom_the_umask_allows(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        with closing(open_store(f"sqlite:///{tmp_path}/s.db")) as store:
+            store.studies()
+            found = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert dict.fromkeys(("s.db", "s.db-wal", "s.db-shm", "s.db.lock", "s.db.turn"), mode) == found

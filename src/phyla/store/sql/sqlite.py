@@ -209,10 +209,13 @@ class SqliteBackend(AnySqlite):
             )
         try:
             _make_folder(self._path.parent)
+            if not self._path.exists():
+                # SQLite would let only its owner write, whatever the umask says.
+                os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666))
         except OSError as error:
             raise StoreUnavailable(
-                f"cannot make the folder {self._path.parent} for the database: {error.strerror}; name another "
-                "place or make it writable"
+                f"cannot make the folder {self._path.parent}, or the database in it: {error.strerror}; name "
+                "another place or make it writable"
             ) from error
         mode = "rwc"
         if self._path.is_file() and not os.access(self._path, os.W_OK):
