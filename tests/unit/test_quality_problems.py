@@ -76,7 +76,10 @@ def test_what_is_missed_of_a_front_is_a_share_of_its_area() -> None:
 
 def test_the_steps_of_stopped_trials_count_up_to_the_report_that_stopped_them() -> None:
     never = phyla.strategies.Divergence(above=0.01)
-    search = phyla.RandomSearch(2, 40)
+    # Draws anew where a trial was stopped.
+    search = phyla.PBT(
+        population_size=2, steps_per_trial=40, total_steps=40, exploit=None, explore=None, quorum=0.0
+    )
     found = run_cell(Cell(problem="digits_reports", label="", strategy=search, seed=0, stopping=[never]))
     # Three times each, then it is left to run.
     assert [one[1:] for one in found["details"]["stopped"]] == [[10, 30]] * 6

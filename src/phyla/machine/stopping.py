@@ -108,8 +108,8 @@ def judge(
         )
         commands.append(SetStudyState(StudyState.FAILED, message))
     if found.reason is not None:
-        last = max(each.step for each in reports)
-        commands += _stop(view, trial, found.reason, reached_step=min(max(last, trial.start_step), trial.end_step))
+        reached = min(max(each.step, trial.start_step), trial.end_step)
+        commands += _stop(view, trial, found.reason, reached_step=reached)
     return found.reason, commands
 
 

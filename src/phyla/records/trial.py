@@ -24,7 +24,7 @@ class TrialRecord:
         replaces: broken trial that it replaces.
         start_step: step of the weights at the start, as training counts it.
         end_step: step it is asked to reach.
-        reached_step: step it reached; None until it completes. Of one that a rule stopped, its last reported step.
+        reached_step: step it reached; None until it completes. Where a rule stopped it, the step of that report.
         seed: seed for the training code, in [0, 2**31).
         token: newest fencing token; the number of claims so far.
         failures: attempts that failed (a preemption is none).
