@@ -120,7 +120,8 @@ def test_nothing_is_wrong_with_a_sound_study(evidence: Evidence) -> None:
 
 def test_nothing_is_wrong_with_a_sound_study_of_black_box_clients(of_clients: Evidence) -> None:
     assert check(of_clients) == []
-    assert len(of_clients.trials) == chaos_blackbox.MEMBERS * TRIALS
+    # A member that takes over older weights has less to train.
+    assert chaos_blackbox.MEMBERS * (TRIALS - 1) <= len(of_clients.trials) <= chaos_blackbox.MEMBERS * TRIALS
     assert any(line.get("copy") for line in of_clients.history)
     holders = {line["asked"].get("worker", "") for line in of_clients.history if line["type"] == "invoke"}
     assert len(holders - {""}) == 2
@@ -253,7 +254,7 @@ def made_up(evidence: Evidence) -> None:
 
 
 def generation_twice(evidence: Evidence) -> None:
-    one, other = (row for row in evidence.trials if row["member"] == 0 and row["generation"] in (3, 4))
+    one, other = [row for row in evidence.trials if row["member"] == 0 and row["generation"]][-2:]
     other["generation"] = one["generation"]
 
 

@@ -193,7 +193,7 @@ def test_a_poisoned_eval_task_delays_nothing_else(tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_is_deleted_during_its_evaluation_survives_in_its_snapshot(tmp_path: Path) -> None:
     folder = write(tmp_path / "ckpt", 10)
-    process = start(tmp_path, watch_words(tmp_path, workers=1), EVAL_S="1.5")
+    process = start(tmp_path, watch_words(tmp_path, workers=1), EVAL_S="6")
     until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
     shutil.rmtree(folder)
     write(tmp_path / "ckpt", 20)
