@@ -29,6 +29,7 @@ def until(
         if process is not None and ended:
             raise AssertionError(f"the process ended before: {what}\n{process.communicate()}")
         looked = time.monotonic()
-        assert looked < ends_at, f"not within {timeout_s:g} s: {what}"
+        printed = getattr(process, "printed", str)
+        assert looked < ends_at, f"not within {timeout_s:g} s: {what}\n{printed()}"
         # Looking all the time would slow down what is waited for.
         time.sleep(min(0.1, max(0.01, 3 * (looked - began))))

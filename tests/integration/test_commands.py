@@ -174,8 +174,8 @@ def test_exit_status_75_gives_the_trial_back_without_a_failure_and_without_a_hot
     monkeypatch.setattr("phyla.study.progress.SHARE", 0.0)
     script = "if [ ! -e again ]; then echo busy >&2; echo >> again; exit 75; fi\n" + GOOD
     began = time.monotonic()
-    made, display = study(tmp_path, shell(tmp_path, script), trials=1), StudyDisplay("commands")
-    results = made.run(1, on_progress=display.progressed)
+    with StudyDisplay("commands") as display:
+        results = study(tmp_path, shell(tmp_path, script), trials=1).run(1, on_progress=display.progressed)
     assert time.monotonic() - began >= 1
     (trial,) = results.trials()
     assert (trial.failures, trial.token) == (0, 2)

@@ -68,9 +68,12 @@ def test_workers_that_come_later_take_their_share_and_end_with_the_run(tmp_path:
     steps = list(range(0, 120, 10))
     for step in steps:
         write(tmp_path / "ckpt", step)
-    watcher = start(tmp_path, watch_words(tmp_path, "--once", workers=1), EVAL_S="1.0")
-    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
-    late = start(tmp_path, command("worker", "suites.py:heldout", "--workers", 1), EVAL_S="1.0")
+    go = tmp_path / "go"
+    watcher = start(tmp_path, watch_words(tmp_path, "--once", workers=1), EVAL_UNTIL=str(go))
+    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task", process=watcher)
+    late = start(tmp_path, command("worker", "suites.py:heldout", "--workers", 1), EVAL_UNTIL=str(go))
+    until(lambda: len(Look(tmp_path).running) == 2, "a task for each worker", process=late)
+    go.touch()
     for process in (watcher, late):
         output, _ = process.communicate(timeout=180)
         assert process.returncode == 0, output
@@ -85,7 +88,7 @@ def test_an_interrupted_watcher_is_resumed(tmp_path: Path) -> None:
         write(tmp_path / "ckpt", step)
     words = watch_words(tmp_path, workers=1)
     process = start(tmp_path, words, EVAL_S="20")
-    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
+    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task", process=process)
     process.send_signal(signal.SIGINT)
     # Two signals at the same moment would be one.
     process.read_until(STOPPING.strip())
@@ -108,7 +111,7 @@ def test_a_pool_for_a_suite_file_works_for_its_watched_run(tmp_path: Path) -> No
         write(tmp_path / "ckpt", step)
     words = watch_words(tmp_path, "--once", workers=1)
     process = start(tmp_path, words, EVAL_S="20")
-    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
+    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task", process=process)
     process.send_signal(signal.SIGINT)
     process.read_until(STOPPING.strip())
     process.send_signal(signal.SIGINT)
@@ -194,7 +197,7 @@ def test_a_poisoned_eval_task_delays_nothing_else(tmp_path: Path) -> None:
 def test_a_checkpoint_that_is_deleted_during_its_evaluation_survives_in_its_snapshot(tmp_path: Path) -> None:
     folder = write(tmp_path / "ckpt", 10)
     process = start(tmp_path, watch_words(tmp_path, workers=1), EVAL_S="6")
-    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
+    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task", process=process)
     shutil.rmtree(folder)
     write(tmp_path / "ckpt", 20)
     (tmp_path / "ckpt" / "FINISHED").write_text("")
@@ -209,7 +212,7 @@ def test_a_checkpoint_that_is_deleted_during_its_evaluation_survives_in_its_snap
 def test_without_snapshots_deleted_and_overwritten_checkpoints_are_told_apart_from_others(tmp_path: Path) -> None:
     folder = write(tmp_path / "ckpt", 10)
     process = start(tmp_path, watch_words(tmp_path, "--snapshots", "none", workers=1), EVAL_S="1.5")
-    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
+    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task", process=process)
     shutil.rmtree(folder)
     until(lambda: Look(tmp_path).states()["gone"], "group gone")
     write(tmp_path / "ckpt", 20)
@@ -403,7 +406,7 @@ def test_a_suite_that_is_left_out_is_skipped_and_filled_in_when_it_is_back(tmp_p
     suites = tmp_path / "suites.py"
     suites.write_text(suites.read_text() + '\nquick = phyla.Suite("quick", [shifted])\n')
     process = start(tmp_path, both, EVAL_S="20")
-    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
+    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task", process=process)
     process.send_signal(signal.SIGINT)
     process.read_until(STOPPING.strip())
     process.send_signal(signal.SIGINT)
@@ -639,7 +642,7 @@ def test_quarantined_ones_are_told_with_their_reasons(tmp_path: Path) -> None:
     how = 'name="job", format="marker", options={"quiet_s": 0.5}, poll_s=0.2, lease_s=1.0'
     program = f'import phyla; phyla.watch("ckpt", "suites.py:heldout", 1, {how})'
     process = start(tmp_path, ["-c", program], EVAL_S="600")
-    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task")
+    until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task", process=process)
     for pid in [*pids(process), process.pid]:
         kill(pid)
     process.communicate()

@@ -119,8 +119,11 @@ class StudyDisplay(Display):
             self.print(starting)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beats, daemon=True)
+
+    def __enter__(self) -> Self:
         if self.live is None:
             self._thread.start()
+        return self
 
     def draw(self) -> RenderableType:
         """Return how far the study was at the last look."""
