@@ -210,6 +210,15 @@ def test_what_had_a_token_is_not_open_again(store: Store, monkeypatch: pytest.Mo
         assert client.get("/studies").status_code == 401
 
 
+def test_a_new_token_opens_the_service_at_once(store: Store) -> None:
+    create(store, "first", Role.VIEWER)
+    with served(store) as url, httpx.Client(base_url=f"{url}/v1", trust_env=False) as client:
+        assert client.get("/studies", headers={"Authorization": "Bearer nobody"}).status_code == 403
+        for number in range(3):
+            token = create(store, f"new-{number}", Role.VIEWER)
+            assert client.get("/studies", headers={"Authorization": f"Bearer {token}"}).status_code == 200
+
+
 @pytest.mark.parametrize("held_up", ["tokens", "studies"])
 def test_a_request_that_a_stop_interrupts_is_answered(
     store: Store, monkeypatch: pytest.MonkeyPatch, held_up: str

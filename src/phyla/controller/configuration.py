@@ -189,7 +189,7 @@ def check_extension(changed: Mapping[str, tuple[Json, Json]], old: JsonObject, n
             "an existing study cannot be extended with another "
             + "; ".join(f"{name} (it has {old!r}, given {new!r})" for name, (old, new) in refused.items())
             + ". What can change: the stopping rules, a space that gets wider, and settings of the strategy, "
-            f"but not its kind, {_FIXED_SETTINGS}. Give the study another name."
+            f"but not its kind, {_FIXED_SETTINGS}."
         )
     check_space_extension(_parameters(old), _parameters(new))
 

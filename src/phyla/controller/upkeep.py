@@ -108,7 +108,7 @@ class Upkeep(Housekeeping):
                 raise ConfigurationError(
                     f"the study cannot grow to {strategy.population_size} members: all {active} have spent their "
                     f"{beside.progress} steps, and new ones join where the others are, so they would have "
-                    "nothing to train; raise total_steps as well"
+                    f"nothing to train; raise total_steps above {beside.progress} as well"
                 )
             for number in range(strategy.population_size - active):
                 tx.apply(machine.join(tx, rules, beside, number, fresh=fresh))

@@ -54,18 +54,24 @@ class Doors:
 
     async def token(self, authorization: str | None) -> Token | None:
         """Return the token that a request has; None without one, or with one that opens nothing."""
-        now = time.monotonic()
-        if now - self._looked_at > TOKENS_S:
-            with discreet():
-                self._tokens = await run_in_threadpool(self._store.tokens)
-            self._looked_at = now
-            # When the last token is revoked, nothing is open again.
-            self._open_without = self._open_without and not self._tokens
-        scheme, _, secret = (authorization or "").partition(" ")
-        token = token_of(secret.strip(), self._tokens, system_clock()) if scheme.lower() == "bearer" else None
-        if token is None and (self._tokens or not self._open_without or authorization):
-            self._looked_at = min(self._looked_at, now - TOKENS_S + 0.5)  # It may be new.
+        if time.monotonic() - self._looked_at > TOKENS_S:
+            await self._look()
+        token = self._known(authorization)
+        if token is None and authorization:
+            await self._look()  # It may be new.
+            token = self._known(authorization)
         return token
+
+    async def _look(self) -> None:
+        with discreet():
+            self._tokens = await run_in_threadpool(self._store.tokens)
+        self._looked_at = time.monotonic()
+        # When the last token is revoked, nothing is open again.
+        self._open_without = self._open_without and not self._tokens
+
+    def _known(self, authorization: str | None) -> Token | None:
+        scheme, _, secret = (authorization or "").partition(" ")
+        return token_of(secret.strip(), self._tokens, system_clock()) if scheme.lower() == "bearer" else None
 
 
 @contextmanager

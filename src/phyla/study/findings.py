@@ -46,7 +46,8 @@ def findings(reader: "Reader") -> Iterator[Finding]:
     """Yield what is probably wrong with a study."""
     study = reader.study()
     code: Any = study.config.get("code")
-    command = isinstance(study.config.get("train"), Mapping)
+    train = study.config.get("train")
+    command, who = isinstance(train, Mapping), "train()" if train else "the loop"
     if code is not None and code["began"] != code["now"]:
         where = f" in {code['file']}" if "file" in code else ""
         yield Finding(
@@ -71,7 +72,7 @@ def findings(reader: "Reader") -> Iterator[Finding]:
             text="the command has no {source}: every trial starts from scratch. Pass the script the directory to "
             "load from, as in ['--resume', '{source}']"
             if command
-            else "train() did not load trial.source: every trial starts from scratch. Load the weights from "
+            else f"{who} did not load trial.source: every trial starts from scratch. Load the weights from "
             "trial.source.path if trial.source is not None",
         )
     unread: dict[str, bool] = {}
@@ -84,7 +85,7 @@ def findings(reader: "Reader") -> Iterator[Finding]:
             text=f"the command has no {{{name}}}: the values of this hyperparameter change nothing. Pass it to "
             "the script, or leave it out of the space"
             if command
-            else f"train() never read the hyperparameter {name!r}: its values change nothing. Read "
+            else f"{who} never read the hyperparameter {name!r}: its values change nothing. Read "
             f"trial.params[{name!r}], or leave it out of the space",
             about=name,
         )

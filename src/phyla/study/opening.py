@@ -227,7 +227,7 @@ def reconcile(
         except UsageError as error:
             how = f"It cannot take them: {error}"
         raise StudyChanged(
-            f"study {study.name!r} exists in {store.url} with other settings:\n{_listed(changed)}\n{how} "
+            f"study {study.name!r} exists in {store.url} with other settings:\n{_listed(changed)}\n{how}\n"
             "To keep it as it is, restore its settings, or give this study another name."
         )
     stored: Any = record.config

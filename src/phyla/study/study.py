@@ -212,7 +212,7 @@ class Study:
             yields=yield_at_report,
             save_every_s=save_every_s,
             term=checked_term(stop_signal, time_limit_s),
-            trackers=checked(trackers),
+            trackers=checked(trackers, self.name, self.places),
             on_progress=shown or on_progress,
             on_interrupt=on_interrupt,
         )

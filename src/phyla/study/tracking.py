@@ -267,11 +267,14 @@ def tracked(study: StudyRecord, places: Places) -> TrackedStudy:
     return TrackedStudy(name=study.name, created_at=study.created_at, config=config, home=places.home)
 
 
-def checked(trackers: Sequence[str | Tracker]) -> tuple[Tracker, ...]:
-    """Return trackers by their names; raise if one is unknown, or its library is missing."""
+def checked(trackers: Sequence[str | Tracker], name: str, places: Places) -> tuple[Tracker, ...]:
+    """Return trackers for a study by their names; raise if one is unknown, or could not be used now."""
     if isinstance(trackers, str):
         raise ConfigurationError(f"trackers={trackers!r}: must be a list, as in trackers=[{trackers!r}]")
-    return tuple(map(made, trackers))
+    found = tuple(map(made, trackers))
+    for each in found:
+        each.environment(TrackedStudy(name=name, created_at=0.0, config={}, home=places.home))
+    return found
 
 
 def environment(trackers: Sequence[Tracker], study: StudyRecord, places: Places) -> dict[str, str]:
