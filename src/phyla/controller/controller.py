@@ -233,7 +233,7 @@ class Controller(Upkeep):
 
     def _undecided(self, error: Exception) -> Ended:
         """End a study about which no decision can be taken."""
-        frames = traceback.extract_tb(error.__traceback__)
+        frames = [*traceback.extract_tb(error.__traceback__)]
         if isinstance(error, UsageError):
             # Where phyla refuses something says nothing; the code that gave it does.
             frames = [frame for frame in frames if not frame.filename.startswith((_PHYLA, "<"))]
