@@ -96,7 +96,8 @@ def masked(url: str) -> str:
     """Return a URL without its password, which has no place on a screen or in a log."""
     if url.startswith("sqlite:"):
         return url
-    url = re.sub(r"(^[^/@:]*:(?!/)|:/+[^/@:]*:)\S*@", r"\1***@", url)
+    # A user may have an @ in its name, as on some managed servers.
+    url = re.sub(r"(^[^/@:]*:(?!/)|:/+[^/:\s]*:)\S*@", r"\1***@", url)
     return re.sub(r"([?&](?:ssl)?password=)[^&]*", r"\1***", url)
 
 

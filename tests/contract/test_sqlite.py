@@ -16,6 +16,7 @@ import pytest
 
 from phyla.controller import Controller
 from phyla.errors import ConfigurationError, StoreBusy, StoreUnavailable
+from phyla.records import Role, Token
 from phyla.store import Store, StoreIdentity, open_store
 from phyla.store.sql import file_systems, sqlite
 from phyla.store.sql.file_systems import network_file_system
@@ -333,3 +334,22 @@ def test_a_database_may_be_written_by_whom_the_umask_allows(tmp_path: Path, umas
     finally:
         os.umask(before)
     assert dict.fromkeys(("s.db", "s.db-wal", "s.db-shm", "s.db.lock", "s.db.turn"), mode) == found
+
+
+def test_who_may_only_read_sees_what_is_committed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path}/s.db"
+    with closing(open_store(url)) as store:
+        store.studies()
+    with monkeypatch.context() as patched:
+        # Root may write everything.
+        patched.setattr(os, "access", lambda *_: False)
+        reader = open_store(url)
+    with closing(reader):
+        assert not reader.tokens()
+        for name in ("one", "two"):
+            with closing(open_store(url)) as store:
+                store.add_token(Token(name=name, role=Role.VIEWER, digest=name, created_at=0.0))
+                while_open = [token.name for token in reader.tokens()]
+            assert while_open == [token.name for token in reader.tokens()]
+            assert name in while_open
+        assert not list(tmp_path.glob("s.db-*"))

@@ -79,6 +79,7 @@ def test_an_error_has_two_digits_and_its_value_as_many_decimals() -> None:
         "postgresql:/me:SEC:RET@host/db",
         "postgresql://me:/SECRET@host/db",
         "me:SECRET@host/db",
+        "postgresql://me@server:SECRET@host/db",
     ],
 )
 def test_a_password_is_not_shown(url: str) -> None:

@@ -5,9 +5,10 @@ import traceback
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from pathlib import Path
 from typing import final
 
-from phyla import machine
+from phyla import errors, machine
 from phyla.controller.upkeep import BUSY_RETRIES, Upkeep
 from phyla.errors import LeaseLost, StateError, StoreBusy, StoreError, UsageError
 from phyla.failpoints import failpoint
@@ -39,6 +40,7 @@ from phyla.records import Attempt, Checkpoint, MemberState, Report, StudyState, 
 from phyla.store import Transaction
 
 LOG = logging.getLogger("phyla")
+_PHYLA = str(Path(errors.__file__).parent) + "/"
 TRAIN_ONLY = frozenset({WorkKind.TRAIN})
 EVALUATE_ONLY = frozenset({WorkKind.EVALUATE})
 EXPIRED_AT_ONCE = 100
@@ -231,9 +233,11 @@ class Controller(Upkeep):
 
     def _undecided(self, error: Exception) -> Ended:
         """End a study about which no decision can be taken."""
-        *_, last = traceback.extract_tb(error.__traceback__)
-        # What phyla refuses says itself where it comes from.
-        where = "" if isinstance(error, UsageError) else f" ({last.filename}, line {last.lineno})"
+        frames = [*traceback.extract_tb(error.__traceback__)]
+        if isinstance(error, UsageError):
+            # Where phyla refuses something says nothing; the code that gave it does.
+            frames = [frame for frame in frames if not frame.filename.startswith((_PHYLA, "<"))]
+        where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
         message = (
             f"{type(self.population.strategy).__name__} could not decide: {type(error).__name__}: {error}{where}. "
             "Completed trials are kept, and running ones finish. Fix it, then run the study again."

@@ -205,16 +205,21 @@ class _Claim:
         """Refuse what a decision tells if it cannot be stored, and say where it is."""
         if isinstance(value, Mapping):
             for key, item in value.items():
+                if not isinstance(key, str | float | int | None):
+                    raise self._not_json(f"key in {name}", key)
                 self._check_json(f"{name}[{key!r}]", item)
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, list | tuple) and name != "reason":
             for place, item in enumerate(value):
                 self._check_json(f"{name}[{place}]", item)
         elif not isinstance(value, str | float | int | None) or name == "reason":
-            who = type(self.rules.strategy).__name__
-            raise ConfigurationError(
-                f"the {name} of a decision of {who} is {reprlib.repr(value)}, which cannot be stored; give text, "
-                "plain numbers (float(x) for one of NumPy), lists and dicts; a reason is a dict"
-            )
+            raise self._not_json(name, value)
+
+    def _not_json(self, name: str, value: object) -> ConfigurationError:
+        who = type(self.rules.strategy).__name__
+        return ConfigurationError(
+            f"the {name} of a decision of {who} is {reprlib.repr(value)}, which cannot be stored; give text, "
+            "plain numbers (float(x) for one of NumPy), lists and dicts; a reason is a dict"
+        )
 
     def _measure(self, member: Member, head: Scored, reason: JsonObject) -> Step:
         study = self.view.study()

@@ -111,6 +111,10 @@ def checked(
         raise ConfigurationError(f"tell({wrong[0]!r}): pass a trial that ask() gave")
     if error is not None and each is not None:
         raise ConfigurationError("tell(): pass either metrics, or the error that training failed with")
+    if each is not None and not (isinstance(each, Sequence) and all(isinstance(one, Mapping) for one in each)):
+        raise ConfigurationError(
+            f'tell(metrics={metrics!r}): pass a mapping such as {{"loss": 0.3}}, or one for each'
+        )
     if each is not None and len(each) != len(many):
         raise ConfigurationError(f"tell(): {len(many)} trials, but {len(each)} mappings of metrics")
     return many, each or ()

@@ -15,7 +15,7 @@ import numpy as np
 
 from phyla.checkpoints import LocalCheckpoints
 from phyla.checkpoints.content import MANIFEST_NAME, Manifest, digests, scan
-from phyla.errors import SpaceError, StudyFailed
+from phyla.errors import CheckpointError, SpaceError, StudyFailed
 from phyla.records import Cause, JobKind, JobState, Member, StartFrom, TrialRecord
 from phyla.space import Choice
 from phyla.strategies import Context, Decision, Measure, Population, Start, Stop, Strategy
@@ -212,10 +212,15 @@ class Experiments:
 
 
 def _overwritten(checkpoints: Iterable[Path]) -> list[str]:
-    """Return the files of checkpoints that were changed, added or removed since their commit."""
+    """Return the files of checkpoints that were changed since their commit."""
     found: set[str] = set()
     for path in checkpoints:
-        manifest, entries = Manifest.from_bytes((path / MANIFEST_NAME).read_bytes()), scan(path).entries
+        try:
+            manifest, entries = Manifest.from_bytes((path / MANIFEST_NAME).read_bytes()), scan(path).entries
+        except (OSError, CheckpointError):
+            # What it has now is no checkpoint any more.
+            found.add("it is no checkpoint any more")
+            continue
         committed = {(file.path, file.digest) for file in manifest.files}
         changed = committed ^ {*zip((entry.relative for entry in entries), digests(entries), strict=True)}
         found |= {name for name, _ in changed}

@@ -150,6 +150,11 @@ def test_what_returns_something_else_is_named(strategy: Strategy, told: str) -> 
         ),
         ({"reason": {"best": start}}, "reason['best'] of a decision of Scripted is <function"),
         ({"reason": "because"}, "the reason of a decision of Scripted is 'because', which cannot be stored; give"),
+        (
+            {"reason": ["because"]},
+            "the reason of a decision of Scripted is ['because'], which cannot be stored; give",
+        ),
+        ({"reason": {"lost": {(1, 2): 1}}}, "the key in reason['lost'] of a decision of Scripted is (1, 2)"),
         ({"reason": {}, "state": {"seen": {1}}}, "state['seen'] of a decision of Scripted is {1}"),
     ],
 )
@@ -159,6 +164,18 @@ def test_what_cannot_be_stored_is_named(given: Any, told: str) -> None:
         assert told in message
         assert not trials
     assert not ran(Scripted(start(reason={"a": [None, True, 0.5, {"b": ("c",)}]})))[0]
+
+
+def test_what_a_rule_asks_of_phyla_in_vain_has_its_file_and_line() -> None:
+    @dataclass(frozen=True)
+    class Outside:
+        def propose(self, source: Scored, population: Population, context: Context) -> Any:
+            return context.space.validate({"lr": 99.0})
+
+    assert (
+        f"99.0 is outside of [0.001, 1.0]; the nearest value is 1.0 ({__file__}, line "
+        in ran(pbt(exploit=None, explore=Outside()))[0]
+    )
 
 
 def test_trials_without_steps_are_refused() -> None:

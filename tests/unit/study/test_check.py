@@ -215,6 +215,20 @@ def test_training_that_writes_into_the_checkpoint_that_it_loads_is_found(tmp_pat
     assert "save into trial.checkpoint_dir only" in told["source"].change
 
 
+def test_training_that_ruins_the_checkpoint_that_it_loads_is_found(tmp_path: Path) -> None:
+    correct = make()
+
+    def train(trial: phyla.Trial) -> None:
+        correct(trial)
+        if trial.source is not None:
+            trial.source.path.chmod(0o755)
+            (trial.source.path / "latest").symlink_to("/nowhere")
+
+    told = found(train, tmp_path / "home")
+    assert told["source"].verdict == "FAIL"
+    assert told["source"].text.endswith("a finished checkpoint: it is no checkpoint any more")
+
+
 # What cannot be told
 
 

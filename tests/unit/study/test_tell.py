@@ -139,6 +139,9 @@ def test_what_cannot_be_asked_or_told_is_refused(tmp_path: Path) -> None:
         made.tell(trial, {"score": 1.0}, error="x")
     with pytest.raises(ConfigurationError, match="1 trials, but 2 mappings"):
         made.tell(trial, [{"score": 1.0}, {"score": 2.0}])
+    for wrong in (0.5, "score", [0.5]):
+        with pytest.raises(ConfigurationError, match=r"tell\(metrics=.*pass a mapping such as"):
+            anything.tell(trial, wrong)
     (trial.checkpoint_dir / "weights").write_text("w")
     made.tell(trial, {"score": 1.0})
     assert made.results().counts() == {"completed": 1}

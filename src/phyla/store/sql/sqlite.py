@@ -217,12 +217,11 @@ class SqliteBackend(AnySqlite):
                 f"cannot make the folder {self._path.parent}, or the database in it: {error.strerror}; name "
                 "another place or make it writable"
             ) from error
-        mode = "rwc"
-        if self._path.is_file() and not os.access(self._path, os.W_OK):
-            # Where there is no log, nobody has the file open, and SQLite would want to make one.
-            mode = "ro" if Path(f"{self._path}-wal").exists() else "ro&immutable=1"
+        readable = self._path.is_file() and not os.access(self._path, os.W_OK)
+        if readable:
+            self._idle = deque(maxlen=0)
         engine = sa.create_engine(
-            sa.URL.create("sqlite", database=f"{self._path.as_uri()}?mode={mode}", query={"uri": "true"}),
+            sa.URL.create("sqlite", database=f"{self._path.as_uri()}?mode=rwc", query={"uri": "true"}),
             connect_args={
                 "isolation_level": None,
                 "check_same_thread": False,
@@ -230,10 +229,12 @@ class SqliteBackend(AnySqlite):
                 "cached_statements": 256,
             },
             paramstyle="named",
-            max_overflow=-1,
+            **({"poolclass": sa.NullPool} if readable else {"max_overflow": -1}),
         )
         # No listener may refer to this object: SQLAlchemy keeps what is in use for ever, listeners included.
-        if mode == "rwc":
+        if readable:
+            sa.event.listen(engine, "do_connect", partial(_to_read, self._path))
+        else:
             sa.event.listen(engine, "connect", partial(_on_connect, self._path))
         sa.event.listen(engine, "close", _on_close)
         super().__init__(engine, clock)
@@ -266,7 +267,7 @@ class SqliteBackend(AnySqlite):
     def forget_connections(self) -> None:
         self._closing.detach()
         _OF_PARENTS.append((self._idle, self.engine))
-        self._idle = deque()
+        self._idle = deque(maxlen=self._idle.maxlen)
         self.engine.dispose(close=False)
         self._at_end()
 
@@ -324,6 +325,13 @@ def _make_folder(path: Path) -> None:
         # Some systems cannot flush a folder, or not one that we may write to but not read, and say so.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES):
             raise
+
+
+def _to_read(path: Path, _dialect: Any, _record: Any, arguments: list[Any], _options: Any) -> None:
+    # Where there is no log, nobody has the file open now, and SQLite would want to make one. Such a connection
+    # sees no later commit, so each transaction has its own.
+    mode = "ro" if Path(f"{path}-wal").exists() else "ro&immutable=1"
+    arguments[0] = f"{path.as_uri()}?mode={mode}"
 
 
 def _on_connect(path: Path, connection: Any, record: Any) -> None:
