@@ -290,6 +290,7 @@ class Study:
             StudyNotFound: there is no such study.
             ConfigurationError: an existing study cannot take such a change; also `SpaceError`.
             StudyChanged: another process changed it at the same time.
+            CheckpointsNotOurs: the store was copied, and its checkpoints are those of the original.
             StoreError: the database failed.
         """
         from phyla.study.opening import change
