@@ -219,6 +219,11 @@ def test_export_of_tensorboard(phyla_at: Phyla, tmp_path: Path) -> None:
         phyla_at("export", "watched", "--format", "tensorboard", "-o", tmp_path / "logs")
     assert sorted(logged(tmp_path / "logs")) == ["watched", "watched@branch1"]
     phyla_at("export", "suited", "--format", "tensorboard", "-o", tmp_path / "logs")
+    (tmp_path / "file").write_text("mine")
+    for written in ("tensorboard", "wandb"):
+        message = phyla_at("export", "suited", "--format", written, "-o", tmp_path / "file", code=2)
+        assert f"file: that is a file, and --format {written} writes a directory" in message
+    assert (tmp_path / "file").read_text() == "mine"
     runs = logged(tmp_path / "logs")
     assert sorted(runs) == ["suited/member0", "suited/member1", "suited/member2", "watched", "watched@branch1"]
     evaluated = {"s/quality/score", "s/score_mean", "s/in/score_mean"}

@@ -139,3 +139,27 @@ def test_a_study_can_be_followed_whoever_trains_it(cli: Phyla, monkeypatch: pyte
     assert "0/6 trials" in lines[0]
     assert any("told: completed" in line for line in lines)
     assert "--watch: name the study" in cli("status", "--watch", code=2)
+
+
+LOWERED = """
+import phyla
+
+
+def train(trial):
+    (trial.checkpoint_dir / "w").write_text(str(trial.id))
+    trial.report(q=trial.params["lr"])
+
+
+strategy = phyla.PBT(population_size=2, steps_per_trial=5, total_steps=20)
+study = phyla.Study("lowered", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("q"), strategy, train)
+"""
+
+
+def test_change_says_what_fewer_steps_than_were_trained_mean(cli: Phyla) -> None:
+    long, short = Path("long.py"), Path("short.py")
+    long.write_text(LOWERED)
+    short.write_text(LOWERED.replace("total_steps=20", "total_steps=10"))
+    cli("run", long, "--workers", 0)
+    said = "2 members have trained more than 10 steps already: no further trials, the last scores count"
+    assert said in cli("change", short)
+    assert "trained more" not in cli("change", long)

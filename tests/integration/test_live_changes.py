@@ -339,3 +339,15 @@ def test_the_status_for_programs_tells_changes_and_who_is_retired(
     (change,) = told["changes"]
     assert (change["name"], change["before"], change["after"]) == ("strategy.population_size", 3, 2)
     assert [member["retired"] for member in told["members"]] == [False, False, True]
+
+
+def test_the_status_shows_the_last_score_of_a_retired_member(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = study(tmp_path, pbt(3, 2)).run()
+    study(tmp_path, pbt(2, 2)).change()
+    _, text = phyla_command(capsys, "status", "live", "--json", "--home", tmp_path / "home")
+    (member,) = (one for one in json.loads(text)["members"] if one["retired"])
+    last = [row for row in results.trials() if row.member == member["member"]][-1]
+    assert (member["trial"], member["fitness"], member["params"]) == (last.id, last.fitness, last.params)
+    assert member["fitness"] is not None

@@ -136,6 +136,20 @@ def test_the_second_store_under_one_name_is_refused(tmp_path: Path) -> None:
     assert study(tmp_path / "first", checkpoints=shared).run().state is StudyState.COMPLETED
 
 
+def test_a_copied_home_is_refused_alike_by_run_and_change(tmp_path: Path) -> None:
+    interrupted(tmp_path / "home")
+    shutil.copytree(tmp_path / "home", tmp_path / "copy")
+    with pytest.raises(CheckpointsNotOurs, match="of which this store is a copy") as refused:
+        study(tmp_path / "copy").run()
+    with pytest.raises(CheckpointsNotOurs) as change_refused:
+        study(tmp_path / "copy", trials=TRIALS + 1).change()
+    assert str(change_refused.value) == str(refused.value)
+    assert not load_study("mine", home=tmp_path / "copy").changes()
+
+    shutil.rmtree(tmp_path / "home" / "checkpoints")
+    assert study(tmp_path / "home", trials=TRIALS + 1).change()  # others may see them
+
+
 def test_studies_in_memory_can_follow_each_other(tmp_path: Path) -> None:
     first = study(tmp_path, storage="memory://").run()
     kept = {row.name for row in first.checkpoints() if row.state is CheckpointState.LIVE}

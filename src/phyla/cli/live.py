@@ -299,7 +299,13 @@ def members_table(progress: "Progress", members: Sequence[Member], width: int = 
         trial = progress.trials.get(member.index)
         decision = trial and "; ".join(filter(None, (infeasible(member.head), describe(trial.reason))))
         steps = f"{member.progress}/{progress.member_steps or '?'}"
-        place = (member.index, steps, member.generation, fitness(member.head), best.get(member.index, ""))
+        place = (
+            member.index,
+            steps,
+            member.generation,
+            fitness(progress.scored(member)),
+            best.get(member.index, ""),
+        )
         row = (*place, trial and params(trial.params), decision, progress.doing(member))
         rows.append([row[column] for column in columns])
     headings = [headings[column] for column in columns]

@@ -50,6 +50,12 @@ def change(
         for one in changed:
             print(f"{one.name} was changed from {one.before} to {one.after}")
         print(f"{chosen.name} has the settings of {study}{'' if changed else ' already'}")
+        most = chosen.rules.strategy.member_steps
+        members = chosen.results().members() if changed and most else ()
+        beyond = sum(not one.retired and one.progress > (most or 0) for one in members)
+        if beyond:
+            have = counted(beyond, "member has", "members have")
+            print(f"{have} trained more than {most} steps already: no further trials, the last scores count")
         return
     maintenance = maintain(study, options.places(ctx))
     if maintenance.resume():

@@ -272,11 +272,11 @@ def damage_lines(damaged: Sequence[Checkpoint]) -> Iterator[str]:
 def _member_json(progress: "Progress", member: "Member") -> dict[str, Any]:
     from phyla.strategies import describe
 
-    trial, head = progress.trials.get(member.index), member.head
+    trial, scored = progress.trials.get(member.index), progress.scored(member)
     return {
         **picked(member, "state", "retired", "progress", "generation", member="index"),
-        "fitness": head and head.fitness,
-        **({"criteria": head.criteria} if head and head.criteria else {}),
+        "fitness": scored and scored.fitness,
+        **({"criteria": scored.criteria} if scored and scored.criteria else {}),
         **(picked(trial, "params", trial="id") or {"params": None, "trial": None}),
         "decision": trial and describe(trial.reason),
         "doing": progress.doing(member),

@@ -129,8 +129,10 @@ def tell(
 ) -> None:
     """Complete trials, in one transaction; see `Study.tell`."""
     worker = asker(study, client)
-    for trial, values in zip(trials, metrics, strict=False):
-        trial.report(values)
+    told = [session_of(trial).retold(values) for trial, values in zip(trials, metrics, strict=False)]
+    for trial, values, again in zip(trials, metrics, told, strict=False):
+        if not again:
+            trial.report(values)
     sessions = [session_of(trial) for trial in trials]
     for session in sessions:
         if session.unreported:
@@ -153,8 +155,10 @@ def tell(
         for session, completion in zip(sessions, completions, strict=True):
             session.give_back(completion.reports)
         raise
-    for session in sessions:
+    for session, completion, answer in zip(sessions, completions, answers, strict=True):
         session.release()
+        if not isinstance(answer, LeaseLost):
+            session.told = completion.metrics
     # The trials count already; if this fails, the next ask ends the study.
     with contextlib.suppress(StoreError):
         if finished(client):

@@ -1,7 +1,7 @@
 """What is in a checkpoint, as numbers that can be compared, whatever wrote it.
 
-JSON, NumPy, PyTorch, safetensors, Orbax and pickles are read; of other files only a digest is known. They come
-from a training function that is run here and now, so pickles are loaded.
+JSON, NumPy, PyTorch, safetensors, Orbax, pickles and joblib are read; of other files only a digest is known. They
+come from a training function that is run here and now, so pickles are loaded.
 """
 
 import hashlib
@@ -65,8 +65,12 @@ def _load(file: Path) -> Any:
             return torch.load(file, map_location="cpu", weights_only=False)
         found = np.load(file, allow_pickle=True)
         return dict(found) if names else found
-    if head.startswith(b"\x80"):
-        return np.load(file, allow_pickle=True)  # any pickle
+    if head.startswith(b"\x80") or file.suffix == ".joblib":
+        try:
+            import joblib  # reads any pickle
+        except ImportError:
+            return np.load(file, allow_pickle=True)
+        return joblib.load(file)
     return json.loads(file.read_bytes())
 
 

@@ -27,7 +27,16 @@ from phyla.controller import (
     suite_differences,
     to_config,
 )
-from phyla.errors import CheckpointError, ConfigurationError, NotImportable, StateError, StudyChanged, UsageError
+from phyla.errors import (
+    CheckpointError,
+    CheckpointsAbsent,
+    CheckpointsNotOurs,
+    ConfigurationError,
+    NotImportable,
+    StateError,
+    StudyChanged,
+    UsageError,
+)
 from phyla.machine import Imported
 from phyla.records import JsonObject, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
@@ -164,6 +173,12 @@ def change(study: "Study", client: Client | None, newcomers: Literal["best", "fr
     results = Results(store, record, study.places)
     before = len(results.changes())
     try:
+        try:
+            open_checkpoints(store, study.name, study.places.checkpoints(study.name, record.config)).check_owner()
+        except CheckpointsNotOurs:
+            raise
+        except CheckpointsAbsent:
+            pass  # A machine that does not see them may change a study that others run.
         reconcile(store, record, study.config(), study, newcomers=newcomers)
         if record.state in (StudyState.STOPPED, StudyState.FAILED):
             store.set_state(record.id, StudyState.RUNNING)

@@ -19,6 +19,7 @@ from phyla.records import (
     JsonObject,
     Member,
     MemberState,
+    Scored,
     StudyRecord,
     StudyState,
     TrialRecord,
@@ -79,6 +80,10 @@ class Progress:
         until = f", until {time.strftime('%H:%M:%S', time.localtime(ends_at))}" if ends_at > self.now else ""
         return f"held by a worker that is gone{until}"
 
+    def scored(self, member: Member) -> Scored | TrialRecord | None:
+        """Return what has a member's fitness: its head; of one that was retired, its last completed trial."""
+        return self.trials.get(member.index) if member.retired else member.head
+
     @property
     def best(self) -> TrialRecord | None:
         """The completed trial with the best finite fitness whose checkpoint is kept; None without one."""
@@ -133,11 +138,8 @@ def look(
     aim = Aim.from_config(study.config)
     plan: Any = study.config["plan"]
     members = tuple(reader.members())
-    trials = {}
-    for member in choose(members):
-        trial = member.current_trial or (member.head.trial if member.head else None)
-        if trial is not None:
-            trials[member.index] = reader.trial(trial)
+    found = {member.index: _shown_trial(reader, member) for member in choose(members)}
+    trials = {index: trial for index, trial in found.items() if trial is not None}
     now, held, counts = reader.now(), reader.running(), reader.counts()
     current = {member.current_trial for member in members}
     newest = reader.newest_trials(NEWEST)
@@ -180,6 +182,15 @@ def look(
         given_back=tuple(sorted(back, key=lambda one: one.ended_at or 0.0)),
         gone={attempt.job: attempt.expires_at for attempt in lost},
     )
+
+
+def _shown_trial(reader: "Reader", member: Member) -> TrialRecord | None:
+    """Return the trial that a member is at, or its head; of one that was retired, the last that it completed."""
+    if member.retired:
+        done = [one for one in reader.trials(member=member.index) if one.state is JobState.COMPLETED]
+        return done[-1] if done else None
+    trial = member.current_trial or (member.head.trial if member.head else None)
+    return None if trial is None else reader.trial(trial)
 
 
 def step_s(trials: Iterable[TrialRecord]) -> float | None:

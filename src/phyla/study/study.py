@@ -290,6 +290,7 @@ class Study:
             StudyNotFound: there is no such study.
             ConfigurationError: an existing study cannot take such a change; also `SpaceError`.
             StudyChanged: another process changed it at the same time.
+            CheckpointsNotOurs: the store was copied, and its checkpoints are those of the original.
             StoreError: the database failed.
         """
         from phyla.study.opening import change
@@ -376,6 +377,7 @@ class Study:
             LeaseLost: a trial was given to another worker meanwhile; the others count.
             NoCheckpoint: nothing was saved in a `checkpoint_dir`.
             NoFitness: the objective was never reported.
+            StateError: a trial was told before, with other metrics.
             StoreError: the database failed; nothing counts yet, tell it again.
         """
         from phyla.study import asking

@@ -109,6 +109,7 @@ class Session:
         self._unsent: list[Report] = []
         self._values: dict[str, list[float]] = {metric: [] for metric in self.metrics}
         self._last: dict[str, float] = {}
+        self.told: Mapping[str, Any] | None = None  # What the trial was completed with by `tell`.
         self._steps: tuple[int, int] | None = None  # lowest and highest that were reported
         self.beats = 0
         self.trial = Trial(self)
@@ -186,6 +187,20 @@ class Session:
                     del values[:-VALUES_KEPT]
         if self.on_report is not None:
             self.on_report()
+
+    def retold(self, metrics: Mapping[str, Any]) -> bool:
+        """Return whether the trial was told already; refuse other metrics than those that count."""
+        if self.told is None:
+            return False
+        flat = _numbers(metrics)
+        other = {name: value for name, value in flat.items() if repr(self.told.get(name)) != repr(value)}
+        if other:
+            counts = {name: self.told.get(name) for name in other}
+            raise StateError(
+                f"tell(): trial {self.id} was told before, with {counts}, which counts; {other} does not replace "
+                "it, and nothing was changed"
+            )
+        return True
 
     def should_stop(self) -> bool:
         """Return whether to stop soon, and remember that training knows."""

@@ -458,6 +458,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_of_many_kinds_are_read(tmp_path: Path) -> None:
+    import joblib
     import torch
     from safetensors.numpy import save_file
 
@@ -469,6 +470,9 @@ def test_files_of_many_kinds_are_read(tmp_path: Path) -> None:
     (tmp_path / "e.json").write_text('{"w": [1, 2], "step": 4, "name": "x"}')
     (tmp_path / "f-10.pkl").write_bytes(pickle.dumps({"net": types.SimpleNamespace(w=values)}))
     (tmp_path / "g.bin").write_bytes(b"\x00anything")
+    joblib.dump(types.SimpleNamespace(w=values), tmp_path / "h.joblib")
+    joblib.dump({"w": values}, tmp_path / "i.joblib", compress=3)
+    joblib.dump({"w": values}, tmp_path / "j.pkl")
     known = read(tmp_path)
     assert {name: np.shape(value) for name, value in known.items()} == {
         "a.npy": (2, 3),
@@ -480,6 +484,9 @@ def test_files_of_many_kinds_are_read(tmp_path: Path) -> None:
         "e.json: step": (),
         "f-#.pkl: net.w": (2, 3),
         "g.bin": (),
+        "h.joblib: w": (2, 3),
+        "i.joblib: w": (2, 3),
+        "j.pkl: w": (2, 3),
     }
     assert "b.npz: w" in compared(known, known)
     assert "e.json: step" not in compared(known, known)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import phyla
-from phyla.errors import ConfigurationError, LeaseLost, NoFitness, StoreError, StudyFailed
+from phyla.errors import ConfigurationError, LeaseLost, NoFitness, StateError, StoreError, StudyFailed
 from phyla.records import Criteria, StudyState
 from phyla.store.sql.store import SqlStore
 
@@ -40,6 +40,22 @@ def test_a_trial_can_be_told_again_when_the_store_failed(tmp_path: Path, monkeyp
             made.tell(trial, metrics={"score": 1.0})
     made.tell(trial)
     assert made.results().counts() == {"completed": 1}
+
+
+def test_a_trial_that_is_told_again_with_another_score_is_refused(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    trial = made.ask()
+    assert trial is not None
+    (trial.checkpoint_dir / "weights").write_text("w")
+    made.tell(trial, {"score": 1, "loss": float("nan")})
+    made.tell(trial, {"score": 1.0, "loss": float("nan")})
+    made.tell(trial)
+    with pytest.raises(StateError, match=r"trial 1 was told before, with {'score': 1.0}.*{'score': 5.0} does not"):
+        made.tell(trial, {"score": 5.0, "loss": float("nan")})
+    made.tell(trial, {"score": 1.0})
+    (row,) = made.results().trials()
+    assert row.fitness == 1.0
+    assert len(made.results().reports(trial.id)) == 1
 
 
 def test_a_lost_lease_does_not_keep_the_other_failures_from_being_told(tmp_path: Path) -> None:
