@@ -73,7 +73,7 @@ def owned(job: J | None, job_id: int, token: int) -> J | None:
         LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
     """
     if job is None:
-        raise LeaseLost(f"there is no job {job_id} in this study")
+        raise LeaseLost(f"there is no job {job_id} in this study; it may be one of another study")
     name = name_of(job)
     if job.token != token:
         raise LeaseLost(

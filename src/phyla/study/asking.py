@@ -101,7 +101,7 @@ def _ask(study: "Study", client: Client, count: int, whole: bool) -> tuple[list[
 
 
 def checked(
-    trials: Any, metrics: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, error: str | None
+    trials: Any, metrics: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, error: str | Exception | None
 ) -> tuple[list[Trial], Sequence[Mapping[str, Any]]]:
     """Return the trials and metrics that `Study.tell` was given; refuse what makes no sense."""
     many = [*trials] if isinstance(trials, Sequence) else [trials]
@@ -109,6 +109,8 @@ def checked(
     wrong = [one for one in many if not isinstance(one, Trial)]
     if wrong:
         raise ConfigurationError(f"tell({wrong[0]!r}): pass a trial that ask() gave")
+    if error is not None and (not isinstance(error, str | Exception) or error == ""):
+        raise ConfigurationError(f"tell(error={error!r}): pass the exception, or say what went wrong")
     if error is not None and each is not None:
         raise ConfigurationError("tell(): pass either metrics, or the error that training failed with")
     if each is not None and not (isinstance(each, Sequence) and all(isinstance(one, Mapping) for one in each)):
@@ -170,14 +172,15 @@ def tell(
             raise answer
 
 
-def tell_failed(client: Client, trials: Sequence[Trial], error: str) -> None:
+def tell_failed(client: Client, trials: Sequence[Trial], error: str | Exception) -> None:
     """Fail trials; they are tried again or given up."""
     lost: LeaseLost | None = None
+    said = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
     for session in map(session_of, trials):
         session.discard()
         session.release()
         try:
-            client.fail(Failure(job=session.id, token=session.trial.token, error=error, timings=session.timings()))
+            client.fail(Failure(job=session.id, token=session.trial.token, error=said, timings=session.timings()))
         except LeaseLost as gone:
             lost = gone
     if lost is not None:

@@ -186,8 +186,11 @@ class Experiments:
                 failed = _ended(trial.error) if cause is None else _raised(cause, files)
         known: facts.Facts = {}
         kept = None
-        if trained:
-            path = repository.path(trained[-1].checkpoint or "")
+        try:
+            path = repository.path(trained[-1].checkpoint or "") if trained else None
+        except CheckpointError as error:
+            path, trained, failed = None, [], f"{error}; did training remove trial.source.path?"
+        if path is not None:
             reported: Any = trained[-1].metrics
             known = facts.read(path)
             known |= {
@@ -205,17 +208,16 @@ class Experiments:
             facts=known,
             failed=failed,
             kept=kept,
-            overwritten=_overwritten(
-                repository.path(name) for name in {one.parent_checkpoint for one in completed} if name
-            ),
+            overwritten=_overwritten(repository, filter(None, {one.parent_checkpoint for one in completed})),
         )
 
 
-def _overwritten(checkpoints: Iterable[Path]) -> list[str]:
+def _overwritten(repository: LocalCheckpoints, names: Iterable[str]) -> list[str]:
     """Return the files of checkpoints that were changed since their commit."""
     found: set[str] = set()
-    for path in checkpoints:
+    for name in names:
         try:
+            path = repository.path(name)
             manifest, entries = Manifest.from_bytes((path / MANIFEST_NAME).read_bytes()), scan(path).entries
         except (OSError, CheckpointError):
             # What it has now is no checkpoint any more.
@@ -223,7 +225,7 @@ def _overwritten(checkpoints: Iterable[Path]) -> list[str]:
             continue
         committed = {(file.path, file.digest) for file in manifest.files}
         changed = committed ^ {*zip((entry.relative for entry in entries), digests(entries), strict=True)}
-        found |= {name for name, _ in changed}
+        found |= {file for file, _ in changed}
     return sorted(found)
 
 

@@ -103,12 +103,13 @@ class Progress:
     def total_steps(self) -> int | None:
         """Steps that all members together are to spend; None if unknown.
 
-        A retired member spends no more than it has; one that joined later what was left when it joined.
+        A retired member spends no more than it has, nor does one that had more steps before a change; one that
+        joined later spends what was left when it joined.
         """
         if self.member_steps is None:
             return None
         return sum(
-            (member.progress if member.retired else self.member_steps) - member.joined_steps
+            max(member.progress, 0 if member.retired else self.member_steps) - member.joined_steps
             for member in self.members
         )
 

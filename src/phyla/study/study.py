@@ -355,7 +355,7 @@ class Study:
         metrics: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         *,
         checkpoint: "Trial | None" = None,
-        error: str | None = None,
+        error: str | Exception | None = None,
     ) -> None:
         """Complete trials that `ask` gave, in one transaction; or fail them with `error`.
 
@@ -367,7 +367,7 @@ class Study:
             trials: one trial or several.
             metrics: last metrics to report, one mapping per trial.
             checkpoint: the trial that holds the checkpoint of all.
-            error: what went wrong; the trials are then tried again or given up.
+            error: what went wrong, or the exception; the trials are then tried again or given up.
 
         A trial that a stopping rule stops for what was reported is over: it leaves nothing, and its member is
         asked about again.

@@ -4,6 +4,7 @@ import gc
 import json
 import pickle
 import re
+import shutil
 import sys
 import time
 import types
@@ -227,6 +228,14 @@ def test_training_that_ruins_the_checkpoint_that_it_loads_is_found(tmp_path: Pat
     told = found(train, tmp_path / "home")
     assert told["source"].verdict == "FAIL"
     assert told["source"].text.endswith("a finished checkpoint: it is no checkpoint any more")
+
+    def remove(trial: phyla.Trial) -> None:
+        correct(trial)
+        if trial.source is not None:
+            shutil.rmtree(trial.source.path)
+
+    told = found(remove, tmp_path / "again")
+    assert told["source"].verdict == "FAIL"
 
 
 # What cannot be told

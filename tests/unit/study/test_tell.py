@@ -67,6 +67,17 @@ def test_a_lost_lease_does_not_keep_the_other_failures_from_being_told(tmp_path:
     assert made.results().counts() == {"failed": 2}
 
 
+def test_an_exception_can_be_told_and_what_says_nothing_cannot(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    first, second = made.ask(2)
+    for nothing in ("", 5):
+        with pytest.raises(ConfigurationError, match=r"pass the exception, or say what went wrong"):
+            made.tell(first, error=nothing)  # type: ignore[arg-type]
+    made.tell(first, error=ValueError("boom"))
+    made.tell(second, error="bang")
+    assert [trial.error for trial in made.results().trials()] == ["ValueError: boom", "bang"]
+
+
 def test_every_metric_that_the_objective_needs_has_to_be_told(tmp_path: Path) -> None:
     objective = phyla.Constrained(phyla.Maximize("score"), subject_to=["cost <= 2", "size < 9"])
     strategy = phyla.PBT(population_size=1, steps_per_trial=1, total_steps=1)
