@@ -235,7 +235,8 @@ def test_training_that_ruins_the_checkpoint_that_it_loads_is_found(tmp_path: Pat
             shutil.rmtree(trial.source.path)
 
     told = found(remove, tmp_path / "again")
-    assert told["source"].verdict == "FAIL"
+    assert told["complete"].verdict == "FAIL"
+    assert "did training remove trial.source.path?" in told["complete"].text
 
 
 # What cannot be told
