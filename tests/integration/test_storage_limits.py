@@ -123,6 +123,20 @@ def test_a_read_only_home_is_named(tmp_path: Path) -> None:
     assert "Read-only file system" in done.stderr
 
 
+def test_a_study_can_be_looked_at_on_a_disk_that_is_full(tmp_path: Path) -> None:
+    home, small = tmp_path / "home", tmp_path / "small"
+    run(home, members=MEMBERS, trials=TRIALS)
+    small.mkdir()
+    files = f"cp -r {home}/. {small} && (cat /dev/zero > {small}/fill 2>/dev/null; true)"
+    full = f"mount -t tmpfs -o size=4m tmpfs {small} && {files}"
+    done = with_mount(full, "-m", "phyla.cli", "--home", str(small), "status", "toy")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "toy: completed" in done.stdout
+    refused = with_mount(full, "-m", "phyla.cli", "--home", str(small), "delete", "toy", "--yes", "toy")
+    assert refused.returncode == 1
+    assert "free some space" in refused.stderr
+
+
 @pytest.mark.parametrize("running", [False, True])
 def test_what_may_only_be_read_can_be_looked_at(tmp_path: Path, running: bool) -> None:
     home, report = tmp_path / "a home", tmp_path / "report.html"

@@ -217,7 +217,7 @@ class SqliteBackend(AnySqlite):
                 f"cannot make the folder {self._path.parent}, or the database in it: {error.strerror}; name "
                 "another place or make it writable"
             ) from error
-        readable = self._path.is_file() and not os.access(self._path, os.W_OK)
+        readable = self._path.is_file() and (not os.access(self._path, os.W_OK) or self._no_room())
         if readable:
             self._idle = deque(maxlen=0)
         engine = sa.create_engine(
@@ -240,6 +240,11 @@ class SqliteBackend(AnySqlite):
         super().__init__(engine, clock)
         self.url, self.shown = sqlite_url(self._path), str(self._path)
         self._at_end()
+
+    def _no_room(self) -> bool:
+        """Return whether the disk is too full to open the file for writing; it can still be looked at."""
+        used = self._path.stat().st_size > 0 and not Path(f"{self._path}-wal").exists()
+        return used and os.statvfs(self._path).f_bavail == 0
 
     def _at_end(self) -> None:
         """Have the connections closed when nothing refers to this object any more."""
@@ -297,7 +302,8 @@ class SqliteBackend(AnySqlite):
 
 _ADVICE: Mapping[int, str] = {
     sqlite3.SQLITE_FULL: "the disk is full: free some space and go on, nothing that was confirmed is lost",
-    sqlite3.SQLITE_READONLY: "the file, or its folder, is read-only and can only be looked at: make both writable",
+    sqlite3.SQLITE_READONLY: "the file, or its folder, is read-only, or the disk is full, so it can only be looked "
+    "at: make both writable, and free some space",
     sqlite3.SQLITE_PERM: "permission is missing: make the file and its folder writable",
     sqlite3.SQLITE_CANTOPEN: "check that the path is right and that the folder is writable",
     sqlite3.SQLITE_IOERR: "the disk failed, is full or was made read-only: check it before going on",
