@@ -189,7 +189,10 @@ def _limited(tmp_path: Path, pragma: str) -> tuple[Store, Callable[[], object]]:
     ("pragma", "message"),
     [
         ("PRAGMA max_page_count = 1", "the disk is full: free some space"),
-        ("PRAGMA query_only = ON", "is read-only, or the disk is full, so it can only be looked at: make both writable, and free some space"),
+        (
+            "PRAGMA query_only = ON",
+            "is read-only, or the disk is full, so it can only be looked at: make both writable",
+        ),
     ],
 )
 def test_a_disk_that_takes_nothing_is_explained(tmp_path: Path, pragma: str, message: str) -> None:

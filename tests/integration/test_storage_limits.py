@@ -88,6 +88,37 @@ def test_a_disk_that_a_command_fills_up(tmp_path: Path) -> None:
     assert all(trial.failures == 0 for trial in results.trials())
 
 
+ENDS = """
+import os
+import phyla
+
+def train(trial):
+    with (trial.working_dir / "fill").open("wb", 0) as file:
+        while True:
+            try:
+                file.write(bytes(4096))
+            except OSError:
+                os._exit(1)
+
+pbt = phyla.PBT(population_size=2, steps_per_trial=1, total_steps=4)
+study = phyla.Study("toy", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score"), pbt, train=train)
+"""
+
+
+def test_a_worker_that_ends_where_there_is_no_room_costs_no_attempt(tmp_path: Path) -> None:
+    home, file = tmp_path / "home", tmp_path / "study.py"
+    home.mkdir()
+    file.write_text(ENDS)
+    storage = f"sqlite:///{tmp_path}/phyla.db"
+    places = ["--home", str(home), "--storage", storage, "--checkpoints", str(tmp_path / "checkpoints")]
+    mount = f"mount -t tmpfs -o size=4m tmpfs {home}"
+    done = with_mount(mount, "-m", "phyla.cli", *places, "run", str(file), "--workers", "1")
+    assert done.returncode == 1, done.stderr
+    assert "No space left on device" in done.stderr
+    with contextlib.closing(open_store(storage)) as store, store.reader(1) as reader:
+        assert [trial.failures for trial in reader.trials()] == [0]
+
+
 def test_a_disk_without_inodes(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()

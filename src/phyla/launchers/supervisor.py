@@ -14,7 +14,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import final
 
-from phyla.checkpoints import advice_on
+from phyla.checkpoints import advice_on, full
 from phyla.client import Client
 from phyla.errors import Preempted, StoreBusy, StoreError, StudyChanged, StudyFailed
 from phyla.launchers.packing import Packing, wide_tasks
@@ -340,7 +340,9 @@ class Supervisor:
         elif self._interrupted():
             self.client.lose_worker(spec.name, "its worker was ended by a person", counts=False)
         else:
-            blameless = status in (Exit.STORE_FAILED, Exit.CHECKPOINTS_ABSENT)
+            no_room = full([Path(spec.log).parent])
+            how = f"{how}; {no_room}" if no_room else how
+            blameless = no_room or status in (Exit.STORE_FAILED, Exit.CHECKPOINTS_ABSENT)
             self._crashed(spec, how + (f"; the end of its log:\n{end}" if end else ""), counts=not blameless)
 
     def _check_progress(self, process: _Process) -> None:

@@ -302,8 +302,8 @@ class SqliteBackend(AnySqlite):
 
 _ADVICE: Mapping[int, str] = {
     sqlite3.SQLITE_FULL: "the disk is full: free some space and go on, nothing that was confirmed is lost",
-    sqlite3.SQLITE_READONLY: "the file, or its folder, is read-only, or the disk is full, so it can only be looked "
-    "at: make both writable, and free some space",
+    sqlite3.SQLITE_READONLY: "the file, or its folder, is read-only, or the disk is full, so it can only be "
+    "looked at: make both writable, and free some space",
     sqlite3.SQLITE_PERM: "permission is missing: make the file and its folder writable",
     sqlite3.SQLITE_CANTOPEN: "check that the path is right and that the folder is writable",
     sqlite3.SQLITE_IOERR: "the disk failed, is full or was made read-only: check it before going on",
