@@ -219,6 +219,16 @@ def test_a_new_token_opens_the_service_at_once(store: Store) -> None:
             assert client.get("/studies", headers={"Authorization": f"Bearer {token}"}).status_code == 200
 
 
+def test_the_log_is_json_and_an_address_with_the_version_is_understood(tmp_path: Path) -> None:
+    with Service("--home", str(tmp_path / "misspelt")) as service:
+        assert "phyla.db, which has no study yet, at http" in service.process.printed()
+        with socket.create_connection(("127.0.0.1", service.port), timeout=30) as connection:
+            connection.sendall(b"no request\r\n\r\n")
+            _, line = service.process.read_until("HTTP request received").splitlines()
+        assert json.loads(line)["from"] == "uvicorn.error"
+        assert "no studies yet" in phyla("status", "--server", f"{service.url}/v1").stdout
+
+
 @pytest.mark.parametrize("held_up", ["tokens", "studies"])
 def test_a_request_that_a_stop_interrupts_is_answered(
     store: Store, monkeypatch: pytest.MonkeyPatch, held_up: str

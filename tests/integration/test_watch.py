@@ -196,11 +196,13 @@ def test_a_poisoned_eval_task_delays_nothing_else(tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_is_deleted_during_its_evaluation_survives_in_its_snapshot(tmp_path: Path) -> None:
     folder = write(tmp_path / "ckpt", 10)
-    process = start(tmp_path, watch_words(tmp_path, workers=1), EVAL_S="6")
+    go = tmp_path / "go"
+    process = start(tmp_path, watch_words(tmp_path, workers=1), EVAL_UNTIL=str(go))
     until(lambda: has_run(tmp_path) and Look(tmp_path).running, "running eval task", process=process)
     shutil.rmtree(folder)
     write(tmp_path / "ckpt", 20)
     (tmp_path / "ckpt" / "FINISHED").write_text("")
+    go.touch()
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
     look = Look(tmp_path)

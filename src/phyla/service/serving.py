@@ -81,10 +81,13 @@ def serve_store(
             signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         logs = logging.StreamHandler()
         logs.setFormatter(Lines())
-        logging.getLogger("phyla").addHandler(logs)
-        say(f"{'serving' if work else 'showing'} {store.url} at {url}")
+        for name in ("phyla", "uvicorn"):
+            logging.getLogger(name).addHandler(logs)
+        none = "" if store.studies() else ", which has no study yet,"
+        say(f"{'serving' if work else 'showing'} {store.url}{none} at {url}")
         config = uvicorn.Config(
             app,
+            log_config=None,
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=GRACE_S if work else 1,

@@ -281,7 +281,8 @@ class Connection:
                 try:
                     # To read the certificates takes a while, and is for https alone.
                     verify = address.startswith("https:")
-                    self._client = self._httpx.Client(base_url=address, headers=headers, verify=verify)
+                    base = address.rstrip("/").removesuffix("/v1")
+                    self._client = self._httpx.Client(base_url=base, headers=headers, verify=verify)
                 except (self._httpx.InvalidURL, ValueError) as error:
                     raise ConfigurationError(f"storage {self._url!r}: {error}") from error
                 self._process = os.getpid()
