@@ -1,5 +1,6 @@
 """What only SQLite has: one file, turns to write, and all that can be wrong with a file."""
 
+import fcntl
 import os
 import shutil
 import sqlite3
@@ -23,6 +24,7 @@ from phyla.store.sql.file_systems import network_file_system
 from phyla.store.sql.sqlite import SqliteBackend
 from phyla.store.sql.store import SqlStore
 from storing import VirtualClock, completion, pbt, rules
+from waiting import until
 
 WORK = """
 import sys
@@ -306,6 +308,32 @@ def test_processes_that_ask_at_once_get_one_identity(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert len(set(pool.map(identity, range(4)))) == 1
+
+
+def test_who_opens_a_new_file_waits_for_another_that_makes_it_ready(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    with (
+        open(f"{path}.lock", "w") as now,
+        open(f"{path}.turn", "w") as next_one,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        fcntl.flock(now, fcntl.LOCK_EX)
+        opening = pool.submit(open_store, f"sqlite:///{path}")
+
+        def waits() -> bool:
+            try:
+                fcntl.flock(next_one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            fcntl.flock(next_one, fcntl.LOCK_UN)
+            return opening.done()
+
+        until(waits, "the thread waits or has opened the file")
+        # SQLite would not wait: of two that change the journal of a new file at once, it refuses one.
+        size = path.stat().st_size
+        fcntl.flock(now, fcntl.LOCK_UN)
+        opening.result(180).close()
+        assert size == 0
 
 
 def test_one_process_alone_keeps_a_file_on_a_network_file_system(

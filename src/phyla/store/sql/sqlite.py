@@ -341,8 +341,15 @@ def _to_read(path: Path, _dialect: Any, _record: Any, arguments: list[Any], _opt
 
 
 def _on_connect(path: Path, connection: Any, record: Any) -> None:
+    record.info["turn"] = turn = _Turn(path)
+    if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        # SQLite does not wait here: of two that open a new file at once, it would refuse one.
+        turn.wait()
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        finally:
+            turn.end()
     for pragma in (
-        "journal_mode=WAL",
         f"synchronous={SYNCHRONOUS}",
         "foreign_keys=ON",
         f"cache_size=-{CACHE_KIB}",
@@ -350,7 +357,6 @@ def _on_connect(path: Path, connection: Any, record: Any) -> None:
         "journal_size_limit=67108864",
     ):
         connection.execute(f"PRAGMA {pragma}")
-    record.info["turn"] = _Turn(path)
 
 
 def _close_own(process: int, idle: deque[Any], engine: sa.Engine) -> None:
