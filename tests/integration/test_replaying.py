@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -269,6 +270,15 @@ def test_a_changed_training_function_is_told(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "is not what it was when study 'found' last ran" in done.stderr
     assert "the checkpoint is not that of trial" in done.stdout
+
+
+def test_where_only_files_differ_the_replay_says_that_the_fitness_is_the_same(tmp_path: Path) -> None:
+    noted = '    np.save(trial.checkpoint_dir / "noted.npy", trial.id)\n    trial.report('
+    (tmp_path / "found.py").write_text(STUDY_FILE.replace("    trial.report(", noted))
+    forked.run(["found.py"], cwd=tmp_path, check=True)
+    done = command(tmp_path, "replay", "found", "--file", "found.py", "--home", "home", "--workers", 0)
+    assert done.returncode == 0, done.stderr
+    assert re.search("the fitness is that of trial [0-9]+ of found, -[0-9.e-]+; the files differ", done.stdout)
 
 
 # The commands

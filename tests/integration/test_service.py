@@ -79,6 +79,12 @@ def test_a_study_of_another_language(http: httpx.Client) -> None:
             "fitness": None,
             "why": f"it was handed in before, with checkpoint 's3://mine/{trial['trial']}'",
         }
+        changed = http.post(f"{at}/complete", json={**left, "metrics": {"loss": -1}}).json()
+        assert changed == {
+            "counts": False,
+            "fitness": None,
+            "why": f"it was handed in before, with {left['metrics']}",
+        }
         done.append(trial)
     assert told["why"] == "the study is completed"
     assert sorted(trial["member"] for trial in done) == [0, 0, 1, 1]

@@ -271,6 +271,11 @@ def _print_likeness(prepared: "Prepared") -> None:
     what = f"that of trial {prepared.trial} of {prepared.of}"
     if digests[head.checkpoint] == prepared.digest:
         print(f"the checkpoint is {what}, bit for bit")
+    elif head.fitness == prepared.fitness:
+        print(
+            f"the fitness is {what}, {number(head.fitness, 6)}; the files differ, as they do if training saves "
+            "what it did not make from trial.seed (times, the states of Python's or NumPy's generators)"
+        )
     else:
         print(
             f"the checkpoint is not {what}, bit for bit; its fitness is {number(head.fitness, 6)}, "

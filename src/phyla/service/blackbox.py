@@ -332,7 +332,7 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
     def complete(name: Name, trial: Id, saved: Saved) -> Completed:
         """Hand in what a trial left, with its last metrics. Asked again, the answer is the same.
 
-        What is handed in again under another name does not count; the answer says which checkpoint does.
+        What comes again under another name, or with other metrics, does not count; the answer says what does.
         """
         record, asked = found(name), controller(name)
         rules = asked.rules
@@ -369,9 +369,12 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
         (answer,), _, _ = asked.complete([completion])
         if isinstance(answer, Accepted):
             with store.reader(record.id) as reader:
-                counted = reader.trial(trial).checkpoint
-            if counted != saved.checkpoint:
-                return Completed(counts=False, why=f"it was handed in before, with checkpoint {counted!r}")
+                counted = reader.trial(trial)
+            kept = {name: counted.metrics.get(name) for name in saved.metrics}
+            other = [name for name, value in saved.metrics.items() if math.isfinite(value) and kept[name] != value]
+            if other or counted.checkpoint != saved.checkpoint:
+                what = kept if other else f"checkpoint {counted.checkpoint!r}"
+                return Completed(counts=False, why=f"it was handed in before, with {what}")
             return Completed(counts=True, fitness=answer.fitness)
         if isinstance(answer, Stopped):
             return Completed(counts=False, why=f"a rule stopped it: {answer.reason}")

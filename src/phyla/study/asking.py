@@ -175,6 +175,8 @@ def tell(
 def tell_failed(client: Client, trials: Sequence[Trial], error: str | Exception) -> None:
     """Fail trials; they are tried again or given up."""
     lost: LeaseLost | None = None
+    for session in map(session_of, trials):
+        session.check_not_told(error)
     said = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
     for session in map(session_of, trials):
         session.discard()

@@ -182,17 +182,18 @@ class _Check:
         if not self.resumed.trained:
             yield self.not_resumed()
             return
-        yield self.source()
+        yield (source := self.source())
         known, same = equal.verdict == "ok", False
         if known and end.verdict != "FAIL":
             yield self.counters()
             found = self.resume()
             same = found.verdict == "ok"
+            if found.kind == "complete" and source.verdict == "FAIL":
+                found = Checked("complete", "not known", "training changes the checkpoint: see source first")
             yield found
             if same:
-                text = "a copy of the checkpoint is enough to go on, in another directory"
-                yield Checked("complete", "ok", text)
-            yield self.random(same=same)
+                yield Checked("complete", "ok", "a copy of the checkpoint, elsewhere, is enough to go on")
+            yield self.random(same=same, resumed=found.kind)
         else:
             why = "end_step changes nothing" if end.verdict == "FAIL" else "two equal trials differ"
             for kind in ("resume", "random"):
@@ -202,7 +203,7 @@ class _Check:
         weights = self.weights()
         if weights.verdict == "FAIL" and not same:
             # What was measured is what was loaded, and that is not right.
-            weights = Checked("weights", "not known", f"{weights.text}; see resuming first")
+            weights = Checked("weights", "not known", f"{weights.text}; see resume first")
         yield weights
         yield self.cost()
 
@@ -330,7 +331,7 @@ class _Check:
             return Checked("resume", "FAIL" if worst > FAR else "warn", text, _SAVE)
         return Checked("resume", "ok", f"{text}; but random numbers from another seed differ as much")
 
-    def random(self, *, same: bool) -> Checked:
+    def random(self, *, same: bool, resumed: str) -> Checked:
         k, none = self.steps, "training draws no random numbers, or goes on with those of the checkpoint"
         one = self.onward(k, pinned=None)
         if same and not one.failed and not self.changed(self.resumed, one):
@@ -339,7 +340,7 @@ class _Check:
         if one.failed or other.failed or self.changed(one, other):
             return Checked("random", "ok", "each trial draws other random numbers")
         if not same:
-            return Checked("random", "not known", "another seed changes nothing; see resuming first")
+            return Checked("random", "not known", f"another seed changes nothing; see {resumed} first")
         whole, chain = self.run(2 * k, pinned=None), self.run(k, k, pinned=None)
         if whole.failed or chain.failed or not self.differing(chain, whole):
             return Checked("random", "ok", none)

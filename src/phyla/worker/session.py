@@ -202,6 +202,14 @@ class Session:
             )
         return True
 
+    def check_not_told(self, error: str | Exception) -> None:
+        """Refuse that a trial failed which counts already."""
+        if self.told is not None:
+            raise StateError(
+                f"tell(error={error!r}): trial {self.id} was told before, with {dict(self.told)}, which counts; "
+                "it cannot fail any more, and nothing was changed"
+            )
+
     def should_stop(self) -> bool:
         """Return whether to stop soon, and remember that training knows."""
         self._stop_seen |= self._stop

@@ -216,6 +216,20 @@ def test_training_that_writes_into_the_checkpoint_that_it_loads_is_found(tmp_pat
     assert "save into trial.checkpoint_dir only" in told["source"].change
 
 
+def test_training_that_moves_files_out_of_the_checkpoint_that_it_loads_fails_one_check(tmp_path: Path) -> None:
+    correct = make()
+
+    def train(trial: phyla.Trial) -> None:
+        correct(trial)
+        if trial.source is not None:
+            trial.source.path.chmod(0o755)
+            (trial.source.path / "state.npz").unlink()
+
+    told = found(train, tmp_path / "home")
+    assert [name for name, one in told.items() if one.verdict == "FAIL"] == ["source"], told
+    assert told["complete"].text == "training changes the checkpoint: see source first"
+
+
 def test_training_that_ruins_the_checkpoint_that_it_loads_is_found(tmp_path: Path) -> None:
     correct = make()
 

@@ -53,7 +53,12 @@ def test_a_trial_that_is_told_again_with_another_score_is_refused(tmp_path: Path
     with pytest.raises(StateError, match=r"trial 1 was told before, with {'score': 1.0}.*{'score': 5.0} does not"):
         made.tell(trial, {"score": 5.0, "loss": float("nan")})
     made.tell(trial, {"score": 1.0})
-    (row,) = made.results().trials()
+    other = made.ask()
+    assert other is not None
+    with pytest.raises(StateError, match=r"error='late'\): trial 1 was told before.*'score': 1.*cannot fail"):
+        made.tell([other, trial], error="late")
+    assert made.results().counts() == {"completed": 1, "running": 1}
+    row = made.results().trials()[0]
     assert row.fitness == 1.0
     assert len(made.results().reports(trial.id)) == 1
 
