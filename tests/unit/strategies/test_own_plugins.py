@@ -8,7 +8,7 @@ import pytest
 
 from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules
-from phyla.records import JobState, Maximize, Member, Scored, StudyState, TrialRecord
+from phyla.records import JobState, Maximize, Member, MemberState, Scored, StudyState, TrialRecord
 from phyla.space import Float, Int, Space
 from phyla.strategies import (
     PB2,
@@ -133,6 +133,10 @@ CHOSEN = "ConfigurationError: Chooses.choose() returned None; it has to return E
         (pbt(exploit=None, explore=Crossover(then=Proposes({"lr": 0.1}))), PROPOSED),
         (pbt(exploit=Chooses(None)), CHOSEN),
         (pbt(exploit=ExploitPipeline([Chooses(None)])), CHOSEN),
+        (
+            pbt(exploit=Chooses(Exploited(donor=Member(study=1, index=0, state=MemberState.READY), reason={}))),
+            "Chooses.choose() returned a Member as donor: give one of its states, such as `published`.",
+        ),
     ],
 )
 def test_what_returns_something_else_is_named(strategy: Strategy, told: str) -> None:
