@@ -325,6 +325,8 @@ def where_is(url: str) -> tuple[str, str | None]:
         found, beside = settings.token(), file.with_name(TOKEN_FILE)
         if found is None and beside.exists():
             found = settings.token_in(beside)
+    except FileNotFoundError:
+        raise _NotPublished(f"there is no {file}, which phyla serve --publish writes") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _NotPublished(f"{file} does not say where the service is ({error}); was it started?") from error
+        raise _NotPublished(f"{file} does not say where it is ({error})") from error
     return address, found
