@@ -325,7 +325,7 @@ def test_a_worker_that_begins_while_the_service_is_away_waits_for_it(
     monkeypatch.setattr("phyla.store.remote.BACK_OFF_S", (1.01, 1.01))
     file, database = tmp_path / "service.json", f"sqlite:///{tmp_path}/phyla.db"
     study(database).run()
-    with pytest.raises(StoreUnavailable, match="there is no .*service.json, which phyla serve --publish writes; is it running"):
+    with pytest.raises(StoreUnavailable, match=r"there is no .*service.json, which phyla serve --publish writes"):
         load_study("s", home=tmp_path, storage=f"published:{file}")
     with closing(open_store(database)) as store, served(store) as url:
         monkeypatch.setattr("phyla.store.remote.LOG.warning", lambda *_: file.write_text(json.dumps({"url": url})))

@@ -399,7 +399,7 @@ def test_an_edited_command_is_edited_training_code_and_nobody_joins_with_it(tmp_
     (tmp_path / "train.sh").write_text(DESCENT)
     study(tmp_path, phyla.Command(ARGUMENTS, cwd=tmp_path), trials=1).run()
     edited = phyla.Command(ARGUMENTS, cwd=tmp_path, env={"SHARPNESS": "2"})
-    with pytest.raises(StudyChanged, match=r"train.env.SHARPNESS: it has None, given '2'"):
+    with pytest.raises(StudyChanged, match=r"train.env.SHARPNESS: it has nothing, given '2'"):
         study(tmp_path, edited, trials=1).work()
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(tmp_path, elsewhere, ignore=shutil.ignore_patterns("elsewhere"))

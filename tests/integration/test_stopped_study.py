@@ -183,7 +183,7 @@ def test_rules_are_changed_by_change_only(tmp_path: Path) -> None:
 
     study(tmp_path, train).run()
     changed = study(tmp_path, train, phyla.strategies.Divergence(above=2.0))
-    with pytest.raises(StudyChanged, match=r"stopping\.rules\.0\.above: it has None, given 2\.0"):
+    with pytest.raises(StudyChanged, match=r"stopping\.rules\.0\.above: it has nothing, given 2\.0"):
         changed.run()
     changed.change()
     changed.run()

@@ -8,6 +8,7 @@ from phyla.controller.configuration import (
     from_config,
     keeping_of,
     known_to,
+    said,
     settings_digest,
     suite_differences,
     suites_from,

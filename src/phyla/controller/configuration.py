@@ -137,6 +137,11 @@ def settings_digest(config: JsonObject) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def said(value: Json) -> str:
+    """Return a setting as messages show it."""
+    return "nothing" if value is None else repr(value)
+
+
 def suite_differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
     """Return how the suites of two configurations differ: dotted name to (stored, given)."""
     return _compared({"suites": old.get("suites", [])}, {"suites": new.get("suites", [])})
@@ -187,7 +192,7 @@ def check_extension(changed: Mapping[str, tuple[Json, Json]], old: JsonObject, n
     if refused:
         raise ConfigurationError(
             "an existing study cannot be extended with another "
-            + "; ".join(f"{name} (it has {old!r}, given {new!r})" for name, (old, new) in refused.items())
+            + "; ".join(f"{name} (it has {said(old)}, given {said(new)})" for name, (old, new) in refused.items())
             + ". What can change: the stopping rules, a space that gets wider, and settings of the strategy, "
             f"but not its kind, {_FIXED_SETTINGS}."
         )

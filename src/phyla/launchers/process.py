@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeAlias
 from phyla import plugins
 from phyla.checkpoints import RemotePlace, advice_on, is_storage_error, place_of
 from phyla.client import Client, known_checkpoints, open_checkpoints
-from phyla.controller import from_config, suite_differences, suites_from
+from phyla.controller import from_config, said, suite_differences, suites_from
 from phyla.errors import (
     CheckpointsAbsent,
     PhylaError,
@@ -138,7 +138,9 @@ def check_suites(runs: Runs, given: Mapping[str, JsonObject]) -> None:
     for record, _ in runs:
         differing = suite_differences(record.config, given[record.name])
         if differing:
-            listing = "; ".join(f"{key}: it has {old!r}, given {new!r}" for key, (old, new) in differing.items())
+            listing = "; ".join(
+                f"{key}: it has {said(old)}, given {said(new)}" for key, (old, new) in differing.items()
+            )
             raise RunChanged(
                 f"the suites of run {record.name!r} are not those of the suite file ({listing}); give the file "
                 "that the run is watched with, or watch it again with this one"

@@ -23,6 +23,7 @@ from phyla.controller import (
     controller_of,
     differences,
     housekeeping_of,
+    said,
     sightings_of,
     suite_differences,
     to_config,
@@ -275,7 +276,7 @@ def reconcile(
 
 def _listed(changed: dict[str, Any]) -> str:
     """Return settings that differ, one a line."""
-    return "\n".join(f"  {name}: it has {old!r}, given {new!r}" for name, (old, new) in changed.items())
+    return "\n".join(f"  {name}: it has {said(old)}, given {said(new)}" for name, (old, new) in changed.items())
 
 
 def _say_if_edited(record: StudyRecord, name: str, code: Any) -> None:

@@ -359,7 +359,7 @@ def test_what_an_existing_study_can_take(old: JsonObject, new: JsonObject) -> No
         (
             config(),
             config(start_from=[StartFrom("/a")]),
-            r"start_from.0.path \(it has None, given '/a'\); start_from",
+            r"start_from.0.path \(it has nothing, given '/a'\); start_from",
         ),
         (
             config(),
