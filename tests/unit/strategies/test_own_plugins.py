@@ -115,6 +115,7 @@ def test_proposed_hyperparameters_are_stored_as_the_space_holds_them() -> None:
     assert ran(Scripted(start()))[1][0].params == {"lr": 0.1, "width": 4}
 
 
+MEMBER: Any = Member(study=1, index=0, state=MemberState.READY)
 PROPOSED = "ConfigurationError: Proposes.propose() returned {'lr': 0.1}; it has to return Explored or None."
 CHOSEN = "ConfigurationError: Chooses.choose() returned None; it has to return Exploited."
 
@@ -134,7 +135,7 @@ CHOSEN = "ConfigurationError: Chooses.choose() returned None; it has to return E
         (pbt(exploit=Chooses(None)), CHOSEN),
         (pbt(exploit=ExploitPipeline([Chooses(None)])), CHOSEN),
         (
-            pbt(exploit=Chooses(Exploited(donor=Member(study=1, index=0, state=MemberState.READY), reason={}))),
+            pbt(exploit=Chooses(Exploited(donor=MEMBER, reason={}))),
             "Chooses.choose() returned a Member as donor: give one of its states, such as `published`.",
         ),
     ],
