@@ -7,7 +7,7 @@ import sys
 import tempfile
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from command_line import Phyla
 from phyla.plugins import STUDY_MODULE
-from ray_nodes import ray_nodes
+from ray_nodes import last_logs, ray_nodes
 from slurm_cluster import Cluster, cluster
 
 # The same examples every time, however busy the machine is; `--hypothesis-profile default` draws others.
@@ -89,6 +89,16 @@ def ray_cluster() -> Iterator[Any]:
     """A Ray cluster of two nodes; tests that use it are of the group `ray`, so that only one process starts it."""
     with ray_nodes() as cluster:
         yield cluster
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what Ray's nodes logged, which is deleted at the end, with a test that failed on them."""
+    report = yield
+    group = item.get_closest_marker("xdist_group")
+    if report.failed and group is not None and group.args == ("ray",) and "RAY_TMPDIR" in os.environ:
+        report.sections.append(("Ray's logs", last_logs()))
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 ADDRESS = "127.0.0.2"
@@ -19,6 +20,13 @@ STORE_BYTES = 80 * 2**20
 def node(**more: Any) -> dict[str, Any]:
     """Return what a small node has."""
     return {"node_ip_address": ADDRESS, "object_store_memory": STORE_BYTES, "num_cpus": 1, "num_gpus": 1, **more}
+
+
+def last_logs() -> str:
+    """Return the ends of what the nodes that run have logged."""
+    folder = Path(os.environ["RAY_TMPDIR"]) / "ray" / "session_latest" / "logs"
+    files = sorted(file for file in folder.glob("*") if file.is_file() and file.stat().st_size)
+    return "\n".join(f"{file.name}:\n{file.read_text(errors='replace')[-3000:]}" for file in files)
 
 
 @contextmanager

@@ -146,6 +146,10 @@ def test_a_pool_whose_service_is_gone_or_refuses_it_says_so(
         assert json.loads(cli("workers", "--json")) == []
     assert "pool toy: 2 of 2 workers alive" in cli("up", toy.file, "--server", url)
     assert "The workers wait for it" in caplog.text
+    with monkeypatch.context() as patched:
+        # As Ray prints what happens to its nodes.
+        patched.setattr(Local, "alive", lambda *_: print("a node died") or 2)
+        assert json.loads(cli("workers", "--json"))[0]["alive"] == 2
     until(
         lambda: "cannot be reached: [Errno 111] Connection refused; trying again" in cli("workers"), "it says why"
     )

@@ -1,7 +1,9 @@
 """`phyla up`, `phyla down` and `phyla workers`: pools of workers that a launcher places."""
 
+import contextlib
 import logging
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -98,7 +100,9 @@ def workers(
     for each in _found(options.places(ctx), pool):
         launcher, why, states = launcher_named(each.launcher), None, None
         try:
-            alive, states = launcher.alive(each), launcher.outcomes(each)
+            # Ray prints what happens to its nodes, which must not come into JSON.
+            with contextlib.redirect_stdout(sys.stderr):
+                alive, states = launcher.alive(each), launcher.outcomes(each)
         except LauncherFailed as error:
             alive, why = None, str(error)
         rows.append(
