@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from phyla.errors import ConfigurationError, LauncherFailed
-from phyla.launchers import Launcher, Pool, launcher_named
+from phyla.launchers import Launcher, Pool, launcher_named, local
 from phyla.launchers.local import Local
 from pools import Signs
 from waiting import until
@@ -208,6 +209,23 @@ def test_a_worker_does_not_begin_before_it_is_on_record(
     _, status = os.waitpid(pids[0], 0)
     assert os.waitstatus_to_exitcode(status) != 0
     assert signs.up() == []
+
+
+def test_a_worker_that_ends_before_it_is_on_record_is_not_alive(
+    make_pool: MakePool, signs: Signs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = replace(make_pool(workers=1), directory=tmp_path / "gone")
+
+    def began_once_it_has_ended(pid: int) -> str | None:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        return began(pid)
+
+    began = local._began
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "_began", began_once_it_has_ended)
+        Local().start(pool)
+    assert Local().alive(pool) == 0
+    Local().stop(pool, 0)
 
 
 def test_processes_of_another_machine_are_not_judged(make_pool: MakePool, signs: Signs) -> None:

@@ -99,7 +99,9 @@ def _process(pool: Pool, slot: int) -> int | None:
     pid = int(told["pid"])
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)  # one of ours that has ended would stay in the table
-    return pid if told["boot"] == _boot() and told["began"] == _began(pid) else None
+    began = _began(pid)
+    # It may have ended before it was on record: then it has no beginning there.
+    return pid if began is not None and (told["boot"], told["began"]) == (_boot(), began) else None
 
 
 def _signal(pool: Pool, number: signal.Signals) -> None:
