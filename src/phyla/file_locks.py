@@ -1,7 +1,9 @@
 """Kernel locks on files, which are free once the last process that inherited their descriptor has ended."""
 
+import contextlib
 import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -22,6 +24,18 @@ def wait_for(descriptor: int, *, shared: bool) -> None:
         OSError: its file system has no locks.
     """
     fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Be the only one who holds a lock file, which is made where missing, if its file system has locks."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        with contextlib.suppress(OSError):
+            wait_for(descriptor, shared=False)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def is_held(path: Path) -> bool | None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 import signal
 import threading
 import time
@@ -89,13 +88,8 @@ def stop_pool(pool: Pool, grace_s: float) -> None:
 def _held(folder: Path) -> Iterator[None]:
     """Keep other processes from starting or stopping the same pool meanwhile, where its disk has locks."""
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        with contextlib.suppress(OSError):
-            file_locks.wait_for(descriptor, shared=False)
+    with file_locks.held(folder / "lock"):
         yield
-    finally:
-        os.close(descriptor)
 
 
 @final

@@ -16,6 +16,7 @@ from typing import Any, final
 import uvicorn
 from fastapi import APIRouter
 
+from phyla import file_locks
 from phyla.errors import ConfigurationError, StateError
 from phyla.records import Role, token_of
 from phyla.service.app import LOOPBACK, make_app
@@ -142,14 +143,16 @@ def _listening(host: str, port: int) -> socket.socket:
 def _published_token(store: Store, home: Path) -> None:
     """Make the file with the token that whoever reads the home may use, unless it has one that opens the store."""
     file = home / TOKEN_FILE
-    known = [token for token in store.tokens() if token.name == PUBLISHED_TOKEN]
-    with suppress(OSError, ValueError):
-        if token_of(file.read_text().strip(), known, system_clock()) is not None:
-            return
-    file.unlink(missing_ok=True)
-    with suppress(StateError):
-        store.revoke_token(PUBLISHED_TOKEN)
-    create(store, PUBLISHED_TOKEN, Role.OPERATOR, file=file)
+    # Of two services that start at once in one home, the second one uses the token of the first.
+    with file_locks.held(home / f".{TOKEN_FILE}.lock"):
+        known = [token for token in store.tokens() if token.name == PUBLISHED_TOKEN]
+        with suppress(OSError, ValueError):
+            if token_of(file.read_text().strip(), known, system_clock()) is not None:
+                return
+        file.unlink(missing_ok=True)
+        with suppress(StateError):
+            store.revoke_token(PUBLISHED_TOKEN)
+        create(store, PUBLISHED_TOKEN, Role.OPERATOR, file=file)
 
 
 def _withdraw(file: Path, told: object) -> None:
