@@ -239,6 +239,15 @@ def test_processes_of_another_machine_are_not_judged(make_pool: MakePool, signs:
     record.write_text(kept)
 
 
+def test_whoever_looks_at_a_pool_gives_it_no_identity(make_pool: MakePool) -> None:
+    pool = make_pool()
+    before = sorted(pool.folder.iterdir())
+    found = Pool.load(pool.folder)
+    assert found is not None
+    assert found.identity() == pool.identity()
+    assert sorted(pool.folder.iterdir()) == before
+
+
 def test_a_file_that_describes_no_pool_is_named(make_pool: MakePool) -> None:
     folder = make_pool().folder
     (folder / "pool.json").write_text('{"name": "pool"}')

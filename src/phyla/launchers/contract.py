@@ -70,7 +70,8 @@ class Pool:
 
     def save(self) -> None:
         """Store it in its folder."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        # Whoever finds the pool finds its identity, too, and so never makes another one.
+        self.identity()
         draft = self.folder / f".pool-{os.getpid()}.json"
         draft.write_text(json.dumps({**asdict(self), "folder": None, "directory": str(self.directory)}, indent=1))
         draft.replace(self.folder / "pool.json")
