@@ -11,6 +11,7 @@ import pytest
 import forked
 import phyla
 from command_line import Phyla
+from phyla.checkpoints import LocalCheckpoints
 from phyla.errors import StateError
 from phyla.settings import child_environment
 from phyla.study import Places
@@ -97,6 +98,22 @@ def test_a_deletion_that_was_killed_goes_on(tmp_path: Path, failpoint: str, over
         assert results.counts() == {"completed": MEMBERS * TRIALS}
     assert "deleted doomed: " in cli("delete", "doomed", "--home", tmp_path, "--yes", "doomed")
     assert left(tmp_path) == []
+
+
+def test_a_new_study_of_that_name_cannot_take_the_directory_that_is_being_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path).run()
+    remove_empty = LocalCheckpoints.remove_empty
+
+    def while_another_begins(checkpoints: LocalCheckpoints) -> None:
+        with pytest.raises(StateError, match="is being deleted"):
+            made(tmp_path).run()
+        remove_empty(checkpoints)
+
+    monkeypatch.setattr(LocalCheckpoints, "remove_empty", while_another_begins)
+    delete("doomed", Places.of(tmp_path))
+    assert not (tmp_path / "checkpoints" / "doomed").exists()
 
 
 def test_a_study_whose_checkpoints_are_elsewhere_is_not_deleted(tmp_path: Path, cli: Phyla) -> None:

@@ -89,12 +89,14 @@ def delete(name: str, places: Places) -> tuple[Belongings, list[str]]:
             )
         if record.state is not StudyState.DELETING and record.kind is StudyKind.POPULATION:
             _refuse_if_absent(store, record, places)
-        deleted = _delete(store, record, places)
+        deleted = _delete_files(store, record, places)
+        if record.kind is StudyKind.POPULATION:
+            # As long as the study is there, no other one of this name can claim the directory.
+            open_checkpoints(store, name, places.checkpoints(name, record.config)).remove_empty()
+        store.delete_study(record.id)
         # Nothing is held in their names any more.
         for each in launch.predecessors():
             launch.forget(each)
-        if record.kind is StudyKind.POPULATION:
-            open_checkpoints(store, name, places.checkpoints(name, record.config)).remove_empty()
         return deleted
 
 
@@ -125,7 +127,8 @@ def overwrite(study: "Study") -> None:
                 )
         if record.state is not StudyState.DELETING:
             _refuse_if_absent(store, record, study.places)
-        deleted, left = _delete(store, record, study.places)
+        deleted, left = _delete_files(store, record, study.places)
+        store.delete_study(record.id)
         study.places = study.places.like(record.config)
     finally:
         store.close()
@@ -134,8 +137,8 @@ def overwrite(study: "Study") -> None:
         LOG.warning("left alone: %s", each)
 
 
-def _delete(store: "Store", record: StudyRecord, places: Places) -> tuple[Belongings, list[str]]:
-    """Delete a study; what of its files cannot be deleted is told, and harms nobody."""
+def _delete_files(store: "Store", record: StudyRecord, places: Places) -> tuple[Belongings, list[str]]:
+    """Delete the files of a study; what of them cannot be deleted is told, and harms nobody."""
     housekeeping_of(store, record.id).begin_deleting()
     failpoint("delete.after_mark")
     found, left = _belongings(store, record, places), list[str]()
@@ -160,7 +163,6 @@ def _delete(store: "Store", record: StudyRecord, places: Places) -> tuple[Belong
             left.append(f"{folder}: {listed(others)}")
         elif folder in folders and folder.is_dir() and not entries(folder):
             folder.rmdir()
-    store.delete_study(record.id)
     return found, left
 
 
