@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,12 @@ from typing import Any
 import httpx
 import pytest
 
-from phyla import file_locks
-from phyla.records import Role, token_digest
-from phyla.service import make_app, serving
+from phyla.records import Role
+from phyla.service import make_app
 from phyla.service.tokens import create
 from phyla.store import Store, open_store
 from phyla.store.remote import where_is
 from serving import Service, phyla, served
-from waiting import until
 
 PBT = {"population_size": 2, "steps_per_trial": 10, "total_steps": 20, "quorum": 1.0}
 TABLE = {
@@ -390,32 +387,6 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert "cannot be reached" in away.stderr
     assert "On the machine of the database, phyla serve starts it" in away.stderr
     assert "Traceback" not in away.stderr
-
-
-def test_two_services_that_start_at_once_in_one_home_use_one_token(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits, real_create, real_wait = threading.Event(), serving.create, file_locks.wait_for
-    others: list[Future[None]] = []
-
-    def wait_for(descriptor: int, *, shared: bool) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            waits.set()
-        real_wait(descriptor, shared=shared)
-
-    def create_while_another_starts(*words: Any, **how: Any) -> str:
-        monkeypatch.setattr(serving, "create", real_create)
-        others.append(pool.submit(serving._published_token, store, tmp_path))
-        until(lambda: waits.is_set() or others[0].done(), "the second service waits or is ready")
-        return real_create(*words, **how)
-
-    with ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr(serving, "create", create_while_another_starts)
-        monkeypatch.setattr(file_locks, "wait_for", wait_for)
-        serving._published_token(store, tmp_path)
-        others[0].result(180)
-    (token,) = store.tokens()
-    assert token.digest == token_digest((tmp_path / "service.token").read_text().strip())
 
 
 def test_a_home_whose_store_is_elsewhere_leads_to_the_service(tmp_path: Path) -> None:
