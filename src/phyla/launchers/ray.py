@@ -66,6 +66,7 @@ class Command:
             self._process.wait(grace_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
+            self._process.wait()
 
     def _run(self) -> None:
         import ray
