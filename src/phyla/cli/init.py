@@ -15,7 +15,9 @@ def init(
     script: Annotated[
         Path | None, Argument(metavar="SCRIPT", help="The training script, in any language.", show_default=False)
     ] = None,
-    output: Annotated[Path, Option(metavar="FILE", help="The study file to write.")] = Path("study.toml"),
+    output: Annotated[Path, Option("--output", "-o", metavar="FILE", help="The study file to write.")] = Path(
+        "study.toml"
+    ),
     schema: Annotated[
         bool, Option("--schema", help="Print the JSON Schema of study files, for editors, and write nothing.")
     ] = False,

@@ -105,9 +105,7 @@ def draft(script: Path, output: Path) -> str:
         roles["{save_to}"] = one
     rest = [option for option in found.values() if option not in roles.values() and _is_number(option.default)]
     ranges = {option: text for option in rest if (text := _range(option.name, option.default))}
-    relative = Path(os.path.relpath(script.absolute(), output.absolute().parent)).as_posix()
-    start = [INTERPRETERS[script.suffix], relative] if script.suffix in INTERPRETERS else [f"./{relative}"]
-    lines = [f"{', '.join(map(json.dumps, start))},"]
+    lines = [f"{', '.join(map(json.dumps, _start(script, output.absolute().parent, tree)))},", *_subcommand(tree)]
     if hydra:
         lines.append('"{hydra}",  # ++name=value for each hyperparameter')
     elif ranges:
@@ -131,7 +129,11 @@ def draft(script: Path, output: Path) -> str:
             ending = Path(saved.file if saved else "").suffix or ".pt"
             what = f"  # TODO: a directory; {{source:*{ending}}} is the newest such file in it"
             lines.append(text + (what if role == "{source}" else ""))
-    others = [f"{option.flag} {option.default}" for option in rest if option not in ranges]
+    others = [
+        f"{option.flag} {option.default}" if _is_number(option.default) else option.flag
+        for option in found.values()
+        if option.flag and option not in roles.values() and option not in [*ranges]
+    ]
     end = roles["{end_step}"]
     total = int(end.default) if end and _is_number(end.default) and end.default >= 1 else 1000
     metrics, step = _metrics(tree), _step(tree, end)
@@ -150,7 +152,7 @@ def draft(script: Path, output: Path) -> str:
         command="\n".join(f"    {line}" for line in lines),
         space="\n".join(f"{option.name} = {text}" for option, text in ranges.items())
         or "lr = { low = 1e-5, high = 1e-1, log = true }  # TODO: an example; what does the script take?",
-        others=f"# Other options with numbers: {', '.join(others)}\n" if others else "",
+        others=f"# Other options: {', '.join(others)}\n" if others else "",
         steps=max(1, total // 20),
         total=total,
     )
@@ -180,6 +182,36 @@ population_size = 8
 steps_per_trial = {steps}  # TODO: steps between two decisions
 total_steps = {total}  # TODO: steps of each member
 """
+
+
+def _start(script: Path, folder: Path, tree: ast.Module) -> list[str]:
+    """Return the command of a script in a folder: of a file, or of a module if it has relative imports."""
+    top = script.absolute().parent
+    while (top / "__init__.py").exists():
+        top = top.parent
+    inside = any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree))
+    if inside and top == folder:
+        return ["python", "-m", ".".join(script.absolute().relative_to(top).with_suffix("").parts)]
+    relative = Path(os.path.relpath(script.absolute(), folder)).as_posix()
+    if script.suffix not in INTERPRETERS:
+        return [f"./{relative}"]
+    with script.open("rb") as file:
+        first = file.readline().decode(errors="replace")
+    named = first[2:].split() if first.startswith("#!") and script.suffix != ".py" else []
+    words = (
+        named[1:] if named and Path(named[0]).name == "env" else [Path(one).name for one in named[:1]] + named[1:]
+    )
+    return [*(words or [INTERPRETERS[script.suffix]]), relative]
+
+
+def _subcommand(tree: ast.Module) -> list[str]:
+    """Return the line with the subcommand that trains, if a script has such."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args)
+    names = [str(_literal(call.args[0])) for call in calls if getattr(call.func, "attr", "") == "add_parser"]
+    if not names:
+        return []
+    chosen = next((name for name in names if "train" in name), names[0])
+    return [f"{json.dumps(chosen)},  # TODO: which of the subcommands? {', '.join(names)}"]
 
 
 def _metrics(tree: ast.Module) -> dict[str, bool]:
@@ -242,8 +274,9 @@ def _range(name: str, default: float) -> str | None:
     if named(
         r"(.*_)?(lr|learning_rate)(_.*)?|eta0|alpha|weight_decay|wd|(ent|vf|kl|entropy|value)_(coef|coeff|cost|weight|bonus)"
     ):
-        middle = default if default > 0 else 1e-3
-        return f"{{ low = {middle / 10:.1e}, high = {middle * 10:.1e}, log = true }}{after}"
+        if default == 0:
+            return f"{{ low = 0.0, high = 0.01 }}{after}"
+        return f"{{ low = {default / 10:.1e}, high = {default * 10:.1e}, log = true }}{after}"
     if named(r"(.*_)?(dropout|drop_rate|label_smoothing)") and 0 <= default < 1:
         return f"{{ low = 0.0, high = {(1 + default) / 2:.6g} }}{after}"
     if named(r"gamma|discount(_factor)?|gae_lambda|momentum|beta_?[12]|(.*_)?ema(_decay)?") and 0 < default < 1:

@@ -90,7 +90,7 @@ def test_options_become_arguments_and_ranges(cli: Phyla, tmp_path: Path) -> None
     assert study.rules.space == phyla.Space(
         batch_size=phyla.Ordinal([32, 64, 128]),
         lr=phyla.Float(1e-4, 1e-2, log=True),
-        weight_decay=phyla.Float(1e-4, 1e-2, log=True),
+        weight_decay=phyla.Float(0.0, 1e-2),
     )
     assert isinstance(study.train, phyla.Command)
     options = "--batch-size {batch_size} --lr {lr} --weight-decay {weight_decay} TODO --resume-from {source}"
@@ -98,7 +98,7 @@ def test_options_become_arguments_and_ranges(cli: Phyla, tmp_path: Path) -> None
     assert str(study.train) == f"python train.py {options} {rest}"
     assert ("--resume-from", "{source}") in study.train.arguments
     text = (tmp_path / "s.toml").read_text()
-    assert "# Other options with numbers: --hidden 128\n" in text
+    assert "# Other options: --hidden 128, --resume\n" in text
     assert "steps_per_trial = 1000 " in text
     assert "total_steps = 20000 " in text
 
@@ -185,6 +185,36 @@ def test_what_the_script_requires_is_given(cli: Phyla, tmp_path: Path) -> None:
     assert '"--model-name", "TODO",  # TODO: train.py requires --model-name\n' in text
     assert '"TODO",  # TODO: train.py requires config\n' in text
     assert words.count("TODO") == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "command"),
+    [
+        ("t.sh", "#!/bin/bash\na=(1 2)", "bash t.sh --lr {lr}"),
+        ("t.sh", "#!/usr/bin/env bash\n", "bash t.sh --lr {lr}"),
+        ("t.sh", "#!/bin/bash -e\n", "bash -e t.sh --lr {lr}"),
+        ("t.sh", "#!\n", "sh t.sh --lr {lr}"),
+        ("t.sh", "echo", "sh t.sh --lr {lr}"),
+        ("t.py", "#!/usr/bin/env python2\n", "python t.py --lr {lr}"),
+        ("pk/deep/t.py", "from . import a", "python -m pk.deep.t --lr {lr}"),
+        ("pk/deep/t.py", "import a", "python pk/deep/t.py --lr {lr}"),
+        ("t.py", "s.add_parser('eval')\ns.add_parser('pretrain')", "python t.py pretrain --lr {lr}"),
+    ],
+)
+def test_a_script_is_started_as_people_start_it(
+    cli: Phyla, tmp_path: Path, name: str, source: str, command: str
+) -> None:
+    script = tmp_path / name
+    script.parent.mkdir(parents=True, exist_ok=True)
+    for package in (tmp_path / "pk", tmp_path / "pk" / "deep"):
+        if package.exists():
+            (package / "__init__.py").touch()
+    script.write_text(source)
+    cli("init", script, "-o", tmp_path / "s.toml")
+    (study,) = load_studies(tmp_path / "s.toml")
+    assert str(study.train) == command
+    text = (tmp_path / "s.toml").read_text()
+    assert ("which of the subcommands? eval, pretrain" in text) == ("add_parser" in source)
 
 
 def test_a_required_learning_rate_is_given_once(cli: Phyla, tmp_path: Path) -> None:
