@@ -72,9 +72,12 @@ class Cluster:
         return done.stdout.strip()
 
     def empty(self) -> None:
-        """Cancel everything, and wait until the node is free."""
+        """Cancel everything, and wait until the node is free; have it take jobs again."""
         self.call("scancel", "--me", "--quiet")
         until(lambda: not self.call("squeue", "-h"), "no job is left")
+        if "drain" in self.call("sinfo", "-h", "-o", "%T"):
+            # Slurm sometimes does not see the end of a job that it killed, and then gives its node no other one.
+            self.call("scontrol", "update", "NodeName=node", "State=RESUME")
 
 
 def _free_ports(count: int) -> list[int]:
