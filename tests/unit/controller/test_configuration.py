@@ -1,6 +1,7 @@
 """A study's configuration as it is stored, and how two of them differ."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -13,10 +14,12 @@ from phyla import plugins
 from phyla.controller import (
     check_extension,
     check_unchanged,
+    command_differences,
     differences,
     from_config,
     keeping_of,
     known_to,
+    settings_digest,
     suite_differences,
     suites_from,
     to_config,
@@ -92,6 +95,24 @@ def test_suites_are_compared_by_name_and_nothing_else_is() -> None:
     assert suite_differences({}, with_suite(2)) == added
     assert suite_differences(with_suite(2), {}) == {name: (new, old) for name, (old, new) in added.items()}
     assert suite_differences({}, {"suites": []}) == suite_differences({"suites": []}, {}) == {}
+
+
+def test_a_digest_of_settings_tells_what_decides_and_the_suites_apart() -> None:
+    stored = config(seed=1)
+    assert re.fullmatch("[0-9a-f]{16}", settings_digest(stored))
+    assert settings_digest(stored) == settings_digest(config(seed=1))
+    others = [config(seed=1, suites=(HELD_OUT,)), config(pbt(quorum=1.0), seed=1), config(seed=2)]
+    assert len({settings_digest(each) for each in (stored, *others)}) == 4
+    assert settings_digest({**stored, "train": {"arguments": ["sh"]}}) == settings_digest(stored)
+
+
+def test_commands_are_compared_part_by_part_and_functions_are_not() -> None:
+    first, second = {"train": {"arguments": ["sh", "a"]}}, {"train": {"arguments": ["sh", "b"]}}
+    assert command_differences(first, first) == {}
+    assert command_differences(first, second) == {"train.arguments": (["sh", "a"], ["sh", "b"])}
+    assert command_differences({"train": "a.py:train"}, {"train": "b.py:train"}) == {}
+    assert command_differences({}, {}) == {}
+    assert command_differences({"train": None}, first)["train.arguments"] == (None, ["sh", "a"])
 
 
 def test_rules_are_read_back_as_they_were_stored() -> None:

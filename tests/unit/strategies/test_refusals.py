@@ -1,0 +1,385 @@
+"""What strategies and rules refuse, word for word, and the last values that they take."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from phyla.errors import ConfigurationError
+from phyla.strategies import (
+    ASHA,
+    PB2,
+    PBT,
+    Crossover,
+    Divergence,
+    ExploitPipeline,
+    ExplorePipeline,
+    ExploreWith,
+    FixedSchedule,
+    FromSuite,
+    GridSearch,
+    InitiatorPBT,
+    MedianStopping,
+    Mutate,
+    ParetoTruncation,
+    Perturb,
+    RandomSearch,
+    Replay,
+    SingleWorkerExplore,
+    Threshold,
+    Truncation,
+    TTest,
+)
+from phyla.strategies.strategy import check_strategy
+
+THREE: Any = 3
+NOTHING: Any = None
+CLASS: Any = ExploreWith
+SUITE = FromSuite("s")
+
+
+def pbt(**other: Any) -> PBT:
+    return PBT(**{"population_size": 4, "steps_per_trial": 5, "total_steps": 20, **other})
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (
+            lambda: pbt(population_size=0),
+            "PBT(population_size=0): must be an integer of at least 1",
+        ),
+        (
+            lambda: pbt(burn_in=-1),
+            "PBT(burn_in=-1): must be an integer of at least 0",
+        ),
+        (
+            lambda: pbt(min_scores=0),
+            "PBT(min_scores=0): must be an integer of at least 1",
+        ),
+        (
+            lambda: pbt(ready_interval=0),
+            "PBT(ready_interval=0): must be an integer of at least 1",
+        ),
+        (
+            lambda: pbt(quorum=1.5),
+            "PBT(quorum=1.5): must be a number in [0, 1]",
+        ),
+        (
+            lambda: pbt(copy="all"),
+            "PBT(copy='all'): choose 'both', 'weights' or 'hyperparameters'",
+        ),
+        (
+            lambda: pbt(total_steps=0),
+            "PBT(total_steps=0): must be an integer of at least 1",
+        ),
+        (
+            lambda: pbt(steps_per_trial=0),
+            "PBT(steps_per_trial=0): must be an integer of at least 1",
+        ),
+        (
+            lambda: pbt(steps_per_trial=21),
+            "PBT(steps_per_trial=21, total_steps=20): a trial may not be longer than all training",
+        ),
+        (
+            lambda: pbt(burn_in=20),
+            (
+                "PBT(burn_in=20, total_steps=20): nobody would ever exploit or explore; use RandomSearch, or "
+                "lower it"
+            ),
+        ),
+        (
+            lambda: pbt(ready_interval=20),
+            (
+                "PBT(ready_interval=20, total_steps=20): nobody would ever exploit or explore; use RandomSearch, "
+                "or lower it"
+            ),
+        ),
+        (
+            lambda: pbt(exploit=THREE),
+            "PBT(exploit=3): not a rule, it has no choose; give one, such as Truncation()",
+        ),
+        (
+            lambda: pbt(explore=THREE),
+            (
+                "PBT(explore=3): not a rule, it has no propose; give one, such as Perturb() or "
+                "ExploreWith(function)"
+            ),
+        ),
+        (
+            lambda: FixedSchedule(schedule=[THREE], total_steps=10),
+            "FixedSchedule(schedule=[3]): no pair of a step and hyperparameters, as (1000, {'lr': 0.1})",
+        ),
+        (
+            lambda: FixedSchedule(schedule=[], total_steps=10),
+            "FixedSchedule(schedule=...): it starts with nothing; it has to with step 0",
+        ),
+        (
+            lambda: FixedSchedule(schedule=[(1, {})], total_steps=10),
+            "FixedSchedule(schedule=...): it starts with 1; it has to with step 0",
+        ),
+        (
+            lambda: FixedSchedule(schedule=[(0, {}), (0, {})], total_steps=10),
+            "FixedSchedule(step=0): must be an integer of at least 1",
+        ),
+        (
+            lambda: FixedSchedule(schedule=[(0, {}), (10, {})], total_steps=10),
+            "FixedSchedule(total_steps=10): the switch at step 10 never comes",
+        ),
+        (
+            lambda: FixedSchedule(schedule=[(0, {})], total_steps=10, members=0),
+            "FixedSchedule(members=0): must be an integer of at least 1",
+        ),
+        (
+            lambda: Replay(trials=[]),
+            "Replay(trials=[]): must be a list of at least one trial",
+        ),
+        (
+            lambda: GridSearch(grid=[], total_steps=10),
+            "GridSearch(grid=[]): give at least one grid, as in {'lr': [0.1, 0.01]}",
+        ),
+        (
+            lambda: GridSearch(grid={}, total_steps=10),
+            "GridSearch(grid={}): nothing to search; use RandomSearch(members=1, ...)",
+        ),
+        (
+            lambda: GridSearch(grid={"lr": "ab"}, total_steps=10),
+            "GridSearch(lr='ab'): give a list of at least one value, as in [0.1, 0.01]",
+        ),
+        (
+            lambda: GridSearch(grid={"lr": []}, total_steps=10),
+            "GridSearch(lr=[]): give a list of at least one value, as in [0.1, 0.01]",
+        ),
+        (
+            lambda: RandomSearch(members=0, total_steps=10),
+            "RandomSearch(members=0): must be an integer of at least 1",
+        ),
+        (
+            lambda: InitiatorPBT(population_size=4, steps_per_trial=5, total_steps=20, gate=False, fitness=SUITE),
+            (
+                "InitiatorPBT(gate=False, fitness=FromSuite(suite='s', metric=None, max_lag=2, remeasure=0, "
+                "max_partial=5)): a trial can initiate only when it has its score; use gate=True"
+            ),
+        ),
+        (
+            lambda: SingleWorkerExplore(explore_steps=0, exploit_steps=5, total_steps=20),
+            "SingleWorkerExplore(explore_steps=0): must be an integer of at least 1",
+        ),
+        (
+            lambda: SingleWorkerExplore(explore_steps=5, exploit_steps=0, total_steps=20),
+            "SingleWorkerExplore(exploit_steps=0): must be an integer of at least 1",
+        ),
+        (
+            lambda: SingleWorkerExplore(explore_steps=5, exploit_steps=5, total_steps=15),
+            (
+                "SingleWorkerExplore(explore_steps=5, total_steps=15): the three ways take 15 steps, which leaves"
+                " none for the best of them"
+            ),
+        ),
+        (
+            lambda: SingleWorkerExplore(explore_steps=5, exploit_steps=5, total_steps=16, factor=1),
+            "SingleWorkerExplore(factor=1): must be a finite number in (1, inf)",
+        ),
+        (
+            lambda: PB2(rows=1),
+            "PB2(rows=1): must be an integer of at least 2",
+        ),
+        (
+            lambda: PB2(least_rows=1),
+            "PB2(least_rows=1): must be an integer of at least 2",
+        ),
+        (
+            lambda: PB2(restarts=0),
+            "PB2(restarts=0): must be an integer of at least 1",
+        ),
+        (
+            lambda: PB2(resample=1.5),
+            "PB2(resample=1.5): must be a number in [0, 1]",
+        ),
+        (
+            lambda: PB2(rows=3),
+            "PB2(rows=3, least_rows=4): there would never be a model; raise rows",
+        ),
+        (
+            lambda: PB2(fallback=NOTHING),
+            (
+                "PB2(fallback=None): not a rule, it has no propose; give one, such as Perturb() or "
+                "ExploreWith(function)"
+            ),
+        ),
+        (
+            lambda: Perturb(factors=(1, 2)),
+            "Perturb(factors=(1, 2)): must be positive numbers other than 1, as in (0.8, 1.2)",
+        ),
+        (
+            lambda: Perturb(factors=()),
+            "Perturb(factors=()): must be positive numbers other than 1, as in (0.8, 1.2)",
+        ),
+        (
+            lambda: Perturb(resample=-0.1),
+            "Perturb(resample=-0.1): must be a number in [0, 1]",
+        ),
+        (
+            lambda: ExploreWith(THREE),
+            "ExploreWith(function=3): give a function of (params, rng)",
+        ),
+        (
+            lambda: ExplorePipeline([]),
+            "ExplorePipeline(rules=()): give at least one rule, or explore=None",
+        ),
+        (
+            lambda: ExploitPipeline([]),
+            "ExploitPipeline(rules=()): give at least one rule, or exploit=None",
+        ),
+        (
+            lambda: Mutate(mutation_rate=2),
+            "Mutate(mutation_rate=2): must be a number in [0, 1]",
+        ),
+        (
+            lambda: Mutate(change_range=(1, 2)),
+            "Mutate(change_range=(1, 2)): must be two numbers above 1, the lower one first, as in (1.1, 2.0)",
+        ),
+        (
+            lambda: Mutate(discount_range=(2, 1.5)),
+            (
+                "Mutate(discount_range=(2, 1.5)): must be two numbers above 1, the lower one first, as in (1.1, "
+                "2.0)"
+            ),
+        ),
+        (
+            lambda: Mutate(discounts="gamma"),
+            "Mutate(discounts='gamma'): must be a list of names, as in ['gamma']",
+        ),
+        (
+            lambda: ASHA(members=4, min_steps=21, total_steps=20),
+            "ASHA(total_steps=20, min_steps=21): the first rung may not lie beyond the last",
+        ),
+        (
+            lambda: ASHA(members=4, min_steps=5, total_steps=20, fitness=FromSuite("s"), quorum=0.5),
+            (
+                "ASHA(fitness=FromSuite(suite='s', metric=None, max_lag=2, remeasure=0, max_partial=5)): a rung "
+                "must have all results of a suite; use quorum=1.0"
+            ),
+        ),
+        (
+            lambda: Divergence(metric=""),
+            "Divergence(metric=''): name a reported metric, or leave it out",
+        ),
+        (
+            lambda: Divergence(above=1, below=1),
+            "Divergence(above=1, below=1): every value is beyond one of them",
+        ),
+        (
+            lambda: MedianStopping(min_steps=-1),
+            "MedianStopping(min_steps=-1): must be an integer of at least 0",
+        ),
+        (
+            lambda: Truncation(0),
+            "Truncation(quantile=0): must be a number in (0, 0.5]",
+        ),
+        (
+            lambda: Truncation(0.6),
+            "Truncation(quantile=0.6): must be a number in (0, 0.5]",
+        ),
+        (
+            lambda: TTest(window=1),
+            "TTest(window=1): must be an integer of at least 2",
+        ),
+        (
+            lambda: TTest(alpha=0),
+            "TTest(alpha=0): must be a number in (0, 1)",
+        ),
+        (
+            lambda: Threshold(std=-1),
+            "Threshold(std=-1): must be a finite number in [0, inf)",
+        ),
+        (
+            lambda: Threshold(absolute=-1),
+            "Threshold(absolute=-1): must be a finite number in [0, inf)",
+        ),
+        (
+            lambda: Crossover(quantile=0),
+            "Crossover(quantile=0): must be a number in (0, 1]",
+        ),
+        (
+            lambda: Crossover(share=2),
+            "Crossover(share=2): must be a number in [0, 1]",
+        ),
+        (
+            lambda: ParetoTruncation(0),
+            "ParetoTruncation(quantile=0): must be a number in (0, 0.5]",
+        ),
+        (
+            lambda: check_strategy(PBT),
+            (
+                "strategy=PBT: this is the class, not an object of it; make one, as in PBT(population_size=..., "
+                "steps_per_trial=..., total_steps=...)"
+            ),
+        ),
+        (
+            lambda: check_strategy(SingleWorkerExplore),
+            (
+                "strategy=SingleWorkerExplore: this is the class, not an object of it; make one, as in "
+                "SingleWorkerExplore(explore_steps=..., exploit_steps=..., total_steps=...)"
+            ),
+        ),
+        (
+            lambda: check_strategy(THREE),
+            (
+                "strategy=3 is not a strategy: it has no population_size and no quorum and no exclusive and no "
+                "fitness and no member_steps and no keeps_generations and no keeps_best and no line and no "
+                "finished and no decide; use PBT(...) or another one; your own derives from "
+                "phyla.strategies.Strategy"
+            ),
+        ),
+        (
+            lambda: check_strategy(pbt(exploit=Truncation)),
+            (
+                "PBT(exploit=...) has Truncation: this is the class, not an object of it; make one, as in "
+                "Truncation()"
+            ),
+        ),
+        (
+            lambda: check_strategy(pbt(explore=ExplorePipeline([CLASS]))),
+            (
+                "ExplorePipeline(rules=...) has ExploreWith: this is the class, not an object of it; make one, as"
+                " in ExploreWith(function=...)"
+            ),
+        ),
+        (
+            lambda: check_strategy(pbt(fitness=THREE)),
+            "PBT(fitness=3): not a rule; give one, such as Last(), or a function of (values, objective)",
+        ),
+    ],
+)
+def test_a_setting_out_of_range_is_refused_with_what_to_do(make: Callable[[], Any], told: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        make()
+    assert str(refused.value) == told
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: pbt(population_size=1, burn_in=0, min_scores=1, ready_interval=1, quorum=0),
+        lambda: pbt(quorum=1, burn_in=19, copy="weights"),
+        lambda: pbt(steps_per_trial=20, ready_interval=19, copy="hyperparameters"),
+        lambda: pbt(exploit=None, explore=None),
+        lambda: FixedSchedule(schedule=[(0, {}), (9, {})], total_steps=10, members=1),
+        lambda: RandomSearch(members=1, total_steps=1),
+        lambda: SingleWorkerExplore(explore_steps=1, exploit_steps=1, total_steps=4, factor=1.01),
+        lambda: PB2(rows=2, least_rows=2, restarts=1, resample=0),
+        lambda: PB2(rows=4, resample=1),
+        lambda: Perturb(factors=(0.5,), resample=1),
+        lambda: Mutate(mutation_rate=0, change_range=(1.1, 1.1)),
+        lambda: ASHA(members=4, min_steps=20, total_steps=20),
+        lambda: Divergence(above=1, below=0.5),
+        lambda: Truncation(0.5),
+        lambda: TTest(window=2, alpha=0.99),
+        lambda: Threshold(std=0, absolute=0),
+        lambda: ParetoTruncation(0.5),
+        lambda: check_strategy(pbt()),
+    ],
+)
+def test_settings_at_the_edge_are_taken(make: Callable[[], Any]) -> None:
+    make()
