@@ -339,3 +339,52 @@ def test_what_orbax_saves_in_the_background_is_there_before_phyla_commits(tmp_pa
     assert trial is not None
     with OrbaxCheckpoint(trial) as checkpoint, pytest.raises(ConfigurationError, match=r"has .*other\.npy"):
         checkpoint.load(state)
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_a_trainer_with_an_optimizer_of_ones_own_trains_each_trial_with_its_own_rate(
+    both: bool, tmp_path: Path
+) -> None:
+    import torch
+    from torch.optim.lr_scheduler import ExponentialLR
+    from transformers import Trainer, TrainingArguments
+
+    from phyla.integrations.transformers import PhylaCallback
+
+    class Line(torch.nn.Linear):
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:  # type: ignore[override]
+            return {"loss": ((super().forward(x) - labels) ** 2).mean(), "logits": x}
+
+    data = [{"x": torch.tensor([1.0]), "labels": torch.tensor([2.0])}] * 8
+
+    def train(trial: phyla.Trial) -> None:
+        model = Line(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=trial.params["lr"])
+        own: Any = (optimizer, ExponentialLR(optimizer, 0.5)) if both else (optimizer,)
+        callback = PhylaCallback(trial, *own)
+        arguments = TrainingArguments(
+            output_dir=callback.output_dir, max_steps=8, eval_strategy="epoch", use_cpu=True, disable_tqdm=True
+        )
+        optimizers = own if both else (optimizer, None)
+        trainer = Trainer(model, arguments, None, data, data[:1], callbacks=[callback], optimizers=optimizers)
+        trainer.train(resume_from_checkpoint=callback.resume_from)
+
+    results = phyla.Study(
+        "own",
+        {"lr": phyla.Float(1e-4, 1e-1, log=True)},
+        phyla.Minimize("eval_loss"),
+        phyla.PBT(population_size=2, steps_per_trial=4, total_steps=8, quorum=1.0, exploit=phyla.Truncation(0.5)),
+        train,
+        home=tmp_path,
+        retention=phyla.Retention(every_steps=1),
+    ).run()
+    rows = {row.id: row for row in results.trials()}
+    assert [row for row in rows.values() if row.parent and rows[row.parent].params != row.params]
+    for row in rows.values():
+        assert row.checkpoint is not None
+        state = states(Path(str(results.places.checkpoints("own"))) / row.checkpoint)["optimizer.pt"]
+        (group,) = state["param_groups"]
+        assert row.end_step is not None
+        factor = 0.5**row.end_step if both else 1 - row.end_step / 8
+        lr: Any = row.params["lr"]
+        assert (group["initial_lr"], group["lr"]) == pytest.approx((lr, lr * factor))

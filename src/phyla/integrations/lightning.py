@@ -3,6 +3,7 @@
 import signal
 import threading
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import Logger
 
 from phyla.errors import ConfigurationError
+from phyla.integrations.random_states import random_state, restore_random
 from phyla.integrations.steps import Steps
-from phyla.integrations.torch import made_with, random_state, restore_random, set_again
+from phyla.integrations.torch import keep_hyperparameters
 from phyla.worker.trial import Trial
 
 __all__ = ["PhylaCallback"]
@@ -23,9 +25,8 @@ FILE = "lightning.ckpt"
 class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lightning
     """Trains one trial with a `Trainer`: from `ckpt_path` to the trial's `end_step`, counted as `global_step`.
 
-    After Lightning has restored the optimizers, it sets the hyperparameters that `configure_optimizers` made them
-    with. It stops at `end_step`, or when the trial should stop, saves the checkpoint there, or progress, and
-    reports what Lightning logs.
+    Optimizers and schedulers keep what `configure_optimizers` made them with. It stops at `end_step`, or when the
+    trial should stop, saves the checkpoint there, or progress, and reports what Lightning logs.
 
     Attributes:
         ckpt_path: for `trainer.fit(ckpt_path=...)`: the file to load; None at a fresh start.
@@ -36,7 +37,7 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
         self.trial = trial
         self.ckpt_path = None if trial.source is None else _file_in(trial.source.path)
         self.root_dir = trial.working_dir / f"attempt-{trial.token}"
-        self._made: list[dict[str, list[Any]]] = []
+        self._kept = ExitStack()
         self._random: Mapping[str, Any] | None = None
         self._steps: Steps | None = None
         main = threading.current_thread() is threading.main_thread()
@@ -62,19 +63,17 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
                 "this trial only measures a checkpoint again; write `if trial.measuring: "
                 "trainer.validate(model, ckpt_path=callback.ckpt_path)` instead of fit"
             )
-        self._made = [made_with(one) for one in trainer.optimizers]
+        if self.trial.progress is None:
+            schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+            self._kept.enter_context(keep_hyperparameters(*trainer.optimizers, *schedulers))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Set the hyperparameters, after Lightning restored the optimizers."""
         # Lightning's handler would end the process, and the trial would count as failed.
         if self._handler is not None:
             signal.signal(signal.SIGTERM, self._handler)
-        if self.trial.progress is None:
-            configs = trainer.lr_scheduler_configs
-            for optimizer, made in zip(trainer.optimizers, self._made, strict=True):
-                its = [config.scheduler for config in configs if config.scheduler.optimizer is optimizer]
-                set_again(optimizer, its, made)
-        elif self._random is not None:
+        self._kept.close()
+        if self.trial.progress is not None and self._random is not None:
             restore_random(self._random)
         self._steps = Steps(self.trial, trainer.global_step)
         trainer.should_stop = not self._steps.going

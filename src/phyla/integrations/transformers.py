@@ -1,14 +1,16 @@
 """Trials that a Trainer of Hugging Face trains, or one of TRL."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from phyla.errors import ConfigurationError
 from phyla.integrations.steps import Steps
-from phyla.integrations.torch import set_again
+from phyla.integrations.torch import keep_hyperparameters
 from phyla.worker.trial import Trial
 
 __all__ = ["PhylaCallback"]
@@ -24,21 +26,22 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
 
     Args:
         trial: the trial.
-        hyperparameters: what to set in the optimizer, as `phyla.integrations.torch.set_hyperparameters` takes it;
-            only needed for an optimizer that the Trainer does not make.
+        own: optimizer and scheduler that the Trainer does not make; they keep what you made them with.
 
     Attributes:
         output_dir: for `TrainingArguments`: where the Trainer saves.
         resume_from: for `trainer.train(resume_from_checkpoint=...)`; None at a fresh start.
     """
 
-    def __init__(self, trial: Trial, **hyperparameters: Any) -> None:
+    def __init__(self, trial: Trial, *own: Any) -> None:
         self.trial = trial
         self.output_dir = str(trial.checkpoint_dir)
         source = trial.source
         # An imported checkpoint may have its files at the top.
         self.resume_from = None if source is None else get_last_checkpoint(str(source.path)) or str(source.path)
-        self._hyperparameters = hyperparameters
+        self._own, self._kept = own, ExitStack()
+        if trial.progress is None:
+            self._kept.enter_context(keep_hyperparameters(*own))
         self._steps: Steps | None = None
 
     def on_train_begin(
@@ -53,16 +56,14 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
                 "TrainingArguments(max_steps=...) with the strategy's total_steps, for the learning rate's "
                 "schedule goes by it"
             )
-        optimizer, scheduler = kwargs["optimizer"], kwargs["lr_scheduler"]
-        groups = optimizer.param_groups
-        wanted = self._hyperparameters or _of(args, groups, kwargs["model"])
+        self._kept.close()
         if self.trial.progress is None:
-            made = {
-                name: value if isinstance(value, list) else [value] * len(groups)
-                for name, value in wanted.items()
-                if name in groups[0]
-            }
-            set_again(optimizer, [scheduler], made)
+            groups, scheduler = kwargs["optimizer"].param_groups, kwargs["lr_scheduler"]
+            if not self._own:
+                for group, values in zip(groups, _of(args, groups, kwargs["model"]), strict=True):
+                    group.update({name: value for name, value in values.items() if name in group})
+            if scheduler not in self._own:
+                _go_on(scheduler, groups)
 
     def _check(self, args: TrainingArguments) -> None:
         told = {
@@ -120,14 +121,30 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
             self.trial.report(numbers, step=self._steps.age(state.global_step))
 
 
-def _of(args: TrainingArguments, groups: list[dict[str, Any]], model: Any) -> dict[str, Any]:
-    """Return the hyperparameters that a Trainer makes its optimizer with."""
+def _of(args: TrainingArguments, groups: list[dict[str, Any]], model: Any) -> list[dict[str, Any]]:
+    """Return the hyperparameters of each group of the optimizer that a Trainer makes."""
     _, values = Trainer.get_optimizer_cls_and_kwargs(args, model)
     bases = {group.get("initial_lr", group["lr"]) for group in groups}
     # The Trainer makes two groups: the parameters with weight decay, and those without.
     if len(groups) != 2 or groups[1]["weight_decay"] != 0 or len(bases) > 1:
         raise ConfigurationError(
-            f"this optimizer has {len(groups)} parameter groups, not those that a Trainer makes; give their "
-            "hyperparameters, one value per group: PhylaCallback(trial, lr=[...], weight_decay=[...])"
+            f"this optimizer has {len(groups)} parameter groups, not those that a Trainer makes; give yours to "
+            "both: Trainer(optimizers=(optimizer, None)) and PhylaCallback(trial, optimizer)"
         )
-    return {**values, "weight_decay": [args.weight_decay, 0.0]}
+    return [{**values, "weight_decay": args.weight_decay}, {**values, "weight_decay": 0.0}]
+
+
+def _go_on(scheduler: Any, groups: list[dict[str, Any]]) -> None:
+    """Have a scheduler that a Trainer made go on from the rates of these groups."""
+    if isinstance(scheduler, ReduceLROnPlateau):
+        return
+    if not isinstance(scheduler, LambdaLR):
+        raise ConfigurationError(
+            f"the rate of the Trainer's {type(scheduler).__name__} cannot be set; give one of yours to both: "
+            "Trainer(optimizers=(optimizer, scheduler)) and PhylaCallback(trial, optimizer, scheduler)"
+        )
+    scheduler.base_lrs = [group["lr"] for group in groups]
+    for group, factor in zip(groups, scheduler.lr_lambdas, strict=True):
+        group["initial_lr"] = group["lr"]
+        group["lr"] *= factor(scheduler.last_epoch)
+    scheduler._last_lr = [group["lr"] for group in groups]

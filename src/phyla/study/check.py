@@ -134,7 +134,7 @@ _SAVE = (
 _MEASURE = "report the objective after the last step, measured on the weights that are saved"
 _SET = (
     "set {} after loading: with the optimizer's state, or the scheduler's, the old value comes back (in PyTorch: "
-    "phyla.integrations.torch.set_hyperparameters)"
+    "phyla.integrations.torch.keep_hyperparameters)"
 )
 
 
