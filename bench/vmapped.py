@@ -1,8 +1,9 @@
 """Populations on one device: 32 members of the digits network in one process, against one member.
 
 The network, its data and its training are those of `examples/digits`, with batches of 32 images, in JAX: one
-compiled function trains a whole trial of all members (`ask(k, whole=True)`, one checkpoint for all of them). One
-member is measured twice: in the same program, and in the example's own loop in NumPy, called by phyla.
+compiled function trains a whole trial of all members (`ask(k, whole=True)`, one checkpoint for all of them), each
+core a part of them. One member is measured twice: in the same program, and in the example's own loop in NumPy,
+called by phyla.
 """
 
 import argparse
@@ -17,11 +18,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={os.cpu_count()}")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "digits"))
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import phyla
 from digits import CLASSES, HIDDEN, Network, load_data
@@ -85,6 +88,8 @@ def make(home: Path, members: int, trials: int, called: Any = None) -> phyla.Stu
 def vmapped(home: Path, members: int, trials: int) -> tuple[float, float]:
     """Return the wall time of a population in one program, and that of asking and telling in it."""
     study, state, place = make(home, members, trials), None, dict[int | None, int]()
+    devices = jax.devices() if members % len(jax.devices()) == 0 else jax.devices()[:1]
+    over = NamedSharding(Mesh(np.array(devices), ("members",)), PartitionSpec("members"))
     started, control = time.perf_counter(), 0.0
     while not study.finished:
         since = time.perf_counter()
@@ -97,8 +102,9 @@ def vmapped(home: Path, members: int, trials: int) -> tuple[float, float]:
             state = jax.tree.map(lambda leaf: leaf[index], state)  # noqa: B023  # called at once
         params = {name: jnp.array([trial.params[name] for trial in asked]) for name in SPACE.parameters}
         seeds = jnp.array([trial.seed for trial in asked])
+        state, params, seeds = jax.device_put((state, params, seeds), over)
         state, losses = train(state, params, seeds, steps=STEPS_PER_TRIAL)
-        metrics = [{"loss": float(one)} for one in losses]
+        metrics = [{"loss": float(one)} for one in np.asarray(losses)]
         since = time.perf_counter()
         np.savez(asked[0].checkpoint_dir / "s.npz", *jax.tree.leaves(state))
         study.tell(asked, metrics=metrics, checkpoint=asked[0])
