@@ -78,7 +78,7 @@ def states(checkpoint: Path) -> dict[str, Any]:
     assert found, checkpoint
     if "state.pt" in found:
         # The example seeds PyTorch's generator alone.
-        found["state.pt"]["random"] = found["state.pt"]["random"]["torch"]
+        found["state.pt"]["phyla.random"] = found["state.pt"]["phyla.random"]["torch"]
     return found
 
 

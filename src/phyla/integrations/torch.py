@@ -19,7 +19,7 @@ from phyla.worker.trial import Trial, session_of
 __all__ = ["keep_hyperparameters", "load", "save"]
 
 FILE = "state.pt"
-"""What `save` writes into a checkpoint, and `load` reads."""
+RANDOM = "phyla.random"
 
 
 @contextmanager
@@ -54,11 +54,11 @@ def keep_hyperparameters(*objects: Any) -> Iterator[None]:
         for group in optimizer.param_groups if reducing else ():
             group.setdefault("initial_lr", group["lr"])
         if not its and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+            what = (
+                "a learning rate scheduler was made for an optimizer, and its next step would restore the old rate"
+            )
             warnings.warn(
-                "a learning rate scheduler was made for this optimizer, and its next step would restore the old "
-                "learning rate; give load(), save() or keep_hyperparameters() the scheduler too",
-                UserWarning,
-                stacklevel=3,
+                f"{what}; give the scheduler to load(), save() or keep_hyperparameters(), too", stacklevel=3
             )
         made.append((optimizer, [_settings(optimizer, group) for group in optimizer.param_groups], reducing))
     yield
@@ -93,26 +93,23 @@ def load(trial: Trial, **objects: Any) -> None:
     """Load what `save` saved, and keep the hyperparameters that the optimizers were just made with.
 
     Make the optimizers, and then their schedulers, with the hyperparameters of the trial. Progress of an earlier
-    attempt comes back as it was, the states of the random number generators of PyTorch, NumPy and Python included.
-    Other checkpoints leave the generators alone, so that members with one parent can differ: seed them with
-    `trial.seed` before the model is made. Does nothing at a fresh start.
+    attempt comes back as it was, with the random number generators of PyTorch, NumPy and Python. Other checkpoints
+    leave these alone: seed them with `trial.seed` before you make the model. Does nothing at a fresh start.
 
     Args:
         trial: the trial.
-        objects: model, optimizers, schedulers, and whatever else has `state_dict` and `load_state_dict`, under the
-            names that `save` gets.
+        objects: model, optimizers, schedulers, and what else has a `state_dict`, by the names that `save` gets.
 
     Raises:
         ConfigurationError: the checkpoint has no state of that name.
     """
-    _check_objects("load", objects)
     states = {} if trial.source is None else _read(trial.source.path / FILE, objects)
     kept = objects.values() if trial.progress is None else ()
     with keep_hyperparameters(*kept):
         for name, one in objects.items() if states else ():
             one.load_state_dict(states[name])
     if trial.progress is not None:
-        restore_random(states["random"])
+        restore_random(states[RANDOM])
 
 
 def save(trial: Trial, **objects: Any) -> bool:
@@ -127,17 +124,13 @@ def save(trial: Trial, **objects: Any) -> bool:
 
     Returns:
         Whether the trial was trained to its end. If not, it goes back to the queue: return.
-
-    Raises:
-        ConfigurationError: an object has no `state_dict` or no `load_state_dict`.
     """
     import torch
 
-    _check_objects("save", objects)
     session = session_of(trial)
     if trial.stop_reason is None:
         states = {name: one.state_dict() for name, one in objects.items()}
-        torch.save({**states, "random": random_state()}, trial.checkpoint_dir / FILE)
+        torch.save({**states, RANDOM: random_state()}, trial.checkpoint_dir / FILE)
         if session.interrupted:
             trial.save_progress()
     return not session.interrupted
@@ -151,19 +144,7 @@ def _read(file: Path, objects: Mapping[str, Any]) -> dict[str, Any]:
         there = ", ".join(sorted(entry.name for entry in file.parent.iterdir()))
         raise ConfigurationError(f"{file} is not there; the checkpoint has {there}. Save it with save(trial, ...)")
     states: dict[str, Any] = torch.load(file, map_location="cpu")
-    missing = objects.keys() - states.keys()
-    if missing:
-        raise ConfigurationError(
-            f"{file} has {', '.join(states)}, but no {', '.join(sorted(missing))}; give save() and load() the "
-            "same names"
-        )
+    lacking = ", ".join(sorted(objects.keys() - states.keys()))
+    if lacking:
+        raise ConfigurationError(f"{file} has {', '.join(states)}, but no {lacking}; save it, too")
     return states
-
-
-def _check_objects(function: str, objects: Mapping[str, Any]) -> None:
-    for name, one in objects.items():
-        if name == "random" or not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
-            raise ConfigurationError(
-                f"{function}({name}={type(one).__name__}): give objects with state_dict and load_state_dict, as "
-                f"{function}(trial, model=model, optimizer=optimizer); the name random is taken"
-            )
