@@ -30,7 +30,7 @@ HEAD = """# What the strategies came to
 
 Every strategy in a table gets the same budget of training steps and the same seeds. Selection sees the
 validation score; the tables show the selected checkpoint on data that neither selection nor tuning has seen.
-*won:lost* and *p* compare with the first row, seed by seed (Wilcoxon, two-sided, adjusted by Holm).
+*p* compares with the first row, seed by seed (Wilcoxon, two-sided, adjusted by Holm).
 `single worker explores` puts all steps into one member. Grids were chosen by hand.
 
 `python bench/quality/everything.py` repeats this and writes the page, in about half an hour on two cores.

@@ -64,16 +64,15 @@ def markdown(found: Sequence[Row], *, notes: Mapping[str, str] | None = None, fi
         notes: a further column by label, such as the setting that was chosen.
         first: heading of the first column.
     """
-    heads = [first, *(["setting"] if notes else []), "median", "quartiles", "won:lost", "p"]
+    heads = [first, *(["setting"] if notes else []), "median", "quartiles", "p"]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in found:
-        against = [f"{row['won']}:{row['lost']}", _p(row["p_holm"])] if "p" in row else ["", ""]
         cells = [
             row["label"],
             *([notes.get(row["label"], "")] if notes else []),
             _number(row["median"]),
             f"{_number(row['low'])}-{_number(row['high'])}",
-            *against,
+            _p(row["p_holm"]) if "p" in row else "",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

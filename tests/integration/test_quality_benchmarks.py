@@ -186,4 +186,4 @@ def test_a_summary_is_read_back(tmp_path: Path) -> None:
     write("digits", "Title", "Text.", [table("Caption", found, "base", maximize=False)], folder=tmp_path)
     text = page(tmp_path)
     assert "## Title" in text
-    assert "| other | 1.7500 | 1.6250-1.8750 | 1:1 | 1.00 |" in text
+    assert "| other | 1.7500 | 1.6250-1.8750 | 1.00 |" in text
