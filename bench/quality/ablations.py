@@ -139,19 +139,16 @@ def main() -> None:
         places[name] = len(found)
         found.append(table(f"{caption}:", outcomes, next(iter(strategies)), maximize=False))
     text = (
-        f"On the digits, {budget.members} members with {budget.total_steps} steps each and "
-        f"{budget.steps_per_trial} a trial, unless said otherwise: {digits.REPORT}; lower is better.\n\n"
-        "The toy has no noise, and its two members wait for each other. One time in sixteen both then stay at the "
-        "bounds, tie for ever and end at 0.5925. Members that do not wait differ in age, and get out of it."
+        f"On the digits: {budget.members} members, {budget.total_steps} steps each, {budget.steps_per_trial} a "
+        f"trial, unless the row differs; {digits.REPORT}; lower is better."
     )
     write("ablations", "What each part contributes", text, found, folder=folder, places=places)
 
     plain = run("digits", {"PBT": pbt(budget)}, few, **how)
     outcomes = replays(plain, budget, **how)
     text = (
-        "The schedule that led to the best checkpoint of each population, trained again from the first step by "
-        "one member, on the same data with fresh random numbers, against constant values. Means of "
-        f"{REPLAYS} replays for each of the populations' seeds."
+        "One member trains the best schedule of each population again with fresh random numbers, against "
+        f"constant values. Means of {REPLAYS} replays for each seed."
     )
     again = table(f"Digits: {digits.REPORT}; lower is better.", outcomes, AS_FOUND, maximize=False)
     schedules = [[one["seed"], one["schedule"]] for one in plain]

@@ -70,12 +70,10 @@ def compare(
         processes=processes,
         folder=folder,
     )
-    knobs = "Nothing was tuned; explore rules move by x0.8 or x1.2"
-    if problem in TUNED:
-        knobs = "Knobs were tuned on four other seeds"
+    knobs = "tuned on four other seeds" if problem in TUNED else "nothing tuned"
     text = (
         f"{budget.members} members, {budget.total_steps} steps each, {budget.steps_per_trial} a trial; "
-        f"{budget.all_steps} steps in all for every strategy. {knobs}. Seeds 0 to {len(reported) - 1}."
+        f"{knobs}; {len(reported)} seeds."
     )
     better = "higher" if module.MAXIMIZE else "lower"
     final = table(

@@ -115,7 +115,7 @@ def until(outcome: Outcome, steps: int) -> Outcome:
 
 def counted(outcomes: Sequence[Outcome]) -> str:
     """Return, as a table in Markdown, how many trials completed and were stopped: medians over seeds."""
-    heads = ("", "trials that completed", "stopped", "steps these trained", "steps they were spared", "in all")
+    heads = ("", "completed", "stopped", "steps these trained", "steps spared", "in all")
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for label in dict.fromkeys(one["label"] for one in outcomes):
         mine = [one for one in outcomes if one["label"] == label]
@@ -152,13 +152,12 @@ def main() -> None:
         outcomes = [until(one, steps) for one in outcomes]
         places[name] = len(found)
         report = module_of(scene.problem).REPORT
-        caption = f"{scene.caption}, after {steps} steps in all: {report}; lower is better."
+        caption = f"{scene.caption}, after {steps} steps: {report}; lower is better."
         found.append(table(caption, outcomes, next(iter(scene.strategies)), maximize=False))
         parts.append(f"{scene.caption}, medians over seeds:\n\n{counted(outcomes)}")
     text = (
-        "All are compared after the same number of steps really trained, stopped trials included. A study with a "
-        "rule replaces what it stops, and completes its budget: *in all*. Nothing was tuned; tables show the test "
-        "score."
+        "Compared after the same number of trained steps, stopped trials included. A rule replaces what it stops, "
+        "so the study trains more steps *in all*. Nothing tuned."
     )
     write("stopping", "Early stopping", "\n\n".join([text, *parts]), found, folder=folder, places=places)
 

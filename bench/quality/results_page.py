@@ -21,18 +21,21 @@ HEAD = """# What the strategies came to
 
 *Read this to see what each strategy is worth, on four problems.*
 
-`python bench/quality/everything.py` runs these studies and writes this page.
+- **On the digits, population based training has the best medians**, and the schedule it finds is worth
+  something by itself.
+- **On CartPole and the ring, no strategy stands out.** With so few seeds, only large differences show.
+- **Copying matters most on the digits, exploring on the toy.** Without both, PBT is a random search.
+- **With two goals, Pareto rules find the front.** A weighted sum finds its one point.
+- **Of the ways to stop long runs early, ASHA** gains most.
 
-All strategies in a table have the same number of training steps and the same seeds. Selection sees the
-validation score; what is compared is the checkpoint that is best by it, on data that neither selection nor
-tuning has seen. *won : lost* and *p* are against the first row, seed by seed (Wilcoxon's signed-rank test, two-
-sided, adjusted by Holm); a row with p below 0.05 differs. *seeds* is how many it would take to show the difference
-with 80 % power, if the next seeds were like these. *age* is how many steps the best weights were trained, *steps*
-how many all members trained, medians.
+Every strategy in a table gets the same budget of training steps and the same seeds. Selection sees the
+validation score; the tables show the selected checkpoint on data that neither selection nor tuning has seen.
+*p* compares with the first row, seed by seed (Wilcoxon, two-sided, adjusted by Holm).
+`single worker explores` puts all steps into one member. Grids were chosen by hand.
 
-`single worker explores` puts all steps into one member, so its weights get older. Grids were chosen by hand and
-know what is usual.
+`python bench/quality/everything.py` repeats this and writes the page, in about half an hour on two cores.
 """
+"""It says what the results in the repository mean: read it again when they change."""
 
 
 def page(folder: Path) -> str:

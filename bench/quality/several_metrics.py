@@ -104,21 +104,19 @@ def main() -> None:
     outcomes = run_cells(cells(budget, seeds), processes=options.processes, folder=folder)
     found = judged(outcomes)
     text = (
-        f"{budget.members} members, {budget.total_steps} steps each, {budget.steps_per_trial} a trial. A point in "
-        "the plane descends a weighted sum of f1 and f2, its squared distances from (0, 0) and (1, 0), with "
-        f"noise; it may not end farther than {FARTHEST} from (0, 0). Hyperparameters are the weight of f1 and "
-        "the learning rate. The weighted sum selects for f1 + f2, the others for the "
-        f"front. Nothing was tuned. Seeds 0 to {len(seeds) - 1}."
+        f"{budget.members} members, {budget.total_steps} steps each, {budget.steps_per_trial} a trial; nothing "
+        f"tuned; {len(seeds)} seeds. A point descends a weighted sum of f1 and f2, its squared distances from "
+        f"(0, 0) and (1, 0), with noise, and must end within {FARTHEST} of (0, 0)."
     )
     tables = [
         table(
-            "Share of the area that the true front dominates and no trial of the study does, %; lower is better.",
+            "Share of the area below the true front that the study missed, %; lower is better.",
             found["missed"],
             BASELINE,
             maximize=False,
         ),
         table(
-            "The least f1 + f2 of any trial within the limit, at least 0.5; lower is better.",
+            "Least f1 + f2 within the limit, at least 0.5; lower is better.",
             found["sum"],
             BASELINE,
             maximize=False,
