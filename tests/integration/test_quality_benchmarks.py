@@ -20,7 +20,7 @@ from contenders import BASELINE, CONTENDERS, Contender, pbt, tuned
 from figures import figures
 from results_page import page
 from summaries import table, write
-from tables import rows
+from tables import needed, rows
 
 import phyla
 from phyla.strategies import Strategy
@@ -127,6 +127,16 @@ def test_rows_compare_seed_by_seed() -> None:
     assert (same["won"], same["lost"], same["p"], same["p_holm"]) == (0, 0, 1.0, 1.0)
 
 
+def test_seeds_that_would_show_a_difference() -> None:
+    """Differences of half their standard deviation: (1.960 + 0.842) ** 2 / 0.5 ** 2 = 31.4, times pi / 3."""
+    gain = np.array([-0.5, 1.5] * 50) * np.sqrt(99 / 100)
+    gain += 0.5 - gain.mean()
+    assert gain.std(ddof=1) == pytest.approx(1.0)
+    assert needed(gain) == 33
+    assert needed(np.zeros(5)) == float("inf")
+    assert needed(np.ones(5)) == 6
+
+
 def test_tuning_takes_the_best_median_and_of_equals_the_earlier() -> None:
     contender = Contender(label="x", options=dict.fromkeys(("a", "b", "c"), pbt))
     values = [
@@ -186,4 +196,4 @@ def test_a_summary_is_read_back(tmp_path: Path) -> None:
     write("digits", "Title", "Text.", [table("Caption", found, "base", maximize=False)], folder=tmp_path)
     text = page(tmp_path)
     assert "## Title" in text
-    assert "| other | 1.7500 | 1.6250-1.8750 | 1.00 |" in text
+    assert "| other | 1.7500 | 1.6250 - 1.8750 | 1.00 | 148 | 5 | 9 |" in text
