@@ -120,6 +120,15 @@ def test_the_program_of_each_page_with_a_framework_runs(page: Path, tmp_path: Pa
     run_program(page, tmp_path, frameworks=True)
 
 
+@pytest.mark.xdist_group("frameworks")
+def test_the_ranks_of_the_page_on_attaching_share_trials(tmp_path: Path) -> None:
+    write_program(DOCS / "how-to/attach.md", tmp_path)
+    torchrun = ["-m", "torch.distributed.run", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+    run_python("-W", "default", *torchrun, "--nproc-per-node=2", "ranks.py", cwd=tmp_path)
+    told = run_python("-c", "import phyla; print(phyla.load_study('ranks').counts())", cwd=tmp_path)
+    assert told == "{'completed': 16}\n"
+
+
 def test_the_study_files_of_the_tutorial_are_found(tmp_path: Path) -> None:
     write_program(DOCS / "tutorial.md", tmp_path)
     load = "from phyla.study import load_studies as load; print(*(one.name for name in {} for one in load(name)))"
