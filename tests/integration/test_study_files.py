@@ -18,7 +18,7 @@ from forked import Forked
 from phyla.records import JobState
 from phyla.settings import child_environment
 from phyla.study.files import load_studies
-from study_files import write_files
+from study_files import blocks, write_files
 from waiting import until
 
 SOURCE = Path(phyla.__file__).parents[1]
@@ -182,6 +182,11 @@ def test_commands_come_from_the_file_and_never_from_the_database(tmp_path: Path)
 @pytest.mark.parametrize(("name", "trials"), [("asha.toml", 4), ("pbt.toml", 4)])
 def test_the_studies_that_come_from_a_sweep_run(tmp_path: Path, name: str, trials: int) -> None:
     write_files("coming-from/wandb-sweeps.md", tmp_path)
+    if name == "pbt.toml":  # as the page says, from the other one
+        (pbt,) = [text for named, text in blocks("coming-from/wandb-sweeps.md", "toml") if named is None]
+        asha = (tmp_path / "asha.toml").read_text().replace("{layers}", "2")
+        kept = [line for line in asha[: asha.index("[asha]")].splitlines() if not line.startswith("layers =")]
+        (tmp_path / name).write_text("\n".join([*kept, pbt]))
     shorter = (("members = 27", "members = 3"), ("population_size = 8", "population_size = 2"), ("2700", "600"))
     for long, short in shorter:
         (tmp_path / name).write_text((tmp_path / name).read_text().replace(long, short))

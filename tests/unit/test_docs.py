@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,37 @@ for message in (
 runpy.run_path("page.py", run_name="__main__")
 """
 """Runs a page, with warnings as errors."""
+HAND = """\
+import json
+
+from phyla_observer import PhylaObserver
+
+
+class Algo:
+    def __init__(self):
+        self.frame, self.skill, self.params = 0, 0.0, {}
+
+    def save(self, path):
+        with open(f"{path}.pth", "w") as file:
+            json.dump([self.frame, self.skill], file)
+
+    def restore(self, path):
+        with open(path) as file:
+            self.frame, self.skill = json.load(file)
+
+    def set_param(self, name, value):
+        self.params[name] = value
+
+
+algo, observer = Algo(), PhylaObserver()
+observer.after_init(algo)
+while True:
+    algo.frame += 250
+    algo.skill += algo.params["learning_rate"]
+    observer.process_infos({"episode": {"consecutive_successes": algo.skill}}, [])
+    observer.after_steps()
+"""
+"""Stands in for RL-Games."""
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -87,14 +119,20 @@ NAMED = re.compile(r"# (\w+\.py)\n")
 
 def programs(*, frameworks: bool) -> list[Path]:
     """Return the pages whose programs use a framework, or none."""
-    return [page for page in PAGES if any(map(FRAMEWORK.search, FENCED.findall(page.read_text()))) == frameworks]
+    found = {page: FENCED.findall(page.read_text()) for page in PAGES}
+    runs = [page for page, blocks in found.items() if not all(map(NAMED.match, blocks))]
+    return [page for page in runs if any(map(FRAMEWORK.search, found[page])) == frameworks]
 
 
-def write_program(page: Path, folder: Path) -> None:
+def write_named(folder: Path) -> None:
     for one in PAGES:
         for block in FENCED.findall(one.read_text()):
             if named := NAMED.match(block):
                 (folder / named[1]).write_text(block)
+
+
+def write_program(page: Path, folder: Path) -> None:
+    write_named(folder)
     for block, name in SCRIPT.findall(page.read_text()):
         (folder / name).write_text(block)
     blocks = [block for block in FENCED.findall(page.read_text()) if not NAMED.match(block)]
@@ -127,6 +165,15 @@ def test_the_ranks_of_the_page_on_attaching_share_trials(tmp_path: Path) -> None
     run_python("-W", "default", *torchrun, "--nproc-per-node=2", "ranks.py", cwd=tmp_path)
     told = run_python("-c", "import phyla; print(phyla.load_study('ranks').counts())", cwd=tmp_path)
     assert told == "{'completed': 16}\n"
+
+
+def test_the_observer_for_rl_games_trains_a_study(tmp_path: Path) -> None:
+    write_named(tmp_path)
+    (tmp_path / "train_hand.py").write_text(HAND)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda name: run_python(name, cwd=tmp_path), ["train_hand.py"] * 2))
+    count = "import phyla; print(phyla.load_study('shadow-hand').counts())"
+    assert run_python("-c", count, cwd=tmp_path) == "{'completed': 8}\n"
 
 
 def test_the_study_files_of_the_tutorial_are_found(tmp_path: Path) -> None:
