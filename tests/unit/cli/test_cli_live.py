@@ -1,5 +1,6 @@
 """What is shown while a study runs, on terminals of any width and without one."""
 
+import errno
 import os
 import pty
 import re
@@ -283,3 +284,29 @@ def test_lines_without_a_terminal_say_that_the_run_is_stopping(
         while not re.search(wanted, printed):
             printed += capsys.readouterr().out
     assert len(held) == 2
+
+
+def test_a_run_stops_even_if_nobody_can_be_told(study: phyla.Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(descriptor: int, text: bytes) -> int:
+        raise OSError(errno.EIO, f"{descriptor} is a terminal that was closed: {text!r}")
+
+    with StudyDisplay("shown") as display:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", write)
+            display.interrupted()
+        assert display._message == live.STOPPING
+
+
+# What draws may find out before anything is printed.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_run_goes_on_when_its_terminal_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    main, terminal = pty.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    with open(terminal, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        with StudyDisplay("shown") as display:
+            assert display.live is not None
+            os.close(main)
+            for _ in range(2):
+                display.print("trial 1 failed")
+        print("what a command says at the end", flush=True)
