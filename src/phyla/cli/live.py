@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from phyla import records, settings
+from phyla import records
 from phyla.cli.output import console, picked, print_json, table
 from phyla.cli.output import show as print
 from phyla.errors import PhylaError, StoreError
@@ -119,8 +119,7 @@ class StudyDisplay(Display):
         super().__init__(stays=True)
         self.seconds = 0.0
         self._started = self._spoke = time.monotonic()
-        self._since = settings.system_clock()
-        self._told_until = self._since
+        self._since = self._told_until = 0.0
         self._throttle = Throttle(LINES_EVERY_S if self.live is None else LIVE_EVERY_S)
         self._completed: int | None = None
         self._given_back = 0
@@ -183,12 +182,15 @@ class StudyDisplay(Display):
     def _look(self, results: "Results") -> None:
         from phyla.study.feed import decisions
 
+        room = 0 if self.live is None else self.live.console.height - self._others
+        progress = results.progress(lambda members: foremost(members, room))
+        if not self._since:
+            # By the clock of the store, which may be that of another machine.
+            self._since = self._told_until = progress.now - (time.monotonic() - self._started)
         self._failures = self._failures or results.failures(self._since)
         for attempt in self._failures():
             self.print(attempt.words, style="red")
             self._hint = ""
-        room = 0 if self.live is None else self.live.console.height - self._others
-        progress = results.progress(lambda members: foremost(members, room))
         if self._hint and progress.study.created_at >= self._since:
             self.print(self._hint)
         self._hint = ""

@@ -253,7 +253,8 @@ def run_study(study: "Study", client: Client, crew: Crew) -> Results:
                 say_nothing_to_do(reader)
 
         # Whoever is told of progress shows what failed.
-        failures = Failures(settings.system_clock()) if crew.on_progress is None else None
+        with store.reader(key) as reader:
+            failures = Failures(reader.now()) if crew.on_progress is None else None
         look = partial(study.lookout.look, store, key, failures=failures)
         try:
             with noted(client, results.state), follow(crew.trackers, store, client.record, study.places):

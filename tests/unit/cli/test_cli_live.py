@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 import phyla
+from phyla import settings
 from phyla.cli import live
 from phyla.cli.live import StudyDisplay, drawn, foremost, spark
 from phyla.records import (
@@ -310,3 +311,15 @@ def test_a_run_goes_on_when_its_terminal_is_closed(monkeypatch: pytest.MonkeyPat
             for _ in range(2):
                 display.print("trial 1 failed")
         print("what a command says at the end", flush=True)
+
+
+def test_failures_are_told_although_the_clock_of_the_store_is_behind(
+    study: phyla.Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = settings.system_clock
+    monkeypatch.setattr(settings, "system_clock", lambda: clock() + 600)
+    with StudyDisplay("shown", hint="this study is new") as display:
+        (trial,) = study.ask(1)
+        study.tell(trial, error="broken")
+        display.progressed(study.results())
+    assert f"trial {trial.id}, attempt 1 failed: broken" in capsys.readouterr().out
