@@ -223,3 +223,38 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
             with pytest.raises(ConfigurationError, match=rf"{name}=.* must be a number of seconds above 0"):
                 study.run(**{name: number})  # type: ignore[arg-type]
     assert not (tmp_path / "phyla.db").exists()
+
+
+FORKS = """
+import multiprocessing
+import time
+
+import phyla
+
+
+def train(trial):
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    child.start()
+    child.terminate()
+    child.join(10)
+    if child.is_alive():
+        child.kill()
+        raise RuntimeError("it does not end")
+    for _ in trial.steps():
+        pass
+    (trial.checkpoint_dir / "weights").write_text("w")
+    trial.report(score=1.0)
+
+
+study = phyla.Study(
+    "forks", phyla.Space(lr=phyla.Float(0.1, 1.0)), phyla.Maximize("score"), phyla.RandomSearch(1, 1), train
+)
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_training_forks_can_be_ended(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "forks.py").write_text(FORKS)
+    words = [sys.executable, "-m", "phyla.cli", "run", "forks.py", "--workers", str(workers)]
+    done = subprocess.run(words, cwd=tmp_path, env=child_environment({}), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -704,3 +704,15 @@ def test_an_objective_that_no_eval_task_records_is_said_at_once(tmp_path: Path) 
     assert look.states("wrong") == {"complete": 3}
     assert look.values("wrong") == {f"step_{step}": step - 0.5 for step in (0, 10, 20)}
     assert before <= {task.id for task in look.tasks if task.state == "completed"}
+
+
+def test_runs_of_one_name_in_two_homes_keep_their_snapshots_apart(tmp_path: Path) -> None:
+    for project in (tmp_path / "one", tmp_path / "two"):
+        project.mkdir()
+        folder = write(project / "ckpt", 10)
+        run(project, watch_words(project, "--once", "--snapshots", f"link={tmp_path / 'kept'}", workers=0))
+        shutil.rmtree(folder)
+    # The best one of each is all that there is of it now.
+    for project in (tmp_path / "one", tmp_path / "two"):
+        (seen,) = Look(project).seen.values()
+        assert Path(seen.path).is_dir()

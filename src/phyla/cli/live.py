@@ -5,8 +5,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self, final
 
 from rich.console import Console, Group, RenderableType
@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from phyla import records, settings
+from phyla import records
 from phyla.cli.output import console, picked, print_json, table
 from phyla.cli.output import show as print
 from phyla.errors import PhylaError, StoreError
@@ -46,6 +46,19 @@ STOPPING_AT_ONCE = "stopping at once"
 STILL_STOPPING = "stopping: waiting for what is running (press Ctrl-C again to stop at once)"
 
 
+@contextmanager
+def _or_nowhere() -> Iterator[None]:
+    """Print; once the terminal or the reader has gone, or the disk is full, what follows goes nowhere.
+
+    The run matters more than its lines.
+    """
+    try:
+        yield
+    except OSError:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
 class Display:
     """Prints lines; on a terminal, unless it is `plain`, above a drawing, the last of which may stay."""
 
@@ -62,7 +75,7 @@ class Display:
 
     def __exit__(self, *error: object) -> None:
         if self.live is not None:
-            with suppress(OSError):  # the terminal may be gone
+            with _or_nowhere():
                 self.live.stop()
 
     def draw(self) -> RenderableType:
@@ -71,21 +84,19 @@ class Display:
 
     def print(self, line: str, style: str = "") -> None:
         """Print a line."""
-        if self.live is not None:
-            self.live.console.print(Text(line, style=style), soft_wrap=True)
-            return
-        try:
-            print(line, flush=True)
-        except OSError:
-            # Its reader has gone, or its disk is full. The run matters more than its lines: they go nowhere now.
-            with open(os.devnull, "wb") as nowhere:
-                os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        with _or_nowhere():
+            if self.live is None:
+                print(line, flush=True)
+            else:
+                self.live.console.print(Text(line, style=style), soft_wrap=True)
 
     def interrupted(self) -> None:
         """Say what happens now; called inside a signal handler, where a terminal is not drawn on."""
         self._message = STOPPING_AT_ONCE if self._message else STOPPING
         if self.live is None:
-            os.write(2, f"{self._message}\n".encode())  # without any buffer, as a signal handler must
+            # After SIGHUP the terminal is gone, and after Ctrl-C the `tee` of a pipe: it stops all the same.
+            with suppress(OSError):
+                os.write(2, f"{self._message}\n".encode())  # without any buffer, as a signal handler must
 
     def _drawn(self) -> RenderableType:
         message = [Text(self._message, style="bold yellow")] if self._message else []
@@ -108,8 +119,7 @@ class StudyDisplay(Display):
         super().__init__(stays=True)
         self.seconds = 0.0
         self._started = self._spoke = time.monotonic()
-        self._since = settings.system_clock()
-        self._told_until = self._since
+        self._since = self._told_until = 0.0
         self._throttle = Throttle(LINES_EVERY_S if self.live is None else LIVE_EVERY_S)
         self._completed: int | None = None
         self._given_back = 0
@@ -172,12 +182,15 @@ class StudyDisplay(Display):
     def _look(self, results: "Results") -> None:
         from phyla.study.feed import decisions
 
+        room = 0 if self.live is None else self.live.console.height - self._others
+        progress = results.progress(lambda members: foremost(members, room))
+        if not self._since:
+            # By the clock of the store, which may be that of another machine.
+            self._since = self._told_until = progress.now - (time.monotonic() - self._started)
         self._failures = self._failures or results.failures(self._since)
         for attempt in self._failures():
             self.print(attempt.words, style="red")
             self._hint = ""
-        room = 0 if self.live is None else self.live.console.height - self._others
-        progress = results.progress(lambda members: foremost(members, room))
         if self._hint and progress.study.created_at >= self._since:
             self.print(self._hint)
         self._hint = ""

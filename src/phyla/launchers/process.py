@@ -35,6 +35,7 @@ from phyla.launchers.spec import BEATS, Exit, WorkerSpec
 from phyla.machine import NoTime, Outdated, TrainRules, WatchRules
 from phyla.records import JsonObject, StudyKind, StudyRecord, WorkKind
 from phyla.settings import escape_output
+from phyla.signals import handle
 from phyla.store import Store, hold_on, open_store
 from phyla.watcher import DirectorySources
 from phyla.worker import EvaluatedStudy, Evaluator, Sources, StudySources, Trainer, Trial, Worker, WorkerContext
@@ -258,7 +259,7 @@ def _make(spec: WorkerSpec) -> tuple[Worker, Store]:
         setup = None if config["setup"] is None else plugins.resolve(str(config["setup"]))
         worker = population_worker(client, rules, train, setup, spec, **how)
     for number in {signal.SIGTERM, spec.stop_signal or signal.SIGTERM}:
-        signal.signal(number, lambda number, frame: worker.stop())
+        handle(number, lambda number, frame: worker.stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return worker, store
 

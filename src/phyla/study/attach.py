@@ -32,6 +32,7 @@ from phyla.launchers import WorkerSpec
 from phyla.launchers.process import population_worker
 from phyla.machine import Ended, NoTime, Outdated, TrainRules
 from phyla.records import Phase, StudyState
+from phyla.signals import handle
 from phyla.space import Params
 from phyla.study.checked import checked_kinds
 from phyla.study.findings import Lookout
@@ -241,7 +242,7 @@ class Attached:
             for number in (signal.SIGINT, signal.SIGTERM):
                 before = signal.getsignal(number)
                 if before not in (signal.SIG_IGN, None):
-                    self._handlers[number] = signal.signal(number, self._interrupt)
+                    self._handlers[number] = handle(number, self._interrupt)
         self._thread = threading.Thread(target=self._work, args=(made,), name="phyla-worker", daemon=True)
         self._thread.start()
 

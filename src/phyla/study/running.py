@@ -30,6 +30,7 @@ from phyla.launchers.spec import PERSON, seen_gpus
 from phyla.launchers.supervisor import Supervisor
 from phyla.machine import NoTime, Outdated
 from phyla.records import StudyState
+from phyla.signals import handle
 from phyla.store import hold_on
 from phyla.study.checked import checked_kinds, checked_seconds
 from phyla.study.findings import in_vain, say_nothing_to_do
@@ -213,7 +214,7 @@ def work(
         stop(PERSON if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}")
 
     main = threading.current_thread() is threading.main_thread()
-    previous = {n: signal.signal(n, interrupt) for n in term.signals} if main else {}
+    previous = {n: handle(n, interrupt) for n in term.signals} if main else {}
     timer = threading.Timer(term.stops_at - settings.system_clock(), stop, [term.over(wholly=True)])
     timer.daemon = True
     if term.limit_s is not None:
@@ -252,7 +253,8 @@ def run_study(study: "Study", client: Client, crew: Crew) -> Results:
                 say_nothing_to_do(reader)
 
         # Whoever is told of progress shows what failed.
-        failures = Failures(settings.system_clock()) if crew.on_progress is None else None
+        with store.reader(key) as reader:
+            failures = Failures(reader.now()) if crew.on_progress is None else None
         look = partial(study.lookout.look, store, key, failures=failures)
         try:
             with noted(client, results.state), follow(crew.trackers, store, client.record, study.places):

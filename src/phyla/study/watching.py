@@ -130,8 +130,11 @@ def watch(
         except NotImportable as error:
             raise NotImportable(f"{error} (in a suite)") from error
         for target in targets:
-            own = Path(snapshot_dir).expanduser().absolute() / target.name if snapshot_dir else None
-            held = own or places.folder("snapshots", target.name)
+            held = places.folder("snapshots", target.name)
+            if snapshot_dir:
+                # A run of this name in another store would remove what it does not know.
+                own = f"{target.name}-{store.identity().id[:6]}"
+                held = Path(snapshot_dir).expanduser().absolute() / own
             if isinstance(target.directory, Path) and how.snapshots == "link":
                 check_links(target.directory, held)
             config: JsonObject = {

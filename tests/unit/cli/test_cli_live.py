@@ -1,5 +1,6 @@
 """What is shown while a study runs, on terminals of any width and without one."""
 
+import errno
 import os
 import pty
 import re
@@ -13,6 +14,7 @@ import pytest
 from rich.console import Console
 
 import phyla
+from phyla import settings
 from phyla.cli import live
 from phyla.cli.live import StudyDisplay, drawn, foremost, spark
 from phyla.records import (
@@ -283,3 +285,41 @@ def test_lines_without_a_terminal_say_that_the_run_is_stopping(
         while not re.search(wanted, printed):
             printed += capsys.readouterr().out
     assert len(held) == 2
+
+
+def test_a_run_stops_even_if_nobody_can_be_told(study: phyla.Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(descriptor: int, text: bytes) -> int:
+        raise OSError(errno.EIO, f"{descriptor} is a terminal that was closed: {text!r}")
+
+    with StudyDisplay("shown") as display:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", write)
+            display.interrupted()
+        assert display._message == live.STOPPING
+
+
+# What draws may find out before anything is printed.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_run_goes_on_when_its_terminal_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    main, terminal = pty.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    with open(terminal, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        with StudyDisplay("shown") as display:
+            assert display.live is not None
+            os.close(main)
+            for _ in range(2):
+                display.print("trial 1 failed")
+        print("what a command says at the end", flush=True)
+
+
+def test_failures_are_told_although_the_clock_of_the_store_is_behind(
+    study: phyla.Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = settings.system_clock
+    monkeypatch.setattr(settings, "system_clock", lambda: clock() + 600)
+    with StudyDisplay("shown", hint="this study is new") as display:
+        (trial,) = study.ask(1)
+        study.tell(trial, error="broken")
+        display.progressed(study.results())
+    assert f"trial {trial.id}, attempt 1 failed: broken" in capsys.readouterr().out

@@ -1,0 +1,41 @@
+"""Signals that this process handles, and its forks do not."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+_HANDLED: dict[int, tuple[Callable[[int, Any], object], Any]] = {}
+_FORKING = threading.local()
+
+
+def handle(number: int, handler: Callable[[int, Any], object]) -> Any:
+    """Handle a signal as `signal.signal`, in this process alone; return how it was handled before.
+
+    What training forks, as `multiprocessing.Pool` does, goes by that. A handler that only remembers to stop would
+    keep it alive, and whoever ends it would wait for ever.
+    """
+    before = signal.signal(number, handler)
+    _HANDLED[number] = handler, before
+    return before
+
+
+def _hold() -> None:
+    # Python forgets what a fork gets before it is ready: that has to wait.
+    _FORKING.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+
+
+def _let_go() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _FORKING.mask)
+
+
+def _forget() -> None:
+    for number, (handler, before) in _HANDLED.items():
+        if signal.getsignal(number) is handler:
+            signal.signal(number, signal.SIG_DFL if before is None else before)
+    _HANDLED.clear()
+    _let_go()
+
+
+os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_forget)
