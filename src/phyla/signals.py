@@ -11,10 +11,10 @@ _FORKING = threading.local()
 
 
 def handle(number: int, handler: Callable[[int, Any], object]) -> Any:
-    """Handle a signal as `signal.signal`, in this process alone; return how it was handled before.
+    """Handle a signal like `signal.signal`, but only in this process; return how it was handled before.
 
-    What training forks, as `multiprocessing.Pool` does, goes by that. A handler that only remembers to stop would
-    keep it alive, and whoever ends it would wait for ever.
+    Processes that training forks, such as those of `multiprocessing.Pool`, handle it as before. Our handlers only
+    take note of a signal, so a fork that had one would survive it, and whoever ends the fork would wait for ever.
     """
     before = signal.signal(number, handler)
     _HANDLED[number] = handler, before
@@ -22,7 +22,7 @@ def handle(number: int, handler: Callable[[int, Any], object]) -> Any:
 
 
 def _hold() -> None:
-    # Python forgets what a fork gets before it is ready: that has to wait.
+    # Python loses a signal that reaches a fork before it is ready, so signals wait until then.
     _FORKING.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
 
 
