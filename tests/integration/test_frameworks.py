@@ -341,9 +341,9 @@ def test_what_orbax_saves_in_the_background_is_there_before_phyla_commits(tmp_pa
         checkpoint.load(state)
 
 
-@pytest.mark.parametrize("both", [True, False])
-def test_a_trainer_with_an_optimizer_of_ones_own_trains_each_trial_with_its_own_rate(
-    both: bool, tmp_path: Path
+@pytest.mark.parametrize("given", [2, 1, 0])
+def test_a_trainer_with_ones_own_or_another_schedule_trains_each_trial_with_its_own_rate(
+    given: int, tmp_path: Path
 ) -> None:
     import torch
     from torch.optim.lr_scheduler import ExponentialLR
@@ -356,16 +356,25 @@ def test_a_trainer_with_an_optimizer_of_ones_own_trains_each_trial_with_its_own_
             return {"loss": ((super().forward(x) - labels) ** 2).mean(), "logits": x}
 
     data = [{"x": torch.tensor([1.0]), "labels": torch.tensor([2.0])}] * 8
+    reducing: dict[str, Any] = {
+        "lr_scheduler_type": "reduce_lr_on_plateau",
+        "lr_scheduler_kwargs": {"patience": 0, "factor": 0.5, "threshold": 10.0},  # at each evaluation
+    }
 
     def train(trial: phyla.Trial) -> None:
         model = Line(1, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=trial.params["lr"])
-        own: Any = (optimizer, ExponentialLR(optimizer, 0.5)) if both else (optimizer,)
+        own: list[Any] = [optimizer] * (given > 0) + [ExponentialLR(optimizer, 0.5) for _ in range(given - 1)]
         callback = PhylaCallback(trial, *own)
         arguments = TrainingArguments(
-            output_dir=callback.output_dir, max_steps=8, eval_strategy="epoch", use_cpu=True, disable_tqdm=True
+            output_dir=callback.output_dir,
+            max_steps=8,
+            eval_strategy="epoch",
+            use_cpu=True,
+            disable_tqdm=True,
+            **({} if given else {**reducing, "learning_rate": trial.params["lr"]}),
         )
-        optimizers = own if both else (optimizer, None)
+        optimizers: Any = (*own, None, None)[:2]
         trainer = Trainer(model, arguments, None, data, data[:1], callbacks=[callback], optimizers=optimizers)
         trainer.train(resume_from_checkpoint=callback.resume_from)
 
@@ -383,8 +392,8 @@ def test_a_trainer_with_an_optimizer_of_ones_own_trains_each_trial_with_its_own_
     for row in rows.values():
         assert row.checkpoint is not None
         state = states(Path(str(results.places.checkpoints("own"))) / row.checkpoint)["optimizer.pt"]
-        (group,) = state["param_groups"]
+        group = state["param_groups"][0]
         assert row.end_step is not None
-        factor = 0.5**row.end_step if both else 1 - row.end_step / 8
+        factor = 1 - row.end_step / 8 if given == 1 else 0.5**row.end_step
         lr: Any = row.params["lr"]
         assert (group["initial_lr"], group["lr"]) == pytest.approx((lr, lr * factor))

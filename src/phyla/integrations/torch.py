@@ -36,7 +36,10 @@ def keep_hyperparameters(*objects: Any) -> Iterator[None]:
 
     The optimizers then have the averages that were loaded, and their own hyperparameters in every parameter group.
     Each scheduler begins anew and takes as many steps as the one that was saved, about 100,000 a second; so the
-    rate is the one that it reaches from its own start. `ReduceLROnPlateau` keeps the factor by which it reduced.
+    rate is the one that it reaches from its own start. Make schedulers before, not after.
+
+    `ReduceLROnPlateau`, as the only scheduler of an optimizer, keeps the factor by which it reduced. For that,
+    write the `with` so that a fresh start runs it too, with nothing to load.
 
     Args:
         objects: optimizers and all their schedulers; anything else is ignored.
@@ -46,7 +49,7 @@ def keep_hyperparameters(*objects: Any) -> Iterator[None]:
 
     schedulers = [one for one in objects if isinstance(one, LRScheduler)]
     stepped = [one for one in schedulers if not isinstance(one, ReduceLROnPlateau)]
-    fresh = [copy.deepcopy(one.state_dict()) for one in stepped]
+    fresh = [(_steps(one), copy.deepcopy(one.state_dict())) for one in stepped]
     made = []
     for optimizer in (one for one in objects if isinstance(one, Optimizer)):
         its = [one for one in schedulers if one.optimizer is optimizer]
@@ -67,8 +70,8 @@ def keep_hyperparameters(*objects: Any) -> Iterator[None]:
             loaded = group.pop("initial_lr", None)
             factor = group["lr"] / loaded if reducing and loaded else 1
             group.update({**own, "lr": own["lr"] * factor})
-    taken = [_steps(one) for one in stepped]
-    for scheduler, state in zip(stepped, fresh, strict=True):
+    taken = [_steps(one) - begun for one, (begun, _) in zip(stepped, fresh, strict=True)]
+    for scheduler, (_, state) in zip(stepped, fresh, strict=True):
         scheduler.load_state_dict(state)
     with warnings.catch_warnings(action="ignore"):  # The optimizer took its steps before it was saved.
         for step in range(max(taken, default=0)):
@@ -79,8 +82,10 @@ def keep_hyperparameters(*objects: Any) -> Iterator[None]:
 
 def _settings(optimizer: Any, group: Mapping[str, Any]) -> dict[str, Any]:
     """Return the hyperparameters of a parameter group: some optimizers keep a part of their state there too."""
-    arguments = inspect.signature(type(optimizer).__init__).parameters
-    state = {*optimizer.defaults} - {*arguments} if "lr" in arguments else set()
+    # A subclass may hand on what it does not name, as **kwargs.
+    makers = [vars(kind)["__init__"] for kind in type(optimizer).__mro__ if "__init__" in vars(kind)]
+    arguments = {name for maker in makers for name in inspect.signature(maker).parameters}
+    state = {*optimizer.defaults} - arguments if "lr" in arguments else set()
     return {name: copy.deepcopy(group[name]) for name in {*group} - state - {"params", "param_names"}}
 
 

@@ -61,7 +61,12 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
             groups, scheduler = kwargs["optimizer"].param_groups, kwargs["lr_scheduler"]
             if not self._own:
                 for group, values in zip(groups, _of(args, groups, kwargs["model"]), strict=True):
+                    base = group.get("initial_lr")
+                    factor = group["lr"] / base if base else 1
                     group.update({name: value for name, value in values.items() if name in group})
+                    if isinstance(scheduler, ReduceLROnPlateau):  # It keeps the factor by which it reduced.
+                        group["initial_lr"] = group["lr"]
+                        group["lr"] *= factor
             if scheduler not in self._own:
                 _go_on(scheduler, groups)
 

@@ -143,6 +143,21 @@ def test_a_scheduler_that_begins_anew_begins_with_the_new_rate(name: str, schedu
     assert trained(optimizer, scheduler, 16) == trained(fresh, make(fresh), 16)
 
 
+@pytest.mark.parametrize("loads", [False, True])
+def test_a_scheduler_that_took_its_steps_before_takes_none_again(loads: bool) -> None:
+    make = SCHEDULERS["StepLR"]
+    state, scheduler_state = saved(make, 4)
+    optimizer = optimizer_of(lr=NEW)
+    scheduler = make(optimizer)
+    trained(optimizer, scheduler, 4)
+    with keep_hyperparameters(optimizer, scheduler):
+        optimizer.load_state_dict(state)
+        if loads:
+            scheduler.load_state_dict(scheduler_state)
+    assert scheduler.last_epoch == 4
+    assert rates(optimizer) == pytest.approx([NEW / 10] * 2)
+
+
 def test_what_a_scheduler_was_made_with_is_kept_too() -> None:
     _, state = saved(lambda made: lr_scheduler.ExponentialLR(made, gamma=0.5), 3)
     optimizer = optimizer_of(lr=1.0)
@@ -241,6 +256,22 @@ def test_state_in_the_parameter_groups_is_loaded() -> None:
     with keep_hyperparameters(optimizer):
         optimizer.load_state_dict(parent.state_dict())
     assert [(group["lr"], group["steps"]) for group in optimizer.param_groups] == [(NEW, 1), (NEW, 1)]
+
+
+class Handing(AdamW):
+    """Somebody's own optimizer, which names only what it looks at."""
+
+    def __init__(self, params: Any, lr: float = 0.1, **others: Any) -> None:
+        super().__init__(params, lr, **others)
+
+
+def test_hyperparameters_that_a_subclass_hands_on_are_kept() -> None:
+    optimizer = optimizer_of(Handing, lr=NEW, weight_decay=0.3, betas=(0.8, 0.99))
+    with keep_hyperparameters(optimizer):
+        optimizer.load_state_dict(optimizer_of(Handing, weight_decay=0.1).state_dict())
+    assert [(group["weight_decay"], group["betas"]) for group in optimizer.param_groups] == [
+        (0.3, (0.8, 0.99))
+    ] * 2
 
 
 class Wrapping(Optimizer):
