@@ -57,11 +57,8 @@ def keep_hyperparameters(*objects: Any) -> Iterator[None]:
         for group in optimizer.param_groups if reducing else ():
             group.setdefault("initial_lr", group["lr"])
         if not its and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
-            what = (
-                "a learning rate scheduler was made for an optimizer, and its next step would restore the old rate"
-            )
             warnings.warn(
-                f"{what}; give the scheduler to load(), save() or keep_hyperparameters(), too", stacklevel=3
+                "pass the learning rate scheduler, too: its next step restores the old rate", stacklevel=3
             )
         made.append((optimizer, [_settings(optimizer, group) for group in optimizer.param_groups], reducing))
     yield

@@ -56,19 +56,15 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
                 "TrainingArguments(max_steps=...) with the strategy's total_steps, for the learning rate's "
                 "schedule goes by it"
             )
+        groups, scheduler = kwargs["optimizer"].param_groups, kwargs["lr_scheduler"]
+        reduced = [group["lr"] / (group.get("initial_lr") or group["lr"] or 1) for group in groups]
         self._kept.close()
         if self.trial.progress is None:
-            groups, scheduler = kwargs["optimizer"].param_groups, kwargs["lr_scheduler"]
             if not self._own:
                 for group, values in zip(groups, _of(args, groups, kwargs["model"]), strict=True):
-                    base = group.get("initial_lr")
-                    factor = group["lr"] / base if base else 1
                     group.update({name: value for name, value in values.items() if name in group})
-                    if isinstance(scheduler, ReduceLROnPlateau):  # It keeps the factor by which it reduced.
-                        group["initial_lr"] = group["lr"]
-                        group["lr"] *= factor
             if scheduler not in self._own:
-                _go_on(scheduler, groups)
+                _go_on(scheduler, groups, reduced)
 
     def _check(self, args: TrainingArguments) -> None:
         told = {
@@ -139,17 +135,18 @@ def _of(args: TrainingArguments, groups: list[dict[str, Any]], model: Any) -> li
     return [{**values, "weight_decay": args.weight_decay}, {**values, "weight_decay": 0.0}]
 
 
-def _go_on(scheduler: Any, groups: list[dict[str, Any]]) -> None:
-    """Have a scheduler that a Trainer made go on from the rates of these groups."""
-    if isinstance(scheduler, ReduceLROnPlateau):
-        return
-    if not isinstance(scheduler, LambdaLR):
+def _go_on(scheduler: Any, groups: list[dict[str, Any]], reduced: list[float]) -> None:
+    """Have a scheduler that a Trainer made go on from the rates of these groups; it may have `reduced` them."""
+    factors = reduced
+    if isinstance(scheduler, LambdaLR):
+        scheduler.base_lrs = [group["lr"] for group in groups]
+        factors = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
+    elif not isinstance(scheduler, ReduceLROnPlateau):
         raise ConfigurationError(
             f"the rate of the Trainer's {type(scheduler).__name__} cannot be set; give one of yours to both: "
             "Trainer(optimizers=(optimizer, scheduler)) and PhylaCallback(trial, optimizer, scheduler)"
         )
-    scheduler.base_lrs = [group["lr"] for group in groups]
-    for group, factor in zip(groups, scheduler.lr_lambdas, strict=True):
+    for group, factor in zip(groups, factors, strict=True):
         group["initial_lr"] = group["lr"]
-        group["lr"] *= factor(scheduler.last_epoch)
+        group["lr"] *= factor
     scheduler._last_lr = [group["lr"] for group in groups]

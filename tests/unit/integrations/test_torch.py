@@ -316,7 +316,7 @@ def test_a_rate_that_is_a_tensor_stays_one() -> None:
 def test_a_scheduler_that_was_not_passed_is_missed() -> None:
     optimizer = optimizer_of()
     lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
-    with pytest.warns(UserWarning, match="its next step would restore the old rate; give the"):
+    with pytest.warns(UserWarning, match="its next step restores the old rate"):
         keep_hyperparameters(optimizer).__enter__()
 
 
