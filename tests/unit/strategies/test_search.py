@@ -86,6 +86,7 @@ def test_a_fixed_schedule_switches_at_its_steps() -> None:
             (18, 25, 0.5),
         ]
         assert [t.parent for t in own[1:]] == [t.id for t in own[:-1]]
+        assert [t.params_from for t in own] == [None, own[0].id, None, own[2].id]
         assert describe(own[2].reason).startswith("continued; lr 0.1 to 0.5 (schedule)")
     assert len({t.seed for t in done}) == len(done)
 
