@@ -536,3 +536,52 @@ def test_a_checkpoint_that_is_gone_when_its_evaluation_begins_holds_up_no_other(
     assert {work.seen.name for work in claimed if isinstance(work, ClaimedEvaluation)} == {
         f"{works[1].trial.id}.1"
     }
+
+
+def test_trials_that_are_to_start_together_are_given_out_all_or_none() -> None:
+    made = simulation(rules(pbt(3, quorum=1.0)))
+
+    def asked(worker: str, count: int) -> Any:
+        _, claimed, rest = made.controller.complete((), worker, count, whole=True)
+        return claimed, rest
+
+    with pytest.raises(StateError) as refused:
+        asked("w", 4)
+    assert str(refused.value) == (
+        "4 trials were asked for at once, and there will not be as many: 3 of 3 members can train now, 0 have "
+        "finished or were given up, and nothing is running that the others could wait for. Ask for 3, and from "
+        "the start for a number that divides the population"
+    )
+    assert len(made.controller.claim("v")[0]) == 1, "the claim of three was taken back"
+    why = "fewer members may train now than were asked for"
+    assert asked("w", 3) == ([], Idle(seconds=None, why=why))
+    claimed, rest = asked("w", 2)
+    assert (len(claimed), rest) == (2, None)
+
+
+def test_work_whose_answer_was_lost_is_given_out_again() -> None:
+    store = open_store("memory://", clock=VirtualClock())
+    number = store.create_study("s", {}, 1, 2).id
+    controller = Controller(store, number, population_rules(2))
+    both = EVALUATE_ONLY | TRAIN_ONLY
+
+    def asked(count: int, held: set[int] | None) -> list[Any]:
+        return controller.complete((), "w", count, kinds=both, held=held)[1]
+
+    def jobs(works: list[Any]) -> list[int]:
+        return [work.job.id if isinstance(work, ClaimedEvaluation) else work.trial.id for work in works]
+
+    first = asked(2, None)
+    assert asked(2, set()) == first
+    assert asked(1, {first[0].trial.id}) == first[1:]
+    controller.complete([trained(work) for work in first])
+    evaluations = asked(2, set())
+    assert {type(work) for work in evaluations} == {ClaimedEvaluation}
+    assert {work.population for work in evaluations} == {True}
+    assert sorted(jobs(asked(2, set()))) == sorted(jobs(evaluations))
+    again = {work.job.id: work for work in asked(2, set())}
+    for work in evaluations:
+        same = again[work.job.id]
+        assert (same.job.token, same.group.id, same.seen.name) == (1, work.group.id, work.seen.name)
+    other = asked(1, set(jobs(evaluations)))
+    assert not {*jobs(other)} & {*jobs(evaluations)}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from phyla.controller import check_extension
-from phyla.errors import ConfigurationError
+from phyla.errors import ConfigurationError, SpaceError
 from phyla.machine import TrainRules
 from phyla.records import JobState, Maximize, StudyState, TrialRecord
 from phyla.space import Choice, Float, Int, Space
@@ -70,6 +70,26 @@ def test_what_a_grid_does_not_name_is_drawn_and_grids_may_be_joined() -> None:
     ]
     with pytest.raises(AssertionError, match=r"SpaceError: .*momentum"):
         ran(GridSearch({"kind": ["adam"], "momentum": [0.5]}, 1), space)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        (
+            GridSearch({"lr": [0.5, 7.0]}, 1),
+            r"GridSearch\(grid=...\): combination 1, {'lr': 7.0}",
+        ),
+        (
+            FixedSchedule([(0, {"lr": 0.5, "width": 1}), (5, {"lr": 7.0, "width": 1})], 9),
+            r"FixedSchedule\(schedule=...\): entry 1, from step 5 on, {'lr': 7.0, 'width': 1}",
+        ),
+    ],
+    ids=["grid", "schedule"],
+)
+def test_the_first_entry_that_the_space_does_not_allow_is_named(strategy: Any, told: str) -> None:
+    strategy.check_space(Space(lr=Float(0.1, 9.0), width=Int(1, 9)))
+    with pytest.raises(SpaceError, match=told):
+        strategy.check_space(SPACE)
 
 
 def test_a_fixed_schedule_switches_at_its_steps() -> None:
