@@ -585,3 +585,18 @@ def test_work_whose_answer_was_lost_is_given_out_again() -> None:
         assert (same.job.token, same.group.id, same.seen.name) == (1, work.group.id, work.seen.name)
     other = asked(1, set(jobs(evaluations)))
     assert not {*jobs(other)} & {*jobs(evaluations)}
+
+
+def test_a_study_is_deleted_once_nobody_works_on_it() -> None:
+    made = simulation(rules(RandomSearch(3, 5)))
+    end = "Stop them first; a worker that died holds its lease for 10 s more"
+    for worker, who in (("a", "a worker is training or evaluating it (a)"), ("b", "2 workers are .* (a, b)")):
+        made.clock.now += 4.0
+        made.controller.claim(worker)
+        told = f"study {made.study.name!r} was not deleted: {who}. {end}".replace("(", r"\(").replace(")", r"\)")
+        with pytest.raises(StateError, match=f"^{told}$"):
+            made.controller.begin_deleting()
+    made.clock.now += LEASE_S
+    made.controller.begin_deleting()
+    with made.store.reader(made.study.id) as reader:
+        assert reader.study().state is StudyState.DELETING

@@ -145,7 +145,10 @@ def test_a_member_whose_last_trials_are_gone_is_no_opponent() -> None:
     def met(own: int) -> Any:
         member = replace(population.member(0), generation=own)
         decided: Any = strategy.decide(member, population, context(space=SPACE, history=population))
-        return decided.reason["compared"].get("opponent")
+        compared = decided.reason["compared"]
+        assert (compared["rule"], compared["generation"]) == ("initiator", own - 1)
+        assert compared["own"]["trial"] == 3
+        return compared.get("opponent")
 
     assert [met(3), met(2)] == [None, None]
     assert met(1)["trial"] == 4

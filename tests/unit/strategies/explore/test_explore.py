@@ -88,6 +88,13 @@ def test_all_is_drawn_again_with_the_probability_or_nothing() -> None:
             assert explored.facts == {}
 
 
+def test_every_rule_of_a_pipeline_sees_the_population() -> None:
+    pipeline = ExplorePipeline([Resample(0.0), Crossover(share=1.0, then=None)])
+    explored = pipeline.propose(source(OWN), population(OWN, BEST), context(space=SPACE))
+    assert explored is not None
+    assert explored.params == BEST
+
+
 def test_what_neither_parent_has_is_drawn_and_said_to_be_new() -> None:
     space = Space(a=Choice([0, 1]), b=Choice([0, 1]), c=Float(0.0, 1.0, when={"a": 1, "b": 1}))
     crossing, second = Crossover(then=None), population({"a": 0, "b": 0}, {"a": 0, "b": 1})
