@@ -348,6 +348,14 @@ def test_a_clock_that_is_set_back_is_looked_at_at_once() -> None:
     assert attempts(made)["a"][0] is AttemptState.LOST
 
 
+def test_a_clock_that_is_set_back_by_less_than_a_second_shortens_no_lease() -> None:
+    made = simulation(rules(RandomSearch(9, 5)))
+    made.controller.claim("a")
+    made.clock.now -= 0.5
+    made.controller.claim("b")
+    assert attempts(made)["a"] == (AttemptState.RUNNING, LEASE_S + 0.5)
+
+
 @pytest.mark.parametrize("counts", [True, False])
 def test_everything_that_a_dead_worker_held_is_taken_back(counts: bool) -> None:
     made = simulation(rules(RandomSearch(3, 5)))
