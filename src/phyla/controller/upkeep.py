@@ -178,7 +178,7 @@ class Upkeep(Housekeeping):
         """Find out whether the stored configuration decides differently from that of the rules."""
         if self._config is None:
             self._config = stored
-        if stored is self._seen or stored == self._seen:
+        if stored == self._seen:
             return
         changed = differences(self._config, stored)
         self._seen = stored

@@ -245,6 +245,11 @@ def test_files_that_are_gone_are_named(checkpoints: LocalCheckpoints) -> None:
             call("17.2")
 
 
+def test_what_is_sound_is_told_by_its_manifest(checkpoints: LocalCheckpoints) -> None:
+    manifest = save(checkpoints)
+    assert checkpoints.check("17.2") == checkpoints.verify("17.2") == manifest
+
+
 def test_another_size_is_found_without_reading(checkpoints: LocalCheckpoints) -> None:
     save(checkpoints)
     overwrite(checkpoints.path("17.2") / "weights.bin", b"short")

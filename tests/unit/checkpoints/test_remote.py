@@ -18,10 +18,11 @@ import pytest
 from s3fs import S3FileSystem
 
 from object_store import client
-from phyla.checkpoints import Owner, RemoteCheckpoints, RemotePlace, place_of
+from phyla.checkpoints import Owner, RemoteCheckpoints, RemotePlace, is_there, local_copy, place_of
 from phyla.checkpoints import objects as objects_module
 from phyla.checkpoints.objects import Objects
 from phyla.errors import (
+    CheckpointCorrupt,
     CheckpointError,
     CheckpointsAbsent,
     CheckpointStorageFailed,
@@ -191,6 +192,25 @@ mine.use("1.1")
     assert {path.name for path in (tmp_path / "mine").glob("*/.staging/*")} == {"8.1"}
     assert live.is_dir(), "what a live process stages is its own"
     assert (mine.use("1.1") / "weights").is_file()
+
+
+def test_a_checkpoint_is_found_by_its_own_place(
+    opened: Callable[..., RemoteCheckpoints], s3_bucket: str, tmp_path: Path
+) -> None:
+    digest = save(opened("theirs"), "1.1")
+    where = RemotePlace(f"s3://{s3_bucket}/p/s/1.1", tmp_path / "mine")
+    path = local_copy(where, digest)
+    assert (path / "weights").read_bytes().startswith(b"1.1.")
+    assert path.is_relative_to(tmp_path / "mine")
+    with pytest.raises(CheckpointCorrupt, match="the study recorded other"):
+        local_copy(where, "other")
+    assert is_there(where)
+    assert not is_there(RemotePlace(f"s3://{s3_bucket}/p/s/2.1", tmp_path / "mine"))
+    here = tmp_path / "here"
+    assert local_copy(here, digest) == here
+    assert not is_there(here)
+    here.mkdir()
+    assert is_there(here)
 
 
 def test_collected_checkpoints_lose_their_copy(opened: Callable[..., RemoteCheckpoints], tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from evaluating import found, population_rules, suites, trained, watching
+from evaluating import found, population_rules, result, suites, trained, watching
 from phyla import machine
 from phyla.controller import (
     EVALUATE_ONLY,
@@ -17,10 +17,22 @@ from phyla.controller import (
     differences,
     to_config,
 )
+from phyla.controller.sightings import BACKFILLED_AT_ONCE
 from phyla.controller.upkeep import BUSY_RETRIES
-from phyla.errors import ConfigurationError, StoreBusy, StoreError, StudyChanged
+from phyla.errors import ConfigurationError, StateError, StoreBusy, StoreError, StudyChanged
 from phyla.evaluation import Policy
-from phyla.machine import Accepted, Claimed, ClaimedEvaluation, Ended, Idle, Outdated, TrainRules
+from phyla.machine import (
+    Accepted,
+    Claimed,
+    ClaimedEvaluation,
+    Ended,
+    Evaluated,
+    Idle,
+    NoTime,
+    Outdated,
+    Room,
+    TrainRules,
+)
 from phyla.records import (
     AttemptState,
     CheckpointState,
@@ -29,6 +41,7 @@ from phyla.records import (
     Maximize,
     Member,
     Report,
+    Start,
     StudyKind,
     StudyState,
 )
@@ -115,15 +128,41 @@ def test_which_transactions_may_not_overlap(of: TrainRules, decides_alone: bool)
         row = reader.checkpoint(name)
     assert row is not None
     controller.mark_deleting([row])
-    assert opened() == [(True, False, None)] * 3
+    controller.set_checkpoints([name], CheckpointState.LOST)
+    assert opened() == [(True, False, None)] * 4
+    controller.note_start(Start(study=made.study.id, at=0.0, facts={}))
+    assert opened() == [(False, False, None)]
     controller.set_checkpoints([], CheckpointState.LOST)
     controller.mark_deleting([])
     assert opened() == []
     controller.change({}, {})
-    assert opened() == [(True, True, None)]
+    controller.store_config({}, {})
+    assert opened() == [(True, True, None)] * 2
     watching = Controller(noting, made.study.id, of, source=made.study.id)
     watching.renew("w")
     assert opened() == [(decides_alone, False, made.study.id)]
+    controller.begin_deleting()
+    assert opened() == [(True, True, None)]
+
+
+def test_checkpoints_are_taken_in_by_one_at_a_time_and_backfilled_in_pages() -> None:
+    store = open_store("memory://", clock=VirtualClock())
+    source = store.create_study("s", {}, 1, 2).id
+    study = store.create_study("r", {}, kind=StudyKind.STUDY, source=source)
+    noting: Any = Noting(store)
+    Sightings(noting, study, ()).observe([found(f"c{index}") for index in range(BACKFILLED_AT_ONCE + 1)])
+    sightings = Sightings(noting, study, watching(suites()).suites)
+    assert [seen.name for seen in sightings.seen(after=BACKFILLED_AT_ONCE)] == [f"c{BACKFILLED_AT_ONCE}"]
+    assert sightings.backfill() > BACKFILLED_AT_ONCE
+    assert len(noting.opened) == 1 + 3
+    assert sightings.backfill() == 0
+    sightings.note("note", "a person should know", seen=1)
+    assert sightings.gone({}) == frozenset()
+    assert sightings.gone({1: "deleted"}) == {1}
+    with pytest.raises(StateError, match="is queued or running already"):
+        sightings.evaluate_again(2, "s")
+    sightings.drain("the end")
+    assert noting.opened == [(True, False, source)] * (1 + 3 + 3 + 4)
 
 
 def act_claim(controller: Controller) -> object:
@@ -309,6 +348,14 @@ def test_a_clock_that_is_set_back_is_looked_at_at_once() -> None:
     assert attempts(made)["a"][0] is AttemptState.LOST
 
 
+def test_a_clock_that_is_set_back_by_less_than_a_second_shortens_no_lease() -> None:
+    made = simulation(rules(RandomSearch(9, 5)))
+    made.controller.claim("a")
+    made.clock.now -= 0.5
+    made.controller.claim("b")
+    assert attempts(made)["a"] == (AttemptState.RUNNING, LEASE_S + 0.5)
+
+
 @pytest.mark.parametrize("counts", [True, False])
 def test_everything_that_a_dead_worker_held_is_taken_back(counts: bool) -> None:
     made = simulation(rules(RandomSearch(3, 5)))
@@ -449,3 +496,115 @@ def test_a_worker_that_evaluates_is_told_how_long_to_wait_and_when_the_study_has
         tx.apply([machine.SetStudyState(StudyState.STOPPED, "a person said so")])
     _, claimed, rest = controller.complete((), "w", 1, kinds=EVALUATE_ONLY)
     assert (claimed, rest) == ([], Ended(state=StudyState.STOPPED, message="a person said so"))
+
+
+def test_a_worker_gets_no_trial_that_would_not_end_in_its_time() -> None:
+    made = simulation(rules(RandomSearch(2, 10, 5)))
+    (work,), _ = made.controller.claim("w")
+    made.clock.now += 45.0
+    made.controller.renew("w")
+    made.clock.now += 5.0
+    made.controller.complete([made.completion(work.trial)])
+
+    def asked(left_s: float) -> tuple[list[int], Any]:
+        _, claimed, rest = made.controller.complete((), "w", 1, room=Room(left_s=left_s, run_s=1000.0))
+        return [work.trial.member for work in claimed if isinstance(work, Claimed)], rest
+
+    assert asked(20.0) == ([], NoTime(why="a trial takes about 50 s, and 20 s are left"))
+    assert asked(50.0) == ([1], None)
+
+
+def test_a_worker_gets_no_eval_task_that_would_not_end_in_its_time() -> None:
+    store = open_store("memory://", clock=VirtualClock())
+    study = store.create_study("r", {}, kind=StudyKind.DIRECTORY, location="/checkpoints")
+    of = watching(suites()[:1])
+    Sightings(store, study, of.suites).observe([found("c0")])
+    controller = Controller(store, study.id, of)
+
+    def asked(room: Room) -> tuple[list[ClaimedEvaluation], Any]:
+        _, claimed, rest = controller.complete((), "w", 1, kinds=EVALUATE_ONLY, room=room)
+        return [work for work in claimed if isinstance(work, ClaimedEvaluation)], rest
+
+    (work,), _ = asked(Room(left_s=1.0, run_s=1000.0))
+    done = Evaluated(job=work.job.id, group=work.group.id, token=1, result=result(work, duration_s=50.0))
+    controller.complete([done])
+    none, rest = asked(Room(left_s=20.0, run_s=1000.0))
+    assert (none, rest) == ([], NoTime(why=f"eval task {work.job.task!r} takes about 50 s, and 20 s are left"))
+    assert [next_one.job.task for next_one in asked(Room(left_s=50.0, run_s=1000.0))[0]] == [work.job.task]
+
+
+def test_a_checkpoint_that_is_gone_when_its_evaluation_begins_holds_up_no_other() -> None:
+    store = open_store("memory://", clock=VirtualClock())
+    number = store.create_study("s", {}, 1, 2).id
+    controller = Controller(store, number, population_rules(2))
+    works, _ = controller.claim("w", 2)
+    controller.complete([trained(work) for work in works])
+    controller.set_checkpoints([f"{works[0].trial.id}.1"], CheckpointState.DELETED)
+    _, claimed, _ = controller.complete((), "w", 99, kinds=EVALUATE_ONLY)
+    assert {work.seen.name for work in claimed if isinstance(work, ClaimedEvaluation)} == {
+        f"{works[1].trial.id}.1"
+    }
+
+
+def test_trials_that_are_to_start_together_are_given_out_all_or_none() -> None:
+    made = simulation(rules(pbt(3, quorum=1.0)))
+
+    def asked(worker: str, count: int) -> Any:
+        _, claimed, rest = made.controller.complete((), worker, count, whole=True)
+        return claimed, rest
+
+    with pytest.raises(StateError) as refused:
+        asked("w", 4)
+    assert str(refused.value) == (
+        "4 trials were asked for at once, and there will not be as many: 3 of 3 members can train now, 0 have "
+        "finished or were given up, and nothing is running that the others could wait for. Ask for 3, and from "
+        "the start for a number that divides the population"
+    )
+    assert len(made.controller.claim("v")[0]) == 1, "the claim of three was taken back"
+    why = "fewer members may train now than were asked for"
+    assert asked("w", 3) == ([], Idle(seconds=None, why=why))
+    claimed, rest = asked("w", 2)
+    assert (len(claimed), rest) == (2, None)
+
+
+def test_work_whose_answer_was_lost_is_given_out_again() -> None:
+    store = open_store("memory://", clock=VirtualClock())
+    number = store.create_study("s", {}, 1, 2).id
+    controller = Controller(store, number, population_rules(2))
+    both = EVALUATE_ONLY | TRAIN_ONLY
+
+    def asked(count: int, held: set[int] | None) -> list[Any]:
+        return controller.complete((), "w", count, kinds=both, held=held)[1]
+
+    def jobs(works: list[Any]) -> list[int]:
+        return [work.job.id if isinstance(work, ClaimedEvaluation) else work.trial.id for work in works]
+
+    first = asked(2, None)
+    assert asked(2, set()) == first
+    assert asked(1, {first[0].trial.id}) == first[1:]
+    controller.complete([trained(work) for work in first])
+    evaluations = asked(2, set())
+    assert {type(work) for work in evaluations} == {ClaimedEvaluation}
+    assert {work.population for work in evaluations} == {True}
+    assert sorted(jobs(asked(2, set()))) == sorted(jobs(evaluations))
+    again = {work.job.id: work for work in asked(2, set())}
+    for work in evaluations:
+        same = again[work.job.id]
+        assert (same.job.token, same.group.id, same.seen.name) == (1, work.group.id, work.seen.name)
+    other = asked(1, set(jobs(evaluations)))
+    assert not {*jobs(other)} & {*jobs(evaluations)}
+
+
+def test_a_study_is_deleted_once_nobody_works_on_it() -> None:
+    made = simulation(rules(RandomSearch(3, 5)))
+    end = "Stop them first; a worker that died holds its lease for 10 s more"
+    for worker, who in (("a", "a worker is training or evaluating it (a)"), ("b", "2 workers are .* (a, b)")):
+        made.clock.now += 4.0
+        made.controller.claim(worker)
+        told = f"study {made.study.name!r} was not deleted: {who}. {end}".replace("(", r"\(").replace(")", r"\)")
+        with pytest.raises(StateError, match=f"^{told}$"):
+            made.controller.begin_deleting()
+    made.clock.now += LEASE_S
+    made.controller.begin_deleting()
+    with made.store.reader(made.study.id) as reader:
+        assert reader.study().state is StudyState.DELETING

@@ -9,18 +9,19 @@ import pytest
 
 from phyla.errors import LeaseLost, StoreBusy
 from phyla.integrations.optuna_search import Optuna
-from phyla.machine import Claimed, Completion, Ended, Failure, TrainRules
+from phyla.machine import Claimed, Completion, Ended, Failure, Imported, TrainRules
 from phyla.records import (
     CheckpointState,
     JobKind,
     JobState,
+    JsonObject,
     Maximize,
     Member,
     MemberState,
     StudyState,
     TrialRecord,
 )
-from phyla.space import Float, Space
+from phyla.space import Float, Int, Space
 from phyla.strategies import (
     ASHA,
     PBT,
@@ -474,3 +475,29 @@ def test_a_request_that_met_a_crowd_is_made_again() -> None:
     Crowded.asked = -10
     with pytest.raises(StoreBusy):
         simulation.controller.claim("w")
+
+
+def test_a_member_starts_from_its_import_with_what_is_known_of_it_and_the_rest_drawn() -> None:
+    rules = TrainRules(
+        space=Space(lr=Float(0.1, 1.0), width=Int(1, 9)),
+        objective=Maximize("Q"),
+        strategy=PBT(population_size=2, steps_per_trial=5, total_steps=20),
+    )
+    made = Simulation(rules, lambda parent, trial: (None, 0.0))
+    known: tuple[JsonObject, JsonObject] = ({}, {"lr": 0.5})
+    imports = [
+        Imported(
+            name=f"start-{index}", origin="/a", step=3, params=params, index=0, digest=f"d{index}", size_bytes=1
+        )
+        for index, params in enumerate(known)
+    ]
+    assert made.controller.import_checkpoints(imports)
+    claimed, _ = made.controller.claim("w", 2)
+    trials = [work.trial for work in claimed]
+    assert [trial.parent_checkpoint for trial in trials] == ["start-0", "start-1"]
+    assert [(trial.start_step, trial.end_step) for trial in trials] == [(3, 8), (3, 8)]
+    assert [trial.reason for trial in trials] == [
+        {"decision": "start", "imported": trial.parent} for trial in trials
+    ]
+    assert trials[1].params["lr"] == 0.5
+    assert all(rules.space.contains(trial.params) for trial in trials)

@@ -1,6 +1,7 @@
 """Initiator based evolution: who initiates, against whom, and when."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -11,6 +12,7 @@ from phyla.machine import TrainRules
 from phyla.records import JobState, Maximize, TrialRecord
 from phyla.space import Choice, Float, Ordinal, Space
 from phyla.strategies import FromSuite, InitiatorPBT, describe
+from populations import Listed, context
 from simulation import Simulation, VirtualClock
 
 SPACE = Space(lr=Float(0.1, 1.0), width=Ordinal([1, 2, 4, 8]), kind=Choice(["a", "b"]))
@@ -132,3 +134,21 @@ def test_both_winners_have_mutated_children() -> None:
 def test_settings_that_make_no_sense(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         InitiatorPBT(**{"population_size": 2, "steps_per_trial": 5, "total_steps": 10, **settings})
+
+
+def test_a_member_whose_last_trials_are_gone_is_no_opponent() -> None:
+    """Its checkpoint was lost, so it stands where it was some generations ago."""
+    population = Listed([1.0, 2.0, 3.0], [9.0])
+    population.slots[1] = replace(population.member(1), generation=3)
+    strategy = InitiatorPBT(population_size=2, steps_per_trial=1, total_steps=9, explore=None, generations=1)
+
+    def met(own: int) -> Any:
+        member = replace(population.member(0), generation=own)
+        decided: Any = strategy.decide(member, population, context(space=SPACE, history=population))
+        compared = decided.reason["compared"]
+        assert (compared["rule"], compared["generation"]) == ("initiator", own - 1)
+        assert compared["own"]["trial"] == 3
+        return compared.get("opponent")
+
+    assert [met(3), met(2)] == [None, None]
+    assert met(1)["trial"] == 4

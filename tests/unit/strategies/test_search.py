@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from phyla.controller import check_extension
-from phyla.errors import ConfigurationError
+from phyla.errors import ConfigurationError, SpaceError
 from phyla.machine import TrainRules
 from phyla.records import JobState, Maximize, StudyState, TrialRecord
 from phyla.space import Choice, Float, Int, Space
@@ -72,6 +72,26 @@ def test_what_a_grid_does_not_name_is_drawn_and_grids_may_be_joined() -> None:
         ran(GridSearch({"kind": ["adam"], "momentum": [0.5]}, 1), space)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        (
+            GridSearch({"lr": [0.5, 7.0]}, 1),
+            r"GridSearch\(grid=...\): combination 1, {'lr': 7.0}",
+        ),
+        (
+            FixedSchedule([(0, {"lr": 0.5, "width": 1}), (5, {"lr": 7.0, "width": 1})], 9),
+            r"FixedSchedule\(schedule=...\): entry 1, from step 5 on, {'lr': 7.0, 'width': 1}",
+        ),
+    ],
+    ids=["grid", "schedule"],
+)
+def test_the_first_entry_that_the_space_does_not_allow_is_named(strategy: Any, told: str) -> None:
+    strategy.check_space(Space(lr=Float(0.1, 9.0), width=Int(1, 9)))
+    with pytest.raises(SpaceError, match=told):
+        strategy.check_space(SPACE)
+
+
 def test_a_fixed_schedule_switches_at_its_steps() -> None:
     strategy = FixedSchedule(
         [(0, {"lr": 0.1, "width": 1}), (10, {"lr": 0.5, "width": 1})], 25, members=2, steps_per_trial=8
@@ -86,6 +106,7 @@ def test_a_fixed_schedule_switches_at_its_steps() -> None:
             (18, 25, 0.5),
         ]
         assert [t.parent for t in own[1:]] == [t.id for t in own[:-1]]
+        assert [t.params_from for t in own] == [None, own[0].id, None, own[2].id]
         assert describe(own[2].reason).startswith("continued; lr 0.1 to 0.5 (schedule)")
     assert len({t.seed for t in done}) == len(done)
 

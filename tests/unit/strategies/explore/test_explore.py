@@ -73,6 +73,37 @@ def test_a_crossing_is_mutated_and_the_reason_tells_both() -> None:
     assert line.startswith("explored, crossed with member 1; lr 0.2 to 0.45 (member 1, x0.5)")
 
 
+def test_all_is_drawn_again_with_the_probability_or_nothing() -> None:
+    for probability, least, most in ((0.0, 0, 0), (0.25, 30, 70), (1.0, 200, 200)):
+        found = [
+            Resample(probability).propose(source(OWN), Listed(), context(seed, space=SPACE)) for seed in range(200)
+        ]
+        drawn = [explored for explored in found if explored is not None]
+        assert least <= len(drawn) <= most
+        for explored in drawn:
+            assert SPACE.contains(explored.params)
+            assert explored.params["lr"] != OWN["lr"]
+            assert explored.changes["lr"]["from"] == OWN["lr"]
+            assert explored.changes["lr"]["to"] == explored.params["lr"]
+            assert explored.facts == {}
+
+
+def test_every_rule_of_a_pipeline_sees_the_population() -> None:
+    pipeline = ExplorePipeline([Resample(0.0), Crossover(share=1.0, then=None)])
+    explored = pipeline.propose(source(OWN), population(OWN, BEST), context(space=SPACE))
+    assert explored is not None
+    assert explored.params == BEST
+
+
+def test_what_neither_parent_has_is_drawn_and_said_to_be_new() -> None:
+    space = Space(a=Choice([0, 1]), b=Choice([0, 1]), c=Float(0.0, 1.0, when={"a": 1, "b": 1}))
+    crossing, second = Crossover(then=None), population({"a": 0, "b": 0}, {"a": 0, "b": 1})
+    found = [crossing.propose(source({"a": 1, "b": 0}), second, context(seed, space=space)) for seed in range(20)]
+    new = [explored.changes["c"] for explored in found if explored is not None and "c" in explored.params]
+    assert new
+    assert {str(change["by"]) for change in new} == {"activated"}
+
+
 def test_nobody_to_cross_with() -> None:
     nobody = Listed([], [float("nan")])
     explored = Crossover(then=None).propose(source(OWN), nobody, context(space=SPACE))

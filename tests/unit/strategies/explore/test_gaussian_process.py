@@ -9,6 +9,7 @@ from scipy.stats import multivariate_normal
 
 from phyla.strategies.explore.pb2 import (
     BOUNDS,
+    FITTED,
     Kernel,
     Matrix,
     Posterior,
@@ -139,3 +140,8 @@ def test_the_window_is_the_likeliest_per_row_and_never_below_the_least() -> None
     assert chosen == max(per_row, key=per_row.__getitem__)
     assert 200 <= chosen <= 240
     assert best_window(points[:150], targets[:150], 200) == 150
+
+
+def test_a_fit_to_many_rows_is_one_to_an_even_share_of_them() -> None:
+    points, targets = data(2 * FITTED - 1)
+    assert fitted(points, targets) == fitted(points[::2], targets[::2])

@@ -54,6 +54,16 @@ def test_each_parameter_changes_with_the_rate_up_or_down_alike() -> None:
     assert proposed(Mutate(mutation_rate=0)).changes == {}
 
 
+@pytest.mark.parametrize("factor", [1.25, 2.0])
+def test_a_range_of_one_factor_is_that_factor_up_or_down(factor: float) -> None:
+    rule = Mutate(mutation_rate=1, change_range=(factor, factor))
+    found = [float(str(proposed(rule, seed=seed).params["lr"])) for seed in range(20)]
+    up, down = pytest.approx(3e-4 * factor), pytest.approx(3e-4 / factor)
+    assert all(lr in (up, down) for lr in found)
+    assert up in found
+    assert down in found
+
+
 @given(st.floats(0.001, 0.999), st.integers(0, 1000))
 def test_discounts_stay_in_their_bounds_wherever_they_are(gamma: float, seed: int) -> None:
     space = Space(gamma=Float(0.001, 0.999))
