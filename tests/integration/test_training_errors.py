@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import forked
 import phyla
 from phyla.errors import CheckpointsAbsent, ConfigurationError, StudyFailed
 from phyla.records import CheckpointState, JobState, StudyState
+from phyla.settings import child_environment
 from phyla.study import Places
 from phyla.study.maintenance import maintain
 from phyla.worker import Trial, session_of
@@ -530,3 +533,41 @@ def test_a_step_that_is_left_with_break_does_not_count(tmp_path: Path) -> None:
 
     results = study(tmp_path, train, population=1, trials=1).run()
     assert results.trials()[0].reached_step == 2
+
+
+FORKING = """
+import os
+import sys
+
+import phyla
+
+
+def train(trial):
+    child = os.fork()
+    if child == 0:
+        LEAVE
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    for _ in trial.steps():
+        pass
+    (trial.checkpoint_dir / "weights").write_text("w")
+    trial.report(status=status)
+
+
+study = phyla.Study(
+    "forking", phyla.Space(lr=phyla.Float(0.1, 1.0)), phyla.Maximize("status"), phyla.RandomSearch(2, 1), train
+)
+"""
+
+
+@pytest.mark.parametrize(
+    ("leave", "status"), [("return", 0), ("sys.exit()", 0), ("sys.exit(3)", 3), ("raise ValueError('mine')", 1)]
+)
+def test_a_fork_that_leaves_training_ends_and_is_no_second_worker(tmp_path: Path, leave: str, status: int) -> None:
+    (tmp_path / "forking.py").write_text(FORKING.replace("LEAVE", leave))
+    words = [sys.executable, "-m", "phyla.cli", "run", "forking.py", "--workers", "1"]
+    done = subprocess.run(words, cwd=tmp_path, env=child_environment({}), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = phyla.load_study("forking", home=tmp_path / ".phyla").trials()
+    assert [(row.state.value, row.fitness) for row in rows] == [("completed", status)] * 2
+    logs = "".join(path.read_text() for path in (tmp_path / ".phyla" / "logs").rglob("*.log"))
+    assert ("ValueError: mine" in logs) == ("mine" in leave)

@@ -57,9 +57,7 @@ def keep_hyperparameters(*objects: Any) -> Iterator[None]:
         for group in optimizer.param_groups if reducing else ():
             group.setdefault("initial_lr", group["lr"])
         if not its and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
-            warnings.warn(
-                "pass the learning rate scheduler, too: its next step restores the old rate", stacklevel=3
-            )
+            warnings.warn("pass the optimizer's scheduler, too: its next step restores the old rate", stacklevel=3)
         made.append((optimizer, [_settings(optimizer, group) for group in optimizer.param_groups], reducing))
     yield
     for optimizer, settings, reducing in made:

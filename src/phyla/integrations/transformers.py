@@ -53,8 +53,7 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
         if state.max_steps < self._steps.end:
             raise ConfigurationError(
                 f"the Trainer ends at step {state.max_steps}, and this trial at its step {self._steps.end}; write "
-                "TrainingArguments(max_steps=...) with the strategy's total_steps, for the learning rate's "
-                "schedule goes by it"
+                "TrainingArguments(max_steps=...) with the strategy's total_steps: the schedule goes by it"
             )
         groups, scheduler = kwargs["optimizer"].param_groups, kwargs["lr_scheduler"]
         reduced = [group["lr"] / (group.get("initial_lr") or group["lr"] or 1) for group in groups]
@@ -137,16 +136,15 @@ def _of(args: TrainingArguments, groups: list[dict[str, Any]], model: Any) -> li
 
 def _go_on(scheduler: Any, groups: list[dict[str, Any]], reduced: list[float]) -> None:
     """Have a scheduler that a Trainer made go on from the rates of these groups; it may have `reduced` them."""
-    factors = reduced
     if isinstance(scheduler, LambdaLR):
         scheduler.base_lrs = [group["lr"] for group in groups]
-        factors = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
+        reduced = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
     elif not isinstance(scheduler, ReduceLROnPlateau):
         raise ConfigurationError(
             f"the rate of the Trainer's {type(scheduler).__name__} cannot be set; give one of yours to both: "
             "Trainer(optimizers=(optimizer, scheduler)) and PhylaCallback(trial, optimizer, scheduler)"
         )
-    for group, factor in zip(groups, factors, strict=True):
+    for group, factor in zip(groups, reduced, strict=True):
         group["initial_lr"] = group["lr"]
         group["lr"] *= factor
     scheduler._last_lr = [group["lr"] for group in groups]

@@ -32,6 +32,7 @@ from phyla.machine import Completion, Failure
 from phyla.records import Cause, Phase, TrialRecord
 from phyla.settings import Clock, environment, system_clock
 from phyla.worker.command import Command
+from phyla.worker.forks import only_here
 from phyla.worker.session import Session, Stopwatch, unusable_start
 from phyla.worker.trial import Trial
 
@@ -161,7 +162,7 @@ class Trainer:
         try:
             member = str(session.record.member)
             with environment({name: text.replace("{member}", member) for name, text in self.environment.items()}):
-                self.train(session.trial)
+                only_here(self.train, session.trial)
             return self._finish(session)
         except GivenBack as error:
             self.given_back = given_back + 1
