@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-_HANDLED: dict[int, tuple[Callable[[int, Any], object], Any]] = {}
+_HANDLED: dict[int, tuple[int, Any]] = {}
+"""The handler's id, and how the signal was handled before. A handler that was replaced must not be kept alive."""
 _FORKING = threading.local()
 
 
@@ -17,7 +18,7 @@ def handle(number: int, handler: Callable[[int, Any], object]) -> Any:
     take note of a signal, so a fork that had one would survive it, and whoever ends the fork would wait for ever.
     """
     before = signal.signal(number, handler)
-    _HANDLED[number] = handler, before
+    _HANDLED[number] = id(handler), before
     return before
 
 
@@ -32,7 +33,7 @@ def _let_go() -> None:
 
 def _forget() -> None:
     for number, (handler, before) in _HANDLED.items():
-        if signal.getsignal(number) is handler:
+        if id(signal.getsignal(number)) == handler:
             signal.signal(number, signal.SIG_DFL if before is None else before)
     _HANDLED.clear()
     _let_go()
