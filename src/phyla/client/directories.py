@@ -73,7 +73,10 @@ class Sorted:
 
 
 def sort_out(reader: Reader, names: Collection[str], prefix: str) -> Sorted:
-    """Say what directories are; a reader that was opened after they were listed misses no row."""
+    """Say what directories are; a reader that was opened after they were listed misses no row.
+
+    Through a service, whose reads have a time each, this holds because an attempt ends with the row it brings.
+    """
     found = Sorted()
     for name in sorted(names):
         row, made = reader.checkpoint(name), made_by(name)
@@ -89,7 +92,12 @@ def sort_out(reader: Reader, names: Collection[str], prefix: str) -> Sorted:
             if attempt is None or claim_digest(attempt.worker, attempt.claimed_at) != claim:
                 found.forgotten.append(name)
             elif not _may_complete(reader, attempt):
-                found.leftover.append(name)
+                # Through a service each read has its own time: it may have completed since the first look.
+                row = reader.checkpoint(name)
+                if row is None:
+                    found.leftover.append(name)
+                else:
+                    found.rows[name] = row
     return found
 
 

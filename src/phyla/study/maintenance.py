@@ -213,7 +213,9 @@ def _counts(reader: "Reader", task: int, token: int) -> bool:
     if attempt is not None and attempt.state is AttemptState.LOST:
         # Perhaps only its lease ran out: a late result counts until somebody else claims the eval task.
         record = reader.locked_eval_job(task)
-        return record is not None and record.state is JobState.PENDING and record.token == token
+        # Through a service each read has its own time, so the late result may have come since the last one.
+        may = (JobState.PENDING, JobState.COMPLETED)
+        return record is not None and record.state in may and record.token == token
     return attempt is not None and attempt.state in (AttemptState.RUNNING, AttemptState.COMPLETED)
 
 

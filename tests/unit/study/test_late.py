@@ -1,8 +1,11 @@
-"""Trials that are told after their lease ran out."""
+"""Trials that are told after their lease ran out, or while others clean up."""
 
 from pathlib import Path
+from typing import Any
 
 import phyla
+from phyla.client.directories import sort_out
+from phyla.store import Reader
 
 
 def study(home: Path) -> phyla.Study:
@@ -34,3 +37,33 @@ def test_cleaning_up_leaves_a_late_trial_its_files(tmp_path: Path) -> None:
     opened.recover()
     made.tell(late, metrics={"score": 1.0})
     assert made.results().counts() == {"completed": 1}
+
+
+class Earlier:
+    """A look whose reads have a time each, as those through a service: the first one came before a completion."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._looked = False
+
+    def checkpoint(self, name: str) -> Any:
+        looked, self._looked = self._looked, True
+        return self._reader.checkpoint(name) if looked else None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+
+def test_cleaning_up_leaves_a_trial_its_files_that_completes_meanwhile(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    trial = made.ask()
+    assert trial is not None
+    (trial.checkpoint_dir / "weights").write_text("w")
+    made.tell(trial, metrics={"score": 1.0})
+    opened = made._open()
+    repository = opened.repository
+    (name,) = repository.names()
+    with opened.store.reader(opened.record.id) as reader:
+        view: Any = Earlier(reader)
+        found = sort_out(view, [name], repository.prefix)
+    assert (found.leftover, [*found.rows]) == ([], [name])
