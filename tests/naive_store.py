@@ -86,6 +86,9 @@ class NaiveStore:
         self.url = "naive"
         self._tokens: dict[str, Token] = {}
 
+    def hold_on(self, seconds: float) -> None:
+        """Wait for nothing."""
+
     def identity(self) -> StoreIdentity:
         return self._identity
 

@@ -10,7 +10,7 @@ from typing import final
 
 from phyla import errors, machine
 from phyla.controller.upkeep import BUSY_RETRIES, Upkeep
-from phyla.errors import LeaseLost, StateError, StoreBusy, StoreError, UsageError
+from phyla.errors import LeaseLost, StateError, StoreBusy, StoreError, StoreUnavailable, UsageError
 from phyla.failpoints import failpoint
 from phyla.machine import (
     NO_LIMIT,
@@ -112,8 +112,9 @@ class Controller(Upkeep):
                 if error.never is not None:
                     raise error.never from None
                 return [], [], Idle(seconds=None, why="fewer members may train now than were asked for")
-            except StoreBusy:
-                # A deadlock that the database resolved, or a crowd: the same request can be made again.
+            except (StoreBusy, StoreUnavailable):
+                # A deadlock that the database resolved, a crowd, or a server that went away, perhaps after the
+                # commit: the same request can be made again.
                 busy += 1
                 if busy > BUSY_RETRIES:
                     raise

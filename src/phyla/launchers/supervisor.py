@@ -16,7 +16,7 @@ from typing import final
 
 from phyla.checkpoints import advice_on, full
 from phyla.client import Client
-from phyla.errors import Preempted, StoreBusy, StoreError, StudyChanged, StudyFailed
+from phyla.errors import Preempted, StoreBusy, StoreError, StoreUnavailable, StudyChanged, StudyFailed
 from phyla.launchers.packing import Packing, wide_tasks
 from phyla.launchers.spec import BEATS, PERSON, VISIBLE, Exit, Term, WorkerSpec, seen_gpus
 from phyla.records import WorkKind
@@ -164,7 +164,7 @@ class Supervisor:
                             drop_middle(file.fileno())
                     if self._uncollected:
                         self._uncollected = 0
-                        with contextlib.suppress(StoreBusy):
+                        with contextlib.suppress(StoreBusy, StoreUnavailable):
                             # What stays is collected the next time.
                             self.client.collect()
                 self.on_tick()
@@ -230,7 +230,7 @@ class Supervisor:
         self._looked_at = now
         if self._parked and not self.client.is_active():
             self._parked.clear()
-        with contextlib.suppress(StoreBusy):
+        with contextlib.suppress(StoreBusy, StoreUnavailable):
             asked = wide_tasks(self.client.waiting(), above=max(evaluating), labels=self.specs[0].labels)
             kept = [worker for worker, one in processes.items() if worker < len(self.specs) and one.beats < 1]
             while (reserved := packing.reserve(asked, kept)) is not None:

@@ -147,6 +147,9 @@ class Store(Protocol):
     def url(self) -> str:
         """Where it is, without any password."""
 
+    def hold_on(self, seconds: float) -> None:
+        """Wait so long, from now on, for a server that is away."""
+
     def identity(self) -> StoreIdentity:
         """Return which store this is; the first call makes its id, and so does one that finds it copied."""
 

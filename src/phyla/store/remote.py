@@ -65,6 +65,10 @@ class RemoteStore:
             raise AttributeError(name)
         return partial(self.connection.call, Store, name, "/v1/calls/0/store", self.look_s)
 
+    def hold_on(self, seconds: float) -> None:
+        """Wait so long for the service, whatever it is asked."""
+        self.look_s = seconds
+
     @contextmanager
     def reader(self, study: int) -> Iterator[Reader]:
         """Open a look at one study."""
@@ -118,9 +122,8 @@ class _NotPublished(StoreUnavailable):
 
 
 def hold_on(store: Store) -> None:
-    """Let a process that works wait for a service longer than one that only looks, whatever it asks."""
-    if isinstance(store, RemoteStore):
-        store.look_s = PATIENCE_S
+    """Let a process that works wait for its server longer than one that only looks."""
+    store.hold_on(PATIENCE_S)
 
 
 @final

@@ -152,12 +152,14 @@ class Backend(ABC):
     Attributes:
         url: where it is, without any password.
         lasting: whether it outlives its process.
+        served: whether it is a server, which may be away for a while.
         driver_errors: what the driver and the pool raise.
         texts: SQL by statement, for transactions that look and those that write.
     """
 
     url: str
     lasting = True
+    served = False
     driver_errors: tuple[type[Exception], ...]
 
     def __init__(self, engine: sa.Engine) -> None:

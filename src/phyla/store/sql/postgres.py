@@ -142,6 +142,8 @@ class PostgresBackend(Backend):
         clock: tells the time instead of the server, for tests.
     """
 
+    served = True
+
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         if psycopg is None:
             raise ConfigurationError(

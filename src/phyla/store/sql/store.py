@@ -1,7 +1,9 @@
 """The store on a SQL database."""
 
 import contextlib
+import logging
 import os
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,7 +12,7 @@ from typing import Any, final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's, too
 
-from phyla.errors import StateError, StoreError, StudyNotFound
+from phyla.errors import StateError, StoreError, StoreUnavailable, StudyNotFound
 from phyla.records import FileName, JsonObject, Member, MemberState, StudyKind, StudyRecord, StudyState, Token
 from phyla.store.contract import StoreIdentity
 from phyla.store.sql.applying import RETRY_GIVEN_UP, SqlTransaction
@@ -62,6 +64,8 @@ _DELETIONS = (
     studies.delete().where(studies.c.id == _STUDY),
 )
 
+LOG = logging.getLogger("phyla")
+
 
 @final
 class SqlStore:
@@ -74,6 +78,7 @@ class SqlStore:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._process = os.getpid()
+        self._patience_s = 0.0
         self._watching: list[_Changes] = []
         try:
             ensure_schema(backend)
@@ -84,6 +89,9 @@ class SqlStore:
     @property
     def url(self) -> str:
         return self._backend.url
+
+    def hold_on(self, seconds: float) -> None:
+        self._patience_s = seconds if self._backend.served else 0.0
 
     def identity(self) -> StoreIdentity:
         with self._session(write=False) as session:
@@ -217,6 +225,19 @@ class SqlStore:
             changes.close()
         self._backend.close()
 
+    def _begin(self, *, write: bool) -> Session:
+        ends_at, pause_s = time.monotonic() + self._patience_s, 0.1
+        while True:
+            try:
+                return self._backend.begin(write=write)
+            except self._backend.driver_errors as error:
+                told = self._backend.translated(error)
+                if not isinstance(told, StoreUnavailable) or time.monotonic() + pause_s > ends_at:
+                    raise
+                LOG.warning("%s; trying again", told)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 5.0)
+
     @contextlib.contextmanager
     def _session(self, *, write: bool) -> Iterator[Session]:
         """Open a session; commit at the end, or roll back when the block raises."""
@@ -226,7 +247,7 @@ class SqlStore:
             self._process = os.getpid()
         session = None
         try:
-            session = self._backend.begin(write=write)
+            session = self._begin(write=write)
             yield session
             session.commit()
         except BaseException as error:
@@ -254,7 +275,12 @@ class _Changes:
             return self._watch.wait(seconds)
         except Exception as error:
             self.close()
-            raise explained(self._backend, error) from error
+            told = explained(self._backend, error)
+            if not isinstance(told, StoreUnavailable):
+                raise told from error
+            # Whoever looks now waits for the server as long as it has patience.
+            time.sleep(min(seconds, 1.0))
+            return True
 
     def close(self) -> None:
         watch, self._watch = self._watch, None
