@@ -154,8 +154,13 @@ def refuse_options(pool: Pool, known: Sequence[str]) -> None:
         )
 
 
-def called(words: Sequence[str], *, what: str, missing: str, limit_s: float, given: str = "") -> str:
-    """Run a program and return what it prints; errors say `what` failed, or what to do if it is `missing`."""
+def called(
+    words: Sequence[str], *, what: str, missing: str, limit_s: float, given: str = "", fine: int = 0
+) -> str:
+    """Run a program and return what it prints; errors say `what` failed, or what to do if it is `missing`.
+
+    Exit status `fine` is no error.
+    """
     try:
         # In a session of its own it does not get the Ctrl-C that is meant for us.
         how: dict[str, Any] = {"capture_output": True, "text": True, "start_new_session": True}
@@ -166,6 +171,6 @@ def called(words: Sequence[str], *, what: str, missing: str, limit_s: float, giv
         raise LauncherFailed(f"there is no {words[0]} on this machine; {missing}") from None
     except subprocess.TimeoutExpired:
         raise LauncherFailed(f"{what}: no answer within {limit_s:g} s") from None
-    if done.returncode:
+    if done.returncode not in (0, fine):
         raise LauncherFailed(f"{what} failed: {done.stderr.strip() or f'exit status {done.returncode}'}")
     return done.stdout

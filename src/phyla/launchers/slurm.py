@@ -18,6 +18,8 @@ AHEAD_S = 120
 SHORTEST_S = 300.0
 ANSWER_S = 60.0
 POLL_S = 0.5
+ENDED = 2021 % 256
+"""With which scancel ends where a job ended meanwhile: ESLURM_ALREADY_DONE."""
 STATES = {"COMPLETED": "completed", "PENDING": "queued"} | dict.fromkeys(
     ("BOOT_FAIL", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"), "failed"
 )
@@ -138,4 +140,5 @@ def job_name(pool: Pool) -> str:
 
 def _slurm(*words: str) -> str:
     missing = "run this where Slurm's commands are, such as a login node"
-    return called(words, what=words[0], missing=missing, limit_s=ANSWER_S)
+    fine = ENDED if words[0] == "scancel" else 0
+    return called(words, what=words[0], missing=missing, limit_s=ANSWER_S, fine=fine)
