@@ -73,7 +73,7 @@ class Cluster:
 
     def empty(self) -> None:
         """Cancel everything, and wait until the node is free; have it take jobs again."""
-        self.call("scancel", "--me", "--quiet")
+        self.run("scancel", "--me", "--quiet")  # A job may end meanwhile, which it calls an error.
         until(lambda: not self.call("squeue", "-h"), "no job is left")
         if "drain" in self.call("sinfo", "-h", "-o", "%T"):
             # Slurm sometimes does not see the end of a job that it killed, and then gives its node no other one.
