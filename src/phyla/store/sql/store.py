@@ -226,7 +226,7 @@ class SqlStore:
         self._backend.close()
 
     def _begin(self, *, write: bool) -> Session:
-        ends_at, pause_s = time.monotonic() + self._patience_s, 0.1
+        ends_at, pause_s, away = time.monotonic() + self._patience_s, 0.1, False
         while True:
             try:
                 return self._backend.begin(write=write)
@@ -234,7 +234,9 @@ class SqlStore:
                 told = self._backend.translated(error)
                 if not isinstance(told, StoreUnavailable) or time.monotonic() + pause_s > ends_at:
                     raise
-                LOG.warning("%s; trying again", told)
+                if not away:
+                    LOG.warning("%s; trying again", told)
+                away = True
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 5.0)
 
