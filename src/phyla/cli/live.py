@@ -94,7 +94,7 @@ class Display:
         """Say what happens now; called inside a signal handler, where a terminal is not drawn on."""
         self._message = STOPPING_AT_ONCE if self._message else STOPPING
         if self.live is None:
-            # After SIGHUP the terminal is gone, and after Ctrl-C the `tee` of a pipe: it stops all the same.
+            # After SIGHUP the terminal is gone, and after Ctrl-C the `tee` of a pipe. The run stops anyway.
             with suppress(OSError):
                 os.write(2, f"{self._message}\n".encode())  # without any buffer, as a signal handler must
 

@@ -240,8 +240,7 @@ class Attached:
         self._worker = made
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                before = signal.getsignal(number)
-                if before not in (signal.SIG_IGN, None):
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self._handlers[number] = handle(number, self._interrupt)
         self._thread = threading.Thread(target=self._work, args=(made,), name="phyla-worker", daemon=True)
         self._thread.start()
