@@ -64,6 +64,10 @@ class StoreUnavailable(StoreError):
     """The database cannot be opened or reached."""
 
 
+class ConnectionLost(StoreUnavailable):
+    """The connection to the database was lost on the way; whether the transaction was committed is not known."""
+
+
 class StoreBusy(StoreError):
     """Somebody else holds the database for too long."""
 

@@ -3,21 +3,29 @@
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
-from phyla.controller import Controller
-from phyla.errors import StoreUnavailable
-from phyla.records import StudyState
+from phyla.client import Client
+from phyla.controller import Controller, to_config
+from phyla.errors import ConnectionLost, LeaseLost, StoreUnavailable
+from phyla.machine import Accepted, Claimed, Failure, NoWork, Work
+from phyla.records import AttemptState, CheckpointState, JobState, StudyState
 from phyla.space import Float, Params, Space
 from phyla.store import Store, open_store
-from storing import pbt, rules
+from phyla.store.sql.postgres import PostgresSession
+from storing import completion, pbt, rules
 
 LATER_S = 0.5
+WORKER = "host:0:1:1"
+
+R = TypeVar("R")
 
 
 class Door:
@@ -135,3 +143,89 @@ def test_a_claim_whose_connection_is_lost_is_made_again(door: tuple[Door, str], 
     assert (claimed.trial.token, rest) == (1, None)
     with store.reader(study.id) as reader:
         assert len(list(reader.trials())) == 1
+
+
+class Cuts:
+    """Closes the connection of a store at the next commits, or right after them."""
+
+    def __init__(self, *, committed: bool) -> None:
+        self.committed = committed
+        self.left = 0
+        self._commit = PostgresSession.commit
+
+    def commit(self, session: PostgresSession) -> None:
+        if not self.left:
+            return self._commit(session)
+        self.left -= 1
+        if self.committed:
+            session.cursor.connection.commit()
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+        session.cursor.connection.close()
+        return self._commit(session)
+
+    def during(self, request: Callable[[], R], times: int = 1) -> R:
+        self.left = times
+        try:
+            return request()
+        finally:
+            assert not self.left
+
+
+@pytest.fixture(params=[False, True], ids=["before the commit", "after the commit"])
+def cuts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cuts:
+    made = Cuts(committed=request.param)
+    monkeypatch.setattr(PostgresSession, "commit", lambda session: made.commit(session))
+    return made
+
+
+def test_what_a_worker_asks_is_asked_again_when_its_connection_is_lost(postgres_url: str, cuts: Cuts) -> None:
+    store = open_store(postgres_url)
+    agreed = rules(pbt(2))
+    config = to_config(agreed, 7)
+    client = Client(store, store.create_study("s", config, 7, 2), agreed)
+
+    def claim() -> tuple[list[Work], NoWork | None]:
+        return client.exchange((), WORKER, 1, held=frozenset())[1:]
+
+    def claimed() -> Claimed:
+        (work,), _ = cuts.during(claim)
+        assert isinstance(work, Claimed)
+        return work
+
+    work = claimed()
+    first = work.trial
+    assert first.token == 1
+    assert cuts.during(client.study).state is StudyState.RUNNING
+    assert cuts.during(client.is_active)
+    assert cuts.during(client.waiting) == []
+    cuts.during(lambda: client.renew(WORKER))
+    whole = completion(work).checkpoint
+    assert whole is not None
+    half = replace(whole, name="half", step=first.start_step + 1)
+    cuts.during(lambda: client.save_progress(first.id, first.token, half))
+    with suppress(LeaseLost):
+        cuts.during(lambda: client.release(first.id, first.token))
+    second = claimed().trial
+    assert (second.id, second.token, second.progress) == (first.id, 2, "half")
+    with suppress(LeaseLost):
+        cuts.during(lambda: client.fail(Failure(job=second.id, token=second.token, error="oops")))
+    third = claimed().trial
+    assert (third.id, third.token) == (first.id, 3)
+    assert cuts.during(lambda: client.lose_worker(WORKER, "it died", counts=False)) in (0, 1)
+    last = claimed()
+    answers, _, _ = cuts.during(lambda: client.exchange([completion(last)], WORKER, 0), times=3)
+    assert answers == [Accepted(job=first.id, fitness=0.5, repeated=cuts.committed)]
+    found = cuts.during(lambda: client.checkpoint(f"{first.id}.4", study=client.record.id))
+    assert found is not None
+    assert found.state is CheckpointState.LIVE
+    with store.reader(client.record.id) as reader:
+        assert [trial.state for trial in reader.trials()] == [JobState.COMPLETED]
+        assert [attempt.state for attempt in reader.trial_attempts()] == [
+            AttemptState.RELEASED,
+            AttemptState.FAILED,
+            AttemptState.LOST,
+            AttemptState.COMPLETED,
+        ]
+    with pytest.raises(ConnectionLost):
+        cuts.during(client.study, times=4)
+    store.close()

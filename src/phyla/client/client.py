@@ -9,7 +9,7 @@ from typing import final
 
 from phyla.checkpoints import Checkpoints
 from phyla.client.directories import CollectResult, collect, delete_marked, placed, sort_out
-from phyla.controller import TRAIN_ONLY, Controller, controller_of, housekeeping_of
+from phyla.controller import TRAIN_ONLY, Controller, controller_of, housekeeping_of, repeatable
 from phyla.errors import CheckpointError, LeaseLost
 from phyla.machine import (
     NO_LIMIT,
@@ -164,6 +164,7 @@ class Client:
             self.collect()
         return answer
 
+    @repeatable
     def _discard_stopped(self, completions: Sequence[Completion | Evaluated], answers: Sequence[Answer]) -> None:
         """Delete checkpoints of trials that a rule stopped when they were handed in; no row names them."""
         names = {
@@ -213,6 +214,7 @@ class Client:
             return [], Ended(state=StudyState.COMPLETED, message="; ".join(messages) or None)
         return [], Idle(seconds=min(waits, default=None), why="no checkpoint waits for evaluation")
 
+    @repeatable
     def _in_turn(self, holding: int | None, room: Room) -> list[tuple[int, bool]]:
         """Return the studies in the order in which to ask them, and whether each has something to do."""
         order = []
@@ -224,6 +226,7 @@ class Client:
             order.append((*urgency, turn, study, job is not None))
         return [(study, has_work) for *_, study, has_work in sorted(order)]
 
+    @repeatable
     def _controller_of(self, job: int) -> Controller:
         """Return the controller of the study that has a job, or raise `LeaseLost`."""
         if len(self.controllers) == 1:
@@ -252,11 +255,13 @@ class Client:
         """Remember where a retry of a trial resumes; `UsageError` if the step is none of the trial's."""
         self.controller.save_progress(trial, token, checkpoint)
 
+    @repeatable
     def checkpoint(self, name: str, *, study: int) -> Checkpoint | None:
         """Return what was recorded of a checkpoint."""
         with self.store.reader(study) as reader:
             return reader.checkpoint(name)
 
+    @repeatable
     def group_results(self, group: int, *, study: int) -> GroupResults:
         """Return what the ledger has of a group."""
         with self.store.reader(study) as reader:
@@ -269,6 +274,7 @@ class Client:
             }
         return GroupResults(group=found, jobs=jobs, results=results)
 
+    @repeatable
     def best_group(self, suite: str, *, study: int) -> Group | None:
         """Return the best complete group of a suite so far."""
         with self.store.reader(study) as reader:
@@ -285,11 +291,13 @@ class Client:
 
     # Supervising
 
+    @repeatable
     def study(self) -> StudyRecord:
         """Return the study as it stands; of several, the first one."""
         with self.store.reader(self.record.id) as reader:
             return reader.study()
 
+    @repeatable
     def waiting(self) -> Sequence[Waiting]:
         """Return how many eval tasks that may start ask for GPUs or a label."""
         found: list[Waiting] = []
@@ -298,6 +306,7 @@ class Client:
                 found += reader.waiting()
         return found
 
+    @repeatable
     def is_active(self) -> bool:
         """Return whether there may be more work."""
         for study in self.controllers:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import final
 
 from phyla import errors, machine
-from phyla.controller.upkeep import BUSY_RETRIES, Upkeep
-from phyla.errors import LeaseLost, StateError, StoreBusy, StoreError, StoreUnavailable, UsageError
+from phyla.controller.again import repeatable
+from phyla.controller.upkeep import Upkeep
+from phyla.errors import LeaseLost, StateError, StoreError, UsageError
 from phyla.failpoints import failpoint
 from phyla.machine import (
     NO_LIMIT,
@@ -63,6 +64,7 @@ class Controller(Upkeep):
         _, claimed, rest = self.complete((), worker, count)
         return [work for work in claimed if isinstance(work, Claimed)], rest
 
+    @repeatable
     def complete(
         self,
         completions: Sequence[Completion | Evaluated],
@@ -84,7 +86,6 @@ class Controller(Upkeep):
         jobs that the worker knows it holds, others that are leased to it come first: it never learned of them.
         """
         gone: frozenset[str] = frozenset()
-        busy = 0
         while True:
             deciding = False
             try:
@@ -112,13 +113,6 @@ class Controller(Upkeep):
                 if error.never is not None:
                     raise error.never from None
                 return [], [], Idle(seconds=None, why="fewer members may train now than were asked for")
-            except (StoreBusy, StoreUnavailable):
-                # A deadlock that the database resolved, a crowd, or a server that went away, perhaps after the
-                # commit: the same request can be made again.
-                busy += 1
-                if busy > BUSY_RETRIES:
-                    raise
-                continue
             except Exception as error:
                 if not deciding or isinstance(error, StoreError) or not isinstance(self.rules, TrainRules):
                     raise
@@ -267,6 +261,7 @@ class Controller(Upkeep):
             self._apply(tx, machine.lose(tx, self.rules, attempt.job, attempt.token, error, counts=False))
         self._looked_at = now
 
+    @repeatable
     def fail(self, failure: Failure) -> None:
         """Record that an attempt at a job failed.
 
@@ -276,6 +271,7 @@ class Controller(Upkeep):
         with self._transaction() as tx:
             self._apply(tx, machine.fail(tx, self.rules, failure))
 
+    @repeatable
     def release(self, job: int, token: int, error: str | None = None) -> None:
         """Return a job to the queue, with what it said if it asked for that; this does not count as a failure.
 
@@ -285,6 +281,7 @@ class Controller(Upkeep):
         with self._transaction() as tx:
             self._apply(tx, machine.release(tx, job, token, error))
 
+    @repeatable
     def lose_worker(self, worker: str, error: str, *, counts: bool) -> int:
         """Take back everything a dead worker held; return how many attempts that were."""
         with self._transaction() as tx:
@@ -293,6 +290,7 @@ class Controller(Upkeep):
                 self._apply(tx, machine.lose(tx, self.rules, attempt.job, attempt.token, error, counts=counts))
             return len(held)
 
+    @repeatable
     def renew(self, worker: str) -> None:
         """Renew the leases of a worker that is known to be alive."""
         with self._transaction() as tx:
@@ -305,6 +303,7 @@ class Controller(Upkeep):
             tx.apply(commands)
             return standing
 
+    @repeatable
     def save_progress(self, trial: int, token: int, checkpoint: Checkpoint) -> None:
         """Remember where a retry of the trial resumes.
 

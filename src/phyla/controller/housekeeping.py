@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from phyla.controller.again import repeatable
 from phyla.controller.configuration import check_unchanged
 from phyla.errors import StateError
 from phyla.failpoints import failpoint
@@ -17,6 +18,7 @@ class Housekeeping:
         self._store = store
         self._study = study
 
+    @repeatable
     def mark_deleting(self, candidates: Sequence[Checkpoint]) -> list[str]:
         """Mark checkpoints for deletion, except those a trial took since they were looked at; return which."""
         if not candidates:
@@ -26,6 +28,7 @@ class Housekeeping:
         failpoint("gc.after_mark")
         return marked
 
+    @repeatable
     def set_checkpoints(self, names: Sequence[str], state: CheckpointState) -> None:
         """Set the state of checkpoints whose bytes were deleted, or found missing."""
         if names:
@@ -48,6 +51,7 @@ class Housekeeping:
             if tx.study().watched:
                 tx.apply([SetStudyState(StudyState.RUNNING)])
 
+    @repeatable
     def fail_study(self, message: str) -> None:
         """Stop the study, which has failed: no more work of it is given out."""
         self._store.set_state(self._study, StudyState.FAILED, message)

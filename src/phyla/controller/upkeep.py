@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from phyla import machine
+from phyla.controller.again import again, repeatable
 from phyla.controller.configuration import check_unchanged, differences
 from phyla.controller.housekeeping import Housekeeping
 from phyla.errors import ConfigurationError, StoreBusy
@@ -13,8 +14,6 @@ from phyla.failpoints import failpoint
 from phyla.machine import Imported, Retention, Rules, SetConfig, TrainRules
 from phyla.records import Json, JsonObject, StudyRecord, StudyState
 from phyla.store import Store, Transaction
-
-BUSY_RETRIES = 3
 
 
 class Upkeep(Housekeeping):
@@ -55,6 +54,7 @@ class Upkeep(Housekeeping):
         """Whether the last transaction met settings that are not those of the rules."""
         return self._outdated is not None
 
+    @again(StoreBusy)
     def change(
         self,
         config: JsonObject,
@@ -75,23 +75,6 @@ class Upkeep(Housekeeping):
             ConfigurationError: new members would have nothing to train.
             StudyChanged: another change came between.
         """
-        busy = 0
-        while True:
-            try:
-                return self._change(config, changes, before, fresh=fresh)
-            except StoreBusy:
-                busy += 1
-                if busy > BUSY_RETRIES:
-                    raise
-
-    def _change(
-        self,
-        config: JsonObject,
-        changes: Mapping[str, tuple[Json, Json]],
-        before: JsonObject | None,
-        *,
-        fresh: bool,
-    ) -> StudyRecord:
         rules = self.population
         strategy = rules.strategy
         with self._store.transaction(self._study, exclusive=True, alone=True) as tx:
@@ -122,11 +105,13 @@ class Upkeep(Housekeeping):
         failpoint("change.after_commit")
         return study
 
+    @repeatable
     def awaits_imports(self) -> bool:
         """Return whether no member has got its import yet."""
         with self._store.reader(self._study) as reader:
             return machine.awaits_imports(reader)
 
+    @repeatable
     def import_checkpoints(self, imports: Sequence[Imported]) -> bool:
         """Let every member start from a checkpoint that was brought here; all at once.
 
@@ -142,6 +127,7 @@ class Upkeep(Housekeeping):
         failpoint("import.after_commit")
         return True
 
+    @repeatable
     def retention(self) -> Retention:
         """Return which checkpoints are kept and which may go; changes nothing.
 
@@ -155,6 +141,7 @@ class Upkeep(Housekeeping):
         kept = [(row, "the study has settings that this process does not have") for row in found.collectable]
         return replace(found, kept=(*found.kept, *kept), collectable=())
 
+    @repeatable
     def set_unusable(self, name: str, damage: str | None) -> None:
         """Mark a checkpoint as lost or damaged, so that it is no donor, no parent and not the best any more."""
         with self._store.transaction(self._study, exclusive=True) as tx:

@@ -17,8 +17,8 @@ from phyla.controller import (
     differences,
     to_config,
 )
+from phyla.controller.again import RETRIES
 from phyla.controller.sightings import BACKFILLED_AT_ONCE
-from phyla.controller.upkeep import BUSY_RETRIES
 from phyla.errors import ConfigurationError, StateError, StoreBusy, StoreError, StudyChanged
 from phyla.evaluation import Policy
 from phyla.machine import (
@@ -177,19 +177,19 @@ def act_change(controller: Controller) -> object:
 def test_a_request_is_made_again_while_the_store_is_busy_but_not_for_ever(
     act: Callable[[Controller], object],
 ) -> None:
-    assert BUSY_RETRIES == 3
-    for times in (BUSY_RETRIES, BUSY_RETRIES + 1):
+    assert RETRIES == 3
+    for times in (RETRIES, RETRIES + 1):
         made = simulation()
         crowded: Any = Crowded(made.store, times)
         controller = Controller(crowded, made.study.id, rules(pbt(3)) if act is act_change else rules())
-        if times == BUSY_RETRIES:
+        if times == RETRIES:
             assert act(controller)
         else:
             with pytest.raises(StoreBusy):
                 act(controller)
         assert crowded.times == 0
         with made.store.reader(made.study.id) as reader:
-            assert (len(reader.trials()) + reader.study().population_size > 2) == (times == BUSY_RETRIES)
+            assert (len(reader.trials()) + reader.study().population_size > 2) == (times == RETRIES)
 
 
 def test_a_worker_gets_as_many_trials_as_it_asks_for_and_is_told_why_there_are_fewer() -> None:

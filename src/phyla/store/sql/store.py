@@ -12,7 +12,7 @@ from typing import Any, final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's, too
 
-from phyla.errors import StateError, StoreError, StoreUnavailable, StudyNotFound
+from phyla.errors import ConnectionLost, StateError, StoreError, StoreUnavailable, StudyNotFound
 from phyla.records import FileName, JsonObject, Member, MemberState, StudyKind, StudyRecord, StudyState, Token
 from phyla.store.contract import StoreIdentity
 from phyla.store.sql.applying import RETRY_GIVEN_UP, SqlTransaction
@@ -256,6 +256,8 @@ class SqlStore:
             if session is not None:
                 session.rollback()
             told = explained(self._backend, error)
+            if session is not None and self._backend.served and isinstance(told, StoreUnavailable):
+                told = ConnectionLost(str(told))
             if told is error:
                 raise
             raise told from error
