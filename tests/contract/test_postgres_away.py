@@ -145,6 +145,25 @@ def test_a_claim_whose_connection_is_lost_is_made_again(door: tuple[Door, str], 
         assert len(list(reader.trials())) == 1
 
 
+def test_a_process_waits_for_a_connection_and_is_told_what_to_raise(postgres_url: str) -> None:
+    superuser = sa.create_engine(postgres_url.replace("postgresql:", "postgresql+psycopg:", 1))
+    with superuser.begin() as connection:
+        connection.exec_driver_sql("CREATE ROLE lonely LOGIN IN ROLE postgres")
+        url = sa.make_url(postgres_url).set(username="lonely").render_as_string(hide_password=False)
+    store, other = open_store(url), open_store(url)
+    study = store.create_study("s", {}, 1, 2)
+    with superuser.begin() as connection:
+        connection.exec_driver_sql("ALTER ROLE lonely CONNECTION LIMIT 1")
+    other.close()
+    with pytest.raises(StoreUnavailable, match=r"no connection left .*raise its max_connections"):
+        other.studies()
+    other.hold_on(60.0)
+    threading.Timer(LATER_S, store.close).start()
+    assert other.studies() == [study]
+    other.close()
+    superuser.dispose()
+
+
 class Cuts:
     """Closes the connection of a store at the next commits, or right after them."""
 

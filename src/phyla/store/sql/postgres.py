@@ -70,7 +70,6 @@ CHANNEL = "phyla_changes"
 _BUSY = {
     "40001": "another transaction changed the same rows",
     "40P01": "two transactions waited for each other",
-    "53300": "the server has no connection left",
     "55P03": f"another transaction held a row for {LOCK_TIMEOUT_S} s",
     "25P03": f"this process stood still for {IDLE_TIMEOUT_S} s inside a transaction",
 }
@@ -252,6 +251,12 @@ class PostgresBackend(Backend):
                 f"{self.url}: {message}; GRANT the role SELECT, INSERT, UPDATE and DELETE on all tables of the "
                 "schema, and USAGE on its sequences. To look, SELECT is enough; to make the tables, it needs "
                 "CREATE on the schema"
+            )
+        # The library of the client has no state of a connection that was refused.
+        if re.search("too many (clients|connections)|connection slots", message):
+            return StoreUnavailable(
+                f"{self.url}: the server has no connection left ({message}); raise its max_connections (a worker "
+                "takes 2), or run fewer workers"
             )
         if state == "53100":
             return StoreUnavailable(f"{self.url}: the server's disk is full: free some space on it")
