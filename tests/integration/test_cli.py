@@ -250,6 +250,8 @@ def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) ->
         (("stop", "small"), "is completed already", 1),
         (("change", "small"), "is completed: every member", 1),
         (("best", "small", "--storage", "sqlite:////none/x.db"), "does not exist", 2),
+        (("best", "small", "--storage", ""), "--storage is empty", 2),
+        (("best", "small", "--home="), "--home is empty", 2),
         (("best", "small", "--server", "host:8470"), "give a URL such as http://host:8470", 2),
     ):
         assert expected in phyla_at(*words, code=code), words

@@ -44,15 +44,17 @@ class Commands(TyperGroup):
         for word in left:
             if word == "--":
                 rest += [word, *left]
-            elif word in options.PLACES:
-                value = next(left, None)
-                if value is None:
-                    ctx.fail(f"Option '{word}' requires an argument.")
-                first += [word, value]
-            elif word.partition("=")[0] in options.PLACES:
-                first.append(word)
-            else:
+                continue
+            name, given, after = word.partition("=")
+            if name not in options.PLACES:
                 rest.append(word)
+                continue
+            value = after if given else next(left, None)
+            if value is None:
+                ctx.fail(f"Option '{name}' requires an argument.")
+            if not value:
+                ctx.fail(f"{name} is empty: is the variable that should fill it not set?")
+            first += [name, value]
         return super().parse_args(ctx, [*first, *rest])
 
     def invoke(self, ctx: Context) -> Any:  # type: ignore[override]

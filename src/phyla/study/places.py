@@ -56,6 +56,9 @@ class Places:
         home: str | Path | None = None, storage: str | None = None, checkpoints: str | Path | None = None
     ) -> "Places":
         """Fill in what was not given: the environment's, else everything under `.phyla`."""
+        for name, value in {"home": home, "storage": storage, "checkpoints": checkpoints}.items():
+            if value == "":
+                raise ConfigurationError(f"{name} is empty: is the variable that should fill it not set?")
         root = (Path(home) if home is not None else settings.home()).expanduser().absolute()
         url = storage or (None if home is not None else settings.storage()) or _store_of(root)
         kept = place_of(checkpoints or root / USUAL, root)

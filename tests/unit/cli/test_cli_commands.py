@@ -9,8 +9,15 @@ from typer import BadParameter
 import phyla
 from command_line import Phyla
 from phyla.cli import options
+from phyla.errors import ConfigurationError
 from phyla.study import Places
 from phyla.words import masked
+
+
+@pytest.mark.parametrize("name", ["home", "storage", "checkpoints"])
+def test_a_place_that_an_unset_variable_left_empty_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} is empty"):
+        Places.of(**{name: ""})
 
 
 def test_a_command_line_names_what_is_not_usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
