@@ -133,7 +133,10 @@ def watch(
     suite: Annotated[list[str], Option(metavar="SUITES", help="file.py, file.py:name, module:name or file.toml.")],
     workers: Annotated[int, Option(min=0, help="Worker processes; 0 evaluates in this process.")] = 2,
     name: Annotated[str | None, Option(help="Name of the run.", show_default="made from the directory")] = None,
-    format: Annotated[str, Option(help="What checkpoints look like; also marker=NAME, steps=TEMPLATE.")] = "auto",  # noqa: A002
+    format: Annotated[  # noqa: A002
+        str,
+        Option(help="What checkpoints look like; quiet: any file or directory; also marker=NAME, steps=TEMPLATE."),
+    ] = "auto",
     step: Annotated[
         str | None,
         Option(
@@ -407,8 +410,8 @@ def finish(watched: "Watched", *, as_json: bool) -> int:
     if not watched.checkpoints:
         where = ", ".join(run.location or run.name for run in watched.runs)
         print(
-            f"nothing in {where} was taken for a finished checkpoint: is it the directory that holds "
-            "them, and does --format (with marker=NAME or steps=NAMES) fit what is written there?",
+            f"nothing in {where} was taken for a finished checkpoint: is it the directory that holds them? "
+            "--format quiet takes any file or directory; marker=NAME and steps=TEMPLATE tell phyla more",
             file=sys.stderr,
         )
     print_table(

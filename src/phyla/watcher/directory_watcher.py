@@ -135,9 +135,10 @@ class DirectoryWatcher:
         which = "" if unfinished is None else f": {shown(unfinished.name)}: {unfinished.why}"
         idle_s = self.following.idle_s
         end = f", or nothing new comes for {idle_s:g} s" if idle_s is not None else ""
+        other = "" if self.kind.name == "quiet" else "; --format quiet takes any file or directory"
         return (
             f"no checkpoint in {shown(str(self.root))} is finished yet{which}; waiting for {self.kind.awaits} "
-            f"(format {self.kind.name}); watching ends when a file {self.following.done} is there{end}"
+            f"(format {self.kind.name}{other}); watching ends when a file {self.following.done} is there{end}"
         )
 
     def _refresh(self) -> None:

@@ -587,7 +587,7 @@ def test_a_directory_of_other_things_says_which_format_is_awaited(world: World) 
     world.look()
     awaited = world.watcher.awaited() or ""
     assert f"no checkpoint in {world.root} is finished yet; waiting for files *.pt" in awaited
-    assert "(format torch)" in awaited
+    assert "(format torch; --format quiet takes any file or directory)" in awaited
 
 
 def test_a_watcher_that_starts_while_somebody_asks_who_watches_gets_its_lock(tmp_path: Path) -> None:
