@@ -394,6 +394,11 @@ def test_who_works_waits_longer_for_a_service_than_who_looks(
         waiting = pool.submit(there.studies)
         service.start()
         assert waiting.result(60.0) == []
+        service.stop()
+        waiting = pool.submit(there.studies)
+        there.hold_on(0.0)
+        with pytest.raises(StoreUnavailable):
+            waiting.result(60.0)
         there.close()
 
 

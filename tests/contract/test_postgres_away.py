@@ -108,6 +108,14 @@ def test_who_works_waits_for_the_server_and_who_looks_does_not(door: tuple[Door,
         store.studies()
 
 
+def test_who_waits_already_can_be_told_to_wait_no_longer(door: tuple[Door, str], store: Store) -> None:
+    store.hold_on(600.0)
+    door[0].shut()
+    threading.Timer(LATER_S, store.hold_on, [0.0]).start()
+    with pytest.raises(StoreUnavailable):
+        store.studies()
+
+
 def test_who_waits_for_commits_looks_again_when_the_connection_is_lost(
     door: tuple[Door, str], store: Store
 ) -> None:

@@ -119,6 +119,28 @@ def test_a_run_that_is_preempted_leaves_the_study_to_other_machines(tmp_path: Pa
     assert load_any("moved", storage).state is StudyState.COMPLETED
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_ctrl_c_ends_a_run_whose_service_is_away(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "train.sh").write_text(TRAIN)
+    file = tmp_path / "study.toml"
+    file.write_text(STUDY.format(folder=tmp_path))
+    storage = f"sqlite:///{tmp_path}/service/phyla.db"
+    with Service("--home", str(tmp_path / "service")) as service:
+        places = ("--home", tmp_path / "home", "--server", service.url)
+        run = Forked(("-m", "phyla.cli", *places, "run", file, "--workers", workers))
+        until(
+            lambda: "moved" in names(storage) and load_any("moved", storage).attempts(), "it trains", process=run
+        )
+        service.stop(signal.SIGKILL)
+
+        def ended() -> bool:
+            run.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+            return run.poll() is not None
+
+        until(ended, "it ends", timeout_s=60.0)
+
+
 def names(storage: str) -> list[str]:
     store = open_store(storage)
     found = [study.name for study in store.studies()]

@@ -152,6 +152,8 @@ class PoolRun:
         self.on_interrupt()
         why = PERSON if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
         self._stopped_by = self._stopped_by or why
+        # Its workers wait for their store; nothing here needs to.
+        self.client.store.hold_on(0.0)
         if number == signal.SIGINT and not self._attending:
             # It waits for a launcher, when it starts or when it stops the pool.
             raise KeyboardInterrupt

@@ -148,7 +148,10 @@ class Store(Protocol):
         """Where it is, without any password."""
 
     def hold_on(self, seconds: float) -> None:
-        """Wait so long, from now on, for a server that is away."""
+        """Wait so long, from now on, for a server that is away; this also holds for whoever waits already.
+
+        It takes no lock, so a signal handler may call it.
+        """
 
     def identity(self) -> StoreIdentity:
         """Return which store this is; the first call makes its id, and so does one that finds it copied."""

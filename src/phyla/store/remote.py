@@ -67,7 +67,7 @@ class RemoteStore:
 
     def hold_on(self, seconds: float) -> None:
         """Wait so long for the service, whatever it is asked."""
-        self.look_s = seconds
+        self.look_s = self.connection.most_s = seconds
 
     @contextmanager
     def reader(self, study: int) -> Iterator[Reader]:
@@ -183,6 +183,7 @@ class Connection:
         self._client: httpx.Client | None = None
         self._process = os.getpid()
         self._away = False
+        self.most_s = PATIENCE_S
 
     def call(
         self,
@@ -218,7 +219,7 @@ class Connection:
     def _sent(
         self, path: str, body: bytes, headers: dict[str, str], patience_s: float, answer_s: float, *, once: bool
     ) -> bytes:
-        httpx, ends_at = self._httpx, time.monotonic() + patience_s
+        httpx, began = self._httpx, time.monotonic()
         timeout = httpx.Timeout(answer_s, connect=5.0)
         pause_s, most_s = BACK_OFF_S
         while True:
@@ -245,7 +246,7 @@ class Connection:
                 unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, _NotPublished)
                 sent = not isinstance(failed, unsent)
                 self._forget(client)
-            if (once and sent) or time.monotonic() + pause_s > ends_at:
+            if (once and sent) or time.monotonic() + pause_s > began + min(patience_s, self.most_s):
                 if busy:
                     raise StoreBusy(str(error))
                 via = client if self._url != self._shown else None

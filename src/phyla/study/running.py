@@ -209,6 +209,7 @@ def work(
         if stopped_by:
             if number == signal.SIGINT:
                 crew.on_interrupt()
+                client.store.hold_on(0.0)
                 raise KeyboardInterrupt
             return
         stop(PERSON if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}")

@@ -226,13 +226,13 @@ class SqlStore:
         self._backend.close()
 
     def _begin(self, *, write: bool) -> Session:
-        ends_at, pause_s, away = time.monotonic() + self._patience_s, 0.1, False
+        began, pause_s, away = time.monotonic(), 0.1, False
         while True:
             try:
                 return self._backend.begin(write=write)
             except self._backend.driver_errors as error:
                 told = self._backend.translated(error)
-                if not isinstance(told, StoreUnavailable) or time.monotonic() + pause_s > ends_at:
+                if not isinstance(told, StoreUnavailable) or time.monotonic() + pause_s > began + self._patience_s:
                     raise
                 if not away:
                     LOG.warning("%s; trying again", told)
