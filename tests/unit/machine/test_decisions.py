@@ -414,6 +414,31 @@ def test_a_strategy_may_wait_measure_stop_and_keep_state(workers: int) -> None:
     assert study.strategy_state == len(trained) + len(measured) // 2 + 1
 
 
+class Ending(Scripted):
+    """Ends the study at its second decision."""
+
+    def __init__(self, reason: JsonObject) -> None:
+        self.reason = reason
+
+    def decide(self, member: Member, population: Any, context: Context) -> Decision:
+        if context.state == 1:
+            return Stop(reason=self.reason, study=True)
+        return super().decide(member, population, context)
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"), [({"why": "good enough"}, "good enough"), ({}, "the strategy ended the study")]
+)
+def test_a_strategy_that_ends_the_study_says_why_and_running_trials_finish(reason: JsonObject, told: str) -> None:
+    simulation = make(Ending(reason))
+    running = claim(simulation).trial
+    ended = Ended(state=StudyState.COMPLETED, message=told)
+    assert simulation.controller.claim("other") == ([], ended)
+    simulation.controller.complete([simulation.completion(running)])
+    assert [trial.state for trial in trials(simulation).values()] == [JobState.COMPLETED]
+    assert simulation.controller.claim("w") == ([], ended)
+
+
 def test_a_measurement_that_breaks_does_not_count_towards_giving_its_member_up() -> None:
     simulation = make(Scripted(), max_attempts=1, max_broken=4)
 
