@@ -282,6 +282,22 @@ def test_what_keeps_failing_is_given_up_and_its_group_is_partial() -> None:
     assert why == "failed for good: bad (ValueError: no)"
 
 
+def test_an_aggregation_that_keeps_failing_ends_its_group_and_runs_again_when_a_person_asks() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100)
+    assert run.work(1) == ["100/a"]
+    attempts = 0
+    while (work := run.claim()) is not None:
+        attempts += 1
+        run.controller.fail(failed(work, "Traceback\nKeyError: 'best'"))
+    assert attempts == 3
+    assert run.status(100) == (GroupState.PARTIAL, "its aggregation failed: KeyError: 'best'")
+    (seen,) = run.reader().all_seen()
+    run.sightings.evaluate_again(seen.id, "s")
+    assert run.work() == ["100/aggregate"]
+    assert run.status(100) == (GroupState.COMPLETE, None)
+
+
 def test_a_person_has_a_checkpoint_evaluated_again() -> None:
     run = WatchedRun([suite_of("good", "bad")])
     run.observe(100)
