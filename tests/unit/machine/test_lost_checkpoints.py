@@ -89,8 +89,8 @@ def test_recovery_after_the_others_have_ended_trains_nothing_beyond_the_end(kept
     mine, *others = sorted(made.controller.claim("worker", size)[0], key=lambda work: work.trial.member)
     made.controller.complete([made.completion(work.trial) for work in others])
     if not kept:
-        older = [work.trial.parent_checkpoint for work in others]
-        made.controller.set_checkpoints([name for name in older if name], CheckpointState.LOST)
+        for work in others:
+            made.controller.set_unusable(work.trial.parent_checkpoint or "", None)
     lost = mine.trial.parent_checkpoint
     made.controller.fail(Failure(job=mine.trial.id, token=1, error="cannot start", gone=lost))
     with made.store.transaction(made.study.id, exclusive=True) as tx:
