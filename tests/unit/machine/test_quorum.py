@@ -109,6 +109,8 @@ def test_the_least_advanced_may_always_decide_and_nobody_sees_states_ahead(
 def test_where_the_state_of_that_line_is_no_longer_kept_the_oldest_is_seen() -> None:
     slow, fast = member(0, 10), member(1, 40, 50)
     assert seen(peers(slow, [slow, fast], rules(0.5))) == {0: 10, 1: 40}
+    assert seen(peers(slow, [slow, member(1, 30, 40, 50)], rules(0.5))) == {0: 10, 1: 30}
+    assert seen(peers(slow, [slow, member(1, 50)], rules(0.5))) == {0: 10, 1: 50}
 
 
 def test_overshoot_is_no_lead() -> None:
@@ -155,6 +157,16 @@ def test_elites_are_those_of_that_time(scores: list[int], at: int) -> None:
     by_then = scores[:line]
     best = next(elite for elite in ranked_best(found) if elite.member == 1)
     assert (best.fitness, best.progress) == (max(by_then), STEPS * (by_then.index(max(by_then)) + 1))
+
+
+@pytest.mark.parametrize(("at", "elite"), [(10, (30, 30.0)), (20, (20, 99.0))])
+def test_an_elite_that_is_ahead_is_not_seen_but_the_oldest_state_that_is_kept(
+    at: int, elite: tuple[int, float]
+) -> None:
+    slow, fast = member(0, at), replace(member(1, 30, 40, 50), best=state(1, 20, 99.0))
+    found = peers(slow, [slow, fast], rules(0.5, backtrack=True))
+    assert found is not None
+    assert next((best.progress, best.fitness) for best in ranked_best(found) if best.member == 1) == elite
 
 
 def score(parent: object, trial: TrialRecord) -> tuple[object, float]:
