@@ -63,12 +63,11 @@ def _has_come(member: Member, line: int, strategy: Strategy) -> bool:
     newest = member.published
     if newest is None:
         return False
-    own = strategy.line(newest.progress)
-    if own > line:
-        # Evaluations may overtake each other: the state that it is compared by must not wait for its score.
-        early = [state for state in member.states if strategy.line(state.progress) <= line]
-        return not early or any(state.judged for state in early)
-    return own == line or (member.state is MemberState.DONE and all(state.judged for state in member.states))
+    if strategy.line(newest.progress) < line:
+        return member.state is MemberState.DONE and all(state.judged for state in member.states)
+    # Evaluations may overtake each other: the state that it is compared by must not wait for its score.
+    early = [state for state in member.states if strategy.line(state.progress) <= line]
+    return not early or any(state.judged for state in early)
 
 
 def _shows(member: Member, line: int, strategy: Strategy) -> bool:
