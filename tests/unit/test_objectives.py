@@ -187,12 +187,12 @@ def _rules(objective: Objective, strategy: object) -> TrainRules:
         (
             TWO,
             phyla.strategies.SingleWorkerExplore(explore_steps=1, exploit_steps=1, total_steps=4),
-            "single numbers",
+            "SingleWorkerExplore with Pareto: it compares single numbers, and a Pareto front has none",
         ),
         (
             SUM,
             RandomSearch(1, 1, fitness=BestOfLast(2)),
-            "(accuracy, latency_ms): the best of each would belong to different weights",
+            "(accuracy, latency_ms): the best of each would belong to different weights; use Last or MeanOfLast",
         ),
         (
             LIMITED,
@@ -218,6 +218,7 @@ def test_strategies_that_can_are_not() -> None:
     for strategy in (PARETO_PBT, RandomSearch(1, 1), phyla.GridSearch({"lr": [0.1]}, 1)):
         assert _rules(TWO, strategy).reported_metrics == ("accuracy", "latency_ms")
     assert _rules(LIMITED, PBT(population_size=2, steps_per_trial=1, total_steps=2)).objective == LIMITED
+    assert _rules(Maximize("x"), RandomSearch(1, 1, fitness=BestOfLast(2))).reported_metrics == ("x",)
 
 
 def test_one_named_aggregate_is_too_little_for_several_metrics() -> None:
