@@ -192,7 +192,7 @@ def with_places(text: str, commands: Iterable[str]) -> str:
     for word in words:
         if word.partition("=")[0] in PLACES:
             given += [word] if "=" in word else [word, next(words, "")]
-    if not given or any(place in text for place in PLACES):
+    if not given or re.search(r"\bphyla [^\n;()]*--(home|storage|server)\b", text):  # They say so themselves.
         return text
     where = pasted(map(masked, given))
     served = any(re.match(r"--server\b|(--storage=)?https?://", word) for word in given)

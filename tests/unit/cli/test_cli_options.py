@@ -20,3 +20,19 @@ def test_a_command_of_the_database_is_not_given_a_service(
     monkeypatch.setattr("sys.argv", ["phyla", "status", *given])
     told = with_places("phyla serve starts it, then run phyla status", ["serve", "status"])
     assert told == f"{serve} starts it, then run phyla {' '.join(given)} status"
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        (
+            "give --checkpoints; or run: phyla doctor a --adopt",
+            "give --checkpoints; or run: phyla --home h doctor a --adopt",
+        ),
+        ("run: phyla doctor a --adopt --checkpoints x", "run: phyla --home h doctor a --adopt --checkpoints x"),
+        ("run: phyla status a --home h", "run: phyla status a --home h"),
+    ],
+)
+def test_a_command_says_where_studies_live_once(told: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["phyla", "run", "a.py", "--home", "h"])
+    assert with_places(told, ["doctor", "status"]) == shown
