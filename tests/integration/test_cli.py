@@ -146,6 +146,41 @@ def test_a_run_goes_on_when_nobody_reads_its_lines(tmp_path: Path, full: bool) -
     assert study.state == "completed"
 
 
+READER_LEAVES = """
+import os
+
+found = phyla.Results.findings
+
+
+def findings(self):
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+    return found(self)
+
+
+phyla.Results.findings = findings
+"""
+
+
+def test_a_run_succeeds_whose_last_lines_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(STUDY_FILE + READER_LEAVES)
+    done = in_process(tmp_path, "run", "small.py", "--workers", 0)
+    assert done.returncode == 0, done.stderr
+    assert "16/16 trials" in done.stdout
+    assert "16 trials completed" not in done.stdout
+
+
+def test_a_full_disk_is_no_bug(small: "tuple[Path, str]") -> None:
+    words = [sys.executable, "-m", "phyla.cli", "best", "small"]
+    with open("/dev/full", "wb") as output:
+        done = subprocess.run(
+            words, cwd=small[0], env=environment(), stdout=output, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: [Errno 28] No space left on device; ")
+    assert "make room" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("module", ["phyla.errors", "typer.main", "sqlalchemy.event"])
 def test_ctrl_c_while_it_starts_leaves_no_traceback(tmp_path: Path, module: str) -> None:
     (tmp_path / "small.py").write_text(STUDY_FILE)

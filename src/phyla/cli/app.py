@@ -140,7 +140,12 @@ def run_app() -> NoReturn:
     except PhylaError as error:
         print(f"error: {options.with_places(str(error), names)}", file=sys.stderr)
         sys.exit(options.EXIT_USAGE if isinstance(error, UsageError) else options.EXIT_FAILED)
-    except Exception:  # noqa: BLE001  # the last resort: nothing is hidden, and the way to report it is shown
+    except Exception as error:  # noqa: BLE001  # the last resort: nothing is hidden, and how to report it is shown
+        from phyla.checkpoints import advice_on, is_storage_error
+
+        if isinstance(error, OSError) and is_storage_error(error):  # perhaps what this prints is written there
+            print(f"error: {error}; {advice_on(error)}", file=sys.stderr)
+            sys.exit(options.EXIT_FAILED)
         print(traceback.format_exc(), file=sys.stderr)
         print(
             "\nerror: this is a bug in phyla, or in a plug-in. Please report it with the text above and the "

@@ -330,7 +330,7 @@ def _run(study: "Study", workers: int, hint: str = "", **more: Any) -> bool:
         display.progressed(results)
     findings = results.findings()
     for line in _closing(results, display.seconds, len(findings)):
-        print(line)
+        display.print(line)
     record = results.study()
     if record.state is not StudyState.COMPLETED:
         print(f"{study.name} is {record.state}: {record.message}. Let it go on with: {again()}")
