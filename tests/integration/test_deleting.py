@@ -1,6 +1,7 @@
 """`phyla delete`: only what is the study's, to the end also after a kill; and `phyla status --disk`."""
 
 import json
+import shutil
 import signal
 import sqlite3
 from pathlib import Path
@@ -148,6 +149,25 @@ def test_what_is_worked_on_or_watched_is_not_deleted(tmp_path: Path, cli: Phyla)
     assert [name for name in left(tmp_path) if not name.startswith("watch/")] == []
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_deleting_a_watched_run_in_a_copied_home_leaves_the_snapshots_of_the_other(
+    tmp_path: Path, cli: Phyla, named: bool
+) -> None:
+    training, home, copied = tmp_path / "training", tmp_path / "home", tmp_path / "copied"
+    (training / "step-1").mkdir(parents=True)
+    for name in ("x", "done"):
+        (training / "step-1" / name).write_text("1")
+    held, once = tmp_path / "held" if named else None, phyla.Following(once=True)
+    phyla.watch(training, SUITE, name="watched", format="marker", options={"marker": "done"}, home=home,
+                snapshot_dir=held, following=once)  # fmt: skip
+    shutil.rmtree(training / "step-1")
+    shutil.copytree(home, copied)
+    assert "deleted watched" in cli("delete", "watched", "--home", copied, "--yes", "watched")
+    assert "1 best or waiting for evaluation, none missing" in cli("doctor", "--home", home)
+    assert "deleted watched" in cli("delete", "watched", "--home", home, "--yes", "watched")
+    assert not list(home.rglob("x"))
+
+
 @pytest.mark.parametrize("forged", [False, True])
 def test_a_watched_directory_keeps_its_checkpoints(tmp_path: Path, cli: Phyla, forged: bool) -> None:
     training, home = tmp_path / "training", tmp_path / "home"
@@ -162,8 +182,7 @@ def test_a_watched_directory_keeps_its_checkpoints(tmp_path: Path, cli: Phyla, f
     if forged:
         # Somebody else who can write to the store says that it is full of snapshots.
         with sqlite3.connect(home / "phyla.db") as db:
-            (found,) = db.execute("SELECT json_extract(config, '$.snapshots') FROM studies").fetchone()
-            db.execute("UPDATE studies SET config = replace(config, ?, ?)", (found, str(training)))
+            db.execute("UPDATE studies SET config = json_set(config, '$.snapshots', ?)", (str(training),))
             named = "UPDATE checkpoints SET snapshot = 1, path = ? || '/step-' || step"
             assert db.execute(named, (str(training),)).rowcount == 2
     assert "deleted watched: " in cli("delete", "watched", "--home", home, "--yes", "watched")

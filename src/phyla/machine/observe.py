@@ -49,10 +49,12 @@ def observe(
     Args:
         view: the study.
         suites: what is run on its checkpoints.
-        found: the checkpoint; one with an `error` is quarantined.
+        found: the checkpoint; one with an `error` is quarantined; of one with an id only where it is now is noted.
         first_look: whether it may have been there before it was watched.
         fitness: name of the suite that gives the trial its score.
     """
+    if found.id:
+        return [Update(replace(view.seen(found.id), path=found.path))]
     old = view.find_seen(found.name, found.index)
     if old is not None and _same(old, found):
         return []

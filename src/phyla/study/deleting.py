@@ -155,7 +155,7 @@ def _delete_files(store: "Store", record: StudyRecord, places: Places) -> tuple[
             left.append(str(error))
     for path in found.paths:
         _remove(path, left)
-    folders = _folders(record, places)
+    folders = _folders(store, record, places)
     own = [root] if record.kind is StudyKind.POPULATION and isinstance(root, Path) else []
     for folder in (*own, *folders):
         others = sorted(path.name for path in entries(folder) if not path.name.startswith("."))
@@ -166,12 +166,14 @@ def _delete_files(store: "Store", record: StudyRecord, places: Places) -> tuple[
     return found, left
 
 
-def _folders(record: StudyRecord, places: Places) -> list[Path]:
+def _folders(store: "Store", record: StudyRecord, places: Places) -> list[Path]:
     """Return the directories of a study that are removed once nothing is left in them."""
     name, config = record.name, dict[str, Any](record.config)
-    snapshots = [Path(config["snapshots"])] if record.kind is StudyKind.DIRECTORY else []
     kept: tuple[Folder, ...] = ("work", "logs", "outputs", "tracking", "best")
-    return [*(places.folder(each, name) for each in kept), *snapshots]
+    folders = [places.folder(each, name) for each in kept]
+    if record.kind is StudyKind.DIRECTORY:
+        folders.append(places.snapshots(name, config["snapshots"], store.identity().id))
+    return folders
 
 
 def _belongings(store: "Store", record: StudyRecord, places: Places) -> Belongings:
@@ -180,7 +182,7 @@ def _belongings(store: "Store", record: StudyRecord, places: Places) -> Belongin
     checkpoints: list[str] = []
     staged: list[str] = []
     paths: list[Path] = []
-    work, logs, outputs, tracking, best, *kept = _folders(record, places)
+    work, logs, outputs, tracking, best, *kept = _folders(store, record, places)
     with store.reader(record.id) as reader:
         if record.kind is StudyKind.POPULATION:
             rows = [row for row in placed(reader.checkpoints()) if row.state is not CheckpointState.DELETED]
@@ -216,15 +218,14 @@ def _belongings(store: "Store", record: StudyRecord, places: Places) -> Belongin
 
 
 def _snapshots(reader: "Reader", folder: Path) -> Iterable[Path]:
-    """Return the snapshots of a watched directory's checkpoints that are below a folder.
+    """Return the snapshots of a watched directory's checkpoints that may be below a folder.
 
-    That folder is the store's word, which others may have written: only what has the name of a snapshot is one.
+    Their names are the store's word, which others may have written: only what has the name of a snapshot is one.
     """
-    from phyla.watcher.snapshots import is_snapshot
+    from phyla.watcher.snapshots import is_snapshot, snapshot_name
 
-    found = {Path(seen.path) for seen in reader.all_seen() if seen.snapshot and seen.path}
-    inside = {folder / path.relative_to(folder).parts[0] for path in found if path.is_relative_to(folder)}
-    return sorted(path for path in inside - {folder} if is_snapshot(path.name))
+    names = {snapshot_name(seen) for seen in reader.all_seen() if seen.snapshot}
+    return [folder / name for name in sorted(names) if is_snapshot(name)]
 
 
 def _own_jobs(store: "Store", record: StudyRecord, reader: "Reader") -> set[int]:

@@ -43,7 +43,8 @@ def disk(name: str, places: Places) -> list[Use]:
         if record.kind is StudyKind.DIRECTORY:
             config: Any = record.config
             note = "hard links share their bytes with the original"
-            folders.append(("snapshots", Path(config["snapshots"]), note))
+            held = places.snapshots(name, config["snapshots"], store.identity().id)
+            folders.append(("snapshots", held, note))
         for what, folder, note in folders:
             size_bytes, count = taken(folder)
             uses.append(Use(what=what, size_bytes=size_bytes, count=count, note=note))

@@ -216,7 +216,8 @@ def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[Finding]:
             about,
             f"{len(lost)} of {len(held)} checkpoints that are best or wait for evaluation are not there: "
             f"{'; '.join(lost[:PROBLEMS_SHOWN])}",
-            "put them back; what waits for evaluation ends as gone, results are kept",
+            "if the home was moved, watch again: snapshots are found in the new one. Else put them back; what "
+            "waits for evaluation ends as gone, results are kept",
         )
     else:
         yield _ok(

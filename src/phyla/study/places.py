@@ -114,6 +114,11 @@ class Places:
         """Return one of a study's directories."""
         return self.home / what / study
 
+    def snapshots(self, run: str, named: str, store: str) -> Path:
+        """Return where a watched run keeps snapshots: in the home, wherever it is now, or in a named directory."""
+        # A run of this name in another store would remove what it does not know.
+        return Path(named, f"{run}-{store[:6]}") if named else self.folder("snapshots", run)
+
     def watch_lock(self, study: str) -> Path:
         """Return the file that the process that watches a study holds a lock on."""
         return self.home / "watch" / f"{study}.lock"

@@ -130,20 +130,16 @@ def watch(
         except NotImportable as error:
             raise NotImportable(f"{error} (in a suite)") from error
         for target in targets:
-            held = places.folder("snapshots", target.name)
-            if snapshot_dir:
-                # A run of this name in another store would remove what it does not know.
-                own = f"{target.name}-{store.identity().id[:6]}"
-                held = Path(snapshot_dir).expanduser().absolute() / own
+            named = str(Path(snapshot_dir).expanduser().absolute()) if snapshot_dir else ""
             if isinstance(target.directory, Path) and how.snapshots == "link":
-                check_links(target.directory, held)
+                check_links(target.directory, places.snapshots(target.name, named, store.identity().id))
             config: JsonObject = {
                 "suites": encoded,
                 "format": {"name": format, **(options or {})},
                 "following": asdict(how),
                 "lease_s": lease_s,
                 "outputs": str(places.folder("outputs", target.name)),
-                "snapshots": str(held),
+                "snapshots": named,
                 # Files of gin bindings are relative to it.
                 "gin_root": str(target.directory if isinstance(target.directory, Path) else Path.cwd()),
                 "checkpoints": ""
@@ -171,7 +167,7 @@ def watch(
             watcher: DirectoryWatcher | StudyWatcher
             if record.source is None:
                 root = Remote(record.location) if is_url(record.location) else Path(record.location)
-                held = Path(stored["snapshots"])
+                held = places.snapshots(record.name, stored["snapshots"], store.identity().id)
                 watcher = DirectoryWatcher(
                     sightings, root, scanner(), run=record, snapshots=held, best=best, following=how
                 )

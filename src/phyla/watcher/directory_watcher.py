@@ -22,7 +22,7 @@ from phyla.records import Checkpoint, CheckpointKind, CheckpointState, StudyReco
 from phyla.settings import Clock, system_clock
 from phyla.watcher.format import CheckpointFormat, Found
 from phyla.watcher.remote import Remote, is_url
-from phyla.watcher.snapshots import BestLinks, Mode, clean, identity, take
+from phyla.watcher.snapshots import BestLinks, Mode, clean, found_again, identity, snapshot_name, take
 
 AT_ONCE = 50
 """Checkpoints that are told in one transaction."""
@@ -120,6 +120,8 @@ class DirectoryWatcher:
         self._noted.discard("unreadable")
         found = {item.name: item for item in scanned if item.name != self.following.done}
         self._refresh()
+        if not self._looks:
+            self._find_moved()
         self._waiting = {name for name, item in found.items() if not (item.ready or item.bad)}
         self._tell(found, now)
         self._vanished(found)
@@ -145,6 +147,14 @@ class DirectoryWatcher:
         # By id, and never less: the last one is the newest.
         rows = self.sink.seen(after=next(reversed(self._rows), 0))
         self._rows.update((seen.id, seen) for seen in rows)
+
+    def _find_moved(self) -> None:
+        """Tell where snapshots are that moved with their home."""
+        kept = [seen for seen in self._rows.values() if seen.usable and seen.snapshot]
+        paths = [found_again(self.snapshots, seen) for seen in kept]
+        moved = [replace(seen, path=str(path)) for seen, path in zip(kept, paths, strict=True) if path]
+        self._observe(moved)
+        self._rows.update((seen.id, seen) for seen in moved)
 
     def _newest(self) -> dict[str, Checkpoint]:
         return {seen.name: seen for seen in self._rows.values()}
@@ -323,10 +333,8 @@ class DirectoryWatcher:
         gone = self.sink.gone(loose, unless_held=True)
         self._forget(gone)
         kept = [self._rows[number] for number in held | (loose.keys() - gone) if number in self._rows]
-        paths = [Path(seen.path) for seen in kept if seen.snapshot]
-        inside = [path.relative_to(self.snapshots) for path in paths if path.is_relative_to(self.snapshots)]
         try:
-            clean(self.snapshots, {path.parts[0] for path in inside})
+            clean(self.snapshots, {snapshot_name(seen) for seen in kept if seen.snapshot})
         except CheckpointStorageFailed as error:
             self._note_once("snapshots", str(error))
 

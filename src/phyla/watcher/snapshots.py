@@ -13,6 +13,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, final
 
@@ -45,7 +46,7 @@ _NAME_LENGTH_AT_MOST = 120
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 
-def identity(root: Path, found: Found, *, content: bool = False) -> str:
+def identity(root: Path, found: Found | Checkpoint, *, content: bool = False) -> str:
     """Return the key under which results of evaluating a checkpoint are kept, if it still is what was found.
 
     `listing:` hashes names, sizes and times of its files, which costs nothing; other content could have the same.
@@ -96,6 +97,21 @@ def snapshot_name(found: Found | Checkpoint) -> str:
     """Return the name of the directory that a snapshot of this checkpoint gets; one for each fingerprint."""
     readable = _UNSAFE.sub("-", found.name).lstrip(".")[-_NAME_LENGTH_AT_MOST:] or "checkpoint"
     return f"{readable.lstrip('.') or 'checkpoint'}@{found.fingerprint[:16]}"
+
+
+def found_again(target_dir: Path, seen: Checkpoint) -> Path | None:
+    """Return where the snapshot of a checkpoint is now, if it was moved, or copied with times, into this place."""
+    base = target_dir / snapshot_name(seen)
+    path = _entrance(base, seen)
+    if seen.path == str(path) or not base.is_dir():
+        return None
+    if not unchanged(path, seen):
+        # On another file system its files have other inodes.
+        with suppress(OSError, CheckpointError):
+            there = replace(seen, fingerprint=listing(base, seen.paths).fingerprint)
+            if seen.identity in (key := identity(base, there, content=not seen.weak), f"{seen.study}:{key}"):
+                (base / SEAL).write_text(there.fingerprint, "ascii")
+    return path if unchanged(path, seen) else None
 
 
 def take(root: Path, found: Found, target_dir: Path, mode: Mode) -> Path:

@@ -344,6 +344,36 @@ def test_snapshots_that_nothing_needs_are_removed_also_those_of_a_crash(world: W
     assert json.loads((link / "weights.json").read_text()) == {"value": 0.0}
 
 
+@pytest.mark.parametrize("mode", ["link", "copy"])
+@pytest.mark.parametrize("content", [False, True])
+@pytest.mark.parametrize("copied", [False, True])
+def test_snapshots_are_found_again_in_a_home_that_was_moved(
+    world: World, mode: Mode, content: bool, copied: bool
+) -> None:
+    world.watch(mode=mode, content=content)
+    folders = [world.write(step, step) for step in (1, 2)]
+    world.look(5.0)
+    home = world.snapshots.parent
+    moved = home.with_name("moved")
+    if copied:
+        shutil.copytree(home, moved)  # as a move to another file system does
+        shutil.rmtree(home)
+    else:
+        home.rename(moved)
+    for folder in folders:
+        shutil.rmtree(folder)
+    world.snapshots, world.best = moved / "snapshots", moved / "best"
+    world.watch(mode=mode, content=content)
+    world.look()
+    world.watcher.tend()
+    sources = DirectorySources(world.root)
+    for seen, step in zip(world.seen(), (1, 2), strict=True):
+        assert json.loads((sources.path(seen) / "weights.json").read_text()) == {"value": step}
+        sources.check(seen)
+        assert Path(seen.path).is_relative_to(moved)
+    assert world.groups() == dict.fromkeys(("step_1", "step_2"), GroupState.QUEUED)
+
+
 def train(trial: phyla.Trial) -> None:
     """Write one file."""
     for _ in trial.steps():
