@@ -75,6 +75,13 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
         self._kept.close()
         if self.trial.progress is not None and self._random is not None:
             restore_random(self._random)
+        loop, epochs = trainer.fit_loop, trainer.fit_loop.epoch_progress
+        if epochs.total.processed == epochs.total.ready:
+            # A checkpoint of the end of an epoch: Lightning would end that epoch again, or not count the next one.
+            if epochs.total.completed < epochs.total.processed:
+                epochs.increment_completed()
+            loop.reset_restart_stage()
+            loop.epoch_loop.restarting = False
         self._steps = Steps(self.trial, trainer.global_step)
         trainer.should_stop = not self._steps.going
 
@@ -84,12 +91,25 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
         if trainer.should_stop or self._steps.reach(trainer.global_step):
             return
         trainer.should_stop = True
-        if self._steps.interrupted:
-            trainer.limit_val_batches = 0
+        if not trainer.is_last_batch:
+            if self._steps.interrupted:
+                trainer.limit_val_batches = 0
+            self._save(trainer, self._steps)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save at the end of an epoch, after all that goes by epochs."""
+        assert self._steps is not None
+        if trainer.is_last_batch and (trainer.fit_loop.restarting or not self._steps.going):
+            # Lightning steps ReduceLROnPlateau after this hook, and never in an epoch that it resumed.
+            trainer.fit_loop.epoch_loop.update_lr_schedulers("epoch", update_plateau_schedulers=True)
+        if trainer.is_last_batch and not self._steps.going:
+            self._save(trainer, self._steps)
+
+    def _save(self, trainer: Trainer, steps: Steps) -> None:
         if self.trial.stop_reason is None:
             trainer.save_checkpoint(self.trial.checkpoint_dir / FILE)
-            if self._steps.interrupted:
-                self.trial.save_progress()
+            if steps.interrupted:
+                self.trial.save_progress(steps.age(trainer.global_step))
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse a training that ended before the trial did.

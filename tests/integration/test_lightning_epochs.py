@@ -1,0 +1,124 @@
+"""Trials of Lightning, one after the other, do what one long training does: epochs, rates and steps go on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import phyla
+from phyla.records import JobState
+from phyla.study import Results
+from phyla.worker import session_of
+
+pytestmark = [
+    pytest.mark.xdist_group("frameworks"),
+    pytest.mark.filterwarnings(
+        "ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning",
+        "ignore:The `srun` command is available:UserWarning",
+        "ignore:The '(train|val)_dataloader' does not have many workers",
+        "ignore:You're resuming from a checkpoint that ended before the epoch ended:UserWarning",
+        "ignore:Skipping `val` loop:UserWarning",
+    ),
+]
+
+BATCHES, TOTAL = 4, 24
+"""Batches of an epoch, and of a whole training."""
+Noted = list[tuple[Any, ...]]
+
+
+def fit(noted: Noted, kind: str, stop_at: int | None = None, trial: phyla.Trial | None = None) -> None:
+    """Train on equal batches up to the end of the trial, or of all; note the epoch and the rate of each batch."""
+    import torch
+    from lightning.pytorch import LightningModule, Trainer
+    from torch.optim import SGD, lr_scheduler
+    from torch.utils.data import DataLoader
+
+    from phyla.integrations.lightning import PhylaCallback
+
+    class Line(LightningModule):  # type: ignore[misc]  # mypy does not read Lightning
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+            self.automatic_optimization = kind != "two"
+
+        def on_train_batch_start(self, *_: Any) -> None:
+            rates = [one["lr"] for each in self.trainer.optimizers for one in each.param_groups]
+            noted.append((self.trainer.global_step, self.trainer.current_epoch, rates, self.layer.weight.item()))
+            if trial is not None and trial.token == 1 and self.trainer.global_step + 1 == stop_at:
+                session_of(trial).stop()
+
+        def on_train_epoch_start(self) -> None:
+            noted.append(("epoch", self.trainer.current_epoch))
+
+        def training_step(self, batch: Any) -> Any:
+            loss = self.layer(batch).square().mean()
+            for one in [] if self.automatic_optimization else self.optimizers():
+                one.zero_grad()
+                self.manual_backward(self.layer(batch).square().mean())
+                one.step()
+            return loss
+
+        def validation_step(self, batch: Any) -> None:
+            self.log("loss", self.layer(batch).square().mean() + 1)
+
+        def configure_optimizers(self) -> Any:
+            made = SGD(self.parameters(), lr=0.1)
+            if kind == "two":
+                return [made, SGD(self.parameters(), lr=0.01)]
+            if kind == "plateau":
+                scheduler: Any = lr_scheduler.ReduceLROnPlateau(made, patience=0, threshold=0.9)
+                return {"optimizer": made, "lr_scheduler": {"scheduler": scheduler, "monitor": "loss"}}
+            scheduler = lr_scheduler.StepLR(made, 1, 0.5)
+            return {"optimizer": made, "lr_scheduler": {"scheduler": scheduler, "frequency": 2}}
+
+    torch.manual_seed(0)
+    callback = trial and PhylaCallback(trial)
+    data: Any = torch.ones(BATCHES, 1)
+    Trainer(
+        callbacks=[callback] if callback else [],
+        default_root_dir=callback and callback.root_dir,
+        max_steps=TOTAL,
+        accelerator="cpu",
+        logger=False,
+        log_every_n_steps=1,
+        enable_checkpointing=callback is not None,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    ).fit(Line(), DataLoader(data), DataLoader(data), ckpt_path=callback and callback.ckpt_path)
+
+
+def run(home: Path, noted: Noted, steps: int, **how: Any) -> Results:
+    return phyla.Study(
+        "epochs",
+        {"lr": phyla.Float(0.1, 0.2)},
+        phyla.Minimize("loss"),
+        phyla.PBT(population_size=1, steps_per_trial=steps, total_steps=TOTAL),
+        lambda trial: fit(noted, trial=trial, **how),
+        home=home,
+    ).run()
+
+
+@pytest.mark.filterwarnings("ignore:train.. never read the hyperparameter")
+@pytest.mark.parametrize("kind", ["every second epoch", "plateau"])
+@pytest.mark.parametrize(("steps", "stop_at"), [(4, None), (8, None), (6, None), (8, 10), (8, 12)])
+def test_what_goes_by_epochs_goes_on_in_the_next_trial(
+    kind: str, steps: int, stop_at: int | None, tmp_path: Path
+) -> None:
+    noted: Noted = []
+    results = run(tmp_path, noted, steps, kind=kind, stop_at=stop_at)
+    assert [row.failures for row in results.trials()] == [0] * (TOTAL // steps)
+    assert [row.token for row in results.trials()].count(2) == (stop_at is not None)
+    wanted: Noted = []
+    fit(wanted, kind)
+    assert len({rates[0] for _, _, rates, _ in (each for each in wanted if len(each) > 2)}) > 2
+    assert noted == wanted
+
+
+def test_progress_has_the_steps_of_all_optimizers(tmp_path: Path) -> None:
+    noted: Noted = []
+    (row,) = run(tmp_path, noted, TOTAL, kind="two", stop_at=11).trials()
+    assert (row.state, row.token, row.failures) == (JobState.COMPLETED, 2, 0)
+    assert row.progress_step == 12
+    wanted: Noted = []
+    fit(wanted, "two")
+    assert noted == wanted
