@@ -190,7 +190,15 @@ lightning_warnings = pytest.mark.filterwarnings(
 def test_lightning_that_would_end_before_the_trial_is_refused(tmp_path: Path) -> None:
     said = refused(lambda trial: fit(trial, max_steps=3), tmp_path)
     assert "Lightning ended training at global_step=3, before the end of the trial, where global_step is 4" in said
-    assert "Write Trainer(max_steps=...) with the strategy's total_steps" in said
+    assert "Write Trainer(max_steps=...) with the strategy's total_steps, and leave out what ends training" in said
+
+
+@lightning_warnings
+@pytest.mark.parametrize("least", ["min_epochs", "min_steps"])
+def test_lightning_that_would_train_on_after_the_trial_is_refused(least: str, tmp_path: Path) -> None:
+    said = refused(lambda trial: fit(trial, max_steps=8, **{least: 6}), tmp_path)
+    assert f"{least}=6" in said
+    assert "trains on after the end of the trial; leave them out" in said
 
 
 @lightning_warnings

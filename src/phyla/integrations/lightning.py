@@ -63,6 +63,11 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
                 "this trial only measures a checkpoint again; write `if trial.measuring: "
                 "trainer.validate(model, ckpt_path=callback.ckpt_path)` instead of fit"
             )
+        if trainer.min_epochs or trainer.min_steps:
+            raise ConfigurationError(
+                f"Trainer(min_epochs={trainer.min_epochs}, min_steps={trainer.min_steps}): with these Lightning "
+                "trains on after the end of the trial; leave them out"
+            )
         if self.trial.progress is None:
             schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
             self._kept.enter_context(keep_hyperparameters(*trainer.optimizers, *schedulers))
@@ -122,7 +127,7 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
             raise ConfigurationError(
                 f"Lightning ended training at global_step={trainer.global_step}, before the end{end}: max_steps="
                 f"{trainer.max_steps}, max_epochs={trainer.max_epochs}. Write Trainer(max_steps=...) with the "
-                "strategy's total_steps"
+                "strategy's total_steps, and leave out what ends training early, such as EarlyStopping"
             )
 
     def state_dict(self) -> dict[str, Any]:
