@@ -7,7 +7,7 @@ them, and a scheduler whose state was loaded restores that rate at its next step
 import copy
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,12 +59,30 @@ def keep_hyperparameters(*objects: Any) -> Iterator[None]:
         if not its and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
             warnings.warn("pass the optimizer's scheduler, too: its next step restores the old rate", stacklevel=3)
         made.append((optimizer, [_settings(optimizer, group) for group in optimizer.param_groups], reducing))
-    yield
-    for optimizer, settings, reducing in made:
-        for group, own in zip(optimizer.param_groups, settings, strict=True):
-            loaded = group.pop("initial_lr", None)
-            factor = group["lr"] / loaded if reducing and loaded else 1
-            group.update({**own, "lr": own["lr"] * factor})
+    try:
+        yield
+    finally:
+        for optimizer, settings, reducing in made:
+            _restore(optimizer, settings, reducing=reducing)
+        _repeat(stepped, fresh)
+
+
+def _restore(optimizer: Any, settings: Sequence[Mapping[str, Any]], *, reducing: bool) -> None:
+    """Give the parameter groups the hyperparameters that they had."""
+    groups = optimizer.param_groups
+    if len(groups) != len(settings):
+        raise ConfigurationError(
+            f"keep_hyperparameters() noted {len(settings)} parameter groups of an optimizer that has "
+            f"{len(groups)} now: call add_param_group() before it"
+        )
+    for group, own in zip(groups, settings, strict=True):
+        loaded = group.pop("initial_lr", None)
+        lr = own["initial_lr"] * group["lr"] / loaded if reducing and loaded else own["lr"]
+        group.update({**own, "lr": lr})
+
+
+def _repeat(stepped: Sequence[Any], fresh: Sequence[tuple[int, Any]]) -> None:
+    """Have schedulers begin anew and take the steps that they took since then."""
     taken = [_steps(one) - begun for one, (begun, _) in zip(stepped, fresh, strict=True)]
     for scheduler, (_, state) in zip(stepped, fresh, strict=True):
         scheduler.load_state_dict(state)

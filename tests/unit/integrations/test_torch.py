@@ -10,6 +10,7 @@ import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
+from phyla.errors import ConfigurationError
 from phyla.integrations.torch import keep_hyperparameters
 
 OLD, NEW = 0.5, 0.02
@@ -213,6 +214,19 @@ def test_reduce_on_plateau_keeps_its_factor(new: float) -> None:
     assert rates(optimizer) == pytest.approx([new / 100] * 2)
 
 
+def test_reduce_on_plateau_keeps_its_factor_however_often_it_is_kept() -> None:
+    optimizer = optimizer_of()
+    scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    with keep_hyperparameters(optimizer, scheduler):
+        pass
+    for loss in (1.0, 2.0):
+        scheduler.step(loss)
+    for _ in range(2):
+        with keep_hyperparameters(optimizer, scheduler):
+            optimizer.load_state_dict(optimizer.state_dict())
+        assert rates(optimizer) == pytest.approx([OLD / 10] * 2)
+
+
 def test_reduce_on_plateau_after_a_training_elsewhere_begins_with_the_new_rate() -> None:
     optimizer = optimizer_of(lr=NEW)
     with keep_hyperparameters(optimizer, lr_scheduler.ReduceLROnPlateau(optimizer)):
@@ -324,3 +338,29 @@ def test_what_fails_to_load_leaves_its_error() -> None:
     optimizer = optimizer_of()
     with pytest.raises(ValueError, match="different number of parameter groups"), keep_hyperparameters(optimizer):
         optimizer.load_state_dict(optimizer_of(groups=3).state_dict())
+
+
+def test_a_rate_is_kept_when_what_is_loaded_next_fails_and_training_goes_on() -> None:
+    state, scheduler_state = saved(SCHEDULERS["StepLR"], 4)
+    optimizer = optimizer_of(lr=NEW)
+    scheduler = SCHEDULERS["StepLR"](optimizer)
+
+    def load() -> None:
+        with keep_hyperparameters(optimizer, scheduler):
+            optimizer.load_state_dict(state)
+            scheduler.load_state_dict(scheduler_state)
+            state["averages"]
+
+    with pytest.raises(KeyError, match="averages"):
+        load()
+    assert rates(optimizer) == pytest.approx([NEW / 10] * 2)
+    trained(optimizer, scheduler, 4)
+    assert rates(optimizer) == pytest.approx([NEW / 100] * 2)
+
+
+def test_a_group_that_is_added_meanwhile_is_refused() -> None:
+    optimizer = optimizer_of()
+    added: dict[str, Any] = {"params": [torch.nn.Parameter(torch.ones(2))]}
+    said = r"2 parameter groups .* 3 now: call add_param_group"
+    with pytest.raises(ConfigurationError, match=said), keep_hyperparameters(optimizer):
+        optimizer.add_param_group(added)
