@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from phyla.controller import Controller
-from phyla.errors import ConfigurationError, StoreBusy, StoreUnavailable
+from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
 from phyla.records import Role, Token
 from phyla.store import Store, StoreIdentity, open_store
 from phyla.store.sql import file_systems, sqlite
@@ -384,3 +384,19 @@ def test_who_may_only_read_sees_what_is_committed_later(tmp_path: Path, monkeypa
             assert while_open == [token.name for token in reader.tokens()]
             assert name in while_open
         assert not list(tmp_path.glob("s.db-*"))
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_was_moved_or_replaced_is_not_written_to(tmp_path: Path, replaced: bool) -> None:
+    file, kept = tmp_path / "phyla.db", tmp_path / "kept.db"
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        store.create_study("s", {})
+        file.rename(kept)
+        if replaced:
+            file.write_bytes(kept.read_bytes())
+        with pytest.raises(StoreError, match=r"phyla\.db was moved, deleted or replaced .* start it again"):
+            store.create_study("t", {})
+        with pytest.raises(StoreError, match="moved"):
+            store.studies()
+        kept.replace(file)
+        assert [study.name for study in store.studies()] == ["s"]

@@ -239,7 +239,14 @@ class SqliteBackend(AnySqlite):
         sa.event.listen(engine, "close", _on_close)
         super().__init__(engine, clock)
         self.url, self.shown = sqlite_url(self._path), str(self._path)
+        self._file = self._inode()
         self._at_end()
+
+    def _inode(self) -> int | None:
+        try:
+            return os.stat(self._path).st_ino  # noqa: PTH116 -- before every transaction
+        except FileNotFoundError:
+            return None
 
     def _no_room(self) -> bool:
         """Return whether the disk is too full to open the file for writing; it can still be looked at."""
@@ -252,6 +259,11 @@ class SqliteBackend(AnySqlite):
         self._closing.atexit = False
 
     def begin(self, *, write: bool) -> SqliteSession:
+        if self._inode() != self._file:
+            raise StoreError(
+                f"{self._path} was moved, deleted or replaced while this process had it open, so nothing that it "
+                "would write there would be found again. End whatever works on this database, and start it again"
+            )
         try:
             connection = self._idle.pop()
         except IndexError:
