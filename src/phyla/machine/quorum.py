@@ -18,7 +18,7 @@ from phyla.strategies import Strategy
 def needed(quorum: float, members: int) -> int:
     """Return how many of `members` must have come as far as a member before it may decide, itself included.
 
-    Below a quorum of 1, one straggler never stops a population: at most all but one are needed, and at least 2.
+    Below a quorum of 1, one straggler never stops a population: at most all but one are needed, or both of two.
     """
     need = math.ceil(quorum * members - 1e-9)
     return need if quorum >= 1 else min(need, max(2, members - 1))
