@@ -317,6 +317,30 @@ def test_arguments_of_a_trainer_that_cannot_work_are_refused(
     assert why in refused(lambda trial: sft(trial, **options), tmp_path)
 
 
+def test_a_trainer_that_ends_before_the_trial_is_refused(tmp_path: Path) -> None:
+    import torch
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    from phyla.integrations.transformers import PhylaCallback
+
+    class Line(torch.nn.Linear):
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:  # type: ignore[override]
+            return {"loss": ((super().forward(x) - labels) ** 2).mean(), "logits": x}
+
+    class Early(TrainerCallback):  # type: ignore[misc]  # mypy does not read transformers
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            control.should_training_stop = True
+
+    def train(trial: phyla.Trial) -> None:
+        callback = PhylaCallback(trial)
+        arguments = TrainingArguments(callback.output_dir, max_steps=8, use_cpu=True, disable_tqdm=True)
+        data = [{"x": torch.tensor([1.0]), "labels": torch.tensor([2.0])}] * 8
+        Trainer(Line(1, 1), arguments, None, data, callbacks=[callback, Early()]).train()
+
+    said = refused(train, tmp_path)
+    assert "the Trainer ended at step 1, and this trial at its step 4; leave out what ends training" in said
+
+
 # Orbax
 
 

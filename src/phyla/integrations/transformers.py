@@ -99,6 +99,17 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
         if not self._steps.going:
             control.should_evaluate = control.should_save = False
 
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Refuse a training that ended before the trial did."""
+        assert self._steps is not None
+        if self._steps.going:
+            raise ConfigurationError(
+                f"the Trainer ended at step {state.global_step}, and this trial at its step {self._steps.end}; "
+                "leave out what ends training early, such as EarlyStoppingCallback"
+            )
+
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
