@@ -46,11 +46,14 @@ def test_a_run_starts_a_pool_replaces_what_is_lost_and_stops_it(toy: Pooled) -> 
     assert any("toy is completed" in log for log in logs)
 
 
-def test_a_run_that_is_killed_leaves_the_pool_at_work(toy: Pooled) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_a_run_that_is_killed_or_loses_its_terminal_leaves_the_pool_at_work(toy: Pooled, number: int) -> None:
     run = toy.run(*LOCAL)
     toy.until_waiting()
-    run.kill()
-    run.wait()
+    run.send_signal(number)
+    printed, _ = run.communicate(180)
+    assert run.returncode == (75 if number == signal.SIGHUP else -number), printed
+    assert toy.results.state is StudyState.RUNNING
     assert Local().alive(toy.pool) == 2
     before = pids(toy.pool)
     again = toy.run(*LOCAL)

@@ -27,6 +27,7 @@ LOOK_S = (1.0, 15.0)
 LOST = 10
 """Workers that end without any progress before a run gives up; or three times the pool, if that is more."""
 LOG_TAIL = 2000
+CLOSED = "the terminal was closed, and the pool works on"
 
 LOG = logging.getLogger("phyla")
 
@@ -97,6 +98,8 @@ def _held(folder: Path) -> Iterator[None]:
 class PoolRun:
     """Runs a study with the workers of a pool: starts them, replaces those that are lost, stops them at the end.
 
+    A terminal that is closed, or a connection that breaks, ends the run and not its workers.
+
     Args:
         on_loss: takes back what workers held that are lost, as far as that can be known before their leases end.
         on_interrupt: called for each interrupt inside the signal handler, so it must be brief.
@@ -136,7 +139,7 @@ class PoolRun:
                 self._attend()
             finally:
                 self._attending = False
-                if Pool.load(self.pool.folder) is not None:
+                if self._stopped_by != CLOSED and Pool.load(self.pool.folder) is not None:
                     try:
                         stop_pool(self.pool, GRACE_S)
                     except KeyboardInterrupt:
@@ -149,9 +152,10 @@ class PoolRun:
         return self._stopped_by != PERSON
 
     def _interrupt(self, number: int, frame: object) -> None:
-        self.on_interrupt()
-        why = PERSON if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
-        self._stopped_by = self._stopped_by or why
+        if number != signal.SIGHUP:
+            self.on_interrupt()
+        named: dict[int, str] = {signal.SIGINT: PERSON, signal.SIGHUP: CLOSED}
+        self._stopped_by = self._stopped_by or named.get(number, f"stopped by {signal.Signals(number).name}")
         # Its workers wait for their store; nothing here needs to.
         self.client.store.hold_on(0.0)
         if number == signal.SIGINT and not self._attending:
