@@ -77,7 +77,7 @@ def _restore(optimizer: Any, settings: Sequence[Mapping[str, Any]], *, reducing:
         )
     for group, own in zip(groups, settings, strict=True):
         loaded = group.pop("initial_lr", None)
-        lr = own["initial_lr"] * group["lr"] / loaded if reducing and loaded else own["lr"]
+        lr = own["initial_lr"] * (group["lr"] / loaded) if reducing and loaded else own["lr"]
         group.update({**own, "lr": lr})
 
 
