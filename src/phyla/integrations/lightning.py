@@ -12,9 +12,9 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import Logger
 
 from phyla.errors import ConfigurationError
+from phyla.integrations.hyperparameters import keep_hyperparameters
 from phyla.integrations.random_states import random_state, restore_random
 from phyla.integrations.steps import Steps
-from phyla.integrations.torch import keep_hyperparameters
 from phyla.worker.trial import Trial
 
 __all__ = ["PhylaCallback"]
@@ -48,11 +48,7 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
         trainer.loggers = [*trainer.loggers, _Reports(self.trial)]
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note the hyperparameters before Lightning restores the parent's.
-
-        Raises:
-            ConfigurationError: this trial cannot be trained by this trainer.
-        """
+        """Note the hyperparameters before Lightning restores the parent's; refuse what cannot train a trial."""
         if getattr(trainer._accelerator_connector.cluster_environment, "auto_requeue", False):
             raise ConfigurationError(
                 "Lightning would requeue this Slurm job itself, while phyla gives its trial to another worker; "
@@ -117,11 +113,7 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
                 self.trial.save_progress(steps.age(trainer.global_step))
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse a training that ended before the trial did.
-
-        Raises:
-            ConfigurationError: the trainer's limits are below the trial's end.
-        """
+        """Refuse a training that ended before the trial did."""
         if self._steps is None or self._steps.going:
             end = "" if self._steps is None else f" of the trial, where global_step is {self._steps.end}"
             raise ConfigurationError(

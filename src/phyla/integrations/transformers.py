@@ -9,8 +9,8 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from transformers.trainer_utils import get_last_checkpoint
 
 from phyla.errors import ConfigurationError
+from phyla.integrations.hyperparameters import keep_hyperparameters
 from phyla.integrations.steps import Steps
-from phyla.integrations.torch import keep_hyperparameters
 from phyla.worker.trial import Trial
 
 __all__ = ["PhylaCallback"]
@@ -44,9 +44,7 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
             self._kept.enter_context(keep_hyperparameters(*own))
         self._steps: Steps | None = None
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Set the hyperparameters, after the Trainer loaded the optimizer."""
         self._check(args)
         self._steps = Steps(self.trial, state.global_step)
@@ -91,17 +89,13 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
             control.should_evaluate = not self._steps.interrupted and args.eval_strategy != "no"
             control.should_save = self.trial.stop_reason is None
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Do nothing twice after the end."""
         assert self._steps is not None
         if not self._steps.going:
             control.should_evaluate = control.should_save = False
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Refuse a training that ended before the trial did."""
         assert self._steps is not None
         if self._steps.going:
@@ -110,22 +104,13 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
                 "leave out what ends training early, such as EarlyStoppingCallback"
             )
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Commit progress; what is saved at the end is the checkpoint."""
         assert self._steps is not None
         if self._steps.going or self._steps.interrupted:
             self.trial.save_progress(self._steps.age(state.global_step))
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Any = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Report the numbers that are logged."""
         if logs and self._steps is not None:
             numbers = {name: value for name, value in logs.items() if isinstance(value, (int, float))}

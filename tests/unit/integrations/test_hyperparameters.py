@@ -11,7 +11,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
 from phyla.errors import ConfigurationError
-from phyla.integrations.torch import keep_hyperparameters
+from phyla.integrations.hyperparameters import keep_hyperparameters
 
 OLD, NEW = 0.5, 0.02
 EPOCHS = (0, 1, 2, 4, 5, 7, 11, 12, 13)
