@@ -176,6 +176,8 @@ def test_what_cannot_be_attached_to_is_refused(tmp_path: Path) -> None:
         phyla.attach(make(tmp_path), home=tmp_path)
     with pytest.raises(ConfigurationError, match="choose 'train'"):
         phyla.attach(make(tmp_path), kinds=["fly"])
+    with pytest.raises(ConfigurationError, match=r"started with: phyla worker$"):
+        phyla.attach(make(tmp_path), kinds=["evaluate"])
     space = phyla.Space({"lr": phyla.Float(0.1, 0.5)}, constraints=[positive])
     strategy = phyla.PBT(population_size=1, steps_per_trial=1, total_steps=1)
     phyla.attach(phyla.Study("own", space, phyla.Minimize("loss"), strategy, home=tmp_path)).close()

@@ -85,7 +85,7 @@ def attach(
     if plugins.reading_study_file():
         raise plugins.OwnLoop
     if "train" not in checked_kinds(kinds):
-        raise ConfigurationError(f"attach(kinds={kinds!r}): what only evaluates is started with: phyla work")
+        raise ConfigurationError(f"attach(kinds={kinds!r}): what only evaluates is started with: phyla worker")
     if isinstance(study, Study):
         if (home, storage, checkpoints) != (None, None, None):
             raise ConfigurationError(
