@@ -22,7 +22,7 @@ def test_a_stranger_learns_nothing_of_a_store_that_cannot_be_reached(
     store = open_store(places.storage)
     create(store, "me", Role.VIEWER)
     store.close()
-    for each in tmp_path.glob("private.db*"):
+    for each in tmp_path.glob("private.db?*"):
         each.unlink()
     file.write_text("no database" * 100)
     pages = dashboard_of(places)
