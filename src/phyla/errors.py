@@ -65,7 +65,7 @@ class StoreUnavailable(StoreError):
 
 
 class ConnectionLost(StoreUnavailable):
-    """The connection to the database was lost on the way; whether the transaction was committed is not known."""
+    """The connection to the database was lost during a transaction, which may have been committed."""
 
 
 class StoreBusy(StoreError):

@@ -1,4 +1,4 @@
-"""A request whose transaction the database gave up is made again."""
+"""Retries of requests whose transaction was cut short."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -13,9 +13,9 @@ R = TypeVar("R")
 
 
 def again(*errors: type[StoreError]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a request again when it raises one of these errors, up to `RETRIES` times.
+    """Retry a request that raises one of these errors, up to `RETRIES` times.
 
-    It must be the same request when its first transaction was committed and only the answer is missing.
+    Its first transaction may have been committed, with only the answer lost: the retry must then do no harm.
     """
 
     def decorated(request: Callable[P, R]) -> Callable[P, R]:
@@ -34,4 +34,4 @@ def again(*errors: type[StoreError]) -> Callable[[Callable[P, R]], Callable[P, R
 
 
 repeatable = again(StoreBusy, ConnectionLost)
-"""Of requests that may be made again: after a deadlock, a crowd, or a connection that was lost on the way."""
+"""For requests that are safe to retry: after a deadlock, a lock held for too long, or a lost connection."""

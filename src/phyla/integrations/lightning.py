@@ -78,7 +78,7 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
             restore_random(self._random)
         loop, epochs = trainer.fit_loop, trainer.fit_loop.epoch_progress
         if epochs.total.processed == epochs.total.ready:
-            # A checkpoint of the end of an epoch: Lightning would end that epoch again, or not count the next one.
+            # From the end of an epoch, Lightning would end that epoch again, or not count the next one.
             if epochs.total.completed < epochs.total.processed:
                 epochs.increment_completed()
             loop.reset_restart_stage()

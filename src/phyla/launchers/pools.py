@@ -156,7 +156,7 @@ class PoolRun:
             self.on_interrupt()
         named: dict[int, str] = {signal.SIGINT: PERSON, signal.SIGHUP: CLOSED}
         self._stopped_by = self._stopped_by or named.get(number, f"stopped by {signal.Signals(number).name}")
-        # Its workers wait for their store; nothing here needs to.
+        # Its workers wait for their store; this process need not.
         self.client.store.hold_on(0.0)
         if number == signal.SIGINT and not self._attending:
             # It waits for a launcher, when it starts or when it stops the pool.

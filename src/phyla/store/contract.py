@@ -148,7 +148,7 @@ class Store(Protocol):
         """Where it is, without any password."""
 
     def hold_on(self, seconds: float) -> None:
-        """Wait so long, from now on, for a server that is away; this also holds for whoever waits already.
+        """Wait so long, from now on, for a server that is away; this also shortens a wait that has begun.
 
         It takes no lock, so a signal handler may call it.
         """

@@ -252,7 +252,7 @@ class PostgresBackend(Backend):
                 "schema, and USAGE on its sequences. To look, SELECT is enough; to make the tables, it needs "
                 "CREATE on the schema"
             )
-        # The library of the client has no state of a connection that was refused.
+        # libpq reports no SQLSTATE when a connection is refused.
         if re.search("too many (clients|connections)|connection slots", message):
             return StoreUnavailable(
                 f"{self.url}: the server has no connection left ({message}); raise its max_connections (a worker "
