@@ -135,7 +135,6 @@ def test_ctrl_c_ends_a_run_whose_service_is_away(tmp_path: Path, workers: int) -
 
         def ended() -> bool:
             run.send_signal(signal.SIGINT)
-            time.sleep(0.5)
             return run.poll() is not None
 
         until(ended, "it ends", timeout_s=60.0)

@@ -244,7 +244,7 @@ class SqliteBackend(AnySqlite):
 
     def _inode(self) -> int | None:
         try:
-            return os.stat(self._path).st_ino  # noqa: PTH116 -- before every transaction
+            return self._path.stat().st_ino
         except FileNotFoundError:
             return None
 
