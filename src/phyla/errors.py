@@ -3,6 +3,9 @@
 A message says what happened, with the values, and what to do about it.
 """
 
+import errno
+import os
+
 
 class PhylaError(Exception):
     """Root of every error that phyla raises on purpose."""
@@ -178,3 +181,23 @@ class TimeTooShort(StudyFailed):
 
 class Preempted(KeyboardInterrupt):
     """A signal or a time limit stopped the run; run it again to resume. The message says which."""
+
+
+_ADVICE = {
+    errno.ENOSPC: "room or inodes are used up: make room, or keep fewer checkpoints",
+    errno.EDQUOT: "the disk quota is used up: make room, keep fewer checkpoints or ask for a larger quota",
+    errno.EROFS: "the file system is read-only: choose another home for the study, or mount it for writing",
+    errno.ESTALE: "the file system was mounted or exported anew: mount it again",
+}
+
+
+def is_storage_error(error: BaseException) -> bool:
+    """Return whether an error says that a file system is full, read-only or failing."""
+    return isinstance(error, OSError) and (error.errno in _ADVICE or error.errno == errno.EIO)
+
+
+def advice_on(error: OSError) -> str:
+    """Return what to do about an error of storage, as a clause."""
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"user {os.geteuid()} lacks the permission: give it, or choose another home for the study"
+    return _ADVICE.get(error.errno or 0, "look at the file system's health")

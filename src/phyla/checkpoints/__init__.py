@@ -5,7 +5,7 @@ study is the store's word, not the directory's.
 """
 
 from phyla.checkpoints.content import MANIFEST_NAME, Manifest, ManifestFile
-from phyla.checkpoints.disk import advice_on, full, is_storage_error
+from phyla.checkpoints.disk import full
 from phyla.checkpoints.imports import import_checkpoint, look_at_source
 from phyla.checkpoints.local import LocalCheckpoints
 from phyla.checkpoints.ownership import Owner, attempt_name, claim_digest, import_name, made_by

@@ -8,20 +8,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from phyla.errors import CheckpointStorageFailed
+from phyla.errors import CheckpointStorageFailed, advice_on
 
 REMOVERS = 1000
 """How often a directory is removed again because somebody else was quicker with some entry of it."""
 
 LITTLE_ROOM = 1 << 20
 """In bytes: where less is left, training that failed is taken to have failed for want of room."""
-
-_ADVICE = {
-    errno.ENOSPC: "room or inodes are used up: make room, or keep fewer checkpoints",
-    errno.EDQUOT: "the disk quota is used up: make room, keep fewer checkpoints or ask for a larger quota",
-    errno.EROFS: "the file system is read-only: choose another home for the study, or mount it for writing",
-    errno.ESTALE: "the file system was mounted or exported anew: mount it again",
-}
 
 
 class Disk:
@@ -107,11 +100,6 @@ def make_dirs(disk: Disk, path: Path) -> None:
     disk.fsync_dir(path.parent)
 
 
-def is_storage_error(error: BaseException) -> bool:
-    """Return whether an error says that a file system is full, read-only or failing."""
-    return isinstance(error, OSError) and (error.errno in _ADVICE or error.errno == errno.EIO)
-
-
 def full(folders: Iterable[Path]) -> OSError | None:
     """Return the error of a file system without room; a command, or a library, may have hidden it."""
     for folder in filter(os.path.isdir, folders):
@@ -120,13 +108,6 @@ def full(folders: Iterable[Path]) -> OSError | None:
         if (room.f_blocks and room.f_bavail * room.f_frsize < LITTLE_ROOM) or (room.f_files and not room.f_favail):
             return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     return None
-
-
-def advice_on(error: OSError) -> str:
-    """Return what to do about an error of storage, as a clause."""
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return f"user {os.geteuid()} lacks the permission: give it, or choose another home for the study"
-    return _ADVICE.get(error.errno or 0, "look at the file system's health")
 
 
 @contextmanager

@@ -9,8 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar, final
 
-from phyla.checkpoints.disk import advice_on, is_storage_error
-from phyla.errors import CheckpointError, CheckpointsAbsent, CheckpointStorageFailed, ConfigurationError
+from phyla.errors import (
+    CheckpointError,
+    CheckpointsAbsent,
+    CheckpointStorageFailed,
+    ConfigurationError,
+    advice_on,
+    is_storage_error,
+)
 
 T = TypeVar("T")
 Item = TypeVar("Item")

@@ -30,7 +30,7 @@ from phyla.cli.simulate import simulate
 from phyla.cli.status import status
 from phyla.cli.trials import best, trials
 from phyla.cli.worker import worker
-from phyla.errors import PhylaError, UsageError
+from phyla.errors import PhylaError, UsageError, advice_on, is_storage_error
 
 
 class Commands(TyperGroup):
@@ -141,8 +141,6 @@ def run_app() -> NoReturn:
         print(f"error: {options.with_places(str(error), names)}", file=sys.stderr)
         sys.exit(options.EXIT_USAGE if isinstance(error, UsageError) else options.EXIT_FAILED)
     except Exception as error:  # noqa: BLE001  # the last resort: nothing is hidden, and how to report it is shown
-        from phyla.checkpoints import advice_on, is_storage_error
-
         if isinstance(error, OSError) and is_storage_error(error):  # perhaps what this prints is written there
             print(f"error: {error}; {advice_on(error)}", file=sys.stderr)
             sys.exit(options.EXIT_FAILED)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from phyla import plugins
-from phyla.checkpoints import RemotePlace, advice_on, is_storage_error, place_of
+from phyla.checkpoints import RemotePlace, place_of
 from phyla.client import Client, known_checkpoints, open_checkpoints
 from phyla.controller import from_config, said, suite_differences, suites_from
 from phyla.errors import (
@@ -29,6 +29,8 @@ from phyla.errors import (
     StoreUnavailable,
     StudyFailed,
     StudyNotFound,
+    advice_on,
+    is_storage_error,
 )
 from phyla.evaluation import Suite
 from phyla.launchers.spec import BEATS, Exit, WorkerSpec

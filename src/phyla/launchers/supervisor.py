@@ -14,9 +14,9 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import final
 
-from phyla.checkpoints import advice_on, full
+from phyla.checkpoints import full
 from phyla.client import Client
-from phyla.errors import Preempted, StoreBusy, StoreError, StoreUnavailable, StudyChanged, StudyFailed
+from phyla.errors import Preempted, StoreBusy, StoreError, StoreUnavailable, StudyChanged, StudyFailed, advice_on
 from phyla.launchers.packing import Packing, wide_tasks
 from phyla.launchers.spec import BEATS, PERSON, VISIBLE, Exit, Term, WorkerSpec, seen_gpus
 from phyla.records import WorkKind

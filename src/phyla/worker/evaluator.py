@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from phyla import plugins
-from phyla.checkpoints import advice_on, is_storage_error
 from phyla.checkpoints.disk import Disk
 from phyla.client import Client
 from phyla.errors import (
@@ -21,6 +20,8 @@ from phyla.errors import (
     NotImportable,
     PhylaError,
     StoreError,
+    advice_on,
+    is_storage_error,
 )
 from phyla.evaluation import EvalTask, Suite
 from phyla.evaluation.recorder import encode

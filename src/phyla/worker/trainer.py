@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla import errors
-from phyla.checkpoints import Checkpoints, advice_on, full, is_storage_error
+from phyla.checkpoints import Checkpoints, full
 from phyla.client import Client
 from phyla.errors import (
     CheckpointMissing,
@@ -27,6 +27,8 @@ from phyla.errors import (
     NoFitness,
     StoreError,
     TrialError,
+    advice_on,
+    is_storage_error,
 )
 from phyla.machine import Completion, Failure
 from phyla.records import Cause, Phase, TrialRecord

@@ -9,9 +9,9 @@ from typing import Any, Never
 
 import pytest
 
-from phyla.checkpoints import advice_on, full, is_storage_error
+from phyla.checkpoints import full
 from phyla.checkpoints.disk import REMOVERS, Disk, make_dirs, storage_errors
-from phyla.errors import CheckpointStorageFailed
+from phyla.errors import CheckpointStorageFailed, advice_on, is_storage_error
 
 
 def mode(path: Path) -> int:

@@ -14,7 +14,7 @@ from typing import Any, final
 
 import sqlalchemy as sa
 
-from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
+from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable, advice_on
 from phyla.records import StudyRecord
 from phyla.settings import Clock
 from phyla.store.sql.backend import Backend, Session, StudyLock
@@ -299,9 +299,7 @@ class SqliteBackend(AnySqlite):
 
     def translated(self, error: Exception) -> StoreError:
         if isinstance(error, OSError):
-            return StoreUnavailable(
-                f"{error.filename or self._path}: {error.strerror}; the folder of the database must be writable"
-            )
+            return StoreUnavailable(f"{error.filename or self._path}: {error.strerror}; {advice_on(error)}")
         # An extended result code carries the primary one in its low byte.
         code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
