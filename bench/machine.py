@@ -2,6 +2,8 @@
 
 import os
 import platform
+import shutil
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -17,6 +19,7 @@ def facts(where: Path | None = None) -> dict[str, str | int | bool]:
         "cpu": _cpu(),
         "cpu_count": os.cpu_count() or 0,
         "file_system": _file_system((where or Path.cwd()).resolve()),
+        "gpus": _gpus(),
         "kernel": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
@@ -31,6 +34,14 @@ def _cpu() -> str:
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or "unknown"
+
+
+def _gpus() -> str:
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return "none"
+    named = [command, "--query-gpu=name", "--format=csv,noheader"]
+    return ", ".join(subprocess.run(named, capture_output=True, text=True, check=False).stdout.split("\n")[:-1])
 
 
 def _file_system(path: Path) -> str:

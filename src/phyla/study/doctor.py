@@ -76,7 +76,8 @@ def examine(places: Places, name: str | None = None, *, digests: bool = False) -
         kept = places.checkpoint_root
         if isinstance(kept, Path) and not kept.is_relative_to(places.home):
             yield from _directory("checkpoints", kept)
-        yield _ok("GPUs", ", ".join(visible_gpus()) or "none visible")
+        gpus = visible_gpus()
+        yield _ok("GPUs", f"{len(gpus)} visible: {', '.join(gpus)}" if gpus else "none visible")
     else:
         find_study(name, places, watched=True)[0].close()
     yield from _store(places, name, digests=digests)

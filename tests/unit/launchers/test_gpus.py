@@ -9,6 +9,8 @@ import phyla
 from phyla.errors import ConfigurationError
 from phyla.launchers import gpu_environments, visible_gpus
 from phyla.study.checked import checked_gpus
+from phyla.study.doctor import examine
+from phyla.study.places import Places
 from phyla.study.running import Crew
 
 
@@ -115,3 +117,9 @@ def test_evaluators_are_as_many_as_their_gpus(tmp_path: Path, monkeypatch: pytes
     )
     with pytest.raises(ConfigurationError, match=r"eval_gpus=.*: evaluators need suites="):
         study.run(workers=1, eval_gpus=["1"])
+
+
+def test_the_doctor_counts_and_names_them(tmp_path: Path) -> None:
+    machine(tmp_path, 2)
+    found = {finding.about: finding.text for finding in examine(Places.of(tmp_path / "home"))}
+    assert found["GPUs"] == "2 visible: 0, 1"
