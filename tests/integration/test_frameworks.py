@@ -189,8 +189,8 @@ lightning_warnings = pytest.mark.filterwarnings(
 @lightning_warnings
 def test_lightning_that_would_end_before_the_trial_is_refused(tmp_path: Path) -> None:
     said = refused(lambda trial: fit(trial, max_steps=3), tmp_path)
-    assert "Lightning ended training at global_step=3, before the end of the trial, where global_step is 4" in said
-    assert "Write Trainer(max_steps=...) with the strategy's total_steps, and leave out what ends training" in said
+    assert "Lightning ended at global_step=3, and this trial ends at global_step=4; write max_steps=..." in said
+    assert "with the strategy's total_steps, and leave out what ends training early, such as EarlyStopping" in said
 
 
 @lightning_warnings
@@ -338,7 +338,7 @@ def test_a_trainer_that_ends_before_the_trial_is_refused(tmp_path: Path) -> None
         Trainer(Line(1, 1), arguments, None, data, callbacks=[callback, Early()]).train()
 
     said = refused(train, tmp_path)
-    assert "the Trainer ended at step 1, and this trial at its step 4; leave out what ends training" in said
+    assert "the Trainer ended at global_step=1, and this trial ends at global_step=4; write max_steps=..." in said
 
 
 # Orbax

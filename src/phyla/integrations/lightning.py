@@ -1,7 +1,5 @@
 """Trials that Lightning trains."""
 
-import signal
-import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,12 +7,12 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers.logger import DummyLogger
 
 from phyla.errors import ConfigurationError
 from phyla.integrations.hyperparameters import keep_hyperparameters
 from phyla.integrations.random_states import random_state, restore_random
-from phyla.integrations.steps import Steps
+from phyla.integrations.steps import Steps, refuse_measuring
 from phyla.worker.trial import Trial
 
 __all__ = ["PhylaCallback"]
@@ -40,8 +38,6 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
         self._kept = ExitStack()
         self._random: Mapping[str, Any] | None = None
         self._steps: Steps | None = None
-        main = threading.current_thread() is threading.main_thread()
-        self._handler = signal.getsignal(signal.SIGTERM) if main else None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Report what is logged, beside the loggers that there are."""
@@ -54,11 +50,7 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
                 "Lightning would requeue this Slurm job itself, while phyla gives its trial to another worker; "
                 "write Trainer(plugins=[LightningEnvironment()]), from lightning.pytorch.plugins.environments"
             )
-        if self.trial.measuring:
-            raise ConfigurationError(
-                "this trial only measures a checkpoint again; write `if trial.measuring: "
-                "trainer.validate(model, ckpt_path=callback.ckpt_path)` instead of fit"
-            )
+        refuse_measuring(self.trial, "trainer.validate(model, ckpt_path=callback.ckpt_path)", "fit")
         if trainer.min_epochs or trainer.min_steps:
             raise ConfigurationError(
                 f"Trainer(min_epochs={trainer.min_epochs}, min_steps={trainer.min_steps}): with these Lightning "
@@ -70,9 +62,8 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Set the hyperparameters, after Lightning restored the optimizers."""
-        # Lightning's handler would end the process, and the trial would count as failed.
-        if self._handler is not None:
-            signal.signal(signal.SIGTERM, self._handler)
+        # Without Lightning's handlers: on SIGTERM it would raise, and the trial would count as failed.
+        trainer._signal_connector.teardown()
         self._kept.close()
         if self.trial.progress is not None and self._random is not None:
             restore_random(self._random)
@@ -114,13 +105,9 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse a training that ended before the trial did."""
-        if self._steps is None or self._steps.going:
-            end = "" if self._steps is None else f" of the trial, where global_step is {self._steps.end}"
-            raise ConfigurationError(
-                f"Lightning ended training at global_step={trainer.global_step}, before the end{end}: max_steps="
-                f"{trainer.max_steps}, max_epochs={trainer.max_epochs}. Write Trainer(max_steps=...) with the "
-                "strategy's total_steps, and leave out what ends training early, such as EarlyStopping"
-            )
+        # Without a batch to train, Lightning left out on_train_start.
+        steps = self._steps or Steps(self.trial, trainer.global_step)
+        steps.check_ended("Lightning", trainer.global_step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint of Lightning's lacks: the states of the random number generators."""
@@ -141,23 +128,12 @@ def _file_in(checkpoint: Path) -> Path:
     return found[0]
 
 
-class _Reports(Logger):  # type: ignore[misc]  # mypy does not read Lightning
+class _Reports(DummyLogger):  # type: ignore[misc]  # mypy does not read Lightning
     """A logger of Lightning's that reports to phyla."""
 
     def __init__(self, trial: Trial) -> None:
         super().__init__()
         self._trial = trial
-
-    @property
-    def name(self) -> str:
-        return "phyla"
-
-    @property
-    def version(self) -> str:
-        return f"attempt-{self._trial.token}"
-
-    def log_hyperparams(self, *_: Any, **__: Any) -> None:
-        """Log nothing: phyla knows them."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         self._trial.report(metrics)
