@@ -65,8 +65,6 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
         # Without Lightning's handlers: on SIGTERM it would raise, and the trial would count as failed.
         trainer._signal_connector.teardown()
         self._kept.close()
-        if self.trial.progress is not None and self._random is not None:
-            restore_random(self._random)
         loop, epochs = trainer.fit_loop, trainer.fit_loop.epoch_progress
         if epochs.total.processed == epochs.total.ready:
             # From the end of an epoch, Lightning would end that epoch again, or not count the next one.
@@ -74,6 +72,8 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
                 epochs.increment_completed()
             loop.reset_restart_stage()
             loop.epoch_loop.restarting = False
+        elif self.trial.progress is not None and self._random is not None:
+            restore_random(self._random)  # Within an epoch, making its loader again must draw nothing.
         self._steps = Steps(self.trial, trainer.global_step)
         trainer.should_stop = not self._steps.going
 
@@ -114,8 +114,10 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
         return {"random": random_state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what `state_dict` returned."""
+        """Restore them, before a loader of the next epoch draws its order."""
         self._random = state_dict["random"]
+        if self.trial.progress is not None:
+            restore_random(self._random)
 
 
 def _file_in(checkpoint: Path) -> Path:
