@@ -141,3 +141,11 @@ def test_a_shuffled_loader_has_the_same_order_after_a_stop_between_two_epochs(tm
     results = run(tmp_path / "stopped", stopped, 8, kind="shuffled", stop_at=12)
     assert [row.token for row in results.trials()] == [1, 2, 1]
     assert stopped == undisturbed
+
+
+@never_read
+def test_the_end_of_a_trial_is_scored_also_between_two_validations(tmp_path: Path) -> None:
+    def scores(home: Path, **options: Any) -> list[float | None]:
+        return [row.fitness for row in run(home, [], 12, kind="every second epoch", **options).trials()]
+
+    assert scores(tmp_path / "seldom", check_val_every_n_epoch=2) == scores(tmp_path / "often")

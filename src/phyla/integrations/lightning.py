@@ -83,9 +83,11 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
         if trainer.should_stop or self._steps.reach(trainer.global_step):
             return
         trainer.should_stop = True
+        if not self._steps.interrupted:
+            trainer.check_val_every_n_epoch = 1
+        elif not trainer.is_last_batch:
+            trainer.limit_val_batches = 0
         if not trainer.is_last_batch:
-            if self._steps.interrupted:
-                trainer.limit_val_batches = 0
             self._save(trainer, self._steps)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
