@@ -202,6 +202,13 @@ def test_lightning_that_would_train_on_after_the_trial_is_refused(least: str, tm
 
 
 @lightning_warnings
+def test_lightning_without_max_steps_would_forget_where_a_loader_was_and_is_refused(tmp_path: Path) -> None:
+    said = refused(lambda trial: fit(trial, max_epochs=2), tmp_path)
+    assert "Trainer(max_epochs=2) without max_steps" in said
+    assert "write Trainer(max_steps=...) with the strategy's total_steps" in said
+
+
+@lightning_warnings
 def test_lightning_that_would_requeue_its_own_job_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

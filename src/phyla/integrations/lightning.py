@@ -51,6 +51,12 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
                 "write Trainer(plugins=[LightningEnvironment()]), from lightning.pytorch.plugins.environments"
             )
         refuse_measuring(self.trial, "trainer.validate(model, ckpt_path=callback.ckpt_path)", "fit")
+        if trainer.max_steps == -1:
+            raise ConfigurationError(
+                f"Trainer(max_epochs={trainer.max_epochs}) without max_steps: Lightning then forgets the state of "
+                "a data loader at the end of an epoch. Write Trainer(max_steps=...) with the strategy's "
+                "total_steps"
+            )
         if trainer.min_epochs or trainer.min_steps:
             raise ConfigurationError(
                 f"Trainer(min_epochs={trainer.min_epochs}, min_steps={trainer.min_steps}): with these Lightning "
