@@ -348,6 +348,45 @@ def test_a_trainer_that_ends_before_the_trial_is_refused(tmp_path: Path) -> None
     assert "the Trainer ended at global_step=1, and this trial ends at global_step=4; write max_steps=..." in said
 
 
+def test_children_of_one_parent_draw_random_numbers_of_their_own(tmp_path: Path) -> None:
+    import torch
+    from transformers import Trainer, TrainingArguments
+
+    from phyla.integrations.transformers import PhylaCallback
+
+    drawn: dict[int, list[float]] = {}
+
+    class Noise(torch.nn.Linear):
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:  # type: ignore[override]
+            if self.training:
+                drawn[current].append(torch.rand(()).item())
+            return {"loss": ((super().forward(x) - labels) ** 2).mean(), "logits": x}
+
+    def train(trial: phyla.Trial) -> None:
+        nonlocal current
+        current = trial.id
+        drawn[current] = []
+        callback = PhylaCallback(trial)
+        told = {"max_steps": 6, "eval_strategy": "epoch", "use_cpu": True, "disable_tqdm": True}
+        arguments = TrainingArguments(callback.output_dir, learning_rate=trial.params["lr"], **told)
+        data = [{"x": torch.tensor([1.0]), "labels": torch.tensor([2.0])}] * 32
+        trainer = Trainer(Noise(1, 1), arguments, None, data, data[:1], callbacks=[callback])
+        trainer.train(resume_from_checkpoint=callback.resume_from)
+
+    current = 0
+    results = phyla.Study(
+        "noise",
+        {"lr": phyla.Float(0.1, 0.2)},
+        phyla.Minimize("eval_loss"),
+        phyla.PBT(population_size=2, steps_per_trial=3, total_steps=6, quorum=1.0, exploit=phyla.Truncation(0.5)),
+        train,
+        home=tmp_path,
+    ).run()
+    first, second = [row for row in results.trials() if row.parent]
+    assert first.parent == second.parent
+    assert not {*drawn[first.id]} & {*drawn[second.id]}
+
+
 # Orbax
 
 

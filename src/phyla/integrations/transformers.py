@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
 from phyla.errors import ConfigurationError
@@ -43,6 +43,8 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
         if trial.progress is None:
             self._kept.enter_context(keep_hyperparameters(*own))
         self._steps: Steps | None = None
+        # From a parent, the Trainer takes up the state of its random number generators, too.
+        self._seeds = trial.parent is not None and trial.progress is None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Set the hyperparameters, after the Trainer loaded the optimizer."""
@@ -74,6 +76,12 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
             if not fits:
                 raise ConfigurationError(f"TrainingArguments({name}={getattr(args, name)!r}): {why}")
         refuse_measuring(self.trial, "trainer.evaluate()", "train, and load the model from callback.resume_from")
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """Draw the trial's own random numbers."""
+        if self._seeds:
+            set_seed(self.trial.seed)
+            self._seeds = False
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
