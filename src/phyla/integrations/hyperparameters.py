@@ -15,6 +15,9 @@ from phyla.errors import ConfigurationError
 
 __all__ = ["keep_hyperparameters"]
 
+WRAPPED = {"AcceleratedOptimizer": "optimizer", "AcceleratedScheduler": "scheduler"}
+"""Classes of Accelerate around those of PyTorch, and where they have them."""
+
 
 @contextmanager
 def keep_hyperparameters(*objects: Any) -> Iterator[None]:
@@ -41,6 +44,7 @@ def keep_hyperparameters(*objects: Any) -> Iterator[None]:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+    objects = tuple(getattr(one, WRAPPED.get(type(one).__name__, ""), one) for one in objects)
     schedulers = [one for one in objects if isinstance(one, LRScheduler)]
     stepped = [one for one in schedulers if not isinstance(one, ReduceLROnPlateau)]
     fresh = [(_steps(one), copy.deepcopy(one.state_dict())) for one in stepped]

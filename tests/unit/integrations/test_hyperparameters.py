@@ -364,3 +364,22 @@ def test_a_group_that_is_added_meanwhile_is_refused() -> None:
     said = r"2 parameter groups .* 3 now: call add_param_group"
     with pytest.raises(ConfigurationError, match=said), keep_hyperparameters(optimizer):
         optimizer.add_param_group(added)
+
+
+def test_what_accelerate_wraps_keeps_its_rate_and_its_schedule() -> None:
+    from accelerate import Accelerator
+
+    def make(lr: float) -> tuple[Any, Any]:
+        optimizer = optimizer_of(lr=lr)
+        wrapped: tuple[Any, Any] = Accelerator(cpu=True).prepare(optimizer, SCHEDULERS["StepLR"](optimizer))
+        return wrapped
+
+    parent, its = make(OLD)
+    trained(parent, its, 5)
+    optimizer, scheduler = make(NEW)
+    with keep_hyperparameters(optimizer, scheduler):
+        optimizer.load_state_dict(parent.state_dict())
+        scheduler.load_state_dict(its.state_dict())
+    assert rates(optimizer) == pytest.approx([NEW / 10] * 2)
+    trained(optimizer, scheduler, 3)
+    assert rates(optimizer) == pytest.approx([NEW / 100] * 2)
