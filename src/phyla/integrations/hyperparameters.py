@@ -74,6 +74,12 @@ def _restore(optimizer: Any, settings: Sequence[Mapping[str, Any]], *, reducing:
             f"{len(groups)} now: call add_param_group() before it"
         )
     for group, own in zip(groups, settings, strict=True):
+        for name in ("amsgrad", "centered"):
+            if own.get(name) and not group.get(name):
+                raise ConfigurationError(
+                    f"the optimizer was made with {name}=True, and the state that it loaded with {name}=False, so "
+                    f"averages are missing; give {name} the same value in all trials"
+                )
         loaded = group.pop("initial_lr", None)
         lr = own["initial_lr"] * (group["lr"] / loaded) if reducing and loaded else own["lr"]
         group.update({**own, "lr": lr})
