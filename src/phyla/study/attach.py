@@ -60,7 +60,8 @@ def attach(
     Start as many such processes as you like, on any machines that see the store and the checkpoints. Given a
     `Study`, the first of them creates it and the others find it; one that was stopped or has failed goes on. Each
     leases a member, so there is no index to set. A thread renews the lease, and evaluates while there is nothing
-    to train. Use it in a `with` statement: an exception then fails the trial, as one in a training function does.
+    to train. Attach once for each thread and each forked process that trains. Use it in a `with` statement: an
+    exception then fails the trial, as one in a training function does.
 
     Args:
         study: the study, whose `train` is not used; or the name of one that exists.
@@ -119,6 +120,8 @@ class Attached:
         self._trial: Trial | None = None
         self._worker: Worker | None = None
         self._thread: threading.Thread | None = None
+        self._user: threading.Thread | None = None
+        self._lock = threading.Lock()
         self._in_with = self._closed = False
         self._handlers: dict[int, Any] = {}
         self._pid = os.getpid()
@@ -146,8 +149,10 @@ class Attached:
             StudyChanged: the study was given other settings meanwhile; attach again.
             StudyFailed: the study stopped itself; the message says what to do.
             KeyboardInterrupt: a person or the system stopped this process; the study goes on.
+            StateError: another thread or process uses this object, or it was closed.
             StoreError: the database failed.
         """
+        self._refuse_others()
         self._leave(None)
         try:
             while (trial := self.next_trial()) is not None:
@@ -156,7 +161,7 @@ class Attached:
                 raise KeyboardInterrupt
         finally:
             # In a `with` statement it becomes known whether an exception ended the loop.
-            if not self._in_with:
+            if not self._in_with and self._user is threading.current_thread():
                 if self._trial is not None:
                     LOG.warning(
                         "the loop was left during trial %d, which goes back to the queue; for an error to count "
@@ -167,7 +172,7 @@ class Attached:
 
     def member(self) -> AttachedMember:
         """Return what a loop asks that goes on from one trial to the next: `poll`."""
-        return AttachedMember(self.next_trial)
+        return AttachedMember(self.next_trial, self._refuse_others)
 
     def results(self) -> Results:
         """Return what the study has found so far."""
@@ -175,6 +180,7 @@ class Attached:
 
     def next_trial(self) -> Trial | None:
         """Hand in the trial that this process has, and wait for the next; None when there is no more to do."""
+        self._refuse_others()
         trial, self._trial = self._trial, None
         if self._thread is None:
             self._start()
@@ -205,6 +211,19 @@ class Attached:
         self._in_with = False
         self._leave(error if isinstance(error, Exception) else None)
         self.close()
+
+    def _refuse_others(self) -> None:
+        """Let one thread at a time use this: the call of another one would hand in a trial that is not done."""
+        me = threading.current_thread()
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._user = user = self._user or me
+            if user is me:
+                return
+        raise StateError(
+            f"another thread or process trains with this phyla.attach() to study {self._name!r}: call "
+            f"phyla.attach() again in {me.name} of process {os.getpid()}, one for each thread and process"
+        )
 
     # The worker and its thread
 
@@ -283,7 +302,7 @@ class Attached:
     def _leave(self, error: Exception | None) -> None:
         """Let go of the trial that this process has: fail it, or give it back."""
         trial, self._trial = self._trial, None
-        if self._thread is None or self._worker is None:
+        if self._thread is None or self._worker is None or os.getpid() != self._pid:
             return
         self._worker.stop()
         if trial is not None and error is None:
@@ -297,7 +316,7 @@ class Attached:
         """End the worker's thread, and raise why it ended."""
         assert self._thread is not None
         self._thread.join()
-        self._thread = self._worker = None
+        self._thread = self._worker = self._user = None
         if threading.current_thread() is threading.main_thread():
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)

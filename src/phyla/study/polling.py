@@ -45,8 +45,8 @@ class Answer:
 class AttachedMember:
     """A member of a population, as a loop sees it that goes on and on; see `Attached.member`."""
 
-    def __init__(self, next_trial: Callable[[], Trial | None]) -> None:
-        self._next_trial = next_trial
+    def __init__(self, next_trial: Callable[[], Trial | None], refuse_others: Callable[[], None]) -> None:
+        self._next_trial, self._refuse_others = next_trial, refuse_others
         self._trial: Trial | None = None
         self._stopped = False
         self._at = 0
@@ -74,6 +74,7 @@ class AttachedMember:
             NoFitness: the objective was not given up to the grid line; nothing was handed in.
             StudyChanged: the study was given other settings meanwhile; attach again.
             StudyFailed: the study stopped itself; the message says what to do.
+            StateError: another thread or process uses this, or it was closed.
             StoreError: the database failed.
         """
         trial, step = self._trial, operator.index(step)
@@ -81,6 +82,7 @@ class AttachedMember:
             return self._stop()
         if trial is None:
             return self._next()
+        self._refuse_others()
         if step < self._at:
             raise ConfigurationError(
                 f"poll(step={step}): the weights have trained {self._at} steps already; count on from the step of "
