@@ -165,8 +165,8 @@ def refused(train: Callable[[phyla.Trial], object], home: Path) -> str:
     return str(failed.value)
 
 
-def fit(trial: phyla.Trial, **options: Any) -> None:
-    """Train with Lightning."""
+def fit(trial: phyla.Trial, *more: Any, **options: Any) -> None:
+    """Train with Lightning, and more callbacks."""
     from lightning.pytorch import Trainer
     from lightning.pytorch.demos.boring_classes import BoringModel
 
@@ -174,7 +174,7 @@ def fit(trial: phyla.Trial, **options: Any) -> None:
 
     callback = PhylaCallback(trial)
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
-    Trainer(callbacks=[callback], default_root_dir=callback.root_dir, **quiet, **options).fit(
+    Trainer(callbacks=[callback, *more], default_root_dir=callback.root_dir, **quiet, **options).fit(
         BoringModel(), ckpt_path=callback.ckpt_path
     )
 
@@ -204,8 +204,28 @@ def test_lightning_that_would_train_on_after_the_trial_is_refused(least: str, tm
 @lightning_warnings
 def test_lightning_without_max_steps_would_forget_where_a_loader_was_and_is_refused(tmp_path: Path) -> None:
     said = refused(lambda trial: fit(trial, max_epochs=2), tmp_path)
-    assert "Trainer(max_epochs=2) without max_steps" in said
-    assert "write Trainer(max_steps=...) with the strategy's total_steps" in said
+    assert "write Trainer(max_steps=...) with the strategy's total_steps: without it, Lightning forgets" in said
+
+
+@lightning_warnings
+@pytest.mark.parametrize("name", ["StochasticWeightAveraging", "Freezing"])
+def test_a_callback_of_lightning_that_sets_rates_itself_is_refused(name: str, tmp_path: Path) -> None:
+    from lightning.pytorch.callbacks import BaseFinetuning, StochasticWeightAveraging
+
+    class Freezing(BaseFinetuning):  # type: ignore[misc]  # mypy does not read Lightning
+        """Keeps the rates of the parent."""
+
+        def freeze_before_training(self, pl_module: Any) -> None:
+            """Freeze nothing."""
+
+        def finetune_function(self, pl_module: Any, epoch: int, optimizer: Any) -> None:
+            """Unfreeze nothing."""
+
+    def train(trial: phyla.Trial) -> None:
+        one = Freezing() if name == "Freezing" else StochasticWeightAveraging(swa_lrs=0.1)
+        fit(trial, one, max_steps=8, max_epochs=2)
+
+    assert f"{name} overrides the trial's learning rate; leave it out" in refused(train, tmp_path)
 
 
 @lightning_warnings

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import BaseFinetuning, Checkpoint, LearningRateFinder, StochasticWeightAveraging
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from phyla.errors import ConfigurationError
@@ -53,15 +53,17 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
         refuse_measuring(self.trial, "trainer.validate(model, ckpt_path=callback.ckpt_path)", "fit")
         if trainer.max_steps == -1:
             raise ConfigurationError(
-                f"Trainer(max_epochs={trainer.max_epochs}) without max_steps: Lightning then forgets the state of "
-                "a data loader at the end of an epoch. Write Trainer(max_steps=...) with the strategy's "
-                "total_steps"
+                "write Trainer(max_steps=...) with the strategy's total_steps: without it, Lightning forgets the "
+                "state of a data loader at the end of an epoch"
             )
         if trainer.min_epochs or trainer.min_steps:
             raise ConfigurationError(
                 f"Trainer(min_epochs={trainer.min_epochs}, min_steps={trainer.min_steps}): with these Lightning "
                 "trains on after the end of the trial; leave them out"
             )
+        for one in trainer.callbacks:
+            if isinstance(one, (BaseFinetuning, LearningRateFinder, StochasticWeightAveraging)):
+                raise ConfigurationError(f"{type(one).__name__} overrides the trial's learning rate; leave it out")
         if self.trial.progress is None:
             schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
             self._kept.enter_context(keep_hyperparameters(*trainer.optimizers, *schedulers))
@@ -114,8 +116,7 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse a training that ended before the trial did."""
         # Without a batch to train, Lightning left out on_train_start.
-        steps = self._steps or Steps(self.trial, trainer.global_step)
-        steps.check_ended("Lightning", trainer.global_step)
+        (self._steps or Steps(self.trial, trainer.global_step)).check_ended("Lightning", trainer.global_step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint of Lightning's lacks: the states of the random number generators."""
