@@ -28,7 +28,8 @@ from phyla.errors import (
 from phyla.records import Attempt, AttemptState, JobState
 from phyla.store import open_store
 from phyla.study import Results
-from phyla.study.attach import Answer, Attached
+from phyla.study.attach import Attached
+from phyla.study.polling import Answer
 from waiting import until
 
 LOOP = Path(attached_loop.__file__)
@@ -225,6 +226,35 @@ def test_a_poll_goes_on_with_its_member_and_loads_what_an_exploit_takes_over(tmp
     assert worse[-1].load is not None
     assert (worse[-1].load / "weights.txt").read_text() == "w"
     assert worse[-1].params != worse[0].params
+
+
+def test_a_second_thread_or_a_forked_process_needs_an_attach_of_its_own(tmp_path: Path) -> None:
+    with phyla.attach(make(tmp_path)) as job, ThreadPoolExecutor(1) as other:
+        trials, member = job.trials(), job.member()
+        trial = next(trials)
+        for call in (lambda: next(job.trials()), lambda: member.poll(0, checkpoint=tmp_path)):
+            with pytest.raises(StateError, match=r"call phyla.attach\(\) again in ThreadPool.* one for each"):
+                other.submit(call).result(30)
+        (trial.checkpoint_dir / "w.txt").write_text("1.0")
+        child = os.fork()
+        if not child:
+            try:
+                job.__exit__(None, None, None)
+                next(trials)
+            except StateError as error:
+                os._exit(f"of process {os.getpid()}, one for each" not in str(error))
+            finally:
+                os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        assert (trial.checkpoint_dir / "w.txt").read_text() == "1.0"
+        train(trial)
+        assert next(trials).id != trial.id
+        trials.close()  # type: ignore[attr-defined]  # it is a generator
+    assert [row.state for row in job.results().trials()] == [JobState.COMPLETED, JobState.PENDING]
+    with phyla.attach(make(tmp_path)) as job, ThreadPoolExecutor(1) as other:
+        other.submit(lambda: [train(trial) for trial in job.trials()]).result(60)
+        assert next(job.trials(), None) is None
+    assert facts(job.results()) == undisturbed(tmp_path / "alone")
 
 
 def test_a_process_evaluates_between_two_trials(tmp_path: Path) -> None:

@@ -165,8 +165,8 @@ def refused(train: Callable[[phyla.Trial], object], home: Path) -> str:
     return str(failed.value)
 
 
-def fit(trial: phyla.Trial, **options: Any) -> None:
-    """Train with Lightning."""
+def fit(trial: phyla.Trial, *more: Any, **options: Any) -> None:
+    """Train with Lightning, and more callbacks."""
     from lightning.pytorch import Trainer
     from lightning.pytorch.demos.boring_classes import BoringModel
 
@@ -174,7 +174,7 @@ def fit(trial: phyla.Trial, **options: Any) -> None:
 
     callback = PhylaCallback(trial)
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
-    Trainer(callbacks=[callback], default_root_dir=callback.root_dir, **quiet, **options).fit(
+    Trainer(callbacks=[callback, *more], default_root_dir=callback.root_dir, **quiet, **options).fit(
         BoringModel(), ckpt_path=callback.ckpt_path
     )
 
@@ -189,8 +189,8 @@ lightning_warnings = pytest.mark.filterwarnings(
 @lightning_warnings
 def test_lightning_that_would_end_before_the_trial_is_refused(tmp_path: Path) -> None:
     said = refused(lambda trial: fit(trial, max_steps=3), tmp_path)
-    assert "Lightning ended training at global_step=3, before the end of the trial, where global_step is 4" in said
-    assert "Write Trainer(max_steps=...) with the strategy's total_steps, and leave out what ends training" in said
+    assert "Lightning ended at global_step=3, and this trial ends at global_step=4; write max_steps=..." in said
+    assert "with the strategy's total_steps, and leave out what ends training early, such as EarlyStopping" in said
 
 
 @lightning_warnings
@@ -199,6 +199,33 @@ def test_lightning_that_would_train_on_after_the_trial_is_refused(least: str, tm
     said = refused(lambda trial: fit(trial, max_steps=8, **{least: 6}), tmp_path)
     assert f"{least}=6" in said
     assert "trains on after the end of the trial; leave them out" in said
+
+
+@lightning_warnings
+def test_lightning_without_max_steps_would_forget_where_a_loader_was_and_is_refused(tmp_path: Path) -> None:
+    said = refused(lambda trial: fit(trial, max_epochs=2), tmp_path)
+    assert "write Trainer(max_steps=...) with the strategy's total_steps: without it, Lightning forgets" in said
+
+
+@lightning_warnings
+@pytest.mark.parametrize("name", ["StochasticWeightAveraging", "Freezing"])
+def test_a_callback_of_lightning_that_sets_rates_itself_is_refused(name: str, tmp_path: Path) -> None:
+    from lightning.pytorch.callbacks import BaseFinetuning, StochasticWeightAveraging
+
+    class Freezing(BaseFinetuning):  # type: ignore[misc]  # mypy does not read Lightning
+        """Keeps the rates of the parent."""
+
+        def freeze_before_training(self, pl_module: Any) -> None:
+            """Freeze nothing."""
+
+        def finetune_function(self, pl_module: Any, epoch: int, optimizer: Any) -> None:
+            """Unfreeze nothing."""
+
+    def train(trial: phyla.Trial) -> None:
+        one = Freezing() if name == "Freezing" else StochasticWeightAveraging(swa_lrs=0.1)
+        fit(trial, one, max_steps=8, max_epochs=2)
+
+    assert f"{name} overrides the trial's learning rate; leave it out" in refused(train, tmp_path)
 
 
 @lightning_warnings
@@ -338,7 +365,46 @@ def test_a_trainer_that_ends_before_the_trial_is_refused(tmp_path: Path) -> None
         Trainer(Line(1, 1), arguments, None, data, callbacks=[callback, Early()]).train()
 
     said = refused(train, tmp_path)
-    assert "the Trainer ended at step 1, and this trial at its step 4; leave out what ends training" in said
+    assert "the Trainer ended at global_step=1, and this trial ends at global_step=4; write max_steps=..." in said
+
+
+def test_children_of_one_parent_draw_random_numbers_of_their_own(tmp_path: Path) -> None:
+    import torch
+    from transformers import Trainer, TrainingArguments
+
+    from phyla.integrations.transformers import PhylaCallback
+
+    drawn: dict[int, list[float]] = {}
+
+    class Noise(torch.nn.Linear):
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:  # type: ignore[override]
+            if self.training:
+                drawn[current].append(torch.rand(()).item())
+            return {"loss": ((super().forward(x) - labels) ** 2).mean(), "logits": x}
+
+    def train(trial: phyla.Trial) -> None:
+        nonlocal current
+        current = trial.id
+        drawn[current] = []
+        callback = PhylaCallback(trial)
+        told = {"max_steps": 6, "eval_strategy": "epoch", "use_cpu": True, "disable_tqdm": True}
+        arguments = TrainingArguments(callback.output_dir, learning_rate=trial.params["lr"], **told)
+        data = [{"x": torch.tensor([1.0]), "labels": torch.tensor([2.0])}] * 32
+        trainer = Trainer(Noise(1, 1), arguments, None, data, data[:1], callbacks=[callback])
+        trainer.train(resume_from_checkpoint=callback.resume_from)
+
+    current = 0
+    results = phyla.Study(
+        "noise",
+        {"lr": phyla.Float(0.1, 0.2)},
+        phyla.Minimize("eval_loss"),
+        phyla.PBT(population_size=2, steps_per_trial=3, total_steps=6, quorum=1.0, exploit=phyla.Truncation(0.5)),
+        train,
+        home=tmp_path,
+    ).run()
+    first, second = [row for row in results.trials() if row.parent]
+    assert first.parent == second.parent
+    assert not {*drawn[first.id]} & {*drawn[second.id]}
 
 
 # Orbax

@@ -21,13 +21,20 @@ pytestmark = [
     ),
 ]
 
+never_read = pytest.mark.filterwarnings("ignore:train.. never read the hyperparameter")
+
 BATCHES, TOTAL = 4, 24
 """Batches of an epoch, and of a whole training."""
 Noted = list[tuple[Any, ...]]
 
 
-def fit(noted: Noted, kind: str, stop_at: int | None = None, trial: phyla.Trial | None = None) -> None:
-    """Train on equal batches up to the end of the trial, or of all; note the epoch and the rate of each batch."""
+def fit(
+    noted: Noted, kind: str, stop_at: int | None = None, trial: phyla.Trial | None = None, **options: Any
+) -> None:
+    """Train up to the end of the trial, or of all; note the epoch and the rate of each batch.
+
+    All batches are equal, unless they are shuffled.
+    """
     import torch
     from lightning.pytorch import LightningModule, Trainer
     from torch.optim import SGD, lr_scheduler
@@ -74,17 +81,19 @@ def fit(noted: Noted, kind: str, stop_at: int | None = None, trial: phyla.Trial 
     torch.manual_seed(0)
     callback = trial and PhylaCallback(trial)
     data: Any = torch.ones(BATCHES, 1)
+    shuffled = kind == "shuffled"
+    batches: Any = DataLoader(data.cumsum(0) / BATCHES if shuffled else data, shuffle=shuffled)
     Trainer(
         callbacks=[callback] if callback else [],
         default_root_dir=callback and callback.root_dir,
-        max_steps=TOTAL,
         accelerator="cpu",
         logger=False,
         log_every_n_steps=1,
         enable_checkpointing=callback is not None,
         enable_progress_bar=False,
         enable_model_summary=False,
-    ).fit(Line(), DataLoader(data), DataLoader(data), ckpt_path=callback and callback.ckpt_path)
+        **{"max_steps": TOTAL, **options},
+    ).fit(Line(), batches, DataLoader(data), ckpt_path=callback and callback.ckpt_path)
 
 
 def run(home: Path, noted: Noted, steps: int, **how: Any) -> Results:
@@ -98,7 +107,7 @@ def run(home: Path, noted: Noted, steps: int, **how: Any) -> Results:
     ).run()
 
 
-@pytest.mark.filterwarnings("ignore:train.. never read the hyperparameter")
+@never_read
 @pytest.mark.parametrize("kind", ["every second epoch", "plateau"])
 @pytest.mark.parametrize(("steps", "stop_at"), [(4, None), (8, None), (6, None), (8, 10), (8, 12)])
 def test_what_goes_by_epochs_goes_on_in_the_next_trial(
@@ -122,3 +131,21 @@ def test_progress_has_the_steps_of_all_optimizers(tmp_path: Path) -> None:
     wanted: Noted = []
     fit(wanted, "two")
     assert noted == wanted
+
+
+@never_read
+def test_a_shuffled_loader_has_the_same_order_after_a_stop_between_two_epochs(tmp_path: Path) -> None:
+    undisturbed: Noted = []
+    run(tmp_path / "undisturbed", undisturbed, 8, kind="shuffled")
+    stopped: Noted = []
+    results = run(tmp_path / "stopped", stopped, 8, kind="shuffled", stop_at=12)
+    assert [row.token for row in results.trials()] == [1, 2, 1]
+    assert stopped == undisturbed
+
+
+@never_read
+def test_the_end_of_a_trial_is_scored_also_between_two_validations(tmp_path: Path) -> None:
+    def scores(home: Path, **options: Any) -> list[float | None]:
+        return [row.fitness for row in run(home, [], 12, kind="every second epoch", **options).trials()]
+
+    assert scores(tmp_path / "seldom", check_val_every_n_epoch=2) == scores(tmp_path / "often")

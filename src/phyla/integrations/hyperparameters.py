@@ -15,6 +15,9 @@ from phyla.errors import ConfigurationError
 
 __all__ = ["keep_hyperparameters"]
 
+WRAPPED = {"AcceleratedOptimizer": "optimizer", "AcceleratedScheduler": "scheduler"}
+"""Classes of Accelerate around those of PyTorch, and where they have them."""
+
 
 @contextmanager
 def keep_hyperparameters(*objects: Any) -> Iterator[None]:
@@ -41,6 +44,7 @@ def keep_hyperparameters(*objects: Any) -> Iterator[None]:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+    objects = tuple(getattr(one, WRAPPED.get(type(one).__name__, ""), one) for one in objects)
     schedulers = [one for one in objects if isinstance(one, LRScheduler)]
     stepped = [one for one in schedulers if not isinstance(one, ReduceLROnPlateau)]
     fresh = [(_steps(one), copy.deepcopy(one.state_dict())) for one in stepped]
@@ -70,6 +74,12 @@ def _restore(optimizer: Any, settings: Sequence[Mapping[str, Any]], *, reducing:
             f"{len(groups)} now: call add_param_group() before it"
         )
     for group, own in zip(groups, settings, strict=True):
+        for name in ("amsgrad", "centered"):
+            if own.get(name) and not group.get(name):
+                raise ConfigurationError(
+                    f"the optimizer was made with {name}=True, and the state that it loaded with {name}=False, so "
+                    f"averages are missing; give {name} the same value in all trials"
+                )
         loaded = group.pop("initial_lr", None)
         lr = own["initial_lr"] * (group["lr"] / loaded) if reducing and loaded else own["lr"]
         group.update({**own, "lr": lr})

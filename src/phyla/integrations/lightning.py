@@ -1,20 +1,18 @@
 """Trials that Lightning trains."""
 
-import signal
-import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.callbacks import BaseFinetuning, Checkpoint, LearningRateFinder, StochasticWeightAveraging
+from lightning.pytorch.loggers.logger import DummyLogger
 
 from phyla.errors import ConfigurationError
 from phyla.integrations.hyperparameters import keep_hyperparameters
 from phyla.integrations.random_states import random_state, restore_random
-from phyla.integrations.steps import Steps
+from phyla.integrations.steps import Steps, refuse_measuring
 from phyla.worker.trial import Trial
 
 __all__ = ["PhylaCallback"]
@@ -40,8 +38,6 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
         self._kept = ExitStack()
         self._random: Mapping[str, Any] | None = None
         self._steps: Steps | None = None
-        main = threading.current_thread() is threading.main_thread()
-        self._handler = signal.getsignal(signal.SIGTERM) if main else None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Report what is logged, beside the loggers that there are."""
@@ -54,28 +50,29 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
                 "Lightning would requeue this Slurm job itself, while phyla gives its trial to another worker; "
                 "write Trainer(plugins=[LightningEnvironment()]), from lightning.pytorch.plugins.environments"
             )
-        if self.trial.measuring:
+        refuse_measuring(self.trial, "trainer.validate(model, ckpt_path=callback.ckpt_path)", "fit")
+        if trainer.max_steps == -1:
             raise ConfigurationError(
-                "this trial only measures a checkpoint again; write `if trial.measuring: "
-                "trainer.validate(model, ckpt_path=callback.ckpt_path)` instead of fit"
+                "write Trainer(max_steps=...) with the strategy's total_steps: without it, Lightning forgets the "
+                "state of a data loader at the end of an epoch"
             )
         if trainer.min_epochs or trainer.min_steps:
             raise ConfigurationError(
                 f"Trainer(min_epochs={trainer.min_epochs}, min_steps={trainer.min_steps}): with these Lightning "
                 "trains on after the end of the trial; leave them out"
             )
+        for one in trainer.callbacks:
+            if isinstance(one, (BaseFinetuning, LearningRateFinder, StochasticWeightAveraging)):
+                raise ConfigurationError(f"{type(one).__name__} overrides the trial's learning rate; leave it out")
         if self.trial.progress is None:
             schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
             self._kept.enter_context(keep_hyperparameters(*trainer.optimizers, *schedulers))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Set the hyperparameters, after Lightning restored the optimizers."""
-        # Lightning's handler would end the process, and the trial would count as failed.
-        if self._handler is not None:
-            signal.signal(signal.SIGTERM, self._handler)
+        # Without Lightning's handlers: on SIGTERM it would raise, and the trial would count as failed.
+        trainer._signal_connector.teardown()
         self._kept.close()
-        if self.trial.progress is not None and self._random is not None:
-            restore_random(self._random)
         loop, epochs = trainer.fit_loop, trainer.fit_loop.epoch_progress
         if epochs.total.processed == epochs.total.ready:
             # From the end of an epoch, Lightning would end that epoch again, or not count the next one.
@@ -83,6 +80,8 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
                 epochs.increment_completed()
             loop.reset_restart_stage()
             loop.epoch_loop.restarting = False
+        elif self.trial.progress is not None and self._random is not None:
+            restore_random(self._random)  # Within an epoch, making its loader again must draw nothing.
         self._steps = Steps(self.trial, trainer.global_step)
         trainer.should_stop = not self._steps.going
 
@@ -92,9 +91,11 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
         if trainer.should_stop or self._steps.reach(trainer.global_step):
             return
         trainer.should_stop = True
+        if not self._steps.interrupted:
+            trainer.check_val_every_n_epoch = 1
+        elif not trainer.is_last_batch:
+            trainer.limit_val_batches = 0
         if not trainer.is_last_batch:
-            if self._steps.interrupted:
-                trainer.limit_val_batches = 0
             self._save(trainer, self._steps)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -114,21 +115,18 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse a training that ended before the trial did."""
-        if self._steps is None or self._steps.going:
-            end = "" if self._steps is None else f" of the trial, where global_step is {self._steps.end}"
-            raise ConfigurationError(
-                f"Lightning ended training at global_step={trainer.global_step}, before the end{end}: max_steps="
-                f"{trainer.max_steps}, max_epochs={trainer.max_epochs}. Write Trainer(max_steps=...) with the "
-                "strategy's total_steps, and leave out what ends training early, such as EarlyStopping"
-            )
+        # Without a batch to train, Lightning left out on_train_start.
+        (self._steps or Steps(self.trial, trainer.global_step)).check_ended("Lightning", trainer.global_step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint of Lightning's lacks: the states of the random number generators."""
         return {"random": random_state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what `state_dict` returned."""
+        """Restore them, before a loader of the next epoch draws its order."""
         self._random = state_dict["random"]
+        if self.trial.progress is not None:
+            restore_random(self._random)
 
 
 def _file_in(checkpoint: Path) -> Path:
@@ -141,23 +139,12 @@ def _file_in(checkpoint: Path) -> Path:
     return found[0]
 
 
-class _Reports(Logger):  # type: ignore[misc]  # mypy does not read Lightning
+class _Reports(DummyLogger):  # type: ignore[misc]  # mypy does not read Lightning
     """A logger of Lightning's that reports to phyla."""
 
     def __init__(self, trial: Trial) -> None:
         super().__init__()
         self._trial = trial
-
-    @property
-    def name(self) -> str:
-        return "phyla"
-
-    @property
-    def version(self) -> str:
-        return f"attempt-{self._trial.token}"
-
-    def log_hyperparams(self, *_: Any, **__: Any) -> None:
-        """Log nothing: phyla knows them."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         self._trial.report(metrics)

@@ -3,7 +3,17 @@
 from collections.abc import Iterator
 from typing import final
 
+from phyla.errors import ConfigurationError
 from phyla.worker.trial import Trial, session_of
+
+
+def refuse_measuring(trial: Trial, measure: str, train: str) -> None:
+    """Refuse to train a trial that has no steps."""
+    if trial.measuring:
+        raise ConfigurationError(
+            f"this trial only measures a checkpoint again; write `if trial.measuring: {measure}` instead of "
+            f"{train}"
+        )
 
 
 @final
@@ -36,3 +46,12 @@ class Steps:
     def interrupted(self) -> bool:
         """Whether the trial should stop before its end."""
         return self._session.interrupted
+
+    def check_ended(self, who: str, count: int) -> None:
+        """Refuse a training that ended before the trial did."""
+        if self.going:
+            raise ConfigurationError(
+                f"{who} ended at global_step={count}, and this trial ends at global_step={self.end}; write "
+                "max_steps=... with the strategy's total_steps, and leave out what ends training early, such as "
+                "EarlyStopping"
+            )

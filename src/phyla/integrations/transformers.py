@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
 from phyla.errors import ConfigurationError
 from phyla.integrations.hyperparameters import keep_hyperparameters
-from phyla.integrations.steps import Steps
+from phyla.integrations.steps import Steps, refuse_measuring
 from phyla.worker.trial import Trial
 
 __all__ = ["PhylaCallback"]
@@ -43,6 +43,8 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
         if trial.progress is None:
             self._kept.enter_context(keep_hyperparameters(*own))
         self._steps: Steps | None = None
+        # From a parent, the Trainer takes up the state of its random number generators, too.
+        self._seeds = trial.parent is not None and trial.progress is None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Set the hyperparameters, after the Trainer loaded the optimizer."""
@@ -73,11 +75,13 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
         for name, (fits, why) in told.items():
             if not fits:
                 raise ConfigurationError(f"TrainingArguments({name}={getattr(args, name)!r}): {why}")
-        if self.trial.measuring:
-            raise ConfigurationError(
-                "this trial only measures a checkpoint again; load the model from callback.resume_from and write "
-                "`if trial.measuring: trainer.evaluate()` instead of train"
-            )
+        refuse_measuring(self.trial, "trainer.evaluate()", "train, and load the model from callback.resume_from")
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """Draw the trial's own random numbers."""
+        if self._seeds:
+            set_seed(self.trial.seed)
+            self._seeds = False
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -98,11 +102,7 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Refuse a training that ended before the trial did."""
         assert self._steps is not None
-        if self._steps.going:
-            raise ConfigurationError(
-                f"the Trainer ended at step {state.global_step}, and this trial at its step {self._steps.end}; "
-                "leave out what ends training early, such as EarlyStoppingCallback"
-            )
+        self._steps.check_ended("the Trainer", state.global_step)
 
     def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Commit progress; what is saved at the end is the checkpoint."""

@@ -3,26 +3,22 @@
 import atexit
 import contextlib
 import logging
-import operator
 import os
-import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self, TypeAlias, final
+from typing import Any, Self, final
 
 from phyla import plugins
 from phyla.client import Client, open_checkpoints
 from phyla.controller import from_config
 from phyla.errors import (
     ConfigurationError,
-    LeaseLost,
-    NoFitness,
     NotImportable,
     StateError,
     StudyChanged,
@@ -31,14 +27,14 @@ from phyla.errors import (
 from phyla.launchers import WorkerSpec
 from phyla.launchers.process import population_worker
 from phyla.machine import Ended, NoTime, Outdated, TrainRules
-from phyla.records import Phase, StudyState
+from phyla.records import StudyState
 from phyla.signals import handle
-from phyla.space import Params
 from phyla.study.checked import checked_kinds
 from phyla.study.findings import Lookout
 from phyla.study.maintenance import take_back
 from phyla.study.opening import claim
 from phyla.study.places import Places, find_study
+from phyla.study.polling import AttachedMember
 from phyla.study.results import Results
 from phyla.study.study import LEASE_S, Study
 from phyla.worker import Launch, Trial, Worker, session_of
@@ -64,7 +60,8 @@ def attach(
     Start as many such processes as you like, on any machines that see the store and the checkpoints. Given a
     `Study`, the first of them creates it and the others find it; one that was stopped or has failed goes on. Each
     leases a member, so there is no index to set. A thread renews the lease, and evaluates while there is nothing
-    to train. Use it in a `with` statement: an exception then fails the trial, as one in a training function does.
+    to train. Attach once for each thread and each forked process that trains. Use it in a `with` statement: an
+    exception then fails the trial, as one in a training function does.
 
     Args:
         study: the study, whose `train` is not used; or the name of one that exists.
@@ -123,6 +120,8 @@ class Attached:
         self._trial: Trial | None = None
         self._worker: Worker | None = None
         self._thread: threading.Thread | None = None
+        self._user: threading.Thread | None = None
+        self._lock = threading.Lock()
         self._in_with = self._closed = False
         self._handlers: dict[int, Any] = {}
         self._pid = os.getpid()
@@ -150,8 +149,10 @@ class Attached:
             StudyChanged: the study was given other settings meanwhile; attach again.
             StudyFailed: the study stopped itself; the message says what to do.
             KeyboardInterrupt: a person or the system stopped this process; the study goes on.
+            StateError: another thread or process uses this object, or it was closed.
             StoreError: the database failed.
         """
+        self._refuse_others()
         self._leave(None)
         try:
             while (trial := self.next_trial()) is not None:
@@ -160,7 +161,7 @@ class Attached:
                 raise KeyboardInterrupt
         finally:
             # In a `with` statement it becomes known whether an exception ended the loop.
-            if not self._in_with:
+            if not self._in_with and self._user is threading.current_thread():
                 if self._trial is not None:
                     LOG.warning(
                         "the loop was left during trial %d, which goes back to the queue; for an error to count "
@@ -169,9 +170,9 @@ class Attached:
                     )
                 self._leave(None)
 
-    def member(self) -> "AttachedMember":
+    def member(self) -> AttachedMember:
         """Return what a loop asks that goes on from one trial to the next: `poll`."""
-        return AttachedMember(self.next_trial)
+        return AttachedMember(self.next_trial, self._refuse_others)
 
     def results(self) -> Results:
         """Return what the study has found so far."""
@@ -179,6 +180,7 @@ class Attached:
 
     def next_trial(self) -> Trial | None:
         """Hand in the trial that this process has, and wait for the next; None when there is no more to do."""
+        self._refuse_others()
         trial, self._trial = self._trial, None
         if self._thread is None:
             self._start()
@@ -209,6 +211,19 @@ class Attached:
         self._in_with = False
         self._leave(error if isinstance(error, Exception) else None)
         self.close()
+
+    def _refuse_others(self) -> None:
+        """Let one thread at a time use this: the call of another one would hand in a trial that is not done."""
+        me = threading.current_thread()
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._user = user = self._user or me
+            if user is me:
+                return
+        raise StateError(
+            f"another thread or process trains with this phyla.attach() to study {self._name!r}: call "
+            f"phyla.attach() again in {me.name} of process {os.getpid()}, one for each thread and process"
+        )
 
     # The worker and its thread
 
@@ -287,7 +302,7 @@ class Attached:
     def _leave(self, error: Exception | None) -> None:
         """Let go of the trial that this process has: fail it, or give it back."""
         trial, self._trial = self._trial, None
-        if self._thread is None or self._worker is None:
+        if self._thread is None or self._worker is None or os.getpid() != self._pid:
             return
         self._worker.stop()
         if trial is not None and error is None:
@@ -301,7 +316,7 @@ class Attached:
         """End the worker's thread, and raise why it ended."""
         assert self._thread is not None
         self._thread.join()
-        self._thread = self._worker = None
+        self._thread = self._worker = self._user = None
         if threading.current_thread() is threading.main_thread():
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
@@ -312,139 +327,3 @@ class Attached:
             raise StudyChanged(self._ended.why)
         if isinstance(self._ended, Ended) and self._ended.state is StudyState.FAILED:
             raise StudyFailed(self._ended.message or f"study {self._name!r} has failed")
-
-
-# A loop that goes on from one trial to the next
-
-Saves: TypeAlias = str | Path | Callable[[Path], object]
-"""A file or directory that holds a checkpoint, or a function that saves one into the directory it is given."""
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What a loop does next.
-
-    Attributes:
-        stop: whether to leave the loop: the study ended, or this process is being stopped.
-        load: the checkpoint to load in place of the weights in memory; None to keep these, unless `fresh`.
-        fresh: whether to start again from newly initialised weights.
-        params: the hyperparameters to use from here on.
-        step: age of the weights from here on; the next poll counts on from it.
-        seed: for newly initialised weights, in [0, 2**31).
-        member: index of the member in the population; -1 with `stop`.
-    """
-
-    stop: bool = False
-    load: Path | None = None
-    fresh: bool = False
-    params: Params
-    step: int
-    seed: int = 0
-    member: int = -1
-
-
-@final
-class AttachedMember:
-    """A member of a population, as a loop sees it that goes on and on; see `Attached.member`."""
-
-    def __init__(self, next_trial: Callable[[], Trial | None]) -> None:
-        self._next_trial = next_trial
-        self._trial: Trial | None = None
-        self._stopped = False
-        self._at = 0
-        self._params = Params({})
-        self._mine = object()
-
-    def poll(self, step: int, *, checkpoint: Saves, metrics: Mapping[str, Any] | None = None) -> Answer:
-        """Say how far training has come, and learn what to do next.
-
-        The first call only says what to start with. Between grid lines (multiples of `steps_per_trial`) a call
-        stores the metrics and answers "go on". At a grid line, or the first call after it, it saves the
-        checkpoint, completes the trial, and waits for the next one. That usually continues the same member, and
-        the answer is "go on"; after an exploit, or with another member, it names what to load. When this process
-        is being stopped, it saves the checkpoint as progress, from which another one resumes, and answers `stop`.
-
-        Args:
-            step: steps trained into the weights, counted on from `Answer.step`.
-            checkpoint: a file or directory, which is copied; or a function that saves into the directory that it
-                is given. Used only when something is to be saved.
-            metrics: metrics at this step, name to number; at a grid line those of the objective among them,
-                unless an earlier call of this trial had them.
-
-        Raises:
-            ConfigurationError: the step is before the last one, or the checkpoint is not there.
-            NoFitness: the objective was not given up to the grid line; nothing was handed in.
-            StudyChanged: the study was given other settings meanwhile; attach again.
-            StudyFailed: the study stopped itself; the message says what to do.
-            StoreError: the database failed.
-        """
-        trial, step = self._trial, operator.index(step)
-        if self._stopped:
-            return self._stop()
-        if trial is None:
-            return self._next()
-        if step < self._at:
-            raise ConfigurationError(
-                f"poll(step={step}): the weights have trained {self._at} steps already; count on from the step of "
-                "the last answer"
-            )
-        session, self._at = session_of(trial), step
-        session.reach(step)
-        if metrics:
-            trial.report(metrics, step=step)
-        stopping = session.should_stop()
-        if step >= trial.end_step and session.stop_reason is None:
-            if session.unreported:
-                raise NoFitness(session.missing(f"poll() came to step {step} without", "or pass metrics="))
-            self._save(trial, checkpoint)
-            trial.cached_state = self._mine
-        elif not stopping:
-            return Answer(params=self._params, step=step, seed=trial.seed, member=trial.member)
-        elif session.stop_reason is None and step > trial.start_step:
-            self._save(trial, checkpoint)
-            with contextlib.suppress(LeaseLost):
-                trial.save_progress(step)
-        return self._next()
-
-    def _next(self) -> Answer:
-        before = self._trial
-        self._trial = trial = self._next_trial()
-        if trial is None:
-            return self._stop()
-        if trial.measuring:
-            raise ConfigurationError(
-                "the strategy measures checkpoints again, which poll() cannot do; use trials(), or leave out "
-                "what asks for it"
-            )
-        source, self._at = trial.source, trial.start_step if trial.progress is None else trial.progress.step
-        kept = source is not None and trial.cached_state is self._mine
-        self._params = trial.params
-        if kept and before is not None and before.params == trial.params:
-            trial.params.flat()  # They are in use already, which counts as read.
-        session_of(trial).watch.enter(Phase.TRAINING)
-        return Answer(
-            load=None if kept or source is None else source.path,
-            fresh=source is None,
-            params=self._params,
-            step=self._at,
-            seed=trial.seed,
-            member=trial.member,
-        )
-
-    def _stop(self) -> Answer:
-        self._stopped, self._trial = True, None
-        return Answer(stop=True, params=self._params, step=self._at)
-
-    def _save(self, trial: Trial, checkpoint: Saves) -> None:
-        with session_of(trial).watch.within(Phase.SAVING):
-            if callable(checkpoint):
-                checkpoint(trial.checkpoint_dir)
-                return
-            path = Path(checkpoint)
-            if path.is_dir():
-                shutil.copytree(path, trial.checkpoint_dir, dirs_exist_ok=True)
-            elif path.is_file():
-                shutil.copy2(path, trial.checkpoint_dir)
-            else:
-                raise ConfigurationError(f"poll(checkpoint={str(path)!r}): there is no such file or directory")

@@ -3,11 +3,12 @@
 import copy
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import torch
-from torch.optim import SGD, Adam, AdamW, Optimizer, lr_scheduler
+from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
 from phyla.errors import ConfigurationError
@@ -364,3 +365,35 @@ def test_a_group_that_is_added_meanwhile_is_refused() -> None:
     said = r"2 parameter groups .* 3 now: call add_param_group"
     with pytest.raises(ConfigurationError, match=said), keep_hyperparameters(optimizer):
         optimizer.add_param_group(added)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(AdamW, "amsgrad"), (RMSprop, "centered")])
+def test_averages_that_the_parent_did_not_have_are_missed(kind: type[Optimizer], name: str) -> None:
+    with keep_hyperparameters(optimizer_of(kind, **{name: True})):
+        pass  # a fresh start
+    for parent, child in ((True, True), (True, False), (False, False), (False, True)):
+        optimizer = optimizer_of(kind, **{name: child})
+        with ExitStack() as stack:
+            if child and not parent:
+                stack.enter_context(pytest.raises(ConfigurationError, match=f"give {name} the same value"))
+            with keep_hyperparameters(optimizer):
+                optimizer.load_state_dict(optimizer_of(kind, **{name: parent}).state_dict())
+
+
+def test_what_accelerate_wraps_keeps_its_rate_and_its_schedule() -> None:
+    from accelerate import Accelerator
+
+    def make(lr: float) -> tuple[Any, Any]:
+        optimizer = optimizer_of(lr=lr)
+        wrapped: tuple[Any, Any] = Accelerator(cpu=True).prepare(optimizer, SCHEDULERS["StepLR"](optimizer))
+        return wrapped
+
+    parent, its = make(OLD)
+    trained(parent, its, 5)
+    optimizer, scheduler = make(NEW)
+    with keep_hyperparameters(optimizer, scheduler):
+        optimizer.load_state_dict(parent.state_dict())
+        scheduler.load_state_dict(its.state_dict())
+    assert rates(optimizer) == pytest.approx([NEW / 10] * 2)
+    trained(optimizer, scheduler, 3)
+    assert rates(optimizer) == pytest.approx([NEW / 100] * 2)
