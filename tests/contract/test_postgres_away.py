@@ -4,22 +4,25 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 import psycopg
 import pytest
 import sqlalchemy as sa
 
+import phyla
 from phyla.client import Client
-from phyla.controller import Controller, to_config
+from phyla.controller import Controller, sightings_of, to_config
 from phyla.errors import ConnectionLost, LeaseLost, StoreUnavailable
 from phyla.machine import Accepted, Claimed, Failure, NoWork, Work
 from phyla.records import AttemptState, CheckpointState, JobState, StudyState
 from phyla.space import Float, Params, Space
 from phyla.store import Store, open_store
 from phyla.store.sql.postgres import PostgresSession
+from serving import served
 from storing import completion, pbt, rules
 
 LATER_S = 0.5
@@ -178,10 +181,11 @@ class Cuts:
     def __init__(self, *, committed: bool) -> None:
         self.committed = committed
         self.left = 0
+        self.reads = True
         self._commit = PostgresSession.commit
 
     def commit(self, session: PostgresSession) -> None:
-        if not self.left:
+        if not self.left or not (session.write or self.reads):
             return self._commit(session)
         self.left -= 1
         if self.committed:
@@ -256,3 +260,25 @@ def test_what_a_worker_asks_is_asked_again_when_its_connection_is_lost(postgres_
     with pytest.raises(ConnectionLost):
         cuts.during(client.study, times=4)
     store.close()
+
+
+def test_ask_gives_each_trial_that_it_claimed(postgres_url: str, tmp_path: Path, cuts: Cuts) -> None:
+    search = phyla.RandomSearch(members=5, total_steps=1)
+    space = {"lr": phyla.Float(0.1, 1.0)}
+    study = phyla.Study("s", space, phyla.Maximize("score"), search, home=tmp_path, storage=postgres_url)
+    first = study.ask(2)
+    again = cuts.during(lambda: study.ask(2))
+    last = study.ask(5)
+    assert [len(trials) for trials in (first, again, last)] == [2, 2, 1]
+    assert len({trial.id for trial in (*first, *again, *last)}) == 5
+
+
+def test_a_service_says_that_what_it_was_asked_may_have_been_done(postgres_url: str, cuts: Cuts) -> None:
+    with closing(open_store(postgres_url)) as behind, served(behind) as url, closing(open_store(url)) as there:
+        config = to_config(rules(pbt(2)), 7)
+        study = there.create_study("s", config, 7, 2)
+        cuts.reads = False
+        with pytest.raises(StoreUnavailable, match=r"answered: .*closed"):
+            cuts.during(lambda: sightings_of(there, study, ()).note("action", "ann stopped the study"))
+        with behind.reader(study.id) as reader:
+            assert len(reader.events()) == cuts.committed
