@@ -24,7 +24,7 @@ from phyla.errors import (
     TimeTooShort,
 )
 from phyla.launchers import Gpus, Pool, Term, WorkerSpec, gpu_environments, visible_gpus
-from phyla.launchers.pools import PoolRun
+from phyla.launchers.pools import CLOSED, PoolRun
 from phyla.launchers.process import population_worker
 from phyla.launchers.spec import PERSON, seen_gpus
 from phyla.launchers.supervisor import Supervisor
@@ -277,8 +277,8 @@ def run_study(study: "Study", client: Client, crew: Crew) -> Results:
             _stop(client, launch, str(error))
             raise
         except Preempted as error:
-            # On other machines somebody may wait for work without a lease, and goes on.
-            if not study.places.reaches_others:
+            # On other machines, or in a pool, somebody may wait for work without a lease, and goes on.
+            if not study.places.reaches_others and str(error) != CLOSED:
                 _stop(client, launch, f"{error}; run it again to resume")
             raise
         _clean_outputs(study, client)
