@@ -182,9 +182,14 @@ class Cuts:
         self.committed = committed
         self.left = 0
         self.reads = True
+        self.every = 0
+        self._commits = 0
         self._commit = PostgresSession.commit
 
     def commit(self, session: PostgresSession) -> None:
+        self._commits += 1
+        if self.every and self._commits % self.every == 0:
+            self.left = 1
         if not self.left or not (session.write or self.reads):
             return self._commit(session)
         self.left -= 1
@@ -282,3 +287,21 @@ def test_a_service_says_that_what_it_was_asked_may_have_been_done(postgres_url: 
             cuts.during(lambda: sightings_of(there, study, ()).note("action", "ann stopped the study"))
         with behind.reader(study.id) as reader:
             assert len(reader.events()) == cuts.committed
+
+
+def test_a_run_survives_any_number_of_cuts_once_it_trains(postgres_url: str, tmp_path: Path, cuts: Cuts) -> None:
+    def train(trial: phyla.Trial) -> None:
+        cuts.every = 3
+        before = (trial.source.path / "w").read_text() if trial.source else ""
+        (trial.checkpoint_dir / "w").write_text(f"{before}{trial.id} ")
+        trial.report(score=trial.params["lr"])
+
+    strategy = phyla.PBT(population_size=3, steps_per_trial=1, total_steps=4)
+    space = {"lr": phyla.Float(0.1, 1.0)}
+    study = phyla.Study("s", space, phyla.Maximize("score"), strategy, train, home=tmp_path, storage=postgres_url)
+    results = study.run()
+    assert (results.state, results.counts(), results.findings()) == (StudyState.COMPLETED, {"completed": 12}, [])
+    best = results.best
+    assert best is not None
+    assert best.checkpoint.path.is_dir()
+    assert [attempt.state for attempt in results.attempts()] == [AttemptState.COMPLETED] * 12

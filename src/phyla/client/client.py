@@ -349,6 +349,7 @@ class Client:
             self._checkpoints.check_owner()
         return collect(self.store, self.record.id, self._checkpoints, collectable)
 
+    @repeatable
     def recover(self) -> None:
         """Clean up a population after processes that died, and take back lost checkpoints that are there again.
 

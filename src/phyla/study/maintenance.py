@@ -20,7 +20,7 @@ from phyla.client import (
     placed,
     sort_out,
 )
-from phyla.controller import housekeeping_of, keeping_of, sightings_of
+from phyla.controller import housekeeping_of, keeping_of, repeatable, sightings_of
 from phyla.errors import (
     CheckpointCorrupt,
     CheckpointMissing,
@@ -161,6 +161,7 @@ class Maintenance:
             return reader.study()
 
 
+@repeatable
 def take_back(client: Client, launch: "Launch") -> None:
     """Take back at once what dead launches of this machine held of studies."""
     from phyla.worker import launch_of
@@ -219,6 +220,7 @@ def _counts(reader: "Reader", task: int, token: int) -> bool:
     return attempt is not None and attempt.state in (AttemptState.RUNNING, AttemptState.COMPLETED)
 
 
+@repeatable
 def verify_best(client: Client) -> None:
     """Make sure that the best checkpoint, or all on the front, can be used; else the next best takes its place."""
     aim = Aim.from_config(client.record.config)

@@ -23,6 +23,7 @@ from phyla.controller import (
     controller_of,
     differences,
     housekeeping_of,
+    repeatable,
     said,
     sightings_of,
     suite_differences,
@@ -124,6 +125,7 @@ def _start_from(entries: Sequence[StartFrom], client: Client, space: Space) -> N
     client.controller.import_checkpoints(imports)
 
 
+@repeatable
 def claim(client: Client) -> None:
     """Make sure, before anything is decided, that the checkpoint directory is there and the study's."""
     hold_on(client.store)

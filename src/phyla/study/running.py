@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, final
 from phyla import plugins, settings
 from phyla.arguments import check_integer
 from phyla.client import Client
+from phyla.controller import repeatable
 from phyla.errors import (
     CheckpointsAbsent,
     CheckpointStorageFailed,
@@ -349,12 +350,14 @@ def _train(
         raise
 
 
+@repeatable
 def _stop(client: Client, launch: Launch, why: str) -> None:
     """Stop a study that is running, unless others are at work on it."""
     if client.study().state is StudyState.RUNNING and not others_at_work(client, launch):
         client.store.set_state(client.record.id, StudyState.STOPPED, why)
 
 
+@repeatable
 def _clean_outputs(study: "Study", client: Client) -> None:
     if study.rules.suites:
         # What cannot be removed now is removed after the next run.
