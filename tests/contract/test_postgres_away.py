@@ -1,5 +1,6 @@
 """A PostgreSQL server that is restarted, or out of reach for a while, as a process that works sees it."""
 
+import os
 import socket
 import threading
 import time
@@ -22,6 +23,7 @@ from phyla.records import AttemptState, CheckpointState, JobState, StudyState
 from phyla.space import Float, Params, Space
 from phyla.store import Store, open_store
 from phyla.store.sql.postgres import PostgresSession
+from phyla.study import Change
 from serving import served
 from storing import completion, pbt, rules
 
@@ -305,3 +307,26 @@ def test_a_run_survives_any_number_of_cuts_once_it_trains(postgres_url: str, tmp
     assert best is not None
     assert best.checkpoint.path.is_dir()
     assert [attempt.state for attempt in results.attempts()] == [AttemptState.COMPLETED] * 12
+
+
+def test_a_watch_survives_cuts_once_it_evaluates(postgres_url: str, tmp_path: Path, cuts: Cuts) -> None:
+    @phyla.eval_task
+    def size(evaluation: phyla.Evaluation) -> None:
+        cuts.every = 11
+        evaluation.record(size=float(evaluation.checkpoint.path.stat().st_size))
+
+    written = tmp_path / "written"
+    written.mkdir()
+    for step in range(8):
+        (written / f"step-{step}.bin").write_bytes(bytes(step + 1))
+        os.utime(written / f"step-{step}.bin", (1e9 + step, 1e9 + step))
+    suite = phyla.Suite("all", [size], objective=phyla.Maximize("size_mean"))
+    once = phyla.Following(once=True)
+    home = tmp_path / "home"
+    told: list[Change] = []
+    watched = phyla.watch(
+        written, suite, format="quiet", following=once, home=home, storage=postgres_url, on_change=told.append
+    )
+    assert [change.kind for change in told].count("seen") == 8
+    assert [change.kind for change in told].count("complete") == 8
+    assert (watched.checkpoints, watched.counts, watched.missing) == (8, {"complete": 8}, [])

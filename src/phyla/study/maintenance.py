@@ -20,7 +20,7 @@ from phyla.client import (
     placed,
     sort_out,
 )
-from phyla.controller import housekeeping_of, keeping_of, repeatable, sightings_of
+from phyla.controller import housekeeping_of, keeping_of, sightings_of
 from phyla.errors import (
     CheckpointCorrupt,
     CheckpointMissing,
@@ -29,6 +29,7 @@ from phyla.errors import (
 )
 from phyla.machine import Retention
 from phyla.records import Aim, AttemptState, Checkpoint, CheckpointState, JobState, StudyRecord, StudyState
+from phyla.store.again import repeatable
 from phyla.study.places import ROOT, Places, entries, find_study
 from phyla.study.progress import best_of
 

@@ -23,7 +23,6 @@ from phyla.controller import (
     controller_of,
     differences,
     housekeeping_of,
-    repeatable,
     said,
     sightings_of,
     suite_differences,
@@ -43,6 +42,7 @@ from phyla.machine import Imported
 from phyla.records import JsonObject, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
 from phyla.store import Store, hold_on, open_store
+from phyla.store.again import repeatable
 from phyla.study.places import ROOT, find_population, find_study
 from phyla.study.progress import lease_s
 from phyla.study.results import ConfigChange, Results

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from phyla.arguments import known
 from phyla.checkpoints import RemotePlace, is_there, local_copy
-from phyla.controller.again import again
 from phyla.errors import CheckpointMissing, ConnectionLost, StudyNotFound, UsageError
 from phyla.records import (
     Aim,
@@ -29,6 +28,7 @@ from phyla.records import (
 )
 from phyla.space import Params
 from phyla.store import pages, pages_of_attempts
+from phyla.store.again import again
 from phyla.strategies import describe
 from phyla.study.course import course
 from phyla.study.findings import Finding, findings

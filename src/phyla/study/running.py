@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, final
 from phyla import plugins, settings
 from phyla.arguments import check_integer
 from phyla.client import Client
-from phyla.controller import repeatable
 from phyla.errors import (
     CheckpointsAbsent,
     CheckpointStorageFailed,
@@ -33,6 +32,7 @@ from phyla.machine import NoTime, Outdated
 from phyla.records import StudyState
 from phyla.signals import handle
 from phyla.store import hold_on
+from phyla.store.again import repeatable
 from phyla.study.checked import checked_kinds, checked_seconds
 from phyla.study.findings import in_vain, say_nothing_to_do
 from phyla.study.maintenance import others_at_work, remove_outputs, take_back, verify_best
