@@ -1,25 +1,30 @@
 """A PostgreSQL server that is restarted, or out of reach for a while, as a process that works sees it."""
 
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 import psycopg
 import pytest
 import sqlalchemy as sa
 
+import phyla
 from phyla.client import Client
-from phyla.controller import Controller, to_config
+from phyla.controller import Controller, sightings_of, to_config
 from phyla.errors import ConnectionLost, LeaseLost, StoreUnavailable
 from phyla.machine import Accepted, Claimed, Failure, NoWork, Work
 from phyla.records import AttemptState, CheckpointState, JobState, StudyState
 from phyla.space import Float, Params, Space
 from phyla.store import Store, open_store
 from phyla.store.sql.postgres import PostgresSession
+from phyla.study import Change
+from serving import served
 from storing import completion, pbt, rules
 
 LATER_S = 0.5
@@ -178,10 +183,16 @@ class Cuts:
     def __init__(self, *, committed: bool) -> None:
         self.committed = committed
         self.left = 0
+        self.reads = True
+        self.every = 0
+        self._commits = 0
         self._commit = PostgresSession.commit
 
     def commit(self, session: PostgresSession) -> None:
-        if not self.left:
+        self._commits += 1
+        if self.every and self._commits % self.every == 0:
+            self.left = 1
+        if not self.left or not (session.write or self.reads):
             return self._commit(session)
         self.left -= 1
         if self.committed:
@@ -256,3 +267,66 @@ def test_what_a_worker_asks_is_asked_again_when_its_connection_is_lost(postgres_
     with pytest.raises(ConnectionLost):
         cuts.during(client.study, times=4)
     store.close()
+
+
+def test_ask_gives_each_trial_that_it_claimed(postgres_url: str, tmp_path: Path, cuts: Cuts) -> None:
+    search = phyla.RandomSearch(members=5, total_steps=1)
+    space = {"lr": phyla.Float(0.1, 1.0)}
+    study = phyla.Study("s", space, phyla.Maximize("score"), search, home=tmp_path, storage=postgres_url)
+    first = study.ask(2)
+    again = cuts.during(lambda: study.ask(2))
+    last = study.ask(5)
+    assert [len(trials) for trials in (first, again, last)] == [2, 2, 1]
+    assert len({trial.id for trial in (*first, *again, *last)}) == 5
+
+
+def test_a_service_says_that_what_it_was_asked_may_have_been_done(postgres_url: str, cuts: Cuts) -> None:
+    with closing(open_store(postgres_url)) as behind, served(behind) as url, closing(open_store(url)) as there:
+        config = to_config(rules(pbt(2)), 7)
+        study = there.create_study("s", config, 7, 2)
+        cuts.reads = False
+        with pytest.raises(StoreUnavailable, match=r"answered: .*closed"):
+            cuts.during(lambda: sightings_of(there, study, ()).note("action", "ann stopped the study"))
+        with behind.reader(study.id) as reader:
+            assert len(reader.events()) == cuts.committed
+
+
+def test_a_run_survives_any_number_of_cuts_once_it_trains(postgres_url: str, tmp_path: Path, cuts: Cuts) -> None:
+    def train(trial: phyla.Trial) -> None:
+        cuts.every = 3
+        before = (trial.source.path / "w").read_text() if trial.source else ""
+        (trial.checkpoint_dir / "w").write_text(f"{before}{trial.id} ")
+        trial.report(score=trial.params["lr"])
+
+    strategy = phyla.PBT(population_size=3, steps_per_trial=1, total_steps=4)
+    space = {"lr": phyla.Float(0.1, 1.0)}
+    study = phyla.Study("s", space, phyla.Maximize("score"), strategy, train, home=tmp_path, storage=postgres_url)
+    results = study.run()
+    assert (results.state, results.counts(), results.findings()) == (StudyState.COMPLETED, {"completed": 12}, [])
+    best = results.best
+    assert best is not None
+    assert best.checkpoint.path.is_dir()
+    assert [attempt.state for attempt in results.attempts()] == [AttemptState.COMPLETED] * 12
+
+
+def test_a_watch_survives_cuts_once_it_evaluates(postgres_url: str, tmp_path: Path, cuts: Cuts) -> None:
+    @phyla.eval_task
+    def size(evaluation: phyla.Evaluation) -> None:
+        cuts.every = 11
+        evaluation.record(size=float(evaluation.checkpoint.path.stat().st_size))
+
+    written = tmp_path / "written"
+    written.mkdir()
+    for step in range(8):
+        (written / f"step-{step}.bin").write_bytes(bytes(step + 1))
+        os.utime(written / f"step-{step}.bin", (1e9 + step, 1e9 + step))
+    suite = phyla.Suite("all", [size], objective=phyla.Maximize("size_mean"))
+    once = phyla.Following(once=True)
+    home = tmp_path / "home"
+    told: list[Change] = []
+    watched = phyla.watch(
+        written, suite, format="quiet", following=once, home=home, storage=postgres_url, on_change=told.append
+    )
+    assert [change.kind for change in told].count("seen") == 8
+    assert [change.kind for change in told].count("complete") == 8
+    assert (watched.checkpoints, watched.counts, watched.missing) == (8, {"complete": 8}, [])

@@ -65,6 +65,22 @@ def test_a_run_that_is_killed_or_loses_its_terminal_leaves_the_pool_at_work(toy:
     assert toy.completed()
 
 
+def test_a_run_that_loses_its_terminal_before_its_workers_begin_leaves_the_study_to_them(toy: Pooled) -> None:
+    begins = "while 'worker' in sys.argv and not (HERE / 'begin').exists():\n    time.sleep(0.01)\n"
+    toy.file.write_text(toy.file.read_text().replace("def train", f"import sys\n{begins}\ndef train", 1))
+    toy.go_on()
+    run = toy.run(*LOCAL)
+    folder = toy.home / "pools" / "toy"
+    until(lambda: (pool := Pool.load(folder)) is not None and Local().alive(pool) == 2, "both workers are started")
+    run.send_signal(signal.SIGHUP)
+    printed, _ = run.communicate(180)
+    assert run.returncode == 75, printed
+    assert toy.results.state is StudyState.RUNNING
+    (toy.folder / "begin").touch()
+    until(toy.completed, "the pool completes the study")
+    toy.call("down", "toy")
+
+
 def test_an_interrupted_run_stops_its_pool(toy: Pooled) -> None:
     run = toy.run(*LOCAL)
     toy.until_waiting()

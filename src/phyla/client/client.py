@@ -9,7 +9,7 @@ from typing import final
 
 from phyla.checkpoints import Checkpoints
 from phyla.client.directories import CollectResult, collect, delete_marked, placed, sort_out
-from phyla.controller import TRAIN_ONLY, Controller, controller_of, housekeeping_of, repeatable
+from phyla.controller import TRAIN_ONLY, Controller, controller_of, housekeeping_of
 from phyla.errors import CheckpointError, LeaseLost
 from phyla.machine import (
     NO_LIMIT,
@@ -40,6 +40,7 @@ from phyla.records import (
 )
 from phyla.settings import Clock, system_clock
 from phyla.store import Store
+from phyla.store.again import repeatable
 
 LOG = logging.getLogger("phyla")
 
@@ -349,6 +350,7 @@ class Client:
             self._checkpoints.check_owner()
         return collect(self.store, self.record.id, self._checkpoints, collectable)
 
+    @repeatable
     def recover(self) -> None:
         """Clean up a population after processes that died, and take back lost checkpoints that are there again.
 

@@ -1,6 +1,5 @@
 """The stateless decision maker: load, decide, commit, one transaction each."""
 
-from phyla.controller.again import repeatable
 from phyla.controller.configuration import (
     check_extension,
     check_unchanged,

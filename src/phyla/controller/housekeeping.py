@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from phyla.controller.again import repeatable
 from phyla.controller.configuration import check_unchanged
 from phyla.errors import StateError
 from phyla.failpoints import failpoint
 from phyla.machine import Insert, MarkDeleting, SetCheckpointState, SetConfig, SetStudyState
 from phyla.records import Checkpoint, CheckpointState, JsonObject, Start, StudyState
 from phyla.store import Store
+from phyla.store.again import repeatable
 
 
 class Housekeeping:

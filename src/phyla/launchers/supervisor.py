@@ -132,6 +132,10 @@ class Supervisor:
                 with contextlib.suppress(ValueError):  # not the main thread: its owner decides
                     before = signal.signal(number, lambda number, frame: self.interrupt(number))
                     stack.callback(signal.signal, number, before)
+            if signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
+                with contextlib.suppress(ValueError):
+                    signal.signal(signal.SIGTSTP, lambda number, frame: self._pause())
+                    stack.callback(signal.signal, signal.SIGTSTP, signal.SIG_DFL)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="phyla-")))
             if sys.platform == "linux":
                 helper = subprocess.Popen(
@@ -182,6 +186,14 @@ class Supervisor:
         if by_person or not again:
             self.on_interrupt()
             self._stop(PERSON if by_person else f"stopped by {signal.Signals(number).name}", at_once=again)
+
+    def _pause(self) -> None:
+        """Stand still with the workers, whose leases nobody would renew, and with all that they run."""
+        keeper.signal_marked(f"{self.launch.id}:", signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)  # until `fg` or `bg`
+        keeper.signal_marked(f"{self.launch.id}:", signal.SIGCONT)
+        for process in list(self._processes.values()):
+            process.progressed_at = time.monotonic()
 
     def _stop(self, why: str, *, at_once: bool) -> None:
         self._stopped_by = self._stopped_by or why

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, final
 
 from phyla import settings
-from phyla.errors import ConfigurationError, StoreBusy, StoreUnavailable
+from phyla.errors import ConfigurationError, ConnectionLost, StoreBusy, StoreUnavailable
 from phyla.store.contract import Reader, Store
 from phyla.words import masked
 
@@ -237,7 +237,8 @@ class Connection:
                 broken = answer.status_code == 500 and not told
                 if answer.status_code not in (502, 503, 504) and not broken:
                     self._refused(answer, told)
-                error, sent = told.get("detail") or f"status {answer.status_code}", broken
+                error = told.get("detail") or f"status {answer.status_code}"
+                sent = broken or told.get("title") == ConnectionLost.__name__
                 said = f"answered: {error}"
                 busy = told.get("title") == StoreBusy.__name__
             except (httpx.TransportError, _NotPublished) as failed:

@@ -32,12 +32,12 @@ LOOK_S = 1.0
 """How long to wait at most for a commit before asking again: leases end without one."""
 
 
-def asker(study: "Study", client: Client) -> str:
-    """Return the name under which this process asks."""
+def asker(study: "Study", client: Client) -> Launch:
+    """Return the launch as whose worker this process asks."""
     if study.launch is None:
         study.launch = Launch(study.places.locks, client.store.url, [study.name])
         take_back(client, study.launch)
-    return study.launch.worker_name()
+    return study.launch
 
 
 def check_asked(count: int | None, wait_s: float) -> None:
@@ -63,15 +63,20 @@ def ask(study: "Study", client: Client, count: int, *, whole: bool, wait_s: floa
 
 
 def _ask(study: "Study", client: Client, count: int, whole: bool) -> tuple[list[Trial], NoWork | None]:
-    worker = asker(study, client)
+    launch = asker(study, client)
     client.repository.check_owner()
     trials: list[Trial] = []
     rest: NoWork | None = None
     # The seconds of trials that are trained together are counted once.
     watch = Stopwatch()
     while rest is None and len(trials) < count:
-        _, claimed, rest = client.exchange((), worker, count - len(trials), whole=whole)
-        records = [each.trial for each in claimed if isinstance(each, Claimed)]
+        with launch.asking:
+            # Of a request that is made again because its answer was lost, the same trials are given again.
+            _, claimed, rest = client.exchange(
+                (), launch.worker_name(), count - len(trials), whole=whole, held=launch.given
+            )
+            records = [each.trial for each in claimed if isinstance(each, Claimed)]
+            launch.given.update(record.id for record in records)
         for place, record in enumerate(records):
             try:
                 unusable = unusable_start(record, client, client.repository)
@@ -130,7 +135,7 @@ def tell(
     checkpoint: Trial | None,
 ) -> None:
     """Complete trials, in one transaction; see `Study.tell`."""
-    worker = asker(study, client)
+    launch = asker(study, client)
     told = [session_of(trial).retold(values) for trial, values in zip(trials, metrics, strict=False)]
     for trial, values, again in zip(trials, metrics, told, strict=False):
         if not again:
@@ -152,7 +157,7 @@ def tell(
     shares = {phase: seconds / len(completions) for phase, seconds in spent.items()}
     completions = [replace(each, timings=shares) for each in completions]
     try:
-        answers, _, _ = client.exchange(completions, worker, 0)
+        answers, _, _ = client.exchange(completions, launch.worker_name(), 0)
     except StoreError:
         for session, completion in zip(sessions, completions, strict=True):
             session.give_back(completion.reports)
@@ -161,11 +166,12 @@ def tell(
         session.release()
         if not isinstance(answer, LeaseLost):
             session.told = completion.metrics
+            launch.given.discard(session.id)
     # The trials count already; if this fails, the next ask ends the study.
     with contextlib.suppress(StoreError):
         if finished(client):
             # Asking, and getting nothing, ends a study whose members are all done.
-            client.exchange((), worker, 1)
+            client.exchange((), launch.worker_name(), 1)
     study.lookout.look_at_metrics(client.store, client.record.id, at_once=True)
     for answer in answers:
         if isinstance(answer, LeaseLost):

@@ -195,6 +195,12 @@ class Evaluations:
         ) / seen.name
         if seen.path:
             path = place_of(seen.path, self.places.home)
+            if isinstance(path, Path) and not is_there(path) and seen.snapshot:
+                from phyla.watcher.snapshots import snapshot_path
+
+                # Its home was moved, and nobody has watched since.
+                moved = snapshot_path(self.places.folder("snapshots", self.name), seen)
+                path = moved if is_there(moved) else path
             if isinstance(path, Path) and not is_there(path) and len(seen.paths) == 1 and self._run.location:
                 path = Path(self._run.location) / seen.paths[0]
         measured = found[outline.objective]

@@ -42,6 +42,7 @@ from phyla.machine import Imported
 from phyla.records import JsonObject, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
 from phyla.store import Store, hold_on, open_store
+from phyla.store.again import repeatable
 from phyla.study.places import ROOT, find_population, find_study
 from phyla.study.progress import lease_s
 from phyla.study.results import ConfigChange, Results
@@ -124,6 +125,7 @@ def _start_from(entries: Sequence[StartFrom], client: Client, space: Space) -> N
     client.controller.import_checkpoints(imports)
 
 
+@repeatable
 def claim(client: Client) -> None:
     """Make sure, before anything is decided, that the checkpoint directory is there and the study's."""
     hold_on(client.store)

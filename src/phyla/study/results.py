@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from phyla.arguments import known
 from phyla.checkpoints import RemotePlace, is_there, local_copy
-from phyla.errors import CheckpointMissing, StudyNotFound, UsageError
+from phyla.errors import CheckpointMissing, ConnectionLost, StudyNotFound, UsageError
 from phyla.records import (
     Aim,
     Attempt,
@@ -28,6 +28,7 @@ from phyla.records import (
 )
 from phyla.space import Params
 from phyla.store import pages, pages_of_attempts
+from phyla.store.again import again
 from phyla.strategies import describe
 from phyla.study.course import course
 from phyla.study.findings import Finding, findings
@@ -162,6 +163,7 @@ class Results:
         self.lease_s = lease_s(study.config)
         self.has_suites = bool(study.config.get("suites"))
 
+    @again(ConnectionLost)
     def _read(self, read: "Callable[[Reader], T]") -> T:
         with self._store.reader(self._id) as reader:
             return read(reader)
@@ -183,6 +185,7 @@ class Results:
         """
         return next(iter(self.front()), None)
 
+    @again(ConnectionLost)
     def front(self) -> list[Best]:
         """Return the trials on the Pareto front, best in the first goal first; of equal ones the earliest.
 
@@ -192,26 +195,24 @@ class Results:
         with self._store.reader(self._id) as reader:
             for trial in best_of(reader, self.aim):
                 row = reader.checkpoint(trial.checkpoint or "")
-                if row is None or trial.fitness is None:
-                    continue
-                checkpoint = BestCheckpoint(
-                    name=row.name,
-                    location=None if row.weak else self._root() / row.name,
-                    step=row.step,
-                    digest=row.digest,
-                    size_bytes=row.size_bytes,
-                    index=trial.checkpoint_index,
-                )
-                found = Best(
-                    fitness=trial.fitness,
-                    checkpoint=checkpoint,
-                    params=Params.of_flat(dict(trial.params)),
-                    metrics=trial.metrics,
-                    trial=trial.id,
-                    member=trial.member,
-                    values={self.metric: trial.fitness} if trial.criteria is None else trial.criteria.values,
-                )
-                front.append(found)
+                if row is not None and trial.fitness is not None:
+                    found = Best(
+                        fitness=trial.fitness,
+                        checkpoint=BestCheckpoint(
+                            name=row.name,
+                            location=None if row.weak else self._root() / row.name,
+                            step=row.step,
+                            digest=row.digest,
+                            size_bytes=row.size_bytes,
+                            index=trial.checkpoint_index,
+                        ),
+                        params=Params.of_flat(dict(trial.params)),
+                        metrics=trial.metrics,
+                        trial=trial.id,
+                        member=trial.member,
+                        values={self.metric: trial.fitness} if trial.criteria is None else trial.criteria.values,
+                    )
+                    front.append(found)
         return front
 
     def no_best(self) -> str:

@@ -24,7 +24,7 @@ from phyla.errors import (
     TimeTooShort,
 )
 from phyla.launchers import Gpus, Pool, Term, WorkerSpec, gpu_environments, visible_gpus
-from phyla.launchers.pools import PoolRun
+from phyla.launchers.pools import CLOSED, PoolRun
 from phyla.launchers.process import population_worker
 from phyla.launchers.spec import PERSON, seen_gpus
 from phyla.launchers.supervisor import Supervisor
@@ -32,6 +32,7 @@ from phyla.machine import NoTime, Outdated
 from phyla.records import StudyState
 from phyla.signals import handle
 from phyla.store import hold_on
+from phyla.store.again import repeatable
 from phyla.study.checked import checked_kinds, checked_seconds
 from phyla.study.findings import in_vain, say_nothing_to_do
 from phyla.study.maintenance import others_at_work, remove_outputs, take_back, verify_best
@@ -277,8 +278,8 @@ def run_study(study: "Study", client: Client, crew: Crew) -> Results:
             _stop(client, launch, str(error))
             raise
         except Preempted as error:
-            # On other machines somebody may wait for work without a lease, and goes on.
-            if not study.places.reaches_others:
+            # On other machines, or in a pool, somebody may wait for work without a lease, and goes on.
+            if not study.places.reaches_others and str(error) != CLOSED:
                 _stop(client, launch, f"{error}; run it again to resume")
             raise
         _clean_outputs(study, client)
@@ -349,12 +350,14 @@ def _train(
         raise
 
 
+@repeatable
 def _stop(client: Client, launch: Launch, why: str) -> None:
     """Stop a study that is running, unless others are at work on it."""
     if client.study().state is StudyState.RUNNING and not others_at_work(client, launch):
         client.store.set_state(client.record.id, StudyState.STOPPED, why)
 
 
+@repeatable
 def _clean_outputs(study: "Study", client: Client) -> None:
     if study.rules.suites:
         # What cannot be removed now is removed after the next run.

@@ -6,9 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, final
 
-from phyla.errors import ConfigurationError
+from phyla.errors import ConfigurationError, ConnectionLost
 from phyla.evaluation import SuiteOutline
 from phyla.records import Checkpoint, CheckpointState, EvalEvent, Group, GroupState, StudyRecord, StudyState
+from phyla.store.again import again
 from phyla.study.evaluations import BestEvaluation, Evaluations
 from phyla.study.places import Places
 
@@ -93,6 +94,7 @@ class Watched:
         return not self.missing
 
 
+@again(ConnectionLost)
 def account(store: "Store", names: Iterable[str], places: Places) -> Watched:
     """Return how runs stand."""
     runs = filter(None, map(store.find_study, names))
@@ -194,12 +196,14 @@ class Changes:
         self._events_after = 0
         self._groups_after = 0
         self._ended: set[int] = set()
+        self._untold: list[Change] = []
         self.new()
 
+    @again(ConnectionLost)
     def new(self) -> list[Change]:
         """Return what happened."""
         name = self._run.name
-        found: list[Change] = []
+        found = self._untold  # What a look that failed half-way had found is told by the next one.
         with self._store.reader(self._run.id) as reader:
             for seen in reader.all_seen(after=self._seen_after):
                 self._seen_after = seen.id
@@ -212,15 +216,16 @@ class Changes:
                     self._ended.discard(group.id)
                     all_ended = False
                 elif group.id not in self._ended:
-                    self._ended.add(group.id)
                     kind = cast("ChangeKind", group.state.value)
                     found.append(Change(run=name, kind=kind, seen=reader.seen(group.seen), group=group))
+                    self._ended.add(group.id)
                 if all_ended:
                     self._groups_after = group.id
                     self._ended.discard(group.id)
             for event in reader.events(after=self._events_after):
-                self._events_after = event.id
                 if event.kind not in ("gone", "quarantined"):
                     of = None if event.seen is None else reader.seen(event.seen)
                     found.append(Change(run=name, kind="event", seen=of, event=event))
+                self._events_after = event.id
+        self._untold = []
         return found

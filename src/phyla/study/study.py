@@ -393,7 +393,7 @@ class Study:
         from phyla.study import asking
 
         client = self._open()
-        client.renew(asking.asker(self, client))
+        client.renew(asking.asker(self, client).worker_name())
 
     @property
     def finished(self) -> bool:

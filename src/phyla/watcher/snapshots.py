@@ -99,10 +99,14 @@ def snapshot_name(found: Found | Checkpoint) -> str:
     return f"{readable.lstrip('.') or 'checkpoint'}@{found.fingerprint[:16]}"
 
 
+def snapshot_path(target_dir: Path, seen: Found | Checkpoint) -> Path:
+    """Return where to load a checkpoint from whose snapshot is in this place."""
+    return _entrance(target_dir / snapshot_name(seen), seen)
+
+
 def found_again(target_dir: Path, seen: Checkpoint) -> Path | None:
     """Return where the snapshot of a checkpoint is now, if it was moved, or copied with times, into this place."""
-    base = target_dir / snapshot_name(seen)
-    path = _entrance(base, seen)
+    base, path = target_dir / snapshot_name(seen), snapshot_path(target_dir, seen)
     if seen.path == str(path) or not base.is_dir():
         return None
     if not unchanged(path, seen):

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla import file_locks
-from phyla.errors import RunFollowed, StoreError
+from phyla.errors import ConnectionLost, RunFollowed, StoreError
+from phyla.store.again import again
 from phyla.watcher.directory_watcher import DirectoryWatcher
 from phyla.watcher.study_watcher import StudyWatcher
 
@@ -176,6 +177,7 @@ class WatchThread:
         if self._thread.ident is not None:
             self._thread.join()
 
+    @again(ConnectionLost)
     def tend(self) -> None:
         """Remove what is not needed any more; for after `stop`."""
         for watcher in self._watchers:

@@ -51,6 +51,15 @@ def end_marked(mark: str) -> None:
             _end(pid, wanted)
 
 
+def signal_marked(mark: str, number: int) -> None:
+    """Send a signal to every process whose mark begins with this one, except the calling process."""
+    wanted = f"{VARIABLE}={mark}".encode()
+    for pid in _pids():
+        if _is_marked(pid, wanted):
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+
+
 def _pids() -> "Iterator[int]":
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc"):  # noqa: PTH208  # pathlib is slow to import

@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import secrets
+import threading
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,11 +30,15 @@ class Launch:
     Attributes:
         id: part of the names of its workers.
         descriptor: of the lock file; None without one.
+        given: jobs that its process was given in answer to `Study.ask`, until they are told.
+        asking: held by a thread that asks, until what it was given is noted.
     """
 
     def __init__(self, folder: Path | None, storage: str, names: Sequence[str]) -> None:
         self.id = secrets.token_hex(8)
         self.descriptor: int | None = None
+        self.given: set[int] = set()
+        self.asking = threading.Lock()
         self._folder = folder
         self._storage = storage
         self._names = tuple(names)

@@ -17,7 +17,6 @@ from phyla.controller import (
     differences,
     to_config,
 )
-from phyla.controller.again import RETRIES
 from phyla.controller.sightings import BACKFILLED_AT_ONCE
 from phyla.errors import ConfigurationError, StateError, StoreBusy, StoreError, StudyChanged
 from phyla.evaluation import Policy
@@ -47,6 +46,7 @@ from phyla.records import (
 )
 from phyla.space import Float, Space
 from phyla.store import Store, open_store
+from phyla.store.again import RETRIES
 from phyla.strategies import ASHA, PBT, Context, Decision, Divergence, Population, RandomSearch, Strategy
 from simulation import Simulation, VirtualClock
 

@@ -1,6 +1,7 @@
 """What a run's evaluation found, read from the records alone."""
 
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -218,6 +219,23 @@ def test_repeated_evaluations_are_told_apart(tmp_path: Path) -> None:
     assert not best.gone
     groups = list(found.groups("s"))
     assert all(group.state is GroupState.COMPLETE for group in groups)
+
+
+def test_the_best_snapshot_is_found_in_a_home_that_was_moved(tmp_path: Path) -> None:
+    training, home, there = tmp_path / "training", tmp_path / "home", tmp_path / "there"
+    written = training / "step-1"
+    written.mkdir(parents=True)
+    for name in ("w", "done"):
+        (written / name).write_text("1")
+    suite = Suite("s", (EvalTask("t", _quality),), objective=phyla.Maximize("quality_mean"))
+    phyla.watch(training, suite, name="run", format="marker", options={"marker": "done"}, home=home,
+                following=phyla.Following(once=True))  # fmt: skip
+    shutil.rmtree(written)
+    home.rename(there)
+    best = phyla.load_evaluations("run", home=there).best("s")
+    assert best is not None
+    assert not best.gone
+    assert (best.path / "w").read_text() == "1"
 
 
 def _train(trial: phyla.Trial) -> None:

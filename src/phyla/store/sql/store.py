@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's
 
 from phyla.errors import ConnectionLost, StateError, StoreError, StoreUnavailable, StudyNotFound
 from phyla.records import FileName, JsonObject, Member, MemberState, StudyKind, StudyRecord, StudyState, Token
+from phyla.store.again import again
 from phyla.store.contract import StoreIdentity
 from phyla.store.sql.applying import RETRY_GIVEN_UP, SqlTransaction
 from phyla.store.sql.backend import Backend, Session, StudyLock, Watch
@@ -93,6 +94,7 @@ class SqlStore:
     def hold_on(self, seconds: float) -> None:
         self._patience_s = seconds if self._backend.served else 0.0
 
+    @again(ConnectionLost)
     def identity(self) -> StoreIdentity:
         with self._session(write=False) as session:
             found, place = session.row(_IDENTITY, {}), self._backend.place(session)
@@ -116,6 +118,7 @@ class SqlStore:
     def _known_as(self, row: Any) -> StoreIdentity:
         return StoreIdentity(id=row[0], copied_from=row[2], lasting=self._backend.lasting)
 
+    @again(ConnectionLost)
     def create_study(
         self,
         name: str,
@@ -151,10 +154,12 @@ class SqlStore:
             assert found is not None
             return found
 
+    @again(ConnectionLost)
     def find_study(self, name: str) -> StudyRecord | None:
         with self._session(write=False) as session:
             return session.one(STUDIES, _STUDY_BY_NAME, {"name": name})
 
+    @again(ConnectionLost)
     def studies(self) -> Sequence[StudyRecord]:
         with self._session(write=False) as session:
             return session.all(STUDIES, ALL_STUDIES, {})
@@ -168,6 +173,7 @@ class SqlStore:
             for deletion in _DELETIONS:
                 session.run(deletion, {"study": study})
 
+    @again(ConnectionLost)
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
         with self._session(write=True) as session:
             changes: Values = {"state": state, "message": message}
@@ -178,6 +184,7 @@ class SqlStore:
             if state is StudyState.RUNNING:
                 session.run(RETRY_GIVEN_UP, {"study": study})
 
+    @again(ConnectionLost)
     def tokens(self) -> Sequence[Token]:
         with self._session(write=False) as session:
             return session.all(TOKENS, _ALL_TOKENS, {})
