@@ -298,7 +298,7 @@ class _Claim:
         reason: JsonObject = {"decision": "recover", "damaged" if damaged else "lost": head.checkpoint}
         # It may have nothing left to show, and is not to see others as they were when they had come farther.
         line = strategy.line(member.progress)
-        known = [as_of(one, line, strategy) for one in self.view.members() if not one.retired]
+        known = as_of([one for one in self.view.members() if not one.retired], line, strategy)
         bare = replace(member, head=None, states=())
         for donor in ranked(known):
             then = replace(bare, progress=max(member.progress, donor.age))
