@@ -38,6 +38,7 @@ from phyla.space import checked
 from phyla.strategies import Context, Decision, Measure, Start, Stop, Wait, decision_rng, ranked, trial_seed
 from phyla.strategies.checks import returned
 
+_PLAIN = (str, float, int, type(None))
 Step = tuple[ClaimAnswer | None, list[Command]]
 """An answer and commands; with no answer the caller applies the commands and asks again."""
 
@@ -205,13 +206,14 @@ class _Claim:
         """Refuse what a decision tells if it cannot be stored, and say where it is."""
         if isinstance(value, Mapping):
             for key, item in value.items():
-                if not isinstance(key, str | float | int | None):
+                if not isinstance(key, _PLAIN):
                     raise self._not_json(f"key in {name}", key)
-                self._check_json(f"{name}[{key!r}]", item)
+                if not isinstance(item, _PLAIN):
+                    self._check_json(f"{name}[{key!r}]", item)
         elif isinstance(value, list | tuple) and name != "reason":
             for place, item in enumerate(value):
                 self._check_json(f"{name}[{place}]", item)
-        elif not isinstance(value, str | float | int | None) or name == "reason":
+        elif not isinstance(value, _PLAIN) or name == "reason":
             raise self._not_json(name, value)
 
     def _not_json(self, name: str, value: object) -> ConfigurationError:
@@ -298,7 +300,7 @@ class _Claim:
         reason: JsonObject = {"decision": "recover", "damaged" if damaged else "lost": head.checkpoint}
         # It may have nothing left to show, and is not to see others as they were when they had come farther.
         line = strategy.line(member.progress)
-        known = [as_of(one, line, strategy) for one in self.view.members() if not one.retired]
+        known = as_of([one for one in self.view.members() if not one.retired], line, strategy)
         bare = replace(member, head=None, states=())
         for donor in ranked(known):
             then = replace(bare, progress=max(member.progress, donor.age))

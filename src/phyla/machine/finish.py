@@ -137,8 +137,10 @@ def _trained(member: Member, trial: TrialRecord, scored: Scored, rules: TrainRul
         progress=start + trained,
         measurements=0 if awaits else scored.measurements,
     )
-    changed = replace(
+    changed = published(
         member,
+        state,
+        rules,
         progress=start + trained,
         generation=member.generation + 1,
         decided_at=start if trial.exploited else member.decided_at,
@@ -148,7 +150,6 @@ def _trained(member: Member, trial: TrialRecord, scored: Scored, rules: TrainRul
         stops=0,
         state=MemberState.READY,
     )
-    changed = published(changed, state, rules)
     return replace(changed, state=MemberState.DONE) if rules.strategy.finished(changed) else changed
 
 

@@ -1,5 +1,6 @@
 """Who is in the population: members that start from what exists, that join, and that are retired."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -118,8 +119,8 @@ def join(view: View, rules: TrainRules, beside: Member, number: int, *, fresh: b
     """
     strategy = rules.strategy
     # Weights that are ahead of that one would take the new member's clock along.
-    line = strategy.line(beside.progress) if strategy.quorum > 0 else None
-    scores = [] if fresh else ranked([as_of(one, line, strategy) for one in _active(view)])
+    line = strategy.line(beside.progress) if strategy.quorum > 0 else math.inf
+    scores = [] if fresh else ranked(as_of(_active(view), line, strategy))
     donor = scores[number % max(1, len(scores) // 2)] if scores else None
     member = Member(
         study=beside.study,

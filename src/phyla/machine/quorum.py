@@ -6,8 +6,9 @@ was when it had come as far. So scores are never compared across different amoun
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 from phyla.machine.rules import TrainRules
 from phyla.machine.states import best_of
@@ -27,52 +28,53 @@ def needed(quorum: float, members: int) -> int:
 def peers(member: Member, population: Sequence[Member], rules: TrainRules) -> list[Member] | None:
     """Return the members that a member is compared with, itself included; None if too few have come as far.
 
-    Each has one published state: its newest that is not a grid line ahead of the member, else the oldest that is
-    kept; and its best is the best that it had published by then. Where nobody waits (quorum 0, or a member that
-    has not published anything) they are all members, each at its newest state.
+    Each is as it was when it had come as far, see `as_of`. Where nobody waits (quorum 0, or a member that has not
+    published anything) they are all members, as they are.
     """
     strategy = rules.strategy
     own = member.published
     if strategy.quorum <= 0 or own is None:
-        return [as_of(one, None, strategy) for one in population]
-    line = strategy.line(own.progress)
+        return as_of(population, math.inf, strategy)
+    line, line_of = strategy.line(own.progress), cache(strategy.line)
     counted = [one for one in population if not _given_up(one, strategy)]
-    come = [one for one in counted if _has_come(one, line, strategy)]
+    come = [one for one in counted if _has_come(one, line, line_of)]
     if len(come) < needed(strategy.quorum, len(counted)):
         return None
-    if strategy.quorum >= 1:
-        # Only a member that joined late has nothing to show from then; nobody is ahead otherwise.
-        come = [one for one in come if _shows(one, line, strategy)]
-    return [as_of(one, line, strategy) for one in come]
+    seen = as_of(come, line, strategy)
+    # Where everybody waits, only a member that joined late has nothing to show from then.
+    return seen if strategy.quorum < 1 else [one for one in seen if line_of(one.states[0].progress) <= line]
 
 
-def as_of(member: Member, line: int | None, strategy: Strategy) -> Member:
-    """Return a member with its newest state that is not ahead of a grid line; with no line, its newest."""
-    judged = [state for state in member.states if state.judged]
-    known = judged if line is None else [one for one in judged if strategy.line(one.progress) <= line]
-    best = member.best
-    if best is not None and line is not None and strategy.line(best.progress) > line:
-        best = None
-    if strategy.keeps_best:
-        best = best_of(best, reversed(known or judged[-1:]))
-    return replace(member, states=tuple(known[:1] or judged[-1:]), best=best)
+def as_of(population: Sequence[Member], line: float, strategy: Strategy) -> list[Member]:
+    """Return members with what they had published by a grid line; the oldest that is kept if none of that is."""
+    line_of, elites = cache(strategy.line), strategy.keeps_best
+    found: list[Member] = []
+    for member in population:
+        states, best = member.states, member.best
+        known = [one for one in states if one.judged and line_of(one.progress) <= line]
+        known = known or [one for one in states if one.judged][-1:]
+        if best is not None and line_of(best.progress) > line:
+            best = None
+        if elites:
+            best = best_of(best, reversed(known))
+        same = len(known) == len(states) and best is member.best
+        found.append(member if same else replace(member, states=tuple(known), best=best))
+    return found
 
 
-def _has_come(member: Member, line: int, strategy: Strategy) -> bool:
+def _has_come(member: Member, line: int, line_of: Callable[[int], int]) -> bool:
     """Return whether a member has published a state at a grid line, or has ended, so that it never will."""
     newest = member.published
     if newest is None:
         return False
-    if strategy.line(newest.progress) < line:
+    reached = line_of(newest.progress)
+    if reached < line:
         return member.state is MemberState.DONE and all(state.judged for state in member.states)
+    if reached == line:
+        return True
     # Evaluations may overtake each other: the state that it is compared by must not wait for its score.
-    early = [state for state in member.states if strategy.line(state.progress) <= line]
+    early = [state for state in member.states if line_of(state.progress) <= line]
     return not early or any(state.judged for state in early)
-
-
-def _shows(member: Member, line: int, strategy: Strategy) -> bool:
-    """Return whether a member published a state that is not ahead of a grid line."""
-    return any(state.judged and strategy.line(state.progress) <= line for state in member.states)
 
 
 def _given_up(member: Member, strategy: Strategy) -> bool:

@@ -16,12 +16,12 @@ def states_kept(rules: TrainRules) -> int:
     return KEPT if fitness is None else KEPT + fitness.max_lag + 1
 
 
-def published(member: Member, state: Scored, rules: TrainRules) -> Member:
+def published(member: Member, newest: Scored, rules: TrainRules, **changes: Any) -> Member:
     """Return a member that publishes one more state; of those that it publishes no longer, the best is kept."""
-    states = (state, *member.states)
+    states = (newest, *member.states)
     kept = states_kept(rules)
     best = best_of(member.best, states[kept:][::-1]) if rules.strategy.keeps_best else None
-    return replace(member, states=states[:kept], best=best)
+    return replace(member, states=states[:kept], best=best, **changes)
 
 
 def best_of(best: Scored | None, states: Iterable[Scored]) -> Scored | None:

@@ -94,7 +94,7 @@ class View(History, Protocol):
         """Return a member; locks nothing."""
 
     def locked_ready(self, seen: Member) -> Member | None:
-        """Lock a ready member; None if another transaction has it locked, or changed it since it was seen."""
+        """Lock a ready member; None if another transaction has it locked, or changed it since this one saw it."""
 
     def locked_member(self, index: int) -> Member:
         """Return a member; locks it."""

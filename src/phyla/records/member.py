@@ -123,4 +123,7 @@ class Member:
     @property
     def published(self) -> Scored | None:
         """Its newest state that does not wait for its evaluation, or None."""
-        return next((state for state in self.states if state.judged), None)
+        for state in self.states:
+            if state.judged:
+                return state
+        return None

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
 
 import numpy as np
@@ -213,8 +214,8 @@ class Strategy(Protocol):
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Decide about a ready member that is not finished.
 
-        The population is what it is compared with, itself included, each with one published state: all members
-        when the quorum is 0, otherwise those that have come as far.
+        The population is what it is compared with, itself included: all members when the quorum is 0, otherwise
+        those that have come as far, each with the states that it had published by then, newest first.
         """
         ...
 
@@ -241,7 +242,7 @@ def ranked_best(population: Population) -> list[Scored]:
 
 def _best_first(states: Iterable[Scored | None]) -> list[Scored]:
     scored = [one for one in states if one is not None and one.order is not None]
-    return sorted(scored, key=lambda one: (sort_key(one), one.member), reverse=True)
+    return sorted(scored, key=attrgetter("order", "member"), reverse=True)
 
 
 def sort_key(scored: Scored | TrialRecord) -> float:

@@ -66,7 +66,9 @@ def seen(found: list[Member] | None) -> dict[int, int] | None:
     """Return how far those were that a member is compared with."""
     if found is None:
         return None
-    assert all(len(one.states) == 1 for one in found)
+    for one in found:
+        assert all(published.judged for published in one.states)
+        assert [*one.states] == sorted(one.states, key=lambda published: -published.progress), "newest first"
     return {one.index: one.states[0].progress for one in found}
 
 
@@ -111,6 +113,13 @@ def test_where_the_state_of_that_line_is_no_longer_kept_the_oldest_is_seen() -> 
     assert seen(peers(slow, [slow, fast], rules(0.5))) == {0: 10, 1: 40}
     assert seen(peers(slow, [slow, member(1, 30, 40, 50)], rules(0.5))) == {0: 10, 1: 30}
     assert seen(peers(slow, [slow, member(1, 50)], rules(0.5))) == {0: 10, 1: 50}
+
+
+def test_older_states_are_seen_too_newest_first() -> None:
+    slow, fast = member(0, 10, 20), member(1, 10, 20, 30)
+    found = peers(slow, [slow, fast], rules(0.5))
+    assert found is not None
+    assert [[one.progress for one in each.states] for each in found] == [[20, 10], [20, 10]]
 
 
 def test_overshoot_is_no_lead() -> None:

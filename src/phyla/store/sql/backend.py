@@ -108,8 +108,11 @@ class Session(ABC):
 
     def insert_once(self, rows: Rows[R], record: R) -> int | None:
         """Insert a record that has no id yet; return its id, or None if one stands in its way, which stays."""
-        once = insert(rows.table).on_conflict_do_nothing().returning(rows.table.c.id)
-        self.cursor.execute(self._text((rows, "once"), once, rows.without_id), rows.values(record))
+        text = self._texts.get((rows, "once"))
+        if text is None:
+            once = insert(rows.table).on_conflict_do_nothing().returning(rows.table.c.id)
+            text = self._text((rows, "once"), once, rows.without_id)
+        self.cursor.execute(text, rows.values(record))
         row = self.cursor.fetchone()
         return None if row is None else int(row[0])
 
@@ -153,6 +156,7 @@ class Backend(ABC):
         url: where it is, without any password.
         lasting: whether it outlives its process.
         served: whether it is a server, which may be away for a while.
+        one_writer: whether a transaction that writes is alone, so that what it has read stays as it is.
         driver_errors: what the driver and the pool raise.
         texts: SQL by statement, for transactions that look and those that write.
     """
@@ -160,6 +164,7 @@ class Backend(ABC):
     url: str
     lasting = True
     served = False
+    one_writer = False
     driver_errors: tuple[type[Exception], ...]
 
     def __init__(self, engine: sa.Engine) -> None:

@@ -142,20 +142,24 @@ class Population(Queue):
     """Reads the members of a study, what they trained, and the checkpoints that they left."""
 
     def member(self, index: int) -> Member:
-        return self._existing(self._one(MEMBERS, _MEMBER, member=index), "member", index)
+        return self._existing(self._member(_MEMBER, index), "member", index)
 
     def locked_member(self, index: int) -> Member:
-        return self._existing(self._held(MEMBERS, _LOCKED_MEMBER, member=index), "member", index)
+        found = self._session.hold(MEMBERS, self._member(_LOCKED_MEMBER, index))
+        return self._existing(found, "member", index)
 
     def members(self) -> Sequence[Member]:
         member = self._session.backend.member
         return [member(row) for row in self._rows(_MEMBERS)]
 
     def locked_ready(self, seen: Member) -> Member | None:
-        rows = self._rows(_READY_MEMBER, member=seen.index)
-        if not rows or self._session.backend.member(rows[0]) != seen:
+        if not self._session.backend.one_writer and self._member(_READY_MEMBER, seen.index) != seen:
             return None
         return self._session.hold(MEMBERS, seen)
+
+    def _member(self, statement: sa.Executable, index: int) -> Member | None:
+        row = self._session.row(statement, {**self._own, "member": index})
+        return None if row is None else self._session.backend.member(row)
 
     # Trials
 

@@ -141,6 +141,7 @@ class AnySqlite(Backend):
     """
 
     shown: str
+    one_writer = True
     driver_errors = (sqlite3.Error, OSError)
 
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
