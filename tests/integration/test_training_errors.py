@@ -19,6 +19,7 @@ from phyla.settings import child_environment
 from phyla.study import Places
 from phyla.study.maintenance import maintain
 from phyla.worker import Trial, session_of
+from waiting import until
 
 Train = Callable[[Trial], None]
 
@@ -341,6 +342,25 @@ def test_reports_are_kept_with_their_steps(tmp_path: Path) -> None:
     assert [report.step for report in reports] == [5, 6, 7, 8, 9, 10]
     assert reports[0].metrics == {"train/loss": pytest.approx(1 / 6)}
     assert second.metrics == {"train/loss": pytest.approx(0.1), "score": 3.0, "val/acc": 0.5}
+
+
+def test_what_was_reported_before_an_interruption_stays_with_what_came_after_it(tmp_path: Path) -> None:
+    def train(trial: Trial) -> None:
+        for step in trial.steps():
+            trial.report({"train/loss": float(step)}, step=step)
+            (trial.checkpoint_dir / "a").write_text("a")
+            if step == 2 and trial.progress is None:
+                trial.save_progress()
+            if step == 3 and trial.progress is None:
+                until(lambda: [one.step for one in made.results().reports(trial.id)] == [0, 1, 2, 3], "reports")
+                raise RuntimeError("interrupted")
+        trial.report({"score": 3})
+
+    made = study(tmp_path, train, population=1, trials=1)
+    results = made.run()
+    assert results.trials()[0].failures == 1
+    assert [one.step for one in results.reports(1)] == [0, 1, 2, 3, 4, 5]
+    assert results.reports(2) == []
 
 
 def test_setup_is_called_once_and_cached_state_survives_only_a_continuation(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def _study(results: "Results", *, as_json: bool) -> None:
             lease = f"no progress for {duration(one['silent_s'])}, ran out {duration(-left_s)} ago"
         rows.append((*map(one.get, ("trial", "token", "member", "worker")), duration(one["running_s"]), lease))
     print_table(
-        ("running trial", ">attempt", ">member", "worker", "for", "lease"),
+        ("running trial", ">attempt", ">member", "~worker", "for", "=lease"),
         rows,
         ["red" if one["worker_gone"] else "" for one in running],
         gap=True,

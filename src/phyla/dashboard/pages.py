@@ -1,7 +1,7 @@
 """What each page shows, read from the store; the templates say how."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -203,7 +203,7 @@ class Pages:
                 continue
             with self._store.reader(study.id) as reader:
                 now = reader.now()
-                gone: Mapping[int, float] = {}
+                gone: frozenset[int] = frozenset()
                 if not study.watched:
                     gone = look(reader, lambda members: (), self._places.locks).gone
                 rows += [

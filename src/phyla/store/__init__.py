@@ -1,5 +1,14 @@
 """Where studies are remembered: one contract, on SQLite (in a file or in memory) and on PostgreSQL."""
 
-from phyla.store.contract import Changes, Reader, Store, StoreIdentity, Transaction, pages, pages_of_attempts
+from phyla.store.contract import (
+    Changes,
+    Reader,
+    Store,
+    StoreIdentity,
+    Transaction,
+    pages,
+    pages_of_attempts,
+    reports_that_count,
+)
 from phyla.store.opening import SERVICES, open_store, schema_revision
 from phyla.store.remote import RemoteStore, hold_on

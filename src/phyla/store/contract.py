@@ -259,3 +259,12 @@ def pages_of_attempts(reader: Reader, size: int = 1000) -> Iterator[Attempt]:
     while page := reader.trial_attempts(after=after, limit=size):
         yield from page
         after = page[-1].job, page[-1].token
+
+
+def reports_that_count(reader: Reader, trial: TrialRecord) -> list[Report]:
+    """Return the reports of a trial by their steps: of each attempt, up to the step where the next one went on."""
+    reports: list[Report] = []
+    for token in range(1, trial.token + 1):
+        if its := reader.reports(trial.id, token):
+            reports = [*(report for report in reports if report.step < its[0].step), *its]
+    return sorted(reports, key=lambda report: report.step)

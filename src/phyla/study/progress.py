@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import cycle, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -63,7 +63,7 @@ class Progress:
     silent_s: float | None = None
     # Attempts at queued trials that went back to the queue for a reason of their own, oldest first.
     given_back: tuple[Attempt, ...] = ()
-    gone: Mapping[int, float] = field(default_factory=dict)  # trials of lost workers, and when leases end
+    gone: frozenset[int] = frozenset()  # running trials whose workers are lost
 
     def doing(self, member: Member) -> str:
         """Return what a member is doing, one of those whose trials are known."""
@@ -74,11 +74,7 @@ class Progress:
             return member.state
         if trial.state is not JobState.RUNNING:
             return "queued"
-        if trial.id not in self.gone:
-            return "running"
-        ends_at = self.gone[trial.id]
-        until = f", until {time.strftime('%H:%M:%S', time.localtime(ends_at))}" if ends_at > self.now else ""
-        return f"held by a worker that is gone{until}"
+        return "worker gone" if trial.id in self.gone else "running"
 
     def scored(self, member: Member) -> Scored | TrialRecord | None:
         """Return what has a member's fitness: its head; of one that was retired, its last completed trial."""
@@ -181,7 +177,7 @@ def look(
         damaged=tuple(reader.checkpoints(CheckpointState.DAMAGED)),
         silent_s=silent,
         given_back=tuple(sorted(back, key=lambda one: one.ended_at or 0.0)),
-        gone={attempt.job: attempt.expires_at for attempt in lost},
+        gone=frozenset(attempt.job for attempt in lost),
     )
 
 

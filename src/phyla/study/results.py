@@ -27,7 +27,7 @@ from phyla.records import (
     TrialRecord,
 )
 from phyla.space import Params
-from phyla.store import pages, pages_of_attempts
+from phyla.store import pages, pages_of_attempts, reports_that_count
 from phyla.store.again import again
 from phyla.strategies import describe
 from phyla.study.course import course
@@ -259,8 +259,9 @@ class Results:
         return self._read(lambda reader: list(reader.checkpoints(CheckpointState.DAMAGED)))
 
     def reports(self, trial: int) -> list[Report]:
-        """Return what a trial reported, in order."""
-        return self._read(lambda reader: list(reader.reports(trial)))
+        """Return what a trial reported, by step: of each attempt, up to where the next one went on."""
+        its = self._read(lambda reader: [t for t in reader.trials(after=trial - 1, limit=1) if t.id == trial])
+        return self._read(lambda reader: reports_that_count(reader, its[0])) if its else []
 
     def starts(self) -> list[Start]:
         """Return how the study was started, each time: command, code, commit, packages, machine."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -13,7 +13,8 @@ from phyla import file_locks
 from phyla.errors import ConfigurationError
 from phyla.integrations.tensorboard import tag
 from phyla.integrations.trackers import Row, TrackedStudy, Tracker, Value, made
-from phyla.records import GroupState, JobKind, JobState, JsonObject, Report, StudyRecord, TrialRecord
+from phyla.records import GroupState, JobKind, JobState, JsonObject, StudyRecord, TrialRecord
+from phyla.store import reports_that_count
 from phyla.strategies import describe
 from phyla.study.beside import Beside, Remembered
 from phyla.study.evaluations import Evaluations
@@ -111,8 +112,7 @@ class Feed:
         if trial.id > cursor.trial:
             cursor.trial, cursor.progress, cursor.count = trial.id, max(cursor.progress, start), 0
             yield self._first(reader, trial, cursor, start, now)
-        attempts = [reader.reports(trial.id, token) for token in range(1, trial.token + 1)]
-        told = [(report.step, dict(report.metrics)) for report in _that_count(attempts)]
+        told = [(report.step, dict(report.metrics)) for report in reports_that_count(reader, trial)]
         if trial.state is JobState.COMPLETED and trial.fitness is not None:
             last = max([trial.reached_step or trial.end_step, *(step for step, _ in told)])
             told.append((last, {"phyla/fitness": trial.fitness}))
@@ -172,16 +172,6 @@ def _value(value: Any) -> Value:
     if isinstance(value, bool):
         return int(value)
     return value if isinstance(value, (int, float)) else str(value)
-
-
-def _that_count(attempts: Iterable[Sequence[Report]]) -> list[Report]:
-    """Return the reports of attempts, each up to the step where the next one went on, by their steps."""
-    reports: list[Report] = []
-    for its in attempts:
-        if its:
-            reports = [report for report in reports if report.step < its[0].step]
-        reports += its
-    return sorted(reports, key=lambda report: report.step)
 
 
 def _row(

@@ -214,6 +214,8 @@ class Run:
             do = f'Write a line such as {{"{name}": 0.3}} into {{metrics}}'
             if pattern := self.command.metrics.get(name):
                 do = f"In [metrics] the pattern of {name!r} matched nothing in {self.output}: {pattern}"
+            elif name in self.command.tensorboard:
+                do = f"In [tensorboard], {self.readings.events.missed(name)}"
             raise NoFitness(session.missing("the command ended without reporting", do=do))
         session.reach(trial.end_step)
 

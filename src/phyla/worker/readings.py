@@ -6,10 +6,11 @@ import struct
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
+from phyla.arguments import suggestion
 from phyla.errors import ConfigurationError, MetricsUnreadable
 
 LINE_BYTES = 1 << 20
@@ -83,7 +84,7 @@ class Readings:
     """All that a command reports, in the order in which it is found."""
 
     def __init__(self, metrics: Path, output: Path, patterns: Mapping[str, str], events: "EventFiles") -> None:
-        self._lines, self._output, self._events = Lines(metrics), Lines(output, b"\r\n"), events
+        self._lines, self._output, self.events = Lines(metrics), Lines(output, b"\r\n"), events
         self._patterns = {name: re.compile(pattern) for name, pattern in patterns.items()}
         self._step: int | None = None
 
@@ -99,7 +100,7 @@ class Readings:
         if self._patterns:
             for where, line in self._output.read(last=last):
                 yield from self._searched(where, line.decode(errors="replace"))
-        yield from self._events.read(last=last)
+        yield from self.events.read(last=last)
 
     def _searched(self, where: str, line: str) -> Iterator[Reading]:
         found = {}
@@ -151,10 +152,12 @@ class EventFiles:
     Attributes:
         folder: what globs are relative to.
         wanted: name to (glob, tag).
+        tags: those read so far, wanted or not.
     """
 
     folder: Path
     wanted: Mapping[str, tuple[str, str]]
+    tags: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._event: Any = event_class()() if self.wanted else None
@@ -199,9 +202,18 @@ class EventFiles:
                     except DecodeError:
                         raise MetricsUnreadable(f"{path} is not an event file of TensorBoard") from None
                     for value in event.summary.value:
+                        self.tags.add(value.tag)
                         if value.tag in names:
                             found = {names[value.tag]: _number(value)}
                             yield Reading(found, int(event.step), f"{path}, tag {value.tag}")
+
+    def missed(self, name: str) -> str:
+        """Return why nothing was read for a name."""
+        glob, tag = self.wanted[name]
+        files = f"files that match {self.folder / glob}"
+        if not self.tags:
+            return f"nothing was read from {files}"
+        return f"the tag {tag!r} is not in {files}; {suggestion(tag, sorted(self.tags))}"
 
 
 def event_class() -> Any:
