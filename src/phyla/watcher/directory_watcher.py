@@ -78,7 +78,6 @@ class DirectoryWatcher:
 
     def __post_init__(self) -> None:
         self._best = BestLinks(self.best, self.sink.note)
-        self._mode: Mode = self.following.snapshots
         self._previous: dict[str, Found] = {}
         self._rows: dict[int, Checkpoint] = {}
         self._looks = 0
@@ -231,7 +230,7 @@ class DirectoryWatcher:
         weak = not self.following.content
         try:
             key = identity(self.root, item, content=not weak)
-            path = self._taken(self.root, item)
+            path, snapshot = self._taken(self.root, item)
         except CheckpointChanged:
             return None
         except CheckpointGone:
@@ -248,20 +247,23 @@ class DirectoryWatcher:
             identity=f"{self.run.id}:{key}" if weak else key,
             weak=weak,
             path=str(path),
-            snapshot=self._mode != "none",
+            snapshot=snapshot,
         )
 
-    def _taken(self, root: Path, item: Found) -> Path:
+    def _taken(self, root: Path, item: Found) -> tuple[Path, bool]:
+        """Return where to load a checkpoint from, and whether that is a snapshot."""
+        mode = self.following.snapshots
         try:
-            return take(root, item, self.snapshots, self._mode)
+            path = take(root, item, self.snapshots, mode)
         except CheckpointStorageFailed as error:
-            self._mode = "none"
-            self.sink.note(
+            self._note_once(
                 "no-snapshots",
-                "checkpoints are evaluated where they are, without snapshots, and are lost if their writer "
-                f"deletes them before their turn: {error}",
+                "checkpoints are evaluated where they are, without snapshots, until those can be made again, and "
+                f"are lost if their writer deletes them before their turn: {error}",
             )
-            return self._taken(root, item)
+            return take(root, item, self.snapshots, "none"), False
+        self._noted.discard("no-snapshots")
+        return path, mode != "none"
 
     def _told(self, item: Found, error: str | None = None) -> Checkpoint:
         return Checkpoint(

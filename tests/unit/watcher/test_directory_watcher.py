@@ -432,6 +432,10 @@ def test_where_links_fail_originals_are_read_with_a_warning_unless_they_never_wo
     assert kind == "no-snapshots"
     assert "No space left" in message
     assert "without snapshots" in message
+    monkeypatch.undo()
+    world.write(3)
+    world.look(5.0)
+    assert [seen.snapshot for seen in world.seen()] == [False, False, True]
 
 
 def test_the_marker_ends_it_once_nothing_is_unfinished(world: World) -> None:
