@@ -1,6 +1,7 @@
 """Watches a directory, or a prefix of an object store, into which a training job writes checkpoints."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import final
@@ -87,6 +88,7 @@ class DirectoryWatcher:
         self._refused: dict[str, str] = {}
         self._waiting: set[str] = set()
         self._noted: set[str] = set()
+        self._held: frozenset[int] = frozenset()
         self._ending_since: float | None = None
         self.ended = False
 
@@ -322,6 +324,8 @@ class DirectoryWatcher:
         """Remove snapshots that nobody needs any more, and let `best` links lead to the best checkpoints."""
         held, best = self.sink.held()
         self._refresh()
+        self._take_again(held - self._held)
+        self._held = held
         self._best.lead_to({name: Path(seen.path) for name, seen in best.items() if not is_url(seen.path)})
         fingerprints = {item.name: item.fingerprint for item in self._previous.values()}
         loose = {
@@ -339,6 +343,20 @@ class DirectoryWatcher:
             clean(self.snapshots, {snapshot_name(seen) for seen in kept if seen.snapshot})
         except CheckpointStorageFailed as error:
             self._note_once("snapshots", str(error))
+
+    def _take_again(self, held: Iterable[int]) -> None:
+        """Make snapshots again of what became the best, or has to be evaluated again, after they were removed."""
+        for seen in (self._rows[number] for number in held if number in self._rows):
+            item = self._previous.get(seen.name)
+            if item is None or item.fingerprint != seen.fingerprint or not (seen.usable and seen.snapshot):
+                continue
+            if isinstance(self.root, Remote) or (self.snapshots / snapshot_name(seen)).is_dir():
+                continue
+            with suppress(CheckpointError):
+                path, snapshot = self._taken(self.root, item)
+                if snapshot and str(path) != seen.path:
+                    self._rows[seen.id] = replace(seen, path=str(path))
+                    self._observe([self._rows[seen.id]])
 
     def _note_once(self, kind: str, message: str) -> None:
         if kind not in self._noted:
