@@ -84,6 +84,20 @@ def test_each_regression_is_told_once_and_the_board_follows(
     assert [step for step, _ in found] == [100, 200, 300]
 
 
+def test_what_is_evaluated_again_is_told_and_the_board_follows(tmp_path: Path, cli: Phyla) -> None:
+    training, board = tmp_path / "training", tmp_path / "board"
+    (tmp_path / "first.py").write_text(SUITES)
+    again = SUITES.replace("eval_task\n", "eval_task(version=2)\n").replace("[value", "[1 + value")
+    (tmp_path / "again.py").write_text(again)
+    write(training, 100, 0.5)
+    more = ("--name", "run", "--workers", 0, "--format", "marker=done", "--once", "--tensorboard", board)
+    for suites in ("first.py", "again.py"):
+        told = cli("watch", training, "--suite", tmp_path / suites, "--home", tmp_path / "home", *more)
+    assert "step-100 (step 100) heldout complete: accuracy_mean 1.505" in told
+    found = [one.value for one in logged(board)["run"] if one.tag == "heldout/accuracy_mean"]
+    assert found == [pytest.approx(1.505)]
+
+
 @pytest.mark.parametrize(
     ("command", "message"), [("no-such-program -x", "no program 'no-such-program'"), ("'", "split")]
 )
