@@ -12,6 +12,7 @@ from command_line import Phyla
 from event_files import logged
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Suite
+from phyla.plugins import STUDY_MODULE
 
 SUITES = """
 import phyla
@@ -96,6 +97,21 @@ def test_what_is_evaluated_again_is_told_and_the_board_follows(tmp_path: Path, c
     assert "step-100 (step 100) heldout complete: accuracy_mean 1.505" in told
     found = [one.value for one in logged(board)["run"] if one.tag == "heldout/accuracy_mean"]
     assert found == [pytest.approx(1.505)]
+
+
+def test_an_eval_task_that_was_edited_under_the_same_version_is_told(tmp_path: Path, cli: Phyla) -> None:
+    training, suites = tmp_path / "training", tmp_path / "suites.py"
+    words = ("watch", training, "--suite", suites, "--home", tmp_path / "home", "--workers", 0, "--name", "run")
+    suites.write_text(SUITES)
+    write(training, 100, 0.5)
+    cli(*words, "--format", "marker=done", "--once")
+    assert "raise the version" not in cli(*words, "--format", "marker=done", "--once")
+    for name in [name for name in sys.modules if name.startswith(STUDY_MODULE)]:
+        del sys.modules[name]  # as in the next process
+    suites.write_text(SUITES.replace("[value", "[1 + value"))
+    write(training, 200, 0.5)
+    told = cli(*words, "--format", "marker=done", "--once")
+    assert told.count("the function of eval task 'accuracy', or a file of gin bindings, changed") == 1
 
 
 @pytest.mark.parametrize(
