@@ -110,7 +110,10 @@ def standing(found: Evaluations) -> Standing:
     evaluations: dict[str, Counter[str]] = {suite.name: Counter() for suite in suites}
     lacking: dict[int, list[Group]] = {}
     for group in found.groups():
-        if group.replicate == 0 and group.suite in evaluations:
+        if group.suite not in evaluations:
+            # It was taken out: nothing of it should be there.
+            continue
+        if group.replicate == 0:
             evaluations[group.suite][group.state.value] += 1
         # A checkpoint may be gone before its turn, or before its evaluation; then nothing is missing.
         lost = group.state is GroupState.GONE and group.started and "before its" not in (group.why or "")
