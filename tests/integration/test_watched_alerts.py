@@ -10,6 +10,7 @@ import pytest
 import phyla
 from command_line import Phyla
 from event_files import logged
+from phyla.cli.run import finish
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Suite
 from phyla.plugins import STUDY_MODULE
@@ -112,6 +113,17 @@ def test_an_eval_task_that_was_edited_under_the_same_version_is_told(tmp_path: P
     write(training, 200, 0.5)
     told = cli(*words, "--format", "marker=done", "--once")
     assert told.count("the function of eval task 'accuracy', or a file of gin bindings, changed") == 1
+
+
+def test_each_directory_without_a_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    training, empty = tmp_path / "training", tmp_path / "empty"
+    write(training, 100, 0.5)
+    empty.mkdir()
+    suite = Suite("s", [phyla.EvalTask("none", command=["false"], max_attempts=1)])
+    following = phyla.Following(once=True)
+    how: dict[str, Any] = {"format": "marker", "options": {"marker": "done"}, "home": tmp_path / "home"}
+    finish(phyla.watch([training, empty], suite, following=following, **how), as_json=False)
+    assert f"nothing in {empty} was taken for a finished checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
