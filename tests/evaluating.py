@@ -310,6 +310,7 @@ def _ledger(view: Reader, of: Sequence[Suite]) -> dict[str, Any]:
             view.groups(after=1, limit=2),
             view.eval_jobs(after=1, limit=2),
             [view.groups(suite=name) for name in names],
+            [view.ended_groups(since) for since in (0.0, *(group.ended_at for group in groups if group.ended_at))],
             [view.groups(suite=name, after=1, limit=1) for name in names],
         ],
         "single": [

@@ -454,6 +454,10 @@ class NaiveTransaction:
         mine = [group for _, group in sorted(self._t.groups.items()) if group.study == self._id]
         return [group for group in mine if group.id > after and suite in (None, group.suite)][:limit]
 
+    def ended_groups(self, since: float) -> Sequence[Group]:
+        ended = [(group.ended_at, group.id, group) for group in self.groups() if group.ended_at is not None]
+        return [group for ended_at, _, group in sorted(ended, key=lambda each: each[:2]) if ended_at >= since]
+
     def group(self, group_id: int) -> Group:
         return _existing([group for group in self.groups() if group.id == group_id])
 

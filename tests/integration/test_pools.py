@@ -136,7 +136,7 @@ def test_a_pool_serves_several_studies_in_turn_and_waits_for_them(tmp_path: Path
     assert "pool both: 1 of 1 worker alive" in one.call(*up)
     told = one.call(*up)
     assert "pool both: 1 of 1 worker alive" in told
-    assert "stopped or failed, they wait until phyla run starts it" in told
+    assert "stopped or failed, they wait until phyla run, or phyla watch, starts it" in told
     log = one.home / "pools/both/worker-0.log"
     pool = Pool.load(log.parent)
     assert pool is not None

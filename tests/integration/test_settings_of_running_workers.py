@@ -288,7 +288,7 @@ def test_without_worker_processes_the_run_ends_and_says_what_changed(tmp_path: P
 def test_what_cannot_be_changed_is_refused_and_changes_nothing(tmp_path: Path, settings: str, match: str) -> None:
     file = write(tmp_path / "study", OLD, None)
     found = forked.run(words("change", file))
-    assert (found.returncode, "run the study first" in found.stderr) == (2, True), found.stderr
+    assert (found.returncode, "start it first, with phyla run" in found.stderr) == (2, True), found.stderr
     with running(file) as processes:
         write(tmp_path / "study", settings, None)
         refused = forked.run(words("change", file))

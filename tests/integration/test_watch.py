@@ -423,6 +423,16 @@ def test_a_suite_that_is_left_out_is_skipped_and_filled_in_when_it_is_back(tmp_p
     assert Look(tmp_path).values() == {"step_0": -0.5, "step_10": 9.5, "step_20": 19.5}
 
 
+def test_what_a_suite_lacks_that_was_taken_out_is_not_missing(tmp_path: Path) -> None:
+    write(tmp_path / "ckpt", 0)
+    words = watch_words(tmp_path, "--once", workers=1)
+    suites = tmp_path / "suites.py"
+    broken = 'phyla.Suite("broken", [phyla.EvalTask("no", command="false", max_attempts=1)])'
+    suites.write_text(f"{suites.read_text()}\nbroken = {broken}\n")
+    assert "partial" in run(tmp_path, [*words, "--suite", "suites.py:broken"], expect=1)
+    assert "partial" not in run(tmp_path, words)
+
+
 def test_workers_end_when_suites_change_under_them(tmp_path: Path) -> None:
     for step in (0, 10):
         write(tmp_path / "ckpt", step)

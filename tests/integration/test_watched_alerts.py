@@ -10,8 +10,10 @@ import pytest
 import phyla
 from command_line import Phyla
 from event_files import logged
+from phyla.cli.run import finish
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Suite
+from phyla.plugins import STUDY_MODULE
 
 SUITES = """
 import phyla
@@ -82,6 +84,46 @@ def test_each_regression_is_told_once_and_the_board_follows(
     assert [alert["in"]["step"] for alert in alerts()] == [200, 300]
     found = [(one.step, one.tag) for one in logged(board)["run"] if one.tag == "heldout/accuracy_mean"]
     assert [step for step, _ in found] == [100, 200, 300]
+
+
+def test_what_is_evaluated_again_is_told_and_the_board_follows(tmp_path: Path, cli: Phyla) -> None:
+    training, board = tmp_path / "training", tmp_path / "board"
+    (tmp_path / "first.py").write_text(SUITES)
+    again = SUITES.replace("eval_task\n", "eval_task(version=2)\n").replace("[value", "[1 + value")
+    (tmp_path / "again.py").write_text(again)
+    write(training, 100, 0.5)
+    more = ("--name", "run", "--workers", 0, "--format", "marker=done", "--once", "--tensorboard", board)
+    for suites in ("first.py", "again.py"):
+        told = cli("watch", training, "--suite", tmp_path / suites, "--home", tmp_path / "home", *more)
+    assert "step-100 (step 100) heldout complete: accuracy_mean 1.505" in told
+    found = [one.value for one in logged(board)["run"] if one.tag == "heldout/accuracy_mean"]
+    assert found == [pytest.approx(1.505)]
+
+
+def test_an_eval_task_that_was_edited_under_the_same_version_is_told(tmp_path: Path, cli: Phyla) -> None:
+    training, suites = tmp_path / "training", tmp_path / "suites.py"
+    words = ("watch", training, "--suite", suites, "--home", tmp_path / "home", "--workers", 0, "--name", "run")
+    suites.write_text(SUITES)
+    write(training, 100, 0.5)
+    cli(*words, "--format", "marker=done", "--once")
+    assert "raise the version" not in cli(*words, "--format", "marker=done", "--once")
+    for name in [name for name in sys.modules if name.startswith(STUDY_MODULE)]:
+        del sys.modules[name]  # as in the next process
+    suites.write_text(SUITES.replace("[value", "[1 + value"))
+    write(training, 200, 0.5)
+    told = cli(*words, "--format", "marker=done", "--once")
+    assert told.count("the function of eval task 'accuracy', or a file of gin bindings, changed") == 1
+
+
+def test_each_directory_without_a_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    training, empty = tmp_path / "training", tmp_path / "empty"
+    write(training, 100, 0.5)
+    empty.mkdir()
+    suite = Suite("s", [phyla.EvalTask("none", command=["false"], max_attempts=1)])
+    following = phyla.Following(once=True)
+    how: dict[str, Any] = {"format": "marker", "options": {"marker": "done"}, "home": tmp_path / "home"}
+    finish(phyla.watch([training, empty], suite, following=following, **how), as_json=False)
+    assert f"nothing in {empty} was taken for a finished checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,8 @@ def up(
 
     for file in files:
         if not file.is_file():
-            raise UsageError(f"there is no file {file}")
+            whole, colon, _ = str(file).rpartition(":")
+            raise UsageError(f"there is no file {file}" + (f"; give the whole file: {whole}" if colon else ""))
     places = options.places(ctx)
     pool = pool_of(ctx.params, files, places, name=name or files[0].stem, where=options.where(ctx))
     _look_at_store(pool, places)
@@ -67,7 +68,7 @@ def up(
     alive = f"{where.alive(pool)} of {counted(workers, 'worker')} alive"
     alive += f", {queued} of them queued" if queued else ""
     print(f"pool {pool.name}: {alive}; logs: {where.logs(pool)}")
-    print("where a study is absent, stopped or failed, they wait until phyla run starts it")
+    print("where a study is absent, stopped or failed, they wait until phyla run, or phyla watch, starts it")
     print(f"stop it with: {places.command('down', pool.name)}")
 
 

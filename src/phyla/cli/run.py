@@ -407,8 +407,9 @@ def finish(watched: "Watched", *, as_json: bool) -> int:
         print(f"{run.name} {run.state}" + (f": {run.message}" if run.message else ""))
     groups = ", ".join(f"{count} {state}" for state, count in sorted(watched.counts.items())) or "none"
     print(f"{counted(watched.checkpoints, 'checkpoint')} seen; evaluations: {groups}")
-    if not watched.checkpoints:
-        where = ", ".join(run.location or run.name for run in watched.runs)
+    empty = [one.run.location or one.run.name for one in watched.standings if not one.checkpoints]
+    if empty:
+        where = " and ".join(empty)
         print(
             f"nothing in {where} was taken for a finished checkpoint: is it the directory that holds them? "
             "--format quiet takes any file or directory; marker=NAME and steps=TEMPLATE tell phyla more",

@@ -262,9 +262,14 @@ def check_aggregate(suite: Suite, name: str, where: str) -> None:
     given = [each for one in names for each in one or ()]
     refused = f"{where} names {name!r}, which suite {suite.name!r} never gives"
     if not names and not name.endswith("_mean"):
+        # The results of one eval task are shown under its name.
+        task = next((task.name for task in suite.tasks if name.startswith(f"{task.name}/")), None)
+        tagged = any(task in each.tags for each in suite.tasks)
+        first = "" if task is None or tagged else f"Give eval task {task!r} a tag of that name. "
         raise ConfigurationError(
             f"{refused}: without aggregates= it gives the mean of each metric over its eval tasks, as "
-            f"'METRIC_mean'. Did you mean {f'{name}_mean'!r}?"
+            f"'METRIC_mean', and over those with a tag, as 'TAG/METRIC_mean'. {first}Did you mean "
+            f"{f'{name}_mean'!r}?"
         )
     if names and None not in names and name not in given:
         raise ConfigurationError(f"{refused}; {suggestion(name, given)}")

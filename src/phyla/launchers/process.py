@@ -44,6 +44,8 @@ from phyla.worker import EvaluatedStudy, Evaluator, Sources, StudySources, Train
 
 Runs: TypeAlias = Sequence[tuple[StudyRecord, EvaluatedStudy]]
 """Watched studies, each with what it takes to evaluate it."""
+TOLD_AT_MOST = 5
+"""Differences of two suite files that a message names."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -141,9 +143,9 @@ def check_suites(runs: Runs, given: Mapping[str, JsonObject]) -> None:
     for record, _ in runs:
         differing = suite_differences(record.config, given[record.name])
         if differing:
-            listing = "; ".join(
-                f"{key}: it has {said(old)}, given {said(new)}" for key, (old, new) in differing.items()
-            )
+            told = [f"{key}: it has {said(old)}, given {said(new)}" for key, (old, new) in differing.items()]
+            more = [f"and {len(told) - TOLD_AT_MOST} more"] if len(told) > TOLD_AT_MOST else []
+            listing = "; ".join([*told[:TOLD_AT_MOST], *more])
             raise RunChanged(
                 f"the suites of run {record.name!r} are not those of the suite file ({listing}); give the file "
                 "that the run is watched with, or watch it again with this one"

@@ -71,6 +71,9 @@ class Reader(View, Protocol):
     def groups(self, *, suite: str | None = None, after: int = 0, limit: int | None = None) -> Sequence[Group]:
         """Return groups by id, from the first one whose id is above `after`; of one suite, or all."""
 
+    def ended_groups(self, since: float) -> Sequence[Group]:
+        """Return the groups that ended at a time or later, by that time."""
+
     def backlog(self, suite: str) -> Backlog:
         """Return what of a suite waits or is being evaluated."""
 

@@ -187,8 +187,8 @@ def open_existing(what: str, places: Places) -> "Store":
     store = open_if_there(places)
     if store is None:
         raise StudyNotFound(
-            f"there is no {what}: {places.sqlite_file} does not exist; run the study first, or say where it is "
-            "with --home, --storage or --server (in Python: home=, storage=)"
+            f"there is no {what}: {places.sqlite_file} does not exist; start it first, with phyla run or "
+            "phyla watch, or say where it is with --home, --storage or --server (in Python: home=, storage=)"
         )
     return store
 

@@ -185,35 +185,33 @@ class Results:
         """
         return next(iter(self.front()), None)
 
-    @again(ConnectionLost)
     def front(self) -> list[Best]:
         """Return the trials on the Pareto front, best in the first goal first; of equal ones the earliest.
 
         The front is that of the trials whose checkpoints are kept. Without trade-offs it has one trial, the best.
         """
-        front = []
-        with self._store.reader(self._id) as reader:
-            for trial in best_of(reader, self.aim):
-                row = reader.checkpoint(trial.checkpoint or "")
-                if row is not None and trial.fitness is not None:
-                    found = Best(
-                        fitness=trial.fitness,
-                        checkpoint=BestCheckpoint(
-                            name=row.name,
-                            location=None if row.weak else self._root() / row.name,
-                            step=row.step,
-                            digest=row.digest,
-                            size_bytes=row.size_bytes,
-                            index=trial.checkpoint_index,
-                        ),
-                        params=Params.of_flat(dict(trial.params)),
-                        metrics=trial.metrics,
-                        trial=trial.id,
-                        member=trial.member,
-                        values={self.metric: trial.fitness} if trial.criteria is None else trial.criteria.values,
-                    )
-                    front.append(found)
-        return front
+        return self._read(lambda reader: [*self._found(reader)])
+
+    def _found(self, reader: "Reader") -> "Iterator[Best]":
+        for trial in best_of(reader, self.aim):
+            row = reader.checkpoint(trial.checkpoint or "")
+            if row is not None and trial.fitness is not None:
+                yield Best(
+                    fitness=trial.fitness,
+                    checkpoint=BestCheckpoint(
+                        name=row.name,
+                        location=None if row.weak else self._root() / row.name,
+                        step=row.step,
+                        digest=row.digest,
+                        size_bytes=row.size_bytes,
+                        index=trial.checkpoint_index,
+                    ),
+                    params=Params.of_flat(dict(trial.params)),
+                    metrics=trial.metrics,
+                    trial=trial.id,
+                    member=trial.member,
+                    values={self.metric: trial.fitness} if trial.criteria is None else trial.criteria.values,
+                )
 
     def no_best(self) -> str:
         """Return why there is no best trial, where there is none."""

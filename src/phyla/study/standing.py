@@ -16,6 +16,9 @@ from phyla.study.places import Places
 if TYPE_CHECKING:
     from phyla.store import Store
 
+COMMITTED_WITHIN_S = 60.0
+"""How long after its end a group may come into sight: that is the time when its transaction began."""
+
 ChangeKind: TypeAlias = Literal["seen", "quarantined", "complete", "partial", "skipped", "gone", "event"]
 
 
@@ -109,7 +112,10 @@ def standing(found: Evaluations) -> Standing:
     evaluations: dict[str, Counter[str]] = {suite.name: Counter() for suite in suites}
     lacking: dict[int, list[Group]] = {}
     for group in found.groups():
-        if group.replicate == 0 and group.suite in evaluations:
+        if group.suite not in evaluations:
+            # It was taken out: nothing of it should be there.
+            continue
+        if group.replicate == 0:
             evaluations[group.suite][group.state.value] += 1
         # A checkpoint may be gone before its turn, or before its evaluation; then nothing is missing.
         lost = group.state is GroupState.GONE and group.started and "before its" not in (group.why or "")
@@ -194,8 +200,8 @@ class Changes:
         self._run = run
         self._seen_after = 0
         self._events_after = 0
-        self._groups_after = 0
-        self._ended: set[int] = set()
+        self._ended_since = 0.0
+        self._ended: dict[int, float | None] = {}
         self._untold: list[Change] = []
         self.new()
 
@@ -209,19 +215,15 @@ class Changes:
                 self._seen_after = seen.id
                 kind: ChangeKind = "quarantined" if seen.state is CheckpointState.QUARANTINED else "seen"
                 found.append(Change(run=name, kind=kind, seen=seen))
-            # Groups up to the first one that has not ended are looked at once.
-            all_ended = True
-            for group in reader.groups(after=self._groups_after):
-                if group.state is GroupState.QUEUED:
-                    self._ended.discard(group.id)
-                    all_ended = False
-                elif group.id not in self._ended:
+            groups = reader.ended_groups(self._ended_since)
+            for group in groups:
+                # One may be queued, and end, again.
+                if self._ended.get(group.id) != group.ended_at:
                     kind = cast("ChangeKind", group.state.value)
                     found.append(Change(run=name, kind=kind, seen=reader.seen(group.seen), group=group))
-                    self._ended.add(group.id)
-                if all_ended:
-                    self._groups_after = group.id
-                    self._ended.discard(group.id)
+                    self._ended[group.id] = group.ended_at
+            self._ended = {group.id: group.ended_at for group in groups}
+            self._ended_since = reader.now() - COMMITTED_WITHIN_S
             for event in reader.events(after=self._events_after):
                 if event.kind not in ("gone", "quarantined"):
                     of = None if event.seen is None else reader.seen(event.seen)

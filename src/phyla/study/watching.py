@@ -22,12 +22,14 @@ from phyla.study.targets import Target, targets_of
 
 if TYPE_CHECKING:
     from phyla.client import Client
+    from phyla.controller import Sightings
     from phyla.launchers import Gpus
     from phyla.launchers.process import Runs
     from phyla.store import Store
     from phyla.study.running import Crew
     from phyla.watcher import Following, WatchThread
     from phyla.worker import Launch
+    from phyla.worker.evaluated_study import EvaluatedStudy
 
 TELL_EVERY_S = 0.5
 
@@ -160,6 +162,7 @@ def watch(
         for record, evaluated in runs:
             sightings = sightings_of(store, record, chosen)
             sightings.backfill()
+            _note_edited(client, sightings, store, evaluated, record.id)
             with store.reader(record.id) as reader:
                 remove_outputs(reader, evaluated.outputs)
             stored: Any = record.config
@@ -289,6 +292,20 @@ def _check_url(url: str, how: "Following", snapshot_dir: str | Path | None) -> N
             "evaluate copies of what is on an object store, which is told apart by names, sizes and ETags"
         )
     Objects(url, writes=False).infos("-")  # one request, since nothing is below that
+
+
+def _note_edited(
+    client: "Client", sightings: "Sightings", store: "Store", evaluated: "EvaluatedStudy", run: int
+) -> None:
+    """Note which eval tasks were edited under the same version, by the newest results of each suite."""
+    for suite in evaluated.suites:
+        with store.reader(run) as reader:
+            newest = reader.backlog(suite.name).complete
+            groups = [] if newest is None else reader.groups_of(newest)
+        for group in (group for group in groups if group.suite == suite.name and not group.replicate):
+            results = client.group_results(group.id, study=run).results
+            for message in evaluated.edited(suite, results).values():
+                sightings.note("changed-source", message)
 
 
 def _copying(runs: "Runs", places: Places) -> contextlib.AbstractContextManager[None]:

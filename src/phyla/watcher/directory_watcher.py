@@ -1,6 +1,7 @@
 """Watches a directory, or a prefix of an object store, into which a training job writes checkpoints."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import final
@@ -78,7 +79,6 @@ class DirectoryWatcher:
 
     def __post_init__(self) -> None:
         self._best = BestLinks(self.best, self.sink.note)
-        self._mode: Mode = self.following.snapshots
         self._previous: dict[str, Found] = {}
         self._rows: dict[int, Checkpoint] = {}
         self._looks = 0
@@ -88,6 +88,7 @@ class DirectoryWatcher:
         self._refused: dict[str, str] = {}
         self._waiting: set[str] = set()
         self._noted: set[str] = set()
+        self._held: frozenset[int] = frozenset()
         self._ending_since: float | None = None
         self.ended = False
 
@@ -231,7 +232,7 @@ class DirectoryWatcher:
         weak = not self.following.content
         try:
             key = identity(self.root, item, content=not weak)
-            path = self._taken(self.root, item)
+            path, snapshot = self._taken(self.root, item)
         except CheckpointChanged:
             return None
         except CheckpointGone:
@@ -248,20 +249,23 @@ class DirectoryWatcher:
             identity=f"{self.run.id}:{key}" if weak else key,
             weak=weak,
             path=str(path),
-            snapshot=self._mode != "none",
+            snapshot=snapshot,
         )
 
-    def _taken(self, root: Path, item: Found) -> Path:
+    def _taken(self, root: Path, item: Found) -> tuple[Path, bool]:
+        """Return where to load a checkpoint from, and whether that is a snapshot."""
+        mode = self.following.snapshots
         try:
-            return take(root, item, self.snapshots, self._mode)
+            path = take(root, item, self.snapshots, mode)
         except CheckpointStorageFailed as error:
-            self._mode = "none"
-            self.sink.note(
+            self._note_once(
                 "no-snapshots",
-                "checkpoints are evaluated where they are, without snapshots, and are lost if their writer "
-                f"deletes them before their turn: {error}",
+                "checkpoints are evaluated where they are, without snapshots, until those can be made again, and "
+                f"are lost if their writer deletes them before their turn: {error}",
             )
-            return self._taken(root, item)
+            return take(root, item, self.snapshots, "none"), False
+        self._noted.discard("no-snapshots")
+        return path, mode != "none"
 
     def _told(self, item: Found, error: str | None = None) -> Checkpoint:
         return Checkpoint(
@@ -320,6 +324,8 @@ class DirectoryWatcher:
         """Remove snapshots that nobody needs any more, and let `best` links lead to the best checkpoints."""
         held, best = self.sink.held()
         self._refresh()
+        self._take_again(held - self._held)
+        self._held = held
         self._best.lead_to({name: Path(seen.path) for name, seen in best.items() if not is_url(seen.path)})
         fingerprints = {item.name: item.fingerprint for item in self._previous.values()}
         loose = {
@@ -337,6 +343,20 @@ class DirectoryWatcher:
             clean(self.snapshots, {snapshot_name(seen) for seen in kept if seen.snapshot})
         except CheckpointStorageFailed as error:
             self._note_once("snapshots", str(error))
+
+    def _take_again(self, held: Iterable[int]) -> None:
+        """Make snapshots again of what became the best, or has to be evaluated again, after they were removed."""
+        for seen in (self._rows[number] for number in held if number in self._rows):
+            item = self._previous.get(seen.name)
+            if item is None or item.fingerprint != seen.fingerprint or not (seen.usable and seen.snapshot):
+                continue
+            if isinstance(self.root, Remote) or (self.snapshots / snapshot_name(seen)).is_dir():
+                continue
+            with suppress(CheckpointError):
+                path, snapshot = self._taken(self.root, item)
+                if snapshot and str(path) != seen.path:
+                    self._rows[seen.id] = replace(seen, path=str(path))
+                    self._observe([self._rows[seen.id]])
 
     def _note_once(self, kind: str, message: str) -> None:
         if kind not in self._noted:

@@ -115,18 +115,8 @@ class Aggregation:
         return best is None or order > objective.order(float(best["value"]))
 
     def _changed_sources(self, found: GroupResults) -> list[EvalEvent]:
-        events: list[EvalEvent] = []
-        for task in self.suite.tasks:
-            source = self.study.source(self.suite, task)
-            before = {result.source for result in found.results.get(task.identity, ()) if result.source}
-            if source and before - {source}:
-                message = (
-                    f"the function of eval task {task.name!r}, or a file of gin bindings, changed since some of "
-                    f"its results were computed, and its version is still {task.version!r}: raise the version to "
-                    "compute them again"
-                )
-                events.append(self._event("changed-source", message, {"task": task.name}))
-        return events
+        edited = self.study.edited(self.suite, found.results)
+        return [self._event("changed-source", message, {"task": task}) for task, message in edited.items()]
 
     def _regressions(self, results: Sequence[TaskResult], former: Group) -> list[EvalEvent]:
         metric, objective, seen = self.suite.compared_metric, self.suite.objective, self.work.seen

@@ -2,7 +2,7 @@
 
 import hashlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Protocol, final
 from phyla.checkpoints import Checkpoints
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Suite
-from phyla.records import Checkpoint
+from phyla.records import Checkpoint, EvalResult
 
 
 class Sources(Protocol):
@@ -97,6 +97,20 @@ class EvaluatedStudy:
     gin_root: Path = Path()
     changed: Callable[[], bool] = lambda: False
     stop: Callable[[str], None] | None = None
+
+    def edited(self, suite: Suite, results: Mapping[str, Sequence[EvalResult]]) -> dict[str, str]:
+        """Return, by name, what to say of eval tasks with results, by identity, of another source than theirs."""
+        told = {}
+        for task in suite.tasks:
+            source = self.source(suite, task)
+            before = {result.source for result in results.get(task.identity, ()) if result.source}
+            if source and before - {source}:
+                told[task.name] = (
+                    f"the function of eval task {task.name!r}, or a file of gin bindings, changed since some of "
+                    f"its results were computed, and its version is still {task.version!r}: raise the version to "
+                    "compute them again"
+                )
+        return told
 
     def source(self, suite: Suite, task: EvalTask) -> str:
         """Return a digest of the source of an eval task's function, and of files of gin bindings.

@@ -145,6 +145,14 @@ def test_an_objective_that_a_plug_in_never_gives_is_refused() -> None:
     check_aggregate(silent, "anything", "the objective")
 
 
+@pytest.mark.parametrize(("tags", "needed"), [((), True), (("easy",), False)])
+def test_an_objective_on_one_eval_task_is_said_to_need_a_tag(tags: Sequence[str], *, needed: bool) -> None:
+    suite = Suite("s", [EvalTask("easy", lambda evaluation: None, tags=tags)])
+    with pytest.raises(ConfigurationError, match=r"Did you mean 'easy/score_mean'\?") as refused:
+        check_aggregate(suite, "easy/score", "the objective")
+    assert ("Give eval task 'easy' a tag of that name" in str(refused.value)) is needed
+
+
 def test_what_a_task_lacks_is_named() -> None:
     with pytest.raises(
         MetricMissing, match=r"needs 'loss', which 'a', 'b' did not record.*'score', 'score_stderr'"

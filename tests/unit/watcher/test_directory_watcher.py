@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -345,6 +346,30 @@ def test_snapshots_that_nothing_needs_are_removed_also_those_of_a_crash(world: W
 
 
 @pytest.mark.parametrize("mode", ["link", "copy"])
+def test_what_is_needed_again_gets_its_snapshot_back(world: World, mode: Mode) -> None:
+    world.watch(mode=mode)
+    first = world.write(1)
+    world.write(2)
+    world.look()
+    world.evaluate(best=lambda seen: seen.step == 2)
+    world.watcher.tend()
+    assert [path.name.partition("@")[0] for path in world.snapshots.iterdir()] == ["step_2"]
+    again = phyla.Suite("s", (replace(accuracy, version="2"),), objective=SUITE.objective)
+    world.controller = Controller(world.store, world.run.id, WatchRules(suites=(again,)))
+    world.sightings = Sightings(world.store, world.run, [again])
+    world.sightings.backfill()
+    world.watch(mode=mode)
+    world.look()
+    world.watcher.tend()
+    shutil.rmtree(first)
+    world.look()
+    assert set(world.groups().values()) == {GroupState.QUEUED}
+    world.evaluate(best=lambda seen: seen.step == 1)
+    world.watcher.tend()
+    assert json.loads((world.best / "s" / "weights.json").read_text()) == {"value": 0.0}
+
+
+@pytest.mark.parametrize("mode", ["link", "copy"])
 @pytest.mark.parametrize("content", [False, True])
 @pytest.mark.parametrize("copied", [False, True])
 def test_snapshots_are_found_again_in_a_home_that_was_moved(
@@ -432,6 +457,10 @@ def test_where_links_fail_originals_are_read_with_a_warning_unless_they_never_wo
     assert kind == "no-snapshots"
     assert "No space left" in message
     assert "without snapshots" in message
+    monkeypatch.undo()
+    world.write(3)
+    world.look(5.0)
+    assert [seen.snapshot for seen in world.seen()] == [False, False, True]
 
 
 def test_the_marker_ends_it_once_nothing_is_unfinished(world: World) -> None:

@@ -66,6 +66,7 @@ _LOCKED_GROUP = _GROUP.with_for_update()
 _GROUPS_OF = sa.select(eval_groups).where(_g.seen == SEEN_ID).order_by(_g.id)
 _GROUPS_AFTER = _GROUPS.where(_g.id > AFTER).order_by(_g.id).limit(LIMIT)
 _OF_SUITE_AFTER = _OF_SUITE.where(_g.id > AFTER).order_by(_g.id).limit(LIMIT)
+_ENDED_SINCE = _GROUPS.where(ENDED, _g.ended_at >= given("since")).order_by(_g.ended_at, _g.id)
 _FRESH = _OF_SUITE.where(FRESH).order_by(_g.id)
 _LAST_QUEUED = sa.select(sa.func.max(_g.created_at)).where(_g.study == STUDY, _g.suite == SUITE, TAKEN_ON)
 _BUSY = sa.select(_g.id).where(_g.study == STUDY, _g.suite == SUITE, STARTED).limit(1)
@@ -139,6 +140,9 @@ class Evaluating(Queue):
         if suite is None:
             return self._all(GROUPS, _GROUPS_AFTER, after=after, limit=limit)
         return self._all(GROUPS, _OF_SUITE_AFTER, suite=suite, after=after, limit=limit)
+
+    def ended_groups(self, since: float) -> Sequence[Group]:
+        return self._all(GROUPS, _ENDED_SINCE, since=since)
 
     def fresh_groups(self, suite: str) -> Sequence[Group]:
         return self._all(GROUPS, _FRESH, suite=suite)
