@@ -189,8 +189,8 @@ def test_what_cannot_be_watched_is_said(
     monkeypatch.chdir(tmp_path)
     Path("suites.py").write_text(SUITES)
     url, usual = f"s3://{trainer.bucket}/{FOLDER}", ("--suite", "suites.py", "--workers", 0, "--once")
-    for option in (("--snapshots", "copy"), ("--snapshots", "link=kept"), ("--content",)):
-        assert f"{url}: leave out --snapshots and --content" in cli("watch", url, *usual, *option, code=2)
+    for option in (("--snapshots", "copy"), ("--snapshots", "link=kept")):
+        assert f"{url}: leave out --snapshots (in" in cli("watch", url, *usual, *option, code=2)
     assert "there is no bucket 'not-there'" in cli("watch", "s3://not-there/p", *usual, code=1)
     said = cli("watch", "s3://key:hidden@bucket/p", *usual, code=2)
     assert "credentials come from the environment" in said

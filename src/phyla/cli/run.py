@@ -148,7 +148,6 @@ def watch(
     snapshots: Annotated[
         str, Option(help="How checkpoints stay readable: link, copy or none; link=DIR.")
     ] = "link",
-    content: Annotated[bool, Option("--content", help="Compare checkpoints by what is in them.")] = False,
     done: Annotated[str, Option(help="File in the directory that says that training has ended.")] = "DONE",
     idle: Annotated[Any, options.span("Time without a new one after which to end.")] = None,
     once: Annotated[bool, Option("--once", help="Take what is there, evaluate it, and end.")] = False,
@@ -188,7 +187,6 @@ def watch(
         "options": {key: value for key, value in of_format.items() if value},
         "following": Following(
             snapshots=how,  # type: ignore[arg-type]  # checked by Following itself
-            content=content,
             done=done,
             idle_s=idle,
             once=once,

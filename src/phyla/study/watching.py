@@ -286,10 +286,10 @@ def evaluate(
 
 def _check_url(url: str, how: "Following", snapshot_dir: str | Path | None) -> None:
     """Refuse options for directories alone, and a bucket that is not there or that cannot be listed."""
-    if how.snapshots != "link" or snapshot_dir is not None or how.content:
+    if how.snapshots != "link" or snapshot_dir is not None:
         raise ConfigurationError(
-            f"{url}: leave out --snapshots and --content (in Python snapshots=, snapshot_dir=, content=): workers "
-            "evaluate copies of what is on an object store, which is told apart by names, sizes and ETags"
+            f"{url}: leave out --snapshots (in Python snapshots=, snapshot_dir=): workers evaluate copies of what "
+            "is on an object store"
         )
     Objects(url, writes=False).infos("-")  # one request, since nothing is below that
 

@@ -40,14 +40,12 @@ class Following:
 
     Attributes:
         snapshots: how checkpoints are kept readable: link, copy, or none.
-        content: whether checkpoints are told apart by their content, which is then read in full.
         done: name of the file in the directory that says that training has ended.
         idle_s: seconds without anything new after which training counts as ended; None for never.
         once: take what is there, and end.
     """
 
     snapshots: Mode = "link"
-    content: bool = False
     done: str = "DONE"
     idle_s: float | None = None
     once: bool = False
@@ -229,9 +227,8 @@ class DirectoryWatcher:
         """Return what to tell of a checkpoint; None to look at it again."""
         if item.bad or isinstance(self.root, Remote):
             return self._told(item, error=item.why if item.bad else None)
-        weak = not self.following.content
         try:
-            key = identity(self.root, item, content=not weak)
+            key = identity(self.root, item)
             path, snapshot = self._taken(self.root, item)
         except CheckpointChanged:
             return None
@@ -246,8 +243,7 @@ class DirectoryWatcher:
         return replace(
             self._told(item),
             # Two runs may hold other files of the same names, sizes and times.
-            identity=f"{self.run.id}:{key}" if weak else key,
-            weak=weak,
+            identity=f"{self.run.id}:{key}",
             path=str(path),
             snapshot=snapshot,
         )

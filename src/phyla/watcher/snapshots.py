@@ -19,7 +19,6 @@ from typing import Literal, final
 
 from phyla import settings
 from phyla.checkpoints.cache import Cache
-from phyla.checkpoints.content import Entry, digests
 from phyla.checkpoints.disk import storage_errors
 from phyla.checkpoints.objects import PATIENCE_S, each
 from phyla.errors import (
@@ -46,34 +45,14 @@ _NAME_LENGTH_AT_MOST = 120
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 
-def identity(root: Path, found: Found | Checkpoint, *, content: bool = False) -> str:
+def identity(root: Path, found: Found | Checkpoint) -> str:
     """Return the key under which results of evaluating a checkpoint are kept, if it still is what was found.
 
-    `listing:` hashes names, sizes and times of its files, which costs nothing; other content could have the same.
-    `content:` reads it in full: the digest of a single file, else a hash of digests and of names relative to the
-    checkpoint, so a copy or a renamed checkpoint has the same identity.
+    It hashes names, sizes and times of its files, which costs nothing; other content could have the same.
     """
     files = _look_again(root, found).files
-    if not content:
-        lines = "".join(f"{file.relative}\0{file.size_bytes}\0{file.modified_ns}\n" for file in files)
-        return f"listing:{_sha256(lines)}"
-    entries = [
-        Entry(file.relative, root / file.relative, file.size_bytes, file.modified_ns, is_link=False)
-        for file in files
-    ]
-    try:
-        found_digests = digests(entries)
-    except FileNotFoundError as error:
-        raise CheckpointGone(f"checkpoint {shown(found.name)} was deleted while it was read: {error}") from error
-    _look_again(root, found)
-    if len(files) == 1 and found.paths == (files[0].relative,):
-        return f"content:{found_digests[0]}"
-    start = f"{found.paths[0]}/" if len(found.paths) == 1 else ""
-    lines = "".join(
-        f"{file.relative.removeprefix(start)}\0{file.size_bytes}\0{digest}\n"
-        for file, digest in zip(files, found_digests, strict=True)
-    )
-    return f"content:{_sha256(lines)}"
+    lines = "".join(f"{file.relative}\0{file.size_bytes}\0{file.modified_ns}\n" for file in files)
+    return f"listing:{_sha256(lines)}"
 
 
 def _sha256(text: str) -> str:
@@ -113,7 +92,7 @@ def found_again(target_dir: Path, seen: Checkpoint) -> Path | None:
         # On another file system its files have other inodes.
         with suppress(OSError, CheckpointError):
             there = replace(seen, fingerprint=listing(base, seen.paths).fingerprint)
-            if seen.identity in (key := identity(base, there, content=not seen.weak), f"{seen.study}:{key}"):
+            if seen.identity == f"{seen.study}:{identity(base, there)}":
                 (base / SEAL).write_text(there.fingerprint, "ascii")
     return path if unchanged(path, seen) else None
 

@@ -167,23 +167,6 @@ def test_weak_identities_of_two_runs_differ(world: World, tmp_path: Path) -> Non
     assert seen.identity.startswith(f"{world.run.id}:listing:")
 
 
-def test_content_tells_checkpoints_apart_across_runs(world: World) -> None:
-    world.write(1, 0.5)
-    world.write(2, 0.5, age_s=-2.0)
-    world.watch(content=True)
-    world.look(5.0)
-    one, two = world.seen()
-    assert not one.weak
-    assert one.identity == two.identity
-    world.evaluate()
-    with world.store.reader(world.run.id) as reader:
-        assert sum(task.reused for task in reader.eval_jobs()) == 0, "both were queued before one was known"
-    world.write(3, 0.5, age_s=0.0)
-    world.look()
-    with world.store.reader(world.run.id) as reader:
-        assert sum(task.reused for task in reader.eval_jobs()) == 1
-
-
 def test_a_checkpoint_that_was_there_before_the_run_is_backfill(world: World) -> None:
     world.write(1, age_s=100.0)
     world.write(2, age_s=-1.0)
@@ -370,12 +353,9 @@ def test_what_is_needed_again_gets_its_snapshot_back(world: World, mode: Mode) -
 
 
 @pytest.mark.parametrize("mode", ["link", "copy"])
-@pytest.mark.parametrize("content", [False, True])
 @pytest.mark.parametrize("copied", [False, True])
-def test_snapshots_are_found_again_in_a_home_that_was_moved(
-    world: World, mode: Mode, content: bool, copied: bool
-) -> None:
-    world.watch(mode=mode, content=content)
+def test_snapshots_are_found_again_in_a_home_that_was_moved(world: World, mode: Mode, copied: bool) -> None:
+    world.watch(mode=mode)
     folders = [world.write(step, step) for step in (1, 2)]
     world.look(5.0)
     home = world.snapshots.parent
@@ -388,7 +368,7 @@ def test_snapshots_are_found_again_in_a_home_that_was_moved(
     for folder in folders:
         shutil.rmtree(folder)
     world.snapshots, world.best = moved / "snapshots", moved / "best"
-    world.watch(mode=mode, content=content)
+    world.watch(mode=mode)
     world.look()
     world.watcher.tend()
     sources = DirectorySources(world.root)
