@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from phyla import records
-from phyla.cli.output import console, picked, print_json, table
+from phyla.cli.output import console, table
 from phyla.cli.output import show as print
 from phyla.errors import PhylaError, StoreError
 from phyla.records import Member, said_by, shown
@@ -60,13 +60,13 @@ def _or_nowhere() -> Iterator[None]:
 
 
 class Display:
-    """Prints lines; on a terminal, unless it is `plain`, above a drawing, the last of which may stay."""
+    """Prints lines; on a terminal, above a drawing, the last of which may stay."""
 
-    def __init__(self, *, stays: bool = False, plain: bool = False) -> None:
+    def __init__(self, *, stays: bool = False) -> None:
         self._message = ""
         self.live: Live | None = None
         made = console()
-        if sys.stdout.isatty() and not plain and not made.is_dumb_terminal:
+        if sys.stdout.isatty() and not made.is_dumb_terminal:
             self.live = Live(console=made, get_renderable=self._drawn, refresh_per_second=4, transient=not stays)
             self.live.start()
 
@@ -356,7 +356,7 @@ def waiting_line(progress: "Progress", since: float) -> str:
 
 @final
 class ChangeDisplay(Display):
-    """Shows what happens in watched runs: lines, and counts below them on a terminal; or JSON.
+    """Shows what happens in watched runs: lines, and counts below them on a terminal.
 
     The values of the suites' `objectives` come first. `alert` shows regressions, too. `step_rule` says where the
     step of a checkpoint comes from, by its name.
@@ -366,18 +366,16 @@ class ChangeDisplay(Display):
         self,
         objectives: "dict[str, Goal | None]",
         *,
-        as_json: bool = False,
         alert: bool = False,
         step_rule: Callable[[str], str] | None = None,
     ) -> None:
         self._objectives = objectives
-        self._as_json = as_json
         self._alert = alert
         self._step_rule = step_rule
         self._told: set[tuple[str, str]] = set()
         self._counts: Counter[str] = Counter()
         self._lag_s: float | None = None
-        super().__init__(plain=as_json)
+        super().__init__()
 
     def draw(self) -> RenderableType:
         """Return how much happened."""
@@ -391,10 +389,6 @@ class ChangeDisplay(Display):
         seen, rule = change.seen, None
         if self._step_rule and seen and seen.trial is None and change.kind in ("seen", "quarantined"):
             rule = self._step_rule(seen.name)
-        if self._as_json:
-            where = {"step_from": rule} if rule is not None and change.kind == "seen" else {}
-            print_json({**_change_json(change), **where}, indent=None)
-            return
         self._counts["seen" if change.kind == "quarantined" else change.kind] += 1
         self._lag_s = change.lag_s if change.kind == "complete" else self._lag_s
         regressed = change.event is not None and change.event.kind == "regression"
@@ -425,14 +419,3 @@ class ChangeDisplay(Display):
         told = "  ".join(f"{name} {measured(**values[name])}" for name in names[:VALUES_SHOWN])
         more = f"  and {len(names) - VALUES_SHOWN} more" if len(names) > VALUES_SHOWN else ""
         return f"{told or 'no values'}{more}{'  (best so far)' if group.best else ''}"
-
-
-def _change_json(change: "Change") -> dict[str, Any]:
-    return {
-        **picked(change, "run", "kind"),
-        **picked(change.event, "kind", "message", "suite", "data"),
-        **picked(change.seen, "step", "branch", checkpoint="name"),
-        **picked(change.seen if change.kind == "quarantined" else None, why="error"),
-        **picked(change.group, "suite", "why", "values", "best"),
-        **picked(change if change.group is not None else None, "lag_s"),
-    }

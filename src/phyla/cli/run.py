@@ -12,7 +12,7 @@ from phyla.cli import options
 from phyla.cli.evaluations import AGAIN
 from phyla.cli.live import ChangeDisplay, StudyDisplay
 from phyla.cli.options import again
-from phyla.cli.output import picked, print_json, print_table
+from phyla.cli.output import print_table
 from phyla.cli.output import show as print
 from phyla.cli.status import damage_lines
 from phyla.cli.trials import best_lines
@@ -165,7 +165,6 @@ def watch(
         Path | None, Option(metavar="DIR", help="Write TensorBoard's event files as it goes.")
     ] = None,
     plan: Annotated[bool, Option("--plan", help="Print what would be computed, and change nothing.")] = False,
-    as_json: Annotated[bool, Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
     """Evaluate every checkpoint that a training job writes, until it ends. Ctrl-C stops it."""
     from phyla.study.files import chosen_suites
@@ -194,12 +193,11 @@ def watch(
     }
     suites = chosen_suites(suite)
     if plan:
-        _print_plan(planned(paths, suites, workers, **common), workers, as_json=as_json)
+        _print_plan(planned(paths, suites, workers, **common), workers)
         return
     interrupted = "Interrupted; eval tasks that were running start over. The same command resumes it"
     display = ChangeDisplay(
         {each.name: each.objective for each in suites},
-        as_json=as_json,
         alert=alert,
         step_rule=get_format(name_of_format, **common["options"]).step_rule,
     )
@@ -218,7 +216,7 @@ def watch(
             on_change=display.show,
             on_interrupt=display.interrupted,
         )
-    raise Exit(finish(watched, as_json=as_json))
+    raise Exit(finish(watched))
 
 
 def replay(
@@ -369,10 +367,7 @@ def _closing(results: "Results", seconds: float, warned: int) -> Iterator[str]:
     yield f"make the report with: {command('report', name)}"
 
 
-def _print_plan(rows: "list[Planned]", workers: int, *, as_json: bool) -> None:
-    if as_json:
-        print_json(rows)
-        return
+def _print_plan(rows: "list[Planned]", workers: int) -> None:
     times = [[None if its is None else duration(its) for its in (row.mean_s, row.seconds)] for row in rows]
     print_table(
         ("run", "suite", "eval task", ">to compute", ">known", "each", "together"),
@@ -385,22 +380,9 @@ def _print_plan(rows: "list[Planned]", workers: int, *, as_json: bool) -> None:
     print(f"{counted(sum(row.cells for row in rows), 'shard')} would be computed{total}{rest}")
 
 
-def finish(watched: "Watched", *, as_json: bool) -> int:
+def finish(watched: "Watched") -> int:
     """Print how it ended and return the exit status: 1 if an evaluation is missing."""
     missing = watched.missing
-    if as_json:
-        told = {
-            "kind": "end",
-            "runs": {run.name: picked(run, "state", "message") for run in watched.runs},
-            "checkpoints": watched.checkpoints,
-            "groups": watched.counts,
-            "missing": [
-                {**picked(one, "run", "suite", "state", "why"), **picked(one.seen, "step", checkpoint="name")}
-                for one in missing
-            ],
-        }
-        print_json(told, indent=None)
-        return 1 if missing else 0
     for run in watched.runs:
         print(f"{run.name} {run.state}" + (f": {run.message}" if run.message else ""))
     groups = ", ".join(f"{count} {state}" for state, count in sorted(watched.counts.items())) or "none"

@@ -90,7 +90,7 @@ def _join(ctx: Context, files: Sequence[str]) -> int:
             on_interrupt=changes.interrupted,
             **options.where(ctx),
         )
-    return finish(watched, as_json=False)
+    return finish(watched)
 
 
 def _take_turns(ctx: Context) -> None:
