@@ -144,7 +144,10 @@ def test_commands_on_a_study_whose_checkpoints_are_remote(
     assert json.loads((found.checkpoint.path / "x.json").read_text()) ** 2 == found.fitness
     assert found.checkpoint.path.is_relative_to(tmp_path / ".phyla" / "cache")
 
-    assert "bit for bit" in cli("replay", "first", "--file", "first.py", "--from", "20", *there)
+    cli("replay", "first", "--file", "first.py", "--from", "20", *there)
+    again = phyla.load_study("first-replay", checkpoints=url).best
+    assert again is not None
+    assert again.checkpoint.digest == found.checkpoint.digest
     cli("delete", "first-watch", "--yes", "first-watch", *there)
     cli("delete", "first-replay", "--yes", "first-replay", *there)
     cli("delete", "first", "--yes", "first", *there)

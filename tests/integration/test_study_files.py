@@ -143,7 +143,10 @@ def test_a_study_of_a_shell_script_is_killed_resumed_and_joined(
         expected *= (1 - 2 * float(str(piece.params["lr"]))) ** (piece.end_step - piece.start_step)
     assert math.isclose(x, expected, rel_tol=1e-4)
     assert f"best loss  {best.fitness:.6g}" in cli("best", "quadratic")
-    assert "bit for bit" in cli("replay", "quadratic", "--file", "../studies/study.toml", "--workers", 0)
+    cli("replay", "quadratic", "--file", "../studies/study.toml", "--workers", 0)
+    again = phyla.load_study("quadratic-replay").best
+    assert again is not None
+    assert again.checkpoint.digest == best.checkpoint.digest
 
 
 def test_commands_come_from_the_file_and_never_from_the_database(tmp_path: Path) -> None:

@@ -17,12 +17,11 @@ from phyla.cli.output import show as print
 from phyla.cli.status import damage_lines
 from phyla.cli.trials import best_lines
 from phyla.errors import Preempted, TimeTooShort, UsageError
-from phyla.records import CheckpointState, JobState, StudyState, said_by, shown
-from phyla.words import counted, duration, number, pasted, step
+from phyla.records import JobState, StudyState, said_by, shown
+from phyla.words import counted, duration, pasted, step
 
 if TYPE_CHECKING:
     from phyla.study import Results, Study, Watched
-    from phyla.study.repeating import Prepared
     from phyla.study.targets import Planned
 
 EXAMPLE = """  # at the top level of the file, not inside a function or under `if __name__ == "__main__":`
@@ -256,30 +255,6 @@ def replay(
     for note in prepared.notes:
         print(f"note: {note}", file=sys.stderr)
     _run(prepared.study, workers, gpus_per_worker=gpus_per_worker)
-    if steps is None:
-        _print_likeness(prepared)
-
-
-def _print_likeness(prepared: "Prepared") -> None:
-    """Say whether a replay left what the trial had left."""
-    results = prepared.study.results()
-    head = results.members()[0].head
-    digests = {row.name: row.digest for row in results.checkpoints() if row.state is not CheckpointState.LOST}
-    if head is None or head.checkpoint not in digests:
-        return
-    what = f"that of trial {prepared.trial} of {prepared.of}"
-    if digests[head.checkpoint] == prepared.digest:
-        print(f"the checkpoint is {what}, bit for bit")
-    elif head.fitness == prepared.fitness:
-        print(
-            f"the fitness is {what}, {number(head.fitness, 6)}; the files differ, as they do if training saves "
-            "what it did not make from trial.seed (times, the states of Python's or NumPy's generators)"
-        )
-    else:
-        print(
-            f"the checkpoint is not {what}, bit for bit; its fitness is {number(head.fitness, 6)}, "
-            f"that of the other {number(prepared.fitness, 6)}"
-        )
 
 
 def chosen_study(ctx: Context, file: Path, name: str | None, *, to_run: bool = False) -> "Study":

@@ -73,13 +73,9 @@ def run_replicates(study: Study, count: int, workers: int = 0, **options: Any) -
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A study, not stored yet, that is ready to train something again, or on; and the trial that it comes from."""
+    """A study, not stored yet, that is ready to train something again, or on."""
 
     study: Study
-    of: str
-    trial: int
-    digest: str | None
-    fitness: float | None
     notes: tuple[str, ...]  # What a person should know before.
 
 
@@ -272,9 +268,7 @@ def prepare(
         notes.append(
             f"the training code, {stored['code']['name']}, is not what it was when study {study!r} last ran"
         )
-    row = found.rows.get(last.checkpoint or "")
-    digest = None if row is None else row.digest
-    return Prepared(study=made, of=study, trial=last.id, digest=digest, fitness=last.fitness, notes=tuple(notes))
+    return Prepared(study=made, notes=tuple(notes))
 
 
 @final
