@@ -162,7 +162,7 @@ def test_a_comparison_is_printed(cli: Phyla) -> None:
 
 def test_a_comparison_as_json_and_csv(cli: Phyla) -> None:
     found = json.loads(cli("compare", "pbt", "wide", "--format", "json", "--by", "time", "--target", 5))
-    assert (found["by"], found["target"], found["measure"]) == ("time", 5, "best")
+    assert (found["by"], found["target"]) == ("time", 5)
     assert [group["final"]["n"] for group in found["groups"]] == [3, 3]
     assert found["tests"][0]["smallest_p"] == 0.25
     first, second = ([row["seed"] for row in group["studies"]] for group in found["groups"])
@@ -178,7 +178,7 @@ def test_a_comparison_as_json_and_csv(cli: Phyla) -> None:
 
 def test_a_comparison_is_written_as_a_page(cli: Phyla, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    out = cli("compare", "pbt", "wide", "--metric", "median", "-o", page)
+    out = cli("compare", "pbt", "wide", "-o", page)
     assert out.splitlines()[-1] == str(page)
     assert "pbt and wide" in page.read_text()
     missing = tmp_path / "no" / "page.html"
@@ -195,7 +195,7 @@ def test_a_comparison_is_written_as_a_page(cli: Phyla, tmp_path: Path) -> None:
         (("pbt", "strict"), "strict: maximise score, subject to loss <= 2. Run them with one objective"),
         (("nans", "nans"), "there is only nans"),
         (("pbt", "wide", "--target", "nan"), "target=nan: must be a finite number"),
-        (("pbt", "wide", "--metric", "worst"), "'worst' is not one of"),
+        (("pbt", "wide", "--by", "cost"), "'cost' is not one of"),
         ((), "Missing argument"),
     ],
 )

@@ -201,10 +201,6 @@ def compare(
     studies: Annotated[
         list[str], Argument(metavar="STUDY...", help="Names of studies; one with replicates means all of them.")
     ],
-    metric: Annotated[
-        Literal["best", "median"],
-        Option(help="The best fitness so far, or the median of every member's newest one."),
-    ] = "best",
     by: Annotated[
         Literal["steps", "time"],
         Option(help="Over the steps of all members together, or the time in which anything was running."),
@@ -221,7 +217,7 @@ def compare(
     """Compare studies and their replicates: final values, significance, convergence, time."""
     from phyla import study
 
-    comparison = study.compare(studies, metric=metric, by=by, target=target, **options.where(ctx))
+    comparison = study.compare(studies, by=by, target=target, **options.where(ctx))
     if output is not None:
         write_file(output, comparison.write_report, replace=True)
     if written == "json":

@@ -16,7 +16,7 @@ from phyla.arguments import known
 from phyla.errors import UsageError
 from phyla.records import Phase, StudyState
 from phyla.report.data import StudyData, TimeSpent
-from phyla.report.measures import Band, By, Curve, Measure, band, curve
+from phyla.report.measures import Band, By, Curve, band, curve
 from phyla.report.words import p_words
 from phyla.significance import (
     difference_interval,
@@ -190,7 +190,6 @@ class StudyComparison:
 
     Attributes:
         groups: those with at least one finite fitness, in the order given.
-        measure: `best`, the best fitness so far, or `median`, the median of every member's newest one.
         by: `steps` of all members together, or `time` in seconds in which anything was running.
         target: the value whose first time is shown. By default it is the worst median of the groups' final values,
             of two in the middle the worse one; so more than half of each group's replicates reached it.
@@ -200,7 +199,6 @@ class StudyComparison:
     groups: tuple[StudyGroup, ...]
     metric: str
     maximize: bool
-    measure: Measure
     by: By
     target: float
     notes: tuple[str, ...]
@@ -301,7 +299,7 @@ class StudyComparison:
                 }
             )
         return {
-            **{name: getattr(self, name) for name in ("metric", "maximize", "measure", "by", "target")},
+            **{name: getattr(self, name) for name in ("metric", "maximize", "by", "target")},
             "groups": groups,
             "tests": [test.to_json() for test in self.tests],
             "notes": list(self.notes),
@@ -330,14 +328,14 @@ class StudyComparison:
 
 
 def compare_studies(
-    studies: Sequence[ComparedStudy], *, measure: Measure = "best", by: By = "steps", target: float | None = None
+    studies: Sequence[ComparedStudy], *, by: By = "steps", target: float | None = None
 ) -> StudyComparison:
     """Compare at least two studies with one objective; those of one group are replicates."""
     _check(studies)
     notes = _different_fitness(studies)
     groups: dict[str, dict[ComparedStudy, Curve]] = {one.group: {} for one in studies}
     for one in sorted(studies, key=lambda one: -1 if one.replicate is None else one.replicate):
-        its = curve(one.data, by=by, measure=measure)
+        its = curve(one.data, by=by)
         if its.xs:
             groups[one.group][one] = its
         else:
@@ -358,7 +356,6 @@ def compare_studies(
         groups=tuple(found),
         metric=studies[0].data.aim.name,
         maximize=maximize,
-        measure=measure,
         by=by,
         target=target,
         notes=tuple(notes),

@@ -1,7 +1,6 @@
 """What a comparison measures of studies: how good they were after how much work."""
 
 import math
-import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,8 +14,6 @@ from phyla.report.data import Interval, StudyData
 
 By: TypeAlias = Literal["steps", "time"]
 """What counts as work: steps of all members together, or seconds in which anything was running."""
-Measure: TypeAlias = Literal["best", "median"]
-"""What counts as good: the best fitness so far, or the median of every member's newest one."""
 
 
 @final
@@ -53,8 +50,8 @@ class Band(NamedTuple):
     high: tuple[float, ...] = ()
 
 
-def curve(data: StudyData, *, by: By = "steps", measure: Measure = "best") -> Curve:
-    """Return how good a study was after how much work.
+def curve(data: StudyData, *, by: By = "steps") -> Curve:
+    """Return the best fitness of a study after how much work.
 
     Steps count when a trial completes, or a rule stops it. Time passes while a trial or an eval task is running,
     so it stands still while a study is interrupted. A fitness counts from the moment that its trial completed.
@@ -65,31 +62,24 @@ def curve(data: StudyData, *, by: By = "steps", measure: Measure = "best") -> Cu
         tasks = zip(data.evaluating.begin.tolist(), data.evaluating.end.tolist(), strict=True)
         passed = time_in([*attempts, *tasks])
     points: dict[float, float] = {}
-    newest: dict[int, float] = {}
     value: float | None = None
     work, steps = 0.0, 0
     ended = np.nan_to_num(np.concatenate([trials.ended, trials.stopped[:, 0]]))
     order = np.argsort(ended, kind="stable")
-    # Trials that were stopped only cost work: they are nobody's newest ones.
-    nobody, unknown = np.full(len(trials.stopped), -1), np.full(len(trials.stopped), math.nan)
+    # Trials that were stopped only cost work.
+    unknown = np.full(len(trials.stopped), math.nan)
     columns = (
         np.concatenate(pair)[order].tolist()
         for pair in (
-            (trials.member, nobody),
             (trials.end - trials.start, trials.stopped[:, 1]),
             (ended,),
             (trials.fitness, unknown),
         )
     )
-    for member, its, at, fitness in zip(*columns, strict=True):
+    for its, at, fitness in zip(*columns, strict=True):
         steps += its
         work, before = float(steps) if passed is None else passed(at), value
-        newest.pop(member, None)
-        if math.isfinite(fitness):
-            newest[member] = fitness
-        if measure == "median":
-            value = statistics.median(newest.values()) if newest else before
-        elif math.isfinite(fitness) and (before is None or (fitness > before) == data.aim.maximize):
+        if math.isfinite(fitness) and (before is None or (fitness > before) == data.aim.maximize):
             value = fitness
         if value is not None and value != before:
             points[work] = value

@@ -93,7 +93,6 @@ def list_all(places: Places) -> list[Results | Evaluations]:
 def compare(
     studies: "str | Results | Sequence[str | Results]",
     *,
-    metric: str = "best",
     by: str = "steps",
     target: float | None = None,
     home: str | Path | None = None,
@@ -106,7 +105,6 @@ def compare(
         studies: names, or results. The name of a study that has replicates means all of them; a replicate's own
             name means that one. Results may come from different stores: where one replicate is in several of
             them, or one study is, these are compared with each other, and told apart by their homes.
-        metric: `best`, the best fitness so far, or `median`, the median of every member's newest one.
         by: `steps` of all members together, or `time` in which anything was running.
         target: the value whose first time is told; by default the worst median of the final values, of two in
             the middle the worse one.
@@ -124,8 +122,6 @@ def compare(
     """
     from phyla.report import ComparedStudy, compare_studies
 
-    if metric not in ("best", "median"):
-        raise ConfigurationError(f"metric={metric!r}: choose 'best' or 'median'")
     if by not in ("steps", "time"):
         raise ConfigurationError(f"by={by!r}: choose 'steps' or 'time'")
     if target is not None and not math.isfinite(target):
@@ -144,7 +140,6 @@ def compare(
             )
             for one in found.values()
         ],
-        measure="best" if metric == "best" else "median",
         by="steps" if by == "steps" else "time",
         target=target,
     )

@@ -1,7 +1,6 @@
 """How good a study was after how much work."""
 
 import math
-import statistics
 from dataclasses import replace
 from typing import Any
 
@@ -45,22 +44,6 @@ def test_the_best_after_some_steps_is_the_best_of_what_was_done_by_then(
     best = (max if maximize else min)(known) if known else None
     assert found.at(steps) == best
     assert found.last == sum(line[1] for line in lines)
-
-
-@given(histories(), st.integers(0, 40))
-def test_the_median_is_of_every_members_newest_fitness(lines: list[Line], now: int) -> None:
-    found = curve(study_of(lines), by="time", measure="median")
-    expected: float | None = None
-    newest: dict[int, float] = {}
-    for member, _, ended, fitness in lines:
-        if ended > now:
-            break
-        newest.pop(member, None)
-        if fitness is not None and math.isfinite(fitness):
-            newest[member] = fitness
-        # Where nobody has a finite fitness any more, nothing new is known.
-        expected = statistics.median(newest.values()) if newest else expected
-    assert found.at(float(now)) == expected
 
 
 @given(histories())
@@ -111,9 +94,7 @@ def test_what_stopped_trials_trained_is_spent() -> None:
     }
     lost = replace(first, id=3, ended_at=15.0, fitness=None, order=None, **stopped)
     cost = replace(data, trials=columns([first, second, lost, replace(lost, id=4, ended_at=25.0)]))
-    best, median = curve(cost), curve(cost, measure="median")
-    assert best == Curve(xs=(5.0, 13.0), ys=(1.0, 2.0), last=16.0, finished=True)
-    assert median == replace(best, ys=(1.0, 1.5))
+    assert curve(cost) == Curve(xs=(5.0, 13.0), ys=(1.0, 2.0), last=16.0, finished=True)
     assert (data.total_steps, cost.total_steps) == (10, 16)
 
 

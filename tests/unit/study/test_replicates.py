@@ -143,7 +143,7 @@ def test_replicates_of_one_name_are_taken_together(tmp_path: Path) -> None:
     results = phyla.load_study("a-r1", home=tmp_path)
     same = phyla.compare([results, "a", "a-r2", "b"], home=tmp_path)
     assert [one.name for one in same.groups[0].studies] == ["a-r0", "a-r1", "a-r2"]
-    one = phyla.compare(["a-r0", "b-r0"], home=tmp_path, by="time", metric="median", target=1.5)
+    one = phyla.compare(["a-r0", "b-r0"], home=tmp_path, by="time", target=1.5)
     assert (one.target, one.by, [test.p for test in one.tests]) == (1.5, "time", [None])
     assert comparison.write_report(tmp_path / "c.html").stat().st_size > 5e5
 
@@ -173,7 +173,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     study(tmp_path, "down", objective=phyla.Minimize("score")).run()
     with pytest.raises(UsageError, match="a: maximise score; down: minimise score"):
         phyla.compare(["a", "down"], home=tmp_path)
-    for wrong in ({"metric": "worst"}, {"by": "cost"}, {"target": float("nan")}):
+    for wrong in ({"by": "cost"}, {"target": float("nan")}):
         with pytest.raises(ConfigurationError, match=r"must be|choose"):
             phyla.compare(["a", "down"], home=tmp_path, **wrong)
 

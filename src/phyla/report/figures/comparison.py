@@ -19,11 +19,12 @@ def curves_figure(comparison: StudyComparison) -> style.Figure:
     if comparison.by == "time":
         unit, size = time_unit(max(one.last for group in comparison.groups for one in group.curves))
         unit = f"time in which anything was running ({unit})"
-    what = "best so far" if comparison.measure == "best" else "median of members"
     ranked = sorted(comparison.groups, key=lambda group: group.final.median, reverse=comparison.maximize)[:3]
     answer = f"At the end: {', '.join(f'{short(one.name, 24)} {score(one.final.median)}' for one in ranked)}"
     answer += f" and {len(comparison.groups) - 3} more" if len(comparison.groups) > 3 else ""
-    notes = [f"Line: median of replicates, the {what} of each; band: between their quartiles; dotted: the target."]
+    notes = [
+        "Line: median of replicates, the best so far of each; band: between their quartiles; dotted: the target."
+    ]
     figure = style.figure("Which is better?", answer, height=520, notes=notes)
     values: list[float] = []
     for place, group in enumerate(comparison.groups):
