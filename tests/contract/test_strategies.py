@@ -19,7 +19,6 @@ STRATEGIES: dict[str, Strategy] = {
     "successive halving": ASHA(9, 18, 2, quorum=1.0),
     "optuna, in pieces": Optuna(6, 12, settings={"n_startup_trials": 2}, steps_per_trial=6),
     "optuna, cma-es": Optuna(9, 10, "cma-es"),
-    "optuna, quasi-random": Optuna(5, 10, "qmc", {"scramble": True}),
     "backtrack, quorum": PBT(
         population_size=5,
         steps_per_trial=2,

@@ -5,7 +5,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from phyla.arguments import check, suggest_arguments
@@ -29,8 +29,6 @@ SAMPLERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "tpe": ("TPESampler", ()),
     "gp": ("GPSampler", ("torch",)),
     "cma-es": ("CmaEsSampler", ("cmaes",)),
-    "qmc": ("QMCSampler", ()),
-    "random": ("RandomSampler", ()),
 }
 """Optuna's class, and the packages it needs besides Optuna, by name."""
 
@@ -69,7 +67,7 @@ class Optuna(Independent):
     Args:
         members: number of members, each with hyperparameters of its own.
         total_steps: steps each member spends in all.
-        sampler: "tpe", "gp" (needs torch), "cma-es", "qmc" or "random".
+        sampler: "tpe", "gp" (needs torch) or "cma-es".
         settings: keyword arguments of Optuna's sampler, as JSON values; no seed, which comes from the study's.
         steps_per_trial: steps of one trial, after which there are a checkpoint and a score; None makes one
             trial of the whole training.
@@ -121,8 +119,6 @@ class Optuna(Independent):
             return sampled(member, steps, context)
         seed = int(context.rng.integers(2**31))
         with _quiet():
-            if self.sampler == "qmc":
-                return self._of_sequence(member, context, seed, steps)
             params, noted = self._suggest(context, seed)
         return fresh(member, params, steps, optuna=noted)
 
@@ -130,11 +126,9 @@ class Optuna(Independent):
         """Return hyperparameters, and what the reason notes about them."""
         from optuna.trial import TrialState as State
 
-        space, noted = context.space, dict[str, Json](sampler=self.sampler)
-        shown: list[FrozenTrial] = []
-        if self.sampler != "random":
-            shown, counts = _shown(context.history, self.total_steps, space)
-            noted |= counts
+        space = context.space
+        shown, counts = _shown(context.history, self.total_steps, space)
+        noted: dict[str, Json] = {"sampler": self.sampler, **counts}
         study = self._informed(shown, space, seed)
         for _ in range(TRIES):
             trial, params, attributes = _asked(study, space)
@@ -148,23 +142,6 @@ class Optuna(Independent):
                 return space.validate(params), {**noted, **({"attributes": kept} if kept else {})}
             study.tell(trial, state=State.FAIL)
         return space.sample(context.rng), {**noted, **_REJECTED}
-
-    def _of_sequence(self, member: Member, context: Context, seed: int, steps: int) -> Decision:
-        """Start at the next place of one sequence for all: the first ones belong to the members."""
-        space, state = context.space, context.state if isinstance(context.state, Mapping) else {"seed": seed}
-        seed, extra = int(str(state["seed"])), int(str(state.get("extra", 0)))
-        chosen, noted = None, dict[str, Json](sampler=self.sampler)
-        for attempt in range(TRIES):
-            place = member.index
-            if attempt or member.broken_trial is not None:
-                place, extra = self.members + extra, extra + 1
-            _, params, _ = _asked(self._sequence(space, seed, place), space)
-            if space.contains(params):
-                chosen = space.validate(params)
-                break
-        if chosen is None:
-            chosen, noted = space.sample(context.rng), {**noted, **_REJECTED}
-        return replace(fresh(member, chosen, steps, optuna=noted), state={"seed": seed, "extra": extra})
 
     def _informed(self, shown: Sequence["FrozenTrial"], space: Space, seed: int) -> "Study":
         """Return a study as it would be had Optuna run all members, in memory."""
@@ -187,28 +164,13 @@ class Optuna(Independent):
                 newest.system_attrs = {**kept, **state}
         return study
 
-    def _sequence(self, space: Space, seed: int, place: int) -> "Study":
-        """Return a study that is at a place of the quasi-random sequence over all parameters."""
-        # The first trial says what the sequence ranges over: all parameters, active or not.
-        anywhere = {
-            name: parameter.values[0] if isinstance(parameter, Choice | Ordinal) else parameter.low
-            for name, parameter in space.parameters.items()
-        }
-        study = self._informed([_frozen(space, anywhere, 0.0, {})], space, seed)
-        if place > 0:
-            _asked(study, space)
-            storage, key = study._storage, study._study_id
-            for name in storage.get_study_system_attrs(key):
-                storage.set_study_system_attr(key, name, place - 1)
-        return study
-
     def _made(self, seed: int) -> "BaseSampler":
         import optuna
 
         settings: dict[str, Any] = {"seed": seed, **self.settings}
         if self.sampler == "tpe":
             settings.setdefault("constant_liar", True)
-        if self.sampler in ("cma-es", "gp", "qmc"):
+        if self.sampler in ("cma-es", "gp"):
             settings.setdefault("warn_independent_sampling", False)
         try:
             with warnings.catch_warnings():

@@ -209,7 +209,6 @@ STRATEGIES: dict[str, Strategy] = {
     "optuna": Optuna(6, 20, settings={"n_startup_trials": 3}),
     "optuna, in pieces": Optuna(5, 25, steps_per_trial=6),
     "optuna, cma-es": Optuna(6, 20, "cma-es"),
-    "optuna, quasi-random": Optuna(6, 20, "qmc", {"scramble": True}, steps_per_trial=10),
     "random search": RandomSearch(4, 20),
     "random search, in pieces": RandomSearch(4, 25, steps_per_trial=6),
     "grid search": GridSearch({"lr": [0.1, 0.3], "width": [1, 2, 3]}, 25, steps_per_trial=5),
@@ -223,7 +222,6 @@ STRATEGIES: dict[str, Strategy] = {
 TRIALS_OF_A_MEMBER: dict[str, int] = {
     "optuna": 1,
     "optuna, cma-es": 1,
-    "optuna, quasi-random": 2,
     "random search": 1,
     "single worker": 12,
     "fixed schedule": 6,

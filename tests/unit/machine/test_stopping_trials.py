@@ -432,7 +432,7 @@ def givers_up() -> Iterator[tuple[str, Any, int]]:
     yield "random in pieces", RandomSearch(3, 30, steps_per_trial=10), 1
     yield "schedule", FixedSchedule([(0, {"lr": 0.1}), (20, {"lr": 0.2})], 30, members=3), 1
     yield "halving", ASHA(3, 90, 10), 1
-    yield "optuna", Optuna(3, 30, "random", steps_per_trial=10), 1
+    yield "optuna", Optuna(3, 30, steps_per_trial=10), 1
 
 
 @pytest.mark.parametrize(("strategy", "before"), [pytest.param(s, b, id=name) for name, s, b in givers_up()])
