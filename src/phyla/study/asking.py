@@ -172,7 +172,6 @@ def tell(
         if finished(client):
             # Asking, and getting nothing, ends a study whose members are all done.
             client.exchange((), launch.worker_name(), 1)
-    study.lookout.look_at_metrics(client.store, client.record.id, at_once=True)
     for answer in answers:
         if isinstance(answer, LeaseLost):
             raise answer

@@ -30,7 +30,6 @@ from phyla.machine import Ended, NoTime, Outdated, TrainRules
 from phyla.records import StudyState
 from phyla.signals import handle
 from phyla.study.checked import checked_kinds
-from phyla.study.findings import Lookout
 from phyla.study.maintenance import take_back
 from phyla.study.opening import claim
 from phyla.study.places import Places, find_study
@@ -262,12 +261,9 @@ class Attached:
 
     def _work(self, worker: Worker) -> None:
         client = self._client
-        lookout = Lookout(self._name, self._rules)
-        look = partial(lookout.look_at_metrics, client.store, client.record.id)
         try:
-            self._ended = worker.run(look)
+            self._ended = worker.run()
             if isinstance(self._ended, Ended):
-                look(at_once=True)
                 client.collect()
         except _GivenBack:
             with contextlib.suppress(Exception):  # its lease runs out then

@@ -14,7 +14,7 @@ from phyla.errors import StoreError
 from phyla.machine import RECENT, TrainRules, expected_s
 from phyla.records import AttemptState, GroupState, JobKind, JobState, StudyState, TrialRecord
 from phyla.settings import system_clock
-from phyla.study.progress import NEWEST, Failures, Throttle
+from phyla.study.progress import Failures, Throttle
 from phyla.words import duration
 
 if TYPE_CHECKING:
@@ -35,7 +35,10 @@ EVERY_S = 1.0
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that is probably wrong: `source`, `parameter`, `steps`, `checkpoint`, `code` or `scores`."""
+    """Something that is probably wrong.
+
+    Its kind is `source`, `parameter`, `metric`, `steps`, `checkpoint`, `code` or `scores`.
+    """
 
     kind: str
     text: str
@@ -89,6 +92,16 @@ def findings(reader: "Reader") -> Iterator[Finding]:
             f"trial.params[{name!r}], or leave it out of the space",
             about=name,
         )
+    reported = {metric: None for trial in trials for metric in trial.metrics}
+    stopping: Any = study.config.get("stopping") or {"rules": ()}
+    for metric in (rule.get("metric") for rule in stopping["rules"]):
+        if reported and isinstance(metric, str) and metric not in reported:
+            yield Finding(
+                kind="metric",
+                text=f"a stopping rule watches {metric!r}, which no trial reported, so it stops nothing; "
+                f"{suggestion(metric, reported)}",
+                about=metric,
+            )
     for trial, its in [(trial, its) for trial, its in noticed if "steps" in its][:1]:
         first, last = its["steps"]
         names = "{start_step} to {end_step}" if command else "trial.start_step to trial.end_step"
@@ -130,18 +143,11 @@ def _same_bytes(reader: "Reader", trial: TrialRecord) -> bool:
 class Lookout:
     """Looks at a study from time to time, and says once what is probably wrong.
 
-    A look must not end a run: where the database fails, the next one tells. A stopping rule may say by
-    `watches(objective)` without which metrics it stops nothing.
+    A look must not end a run: where the database fails, the next one tells.
     """
 
     def __init__(self, study: str, rules: TrainRules) -> None:
         self._study = study
-        self._watched = [
-            (rule, metric)
-            for rule in rules.stopping
-            if hasattr(rule, "watches")
-            for metric in rule.watches(rules.objective)
-        ]
         self._after = {suite.name: 0 for suite in rules.suites}
         self._said: set[tuple[str, str]] = set()
         self._throttle = Throttle(EVERY_S)
@@ -152,7 +158,6 @@ class Lookout:
             if not due:
                 return
             with store.reader(study) as reader:
-                self._look_at_metrics(reader)
                 for suite in [*self._after]:
                     self._look_at_suite(reader, suite)
                 for attempt in failures.new(reader) if failures is not None else ():
@@ -161,31 +166,6 @@ class Lookout:
                     if (finding.kind, finding.about) not in self._said:
                         self._said.add((finding.kind, finding.about))
                         LOG.warning("warning: %s", finding.text)
-
-    def look_at_metrics(self, store: "Store", study: int, *, at_once: bool = False) -> None:
-        """Warn, once a trial has completed, of each stopping rule whose metric was not reported."""
-        with self._throttle.turn(at_once=at_once) as due, contextlib.suppress(StoreError):
-            if due and self._watched:
-                with store.reader(study) as reader:
-                    self._look_at_metrics(reader)
-
-    def _look_at_metrics(self, reader: "Reader") -> None:
-        if not self._watched:
-            return
-        trials = reader.last_completed(NEWEST)[::-1]
-        done = [trial for trial in trials if trial.state is JobState.COMPLETED and trial.kind is JobKind.TRAIN]
-        if not done:
-            return
-        watched, self._watched = self._watched, []
-        reported = {metric: None for trial in done for metric in trial.metrics}
-        for rule, metric in watched:
-            if metric not in reported:
-                warnings.warn(
-                    f"study {self._study!r}: {rule!r} stops nothing as long as {metric!r} is not reported, and "
-                    f"none of the trials that have completed ({len(done)}) reported it; "
-                    f"{suggestion(metric, reported)}",
-                    stacklevel=4,
-                )
 
     def _look_at_suite(self, reader: "Reader", suite: str) -> None:
         """Warn if the first aggregation of a suite failed."""

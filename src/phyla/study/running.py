@@ -297,9 +297,8 @@ def add_workers(study: "Study", client: Client, crew: Crew) -> Results:
     results = Results(client.store, client.study(), study.places)
     if client.is_active():
         claim(client)
-        look = partial(study.lookout.look_at_metrics, client.store, client.record.id)
         with Launch(study.places.locks, client.store.url, [study.name]) as launch:
-            if not _train(study, client, crew, launch, results, look):
+            if not _train(study, client, crew, launch, results):
                 raise KeyboardInterrupt
     return results
 
@@ -310,7 +309,7 @@ def _train(
     crew: Crew,
     launch: Launch,
     results: Results,
-    look: Callable[[], None],
+    look: Callable[[], None] = lambda: None,
     tracking: Mapping[str, str] | None = None,
 ) -> bool:
     def tick() -> None:

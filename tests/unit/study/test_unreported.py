@@ -1,8 +1,6 @@
 """A stopping rule that waits for a metric that is never reported."""
 
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,68 +31,26 @@ def study(home: Path, stopping: StoppingRule | Sequence[StoppingRule], **options
     )
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_run_warns_once_and_names_what_was_reported(workers: int, tmp_path: Path) -> None:
+def test_a_run_says_it_once_and_names_what_was_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = study(
         tmp_path, [phyla.strategies.Divergence(), MISSPELT, phyla.MedianStopping(min_steps=1)], train=train
     )
-    with pytest.warns(UserWarning, match="watched") as told:
-        made.run(workers)
-    (warning,) = told
-    text = str(warning.message)
-    assert "Divergence(metric='train/los', above=100, below=None) stops nothing" in text
-    assert "did you mean 'train/loss'? the names are 'train/loss', 'score'" in text
-    assert made.results().counts() == {"completed": 4}
-
-
-def test_it_warns_as_soon_as_a_trial_has_completed(tmp_path: Path) -> None:
-    seen: list[int] = []
-    made = study(tmp_path, MISSPELT, train=train)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(UserWarning, match=r"completed \(1\) reported it"):
-            made.run(on_progress=lambda results: seen.append(results.counts()["completed"]))
-    assert seen == []
-
-
-def test_who_is_told_warns_too(tmp_path: Path) -> None:
-    made = study(tmp_path, MISSPELT, storage="memory://")
-    trials = made.ask(2)
-    for trial in trials:
-        (trial.checkpoint_dir / "weights").write_text("w")
-    with pytest.warns(UserWarning, match="train/los"):
-        made.tell(trials[0], metrics={"score": 1.0})
-    made.tell(trials[1], metrics={"score": 1.0})
-
-
-@dataclass(frozen=True)
-class Watching:
-    """A rule of a third party."""
-
-    marks_every: int | None = None
-    history: int = 0
-
-    def watches(self, objective: Any) -> list[str]:
-        return ["gradient"]
-
-    def judge(self, reported: Any, others: Any) -> None:
-        return
-
-
-def test_rules_of_a_third_party_may_say_what_they_watch(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match=r"Watching\(.*'gradient' is not reported"):
-        study(tmp_path, [Watching(), phyla.strategies.StopWith(never)], train=train).run()
-
-
-def never(reported: Any) -> None:
-    return
+    results = made.run()
+    (finding,) = (one for one in results.findings() if one.kind == "metric")
+    assert finding.text == (
+        "a stopping rule watches 'train/los', which no trial reported, so it stops nothing; did you mean "
+        "'train/loss'? the names are 'train/loss', 'score'"
+    )
+    assert caplog.text.count(finding.text) == 1
+    assert results.counts() == {"completed": 4}
 
 
 @pytest.mark.parametrize(
     "rule", [phyla.strategies.Divergence(metric="train/loss"), phyla.MedianStopping(min_steps=1)]
 )
-def test_no_warning_where_it_is_reported(rule: StoppingRule, tmp_path: Path) -> None:
-    study(tmp_path, rule, train=train).run()
+def test_nothing_is_said_where_it_is_reported(rule: StoppingRule, tmp_path: Path) -> None:
+    found = study(tmp_path, rule, train=train).run().findings()
+    assert not [one for one in found if one.kind == "metric"]
 
 
 def test_a_store_that_cannot_be_read_now_does_not_end_the_run(

@@ -71,8 +71,8 @@ class Others(Protocol):
 class StoppingRule(Protocol):
     """Judges a running trial report by report: a frozen dataclass with `judge`; everything else has a default.
 
-    Register it under the entry point group `phyla.stopping`. It may also have `watches(objective)`, which returns
-    the metrics without which it stops nothing: a warning says so if training does not report one of them.
+    Register it under the entry point group `phyla.stopping`. If it has a setting `metric`, a warning says so where
+    training does not report that metric.
     """
 
     @property

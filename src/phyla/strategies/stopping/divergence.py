@@ -1,12 +1,11 @@
 """Stopping trials that diverged."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
 from phyla.arguments import check, refused
-from phyla.records import JsonObject, Objective, json_number
+from phyla.records import JsonObject, json_number
 from phyla.strategies.stopping import Others, Reported, StoppingRule
 
 
@@ -32,11 +31,9 @@ class Divergence(StoppingRule):
         if self.above is not None and self.below is not None and self.above <= self.below:
             raise refused(self, "above below", "every value is beyond one of them")
 
-    def watches(self, objective: Objective) -> Sequence[str]:
-        return [self.metric] if self.metric else [goal.metric for goal in objective.goals]
-
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
-        for place, metric in enumerate(self.watches(reported.objective)):
+        watched = [self.metric] if self.metric else [goal.metric for goal in reported.objective.goals]
+        for place, metric in enumerate(watched):
             value = reported.report.metrics.get(metric)
             if value is None:
                 continue

@@ -1,12 +1,11 @@
 """The median stopping rule (Golovin et al. 2017, Google Vizier, section 3.2.2)."""
 
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
 from phyla.arguments import check
-from phyla.records import JsonObject, Objective, direction, json_number
+from phyla.records import JsonObject, direction, json_number
 from phyla.strategies.stopping import Others, Reported, StoppingRule
 
 
@@ -39,9 +38,6 @@ class MedianStopping(StoppingRule):
     @property
     def marks_every(self) -> int:
         return self.every_steps or max(1, self.min_steps)
-
-    def watches(self, objective: Objective) -> Sequence[str]:
-        return [goal.metric for goal in objective.goals]
 
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
         if reported.trained_steps < self.min_steps or reported.step >= reported.trial.end_step:
