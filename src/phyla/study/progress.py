@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import cycle, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -227,37 +226,18 @@ def best_of(reader: "Reader", aim: Aim) -> list[TrialRecord]:
 def trials_left(config: JsonObject, member: Member) -> int | None:
     """Return how many more trials a member is expected to complete; None if that cannot be known.
 
-    It is known of a strategy that has `member_steps` and `steps_per_trial`, and of ours whose trials differ in
-    length. Trials that end early make it more.
+    It is known of a strategy that has `member_steps` and `steps_per_trial`, unless its trials end at the switches
+    of a schedule, too. Trials that end early make it more.
     """
     if member.retired or member.state is MemberState.DONE:
         return 0
     strategy: Any = config["strategy"]
     plan: Any = config["plan"]
-    spent, until = member.progress, plan["member_steps"]
-    if until is None:
+    until, length = plan["member_steps"], plan["steps_per_trial"]  # None for one trial of all steps
+    if until is None or length == 0 or "schedule" in strategy:
         return None
-    if strategy["plugin"] == "phyla.strategies/replay":
-        return len(strategy["trials"]) - member.generation
-    if strategy["plugin"] == "phyla.strategies/single-worker-explore":
-        lengths = [strategy["explore_steps"]] * 3 + [strategy["exploit_steps"]]
-        trials: int = 4 * (max(0, until - spent) // sum(lengths))
-        spent += trials // 4 * sum(lengths)
-        for length in islice(cycle(lengths), member.generation % 4, None):
-            if spent >= until:
-                break
-            spent += length
-            trials += 1
-        return trials
-    length = plan["steps_per_trial"]  # None for one trial of all steps
-    switches = []
-    if strategy["plugin"] == "phyla.strategies/fixed-schedule":
-        # A trial ends at the next switch at the latest.
-        switches = [step for step, _ in strategy["schedule"] if step > spent]
-    elif length == 0:
-        return None
-    spans = [after - before for before, after in pairwise([spent, *switches, until]) if after > before]
-    return sum(1 if length is None else -(-span // length) for span in spans)
+    left: int = max(0, until - member.progress)
+    return -(-left // (length or left or 1))
 
 
 @final
