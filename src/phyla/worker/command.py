@@ -29,8 +29,8 @@ class Command:
     No shell runs it. Placeholders are filled in argument by argument: `{NAME}` for each hyperparameter (`{opt/lr}`
     for one in a group), `{source}` (the directory to load from, absent at the root), `{source:*.pth}` (the newest
     file in it that matches), `{save_to}`, `{metrics}`, `{params_file}`, `{working_dir}`, `{seed}`, `{member}`,
-    `{trial}`, `{generation}`, `{start_step}`, `{end_step}`, `{steps}` and `{gpus}`. `{hydra}` becomes several
-    arguments. Write other braces twice. `docs/how-to/commands.md` describes what the command does with them.
+    `{trial}`, `{start_step}`, `{end_step}`, `{steps}` and `{gpus}`. `{hydra}` becomes several arguments.
+    Write other braces twice. `docs/how-to/commands.md` describes what the command does with them.
 
     Args:
         arguments: the program and its arguments. A list inside is left out when one of its values is absent, as in

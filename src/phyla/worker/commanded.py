@@ -73,7 +73,6 @@ class Run:
             "seed": trial.seed,
             "member": trial.member,
             "trial": trial.id,
-            "generation": trial.generation,
             "start_step": start,
             "end_step": trial.end_step,
             "steps": trial.end_step - start,

@@ -18,7 +18,7 @@ Argument: TypeAlias = "str | Sequence[Argument]"
 
 FIXED = (
     *("source", "save_to", "metrics", "params_file", "working_dir", "seed", "member", "trial"),
-    *("generation", "start_step", "end_step", "steps", "gpus"),
+    *("start_step", "end_step", "steps", "gpus"),
 )
 """Placeholders besides those of the hyperparameters; `{hydra}` fills in several arguments at once."""
 HYDRA = "hydra"
