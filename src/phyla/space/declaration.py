@@ -25,7 +25,7 @@ KINDS: dict[str, type[Parameter]] = {kind.kind: kind for kind in (Float, Int, Ch
 
 
 def parameters(mapping: object, keywords: dict[str, Any]) -> dict[str, Parameter]:
-    """The parameters of a space by full name, in order, with absolute names in their `when`."""
+    """The parameters of a space by full name, in order, with full names in their `when`."""
     if mapping is None:
         mapping = {}
     if not isinstance(mapping, Mapping):
@@ -47,20 +47,13 @@ def parameters(mapping: object, keywords: dict[str, Any]) -> dict[str, Parameter
 
 
 def _resolved(name: str, parameters: Mapping[str, Parameter]) -> Parameter:
-    """The parameter with absolute names in its `when`, and the values as the named parameters hold them.
-
-    A name is looked up next to the parameter, in its group, and then from the top; with a leading "/" only
-    from the top.
-    """
+    """The parameter with full names in its `when`, and the values as the named parameters hold them."""
     parameter = parameters[name]
     if parameter.when is None:
         return parameter
     when: dict[str, tuple[Scalar, ...]] = {}
     for written, values in conditions(parameter):
         target = written.removeprefix("/")
-        sibling = f"{name.rpartition('/')[0]}/{written}".removeprefix("/")
-        if not written.startswith("/") and sibling in parameters:
-            target = sibling
         if target not in parameters:
             raise SpaceError(
                 f"{name}: when names {written!r}, which is no parameter; {suggestion(written, parameters)}"

@@ -45,8 +45,7 @@ class Space:
     "initial" has to come in the mapping.
 
     A parameter with a `when` is active only if every parameter that it names is active and has one of the values
-    it lists; inactive parameters are absent from all values. Names in `when` are looked up in the same group
-    first, then from the top; a leading "/" skips the group.
+    it lists; inactive parameters are absent from all values. Names in `when` are full, such as `"opt/kind"`.
 
     Every method is a function of its arguments: the same generator state gives the same values, in the order of
     the space. SpaceError says which argument makes no sense, that a constraint raised, or that the constraints
@@ -80,7 +79,7 @@ class Space:
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
-        """The parameters by full name, in order; the names in their `when` are absolute."""
+        """The parameters by full name, in order; the names in their `when` are full."""
         return MappingProxyType(self._parameters)
 
     @property

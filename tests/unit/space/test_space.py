@@ -50,9 +50,9 @@ def rich() -> Space:
             "opt": {
                 "name": Choice(["sgd", "adam"]),
                 "lr": Float(1e-4, 1.0, log=True, initial=(1e-3, 1e-1)),
-                "momentum_on": Choice([True, False], when={"name": "sgd"}),
-                "momentum": Float(0, 1, step=0.05, when={"momentum_on": True}),
-                "beta": Float(0.5, 0.999, when={"name": "adam"}),
+                "momentum_on": Choice([True, False], when={"opt/name": "sgd"}),
+                "momentum": Float(0, 1, step=0.05, when={"opt/momentum_on": True}),
+                "beta": Float(0.5, 0.999, when={"opt/name": "adam"}),
             },
             "decay": Float(-1, 1),
         },
@@ -262,18 +262,16 @@ def test_members_start_where_they_are_told() -> None:
         RICH.sample(rng, member=-1)
 
 
-def test_a_name_in_when_is_looked_up_in_its_group_first() -> None:
+def test_a_name_in_when_is_a_full_name() -> None:
     space = Space(
         {
             "kind": Choice(["a", "b"]),
-            "near": {"kind": Choice(["c", "d"]), "x": Float(0, 1, when={"kind": "c"})},
-            "top": {"kind": Choice(["e", "f"]), "x": Float(0, 1, when={"/kind": "a"})},
+            "near": {"kind": Choice(["c", "d"]), "x": Float(0, 1, when={"kind": "a"})},
             "far": {"x": Float(0, 1, when={"kind": "b", "near/kind": ["d"]})},
         }
     )
     assert {name: p.when for name, p in space.parameters.items() if p.when} == {
-        "near/x": {"near/kind": ("c",)},
-        "top/x": {"kind": ("a",)},
+        "near/x": {"kind": ("a",)},
         "far/x": {"kind": ("b",), "near/kind": ("d",)},
     }
     assert Space.from_config(space.config(refer), KNOWN.__getitem__) == space
@@ -340,6 +338,10 @@ REFUSED: list[tuple[Callable[[], Space], list[str]]] = [
     (lambda: Space({"a/b": Float(0, 1)}, a=Float(0, 1)), ["'a' is both a parameter and the group of 'a/b'"]),
     (lambda: Space(a=Float(0, 1, when={"bb": 1}), b=Int(0, 1)), ["a: when names 'bb'", "did you mean 'b'?"]),
     (
+        lambda: Space(opt={"kind": Choice(["a", "b"]), "x": Float(0, 1, when={"kind": "a"})}),
+        ["opt/x: when names 'kind', which is no parameter", "'opt/kind'"],
+    ),
+    (
         lambda: Space(a=Float(0, 1, when={"b": 3}), b=Choice([1, 2])),
         ["a: when=", "'b'", "3 is none of [1, 2]"],
     ),
@@ -351,7 +353,7 @@ REFUSED: list[tuple[Callable[[], Space], list[str]]] = [
         ["circle: a -> b -> c -> a"],
     ),
     (
-        lambda: Space(g={"a": Int(0, 1), "b": Int(0, 1, when={"a": 1, "/g/a": 0})}),
+        lambda: Space(g={"a": Int(0, 1), "b": Int(0, 1, when={"g/a": 1, "/g/a": 0})}),
         ["g/b: when names 'g/a' twice"],
     ),
     (lambda: LOOSE(constraints=Float(0, 1)), ["'constraints' is an option", "Space({'constraints': Float("]),

@@ -74,7 +74,7 @@ rate = { low = 0, high = 1, int = false }
 [space.opt]
 kind = { choices = ["sgd", "adam"], initial = "adam" }
 lr = { low = 1e-4, high = 1, log = true, initial = [1e-3, 1e-2] }
-momentum = { low = 0.0, high = 0.9, when = { kind = "sgd" }, default = 0.0 }
+momentum = { low = 0.0, high = 0.9, when = { "opt/kind" = "sgd" }, default = 0.0 }
 layers = { choices = [1, 2, 4], ordered = true }
 
 [pbt]
