@@ -204,7 +204,8 @@ def read(entry: Mapping[str, Any]) -> tuple[str, Parameter]:
 def check_extension(old: Mapping[str, Parameter], new: Mapping[str, Parameter]) -> None:
     """Refuse parameters in which values of the old ones may not be valid, saying everything that is narrowed.
 
-    Bounds may be widened, values added, and parameters added that have a default. Where members start may change.
+    Bounds may be widened, by whole steps where there are any, values added, and parameters added that have a
+    default. Where members start may change.
     """
     problems = [f"{name} is gone" for name in old if name not in new]
     problems += [
@@ -229,7 +230,8 @@ def _narrowed(old: Parameter, new: Parameter) -> Iterator[str]:
         narrower = {"low": new.low > old.low, "high": new.high < old.high, "log": new.log != old.log}
         for name in (name for name, is_narrower in narrower.items() if is_narrower):
             yield f"{name} was {getattr(old, name)!r}, now {getattr(new, name)!r}"
-        if not _on_grid(old, new):
+        off = math.remainder(old.low - new.low, new.step) if new.step else 0.0  # of the new grid
+        if old.step != new.step or abs(off) > 1e-6 * (new.step or 1):
             yield f"step was {old.step!r} from {old.low!r}, now {new.step!r} from {new.low!r}"
     elif isinstance(old, Choice) and isinstance(new, Choice):
         missing = [value for value in old.values if not any(is_same(value, other) for other in new.values)]
@@ -242,15 +244,3 @@ def _narrowed(old: Parameter, new: Parameter) -> Iterator[str]:
             yield f"the values were {list(old.values)!r}, now {list(new.values)!r}"
     else:
         yield f"it was {old!r}, now {new!r}"
-
-
-def _on_grid(old: Float | Int, new: Float | Int) -> bool:
-    """Whether every value of the old grid is on the new one."""
-    if new.step is None:
-        return True
-    if old.step is None:
-        return False
-    if isinstance(new, Int):
-        return old.step % new.step == 0 and (old.low - new.low) % new.step == 0
-    ratios = (old.step / new.step, (old.low - new.low) / new.step)
-    return all(math.isclose(ratio, round(ratio), abs_tol=1e-6) for ratio in ratios)
