@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias, final
+from typing import final
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from phyla.strategies.checks import check_steps
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_to_line, stopped
 from phyla.strategies.strategy import Context, Decision, Independent, Population, Strategy
-
-Grid: TypeAlias = Mapping[str, Sequence[Scalar]]
-"""Values by full name of the parameter."""
 
 
 @final
@@ -61,19 +58,17 @@ class RandomSearch(Independent):
 class GridSearch(Strategy):
     """Every combination of the given values is trained to the end by one member.
 
-    Parameters that the grid does not name start at their `initial`, else drawn. In a list of grids, a conditional
-    parameter has values only where it is active: `[{"kind": ["sgd"], "momentum": [0, 0.9]}, {"kind": ["adam"]}]`.
-    A trial that breaks is tried again with another seed, twice; one that a stopping rule ends, ends its member.
+    Parameters that the grid does not name start at their `initial`, else drawn. A trial that breaks is tried again
+    with another seed, twice; one that a stopping rule ends, ends its member.
 
     Args:
-        grid: values by full name of the parameter, or several such mappings; the space has to allow all
-            combinations.
+        grid: values by full name of the parameter; the space has to allow all combinations.
         total_steps: steps each member spends in all.
         steps_per_trial: as for `RandomSearch`.
         fitness: where the fitness of a trial comes from: its reports, or a suite (`FromSuite`).
     """
 
-    grid: Grid | Sequence[Grid]
+    grid: Mapping[str, Sequence[Scalar]]
     total_steps: int
     steps_per_trial: int | None = None
     fitness: FitnessRule | FromSuite = LAST
@@ -81,30 +76,28 @@ class GridSearch(Strategy):
 
     def __post_init__(self) -> None:
         check_steps(self)
-        grids = [self.grid] if isinstance(self.grid, Mapping) else list(self.grid)
-        if not grids:
-            raise refused(self, "grid", "give at least one grid, as in {'lr': [0.1, 0.01]}")
-        for grid in grids:
-            if not grid:
-                raise refused(self, "grid", "nothing to search; use RandomSearch(members=1, ...)")
-            for name, values in grid.items():
-                if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-                    raise ConfigurationError(
-                        f"GridSearch({name}={values!r}): give a list of at least one value, as in [0.1, 0.01]"
-                    )
-        count = sum(math.prod(len(values) for values in grid.values()) for grid in grids)
+        grid: object = self.grid
+        if not isinstance(grid, Mapping):
+            raise refused(self, "grid", "give values by name, as in {'lr': [0.1, 0.01]}")
+        if not grid:
+            raise refused(self, "grid", "nothing to search; use RandomSearch(members=1, ...)")
+        for name, values in grid.items():
+            if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+                raise ConfigurationError(
+                    f"GridSearch({name}={values!r}): give a list of at least one value, as in [0.1, 0.01]"
+                )
+        count = math.prod(len(values) for values in grid.values())
         if count > MOST_MEMBERS:
             raise ConfigurationError(
                 f"GridSearch: the grid has {count:,} combinations, each a member; there can be {MOST_MEMBERS:,}"
             )
-        object.__setattr__(self, "grid", tuple({k: tuple(v) for k, v in grid.items()} for grid in grids))
+        object.__setattr__(self, "grid", {name: tuple(values) for name, values in grid.items()})
 
     @property
     def points(self) -> tuple[JsonObject, ...]:
         """The combinations, in the order of the members; the last parameter varies fastest."""
-        grids = (self.grid,) if isinstance(self.grid, Mapping) else self.grid
         return tuple(
-            dict(zip(grid, values, strict=True)) for grid in grids for values in itertools.product(*grid.values())
+            dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())
         )
 
     @property

@@ -376,7 +376,7 @@ def test_what_an_existing_study_can_take(old: JsonObject, new: JsonObject) -> No
             config(RandomSearch(3, 20)),
             r"strategy.members \(it has 2, given 3",
         ),
-        (config(ONE), config(FINER), r"another strategy.grid.0.lr \(it has \[0.5\], given \[0.5, 1.0\]"),
+        (config(ONE), config(FINER), r"another strategy.grid.lr \(it has \[0.5\], given \[0.5, 1.0\]"),
         (
             config(),
             config(start_from=[StartFrom("/a")]),

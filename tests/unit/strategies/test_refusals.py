@@ -136,7 +136,7 @@ def pbt(**other: Any) -> PBT:
         ),
         (
             lambda: GridSearch(grid=[], total_steps=10),
-            "GridSearch(grid=[]): give at least one grid, as in {'lr': [0.1, 0.01]}",
+            "GridSearch(grid=[]): give values by name, as in {'lr': [0.1, 0.01]}",
         ),
         (
             lambda: GridSearch(grid={}, total_steps=10),
