@@ -252,7 +252,7 @@ def test_a_second_thread_or_a_forked_process_needs_an_attach_of_its_own(tmp_path
         trials.close()  # type: ignore[attr-defined]  # it is a generator
     assert [row.state for row in job.results().trials()] == [JobState.COMPLETED, JobState.PENDING]
     with phyla.attach(make(tmp_path)) as job, ThreadPoolExecutor(1) as other:
-        other.submit(lambda: [train(trial) for trial in job.trials()]).result(60)
+        other.submit(lambda: [*map(train, job.trials())]).result(60)
         assert next(job.trials(), None) is None
     assert facts(job.results()) == undisturbed(tmp_path / "alone")
 

@@ -375,6 +375,7 @@ def test_children_of_one_parent_draw_random_numbers_of_their_own(tmp_path: Path)
     from phyla.integrations.transformers import PhylaCallback
 
     drawn: dict[int, list[float]] = {}
+    current = 0
 
     class Noise(torch.nn.Linear):
         def forward(self, x: torch.Tensor, labels: torch.Tensor) -> Any:  # type: ignore[override]
@@ -393,7 +394,6 @@ def test_children_of_one_parent_draw_random_numbers_of_their_own(tmp_path: Path)
         trainer = Trainer(Noise(1, 1), arguments, None, data, data[:1], callbacks=[callback])
         trainer.train(resume_from_checkpoint=callback.resume_from)
 
-    current = 0
     results = phyla.Study(
         "noise",
         {"lr": phyla.Float(0.1, 0.2)},

@@ -122,7 +122,7 @@ def test_each_directory_without_a_checkpoint_is_named(tmp_path: Path, capsys: py
     suite = Suite("s", [phyla.EvalTask("none", command=["false"], max_attempts=1)])
     following = phyla.Following(once=True)
     how: dict[str, Any] = {"format": "marker", "options": {"marker": "done"}, "home": tmp_path / "home"}
-    finish(phyla.watch([training, empty], suite, following=following, **how), as_json=False)
+    finish(phyla.watch([training, empty], suite, following=following, **how))
     assert f"nothing in {empty} was taken for a finished checkpoint" in capsys.readouterr().err
 
 

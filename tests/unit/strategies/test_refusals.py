@@ -135,7 +135,7 @@ def pbt(**other: Any) -> PBT:
             "Replay(trials=[]): must be a list of at least one trial",
         ),
         (
-            lambda: GridSearch(grid=[], total_steps=10),
+            lambda: GridSearch(grid=[], total_steps=10),  # type: ignore[arg-type]  # it is refused
             "GridSearch(grid=[]): give values by name, as in {'lr': [0.1, 0.01]}",
         ),
         (
