@@ -191,8 +191,8 @@ def test_a_comparison_is_written_as_a_page(cli: Phyla, tmp_path: Path) -> None:
         (("pbt", "nothing"), "there is no study 'nothing'"),
         (("lossy",), "a comparison needs at least two studies, or replicates of one; there is only lossy"),
         (("pbt-r0",), "there is only pbt-r0"),
-        (("pbt", "lossy"), "lossy: minimise loss"),
-        (("pbt", "strict"), "strict: maximise score, subject to loss <= 2. Run them with one objective"),
+        (("pbt", "lossy"), "lossy: minimize loss"),
+        (("pbt", "strict"), "strict: maximize score, subject to loss <= 2. Run them with one objective"),
         (("nans", "nans"), "there is only nans"),
         (("pbt", "wide", "--target", "nan"), "target=nan: must be a finite number"),
         (("pbt", "wide", "--by", "cost"), "'cost' is not one of"),
@@ -224,5 +224,5 @@ def test_a_report_shows_another_study_as_baseline(cli: Phyla, tmp_path: Path) ->
     assert "wide-r0: median" in page.read_text()
     refused = cli("report", "pbt-r0", "--baseline", "lossy", "-o", page, code=2)
     assert (
-        "study 'lossy' is no baseline of 'pbt-r0': it selects for 'minimise loss', not 'maximise score'" in refused
+        "study 'lossy' is no baseline of 'pbt-r0': it selects for 'minimize loss', not 'maximize score'" in refused
     )

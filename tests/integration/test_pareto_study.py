@@ -112,7 +112,7 @@ def test_the_commands_show_the_front(results: phyla.Results, folder: Path) -> No
     front = results.front()
     shown = run(folder, "best", "schaffer").stdout
     assert shown.startswith(
-        f"Pareto front: minimise f1 and minimise f2, subject to size <= 8; {len(front)} trials"
+        f"Pareto front: minimize f1 and minimize f2, subject to size <= 8; {len(front)} trials"
     )
     rows = [line.split() for line in shown.splitlines() if str(results.places.checkpoint_root) in line]
     assert [int(row[0]) for row in rows[: len(front)]] == [one.trial for one in front]
@@ -133,7 +133,7 @@ def test_the_report_shows_the_front(results: phyla.Results, tmp_path: Path) -> N
     page = results.write_report(tmp_path / "report.html").read_text()
     assert "What are the trade-offs?" in page
     assert "that no other beats in f1 and f2" in page
-    assert "minimise f1 and minimise f2, subject to size &lt;= 8" in page
+    assert "minimize f1 and minimize f2, subject to size &lt;= 8" in page
     assert "f2, lower is better" in page
     assert all(str(one.checkpoint.path) in page for one in results.front())
 

@@ -60,7 +60,7 @@ def test_a_weighted_sum_is_the_sum_and_never_finite_by_accident(accuracy: float,
 
 def test_a_weighted_sum_says_what_it_is() -> None:
     assert SUM.name == "accuracy - 0.01 latency_ms"
-    assert SUM.description == "maximise accuracy - 0.01 latency_ms"
+    assert SUM.description == "maximize accuracy - 0.01 latency_ms"
     assert WeightedSum({"loss": -1}).name == "-loss"
     assert WeightedSum({"a_rather_long_name": 2, "another_rather_long_name": 3}).name == "weighted sum"
     assert SUM.goals == (Maximize("accuracy"), Minimize("latency_ms"))
@@ -252,7 +252,7 @@ class Ratio:
 
     @property
     def description(self) -> str:
-        return f"maximise {self.name}"
+        return f"maximize {self.name}"
 
     def judge(self, values: dict[str, float]) -> Judgement:
         ratio = values[self.above] / values[self.below] if values[self.below] else math.nan

@@ -101,7 +101,7 @@ class _OneMetric:
     @property
     def description(self) -> str:
         """What is selected for, in words."""
-        return f"{'maximise' if self.maximize else 'minimise'} {self.metric}"
+        return f"{'maximize' if self.maximize else 'minimize'} {self.metric}"
 
     def order(self, fitness: float) -> float:
         """Return the sort key of a fitness: higher is better, nan and infinities are worst."""

@@ -63,7 +63,7 @@ class Pareto:
 
     @property
     def maximize(self) -> bool:
-        """Whether the first goal is maximised."""
+        """Whether the first goal is maximized."""
         return self.goals[0].maximize
 
     @property

@@ -65,7 +65,7 @@ class WeightedSum:
     @property
     def description(self) -> str:
         """What is selected for, in words."""
-        return f"maximise {self._formula()}"
+        return f"maximize {self._formula()}"
 
     def judge(self, values: Mapping[str, float]) -> Judgement:
         """Judge one trial by the sum."""

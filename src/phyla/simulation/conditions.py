@@ -84,7 +84,7 @@ class LearningCurve:
 
     quality * (1 - exp(-3 step / total_steps)) + N(0, noise^2). The quality is 1 minus the mean squared distance of
     the hyperparameters from 0.7, each placed in [0, 1] as `Parameter.unit` does (choices by their place in the
-    list), and scaled to lie in [0, 1]. For an objective that is minimised, it is 1 minus that. It shows how
+    list), and scaled to lie in [0, 1]. For an objective that is minimized, it is 1 minus that. It shows how
     selection moves; it says nothing about how good a model will be.
     """
 

@@ -231,7 +231,7 @@ def test_what_is_stored_beside_the_rules() -> None:
     stopped: Any = config(stopping=(Divergence(above=2.0),), max_stops=4)["stopping"]
     assert (stopped["max_stops"], len(stopped["rules"])) == (4, 1)
     aim: Any = config(objective=Minimize("loss"))["aim"]
-    assert aim == {"name": "loss", "maximize": False, "description": "minimise loss", "tradeoffs": []}
+    assert aim == {"name": "loss", "maximize": False, "description": "minimize loss", "tradeoffs": []}
 
 
 def test_which_checkpoints_are_kept_is_read_without_making_the_rules() -> None:

@@ -164,10 +164,10 @@ def test_the_first_time_is_the_median_over_all_replicates(histories: list[tuple[
 
 def test_different_objectives_are_refused_with_names() -> None:
     other = ComparedStudy(data=study_of([(0, 1, 1.0, 0.5)], name="odd", metric="loss"), group="odd")
-    with pytest.raises(UsageError, match=r"a-r0, a-r1: maximise score; odd: maximise loss. Run them"):
+    with pytest.raises(UsageError, match=r"a-r0, a-r1: maximize score; odd: maximize loss. Run them"):
         compare_studies([*replicates_of("a", A[:2]), other])
     down = ComparedStudy(data=study_of([(0, 1, 1.0, 0.5)], name="down", maximize=False), group="down")
-    with pytest.raises(UsageError, match=r"a-r0: maximise score; down: minimise score"):
+    with pytest.raises(UsageError, match=r"a-r0: maximize score; down: minimize score"):
         compare_studies([*replicates_of("a", A[:1]), down])
 
 

@@ -96,7 +96,7 @@ def test_the_header_says_what_matters(study: StudyData, written: str) -> None:
     best = study.best
     assert best is not None
     assert "digits, small network completed" in text
-    assert "maximise accuracy" in text
+    assert "maximize accuracy" in text
     assert f"by trial {best.id} of member {best.member} at step {best.reached_step:,}" in text
     assert f"/data/runs/digits/checkpoints/{best.checkpoint}" in text
     assert re.search(r"trials completed ?160 ?trials failed", text)

@@ -171,7 +171,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="only a"):
         phyla.compare("a", home=tmp_path)
     study(tmp_path, "down", objective=phyla.Minimize("score")).run()
-    with pytest.raises(UsageError, match="a: maximise score; down: minimise score"):
+    with pytest.raises(UsageError, match="a: maximize score; down: minimize score"):
         phyla.compare(["a", "down"], home=tmp_path)
     for wrong in ({"by": "cost"}, {"target": float("nan")}):
         with pytest.raises(ConfigurationError, match=r"must be|choose"):

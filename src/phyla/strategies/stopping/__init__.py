@@ -23,7 +23,7 @@ class Reported:
 
     Attributes:
         trial: the trial.
-        objective: what is maximised or minimised.
+        objective: what is maximized or minimized.
         report: the report that is judged.
         tally: the objective so far, this report included; None before its first report.
         marks: the marks that the trial came to with this report; none unless it has the objective.
