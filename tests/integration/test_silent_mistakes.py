@@ -142,7 +142,7 @@ def test_a_metric_under_another_name_is_suggested(tmp_path: Path) -> None:
     body = GOOD.replace("score=steps", "{'val_score': steps, 'acc': 1}")
     status, told = run(tmp_path, "run", write(tmp_path, body), "--workers", "0")
     assert status == 1
-    reported = "the objective 'score'; trial 1 reported 'val_score', 'acc': did you mean 'val_score'?"
+    reported = "the objective 'score'; trial 1 reported 'val_score', 'acc': should 'val_score' be 'score'?"
     assert reported in told
 
 

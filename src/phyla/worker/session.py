@@ -284,9 +284,9 @@ class Session:
         said = f"the objective {names[0]!r}" if single else f"{' and '.join(names)}, which the objective needs"
         example = ", ".join(f"{name!r}: value" for name in names)
         do = do or f"Call trial.report({{{example}}}) {when}"
-        near = [nearest(name, self._last) for name in names]
-        meant = " and ".join(repr(name) for name in dict.fromkeys(near) if name is not None)
-        hint = f": did you mean {meant}?" if meant else "."
+        near = {name: nearest(name, self._last) for name in names}
+        meant = " and ".join(f"{given!r} be {name!r}" for name, given in near.items() if given is not None)
+        hint = f": should {meant}?" if meant else "."
         reported = ", ".join(map(repr, self._last)) or "nothing"
         return f"{what} {said}; trial {self.id} reported {reported}{hint} {do}"
 

@@ -69,7 +69,7 @@ MISTAKES = {
     "seed reused": ("random", "the same random numbers again"),
     "metric on old weights": ("weights", r"reported 3\.\d+, and measures 2\.\d+ on the checkpoint"),
     "metric before the last step": ("weights", "it is measured before the last step"),
-    "other name": ("objective", "reported 'los': did you mean 'los'"),
+    "other name": ("objective", "reported 'los': should 'los' be 'loss'"),
     "parameter ignored": ("momentum", r"momentum from 0\.45 to 0\.675 changes nothing"),
     "old learning rate": ("lr", r"lr from 0\.01 to 0\.0316 acts at a fresh start only"),
     "old learning rate after one step": ("lr", "acts in the first step only"),
