@@ -1,9 +1,10 @@
-"""Run by torchrun: two ranks that share the trials of one attached study, and say what they see.
+"""Two ranks that share the trials of one attached study, and say what they see.
 
 Arguments: the home; seconds that a step takes.
 """
 
 import json
+import os
 import sys
 import time
 from contextlib import nullcontext
@@ -19,7 +20,8 @@ HOME = Path(sys.argv[1])
 
 def main() -> None:
     """Train until the study ends."""
-    dist.init_process_group("gloo")
+    rendezvous = HOME.with_name("rendezvous").as_uri()
+    dist.init_process_group("gloo", rendezvous, rank=int(os.environ["RANK"]), world_size=2)
     rank = dist.get_rank()
     strategy = phyla.PBT(population_size=2, steps_per_trial=4, total_steps=8, quorum=1.0)
     study = phyla.Study("ranks", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score"), strategy, home=HOME)

@@ -5,8 +5,6 @@ import os
 import shutil
 import sqlite3
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from forked import Forked
 from phyla.controller import Controller
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
 from phyla.records import Role, Token
@@ -41,12 +40,8 @@ while claims := controller.claim(sys.argv[2])[0]:
 
 
 def _children(url: str, workers: int, code: str = WORK) -> list[list[int]]:
-    command = [sys.executable, "-c", code, url]
-    tests = str(Path(__file__).parent.parent)
-    running = [
-        subprocess.Popen([*command, f"w{number}", tests], stdout=subprocess.PIPE, text=True)
-        for number in range(workers)
-    ]
+    tests = Path(__file__).parent.parent
+    running = [Forked(["-c", code, url, f"w{number}", tests]) for number in range(workers)]
     outputs = [process.communicate(timeout=180)[0] for process in running]
     assert [process.returncode for process in running] == [0] * workers
     return [[int(line) for line in output.split()] for output in outputs]

@@ -1,24 +1,35 @@
 """Ranks of a process group share the trials of the study to which rank 0 is attached."""
 
 import json
-import signal
-import subprocess
-import sys
-import threading
+import os
 from pathlib import Path
 
 import pytest
 
 import phyla
+from forked import Forked
 from phyla.errors import ConfigurationError
 from phyla.integrations.ranks import shared_trials
 from phyla.records import JobState
+from waiting import until
+
+pytestmark = pytest.mark.xdist_group("frameworks")
 
 SCRIPT = Path(__file__).parents[1] / "attached_ranks.py"
-TORCHRUN = [
-    *("-m", "torch.distributed.run", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"),
-    "--nproc-per-node=2",
-]
+
+
+def start(folder: Path, seconds: str) -> list[Forked]:
+    """Start both ranks, as torchrun would; they meet at a file."""
+    (folder / "rendezvous").unlink(missing_ok=True)
+    return [
+        Forked(
+            [SCRIPT, folder / "home", seconds],
+            env={**os.environ, "RANK": str(rank)},
+            merged=True,
+            frameworks=True,
+        )
+        for rank in (0, 1)
+    ]
 
 
 def lines(folder: Path, rank: int) -> list[str]:
@@ -27,18 +38,16 @@ def lines(folder: Path, rank: int) -> list[str]:
 
 
 def test_ranks_train_the_same_trials_and_resume_together(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    command = [sys.executable, *TORCHRUN, str(SCRIPT), str(home)]
-    with subprocess.Popen([*command, "0.1"], stderr=subprocess.PIPE, text=True) as process:
-        while len(lines(tmp_path, 1)) < 3:
-            assert process.poll() is None, process.stderr
-            threading.Event().wait(0.02)
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=180)
-    results = phyla.load_study("ranks", home=home)
+    ranks = start(tmp_path, "0.1")
+    until(lambda: len(lines(tmp_path, 1)) >= 3 or any(rank.poll() is not None for rank in ranks), "three steps")
+    for rank in ranks:
+        rank.terminate()
+    assert all(rank.wait(180) != 0 for rank in ranks), [rank.printed() for rank in ranks]
+    results = phyla.load_study("ranks", home=tmp_path / "home")
     (left,) = results.trials()
     assert (left.state, left.progress_step, left.failures) == (JobState.PENDING, 2, 0)
-    subprocess.run([*command, "0"], check=True, timeout=180, capture_output=True)
+    for rank in start(tmp_path, "0"):
+        assert rank.wait(180) == 0, rank.printed()
     assert results.counts() == {"completed": 4}
     assert lines(tmp_path, 0) == lines(tmp_path, 1)
     assert all(trial.fitness == trial.params["lr"] for trial in results.trials())

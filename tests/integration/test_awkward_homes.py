@@ -38,13 +38,19 @@ def as_a_shell_reads(words: str) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [b"run?1", b"exp%20A#b", b"""-it's=$HOME "x";&\\y`\nz""", "ü 模型".encode(), b"5% \xff\xfe'\\"],
+    ("name", "workers"),
+    [
+        (b"run?1", 0),
+        (b"exp%20A#b", 0),
+        (b"""-it's=$HOME "x";&\\y`\nz""", 1),
+        ("ü 模型".encode(), 0),
+        (b"5% \xff\xfe'\\", 1),
+    ],
     ids=repr,
 )
-def test_a_printed_command_finds_the_study(name: bytes, tmp_path: Path) -> None:
+def test_a_printed_command_finds_the_study(name: bytes, workers: int, tmp_path: Path) -> None:
     (tmp_path / "small.py").write_text(STUDY_FILE)
-    printed = output([b"run", b"small.py", b"--workers", b"1", b"--home", name], tmp_path)
+    printed = output([b"run", b"small.py", b"--workers", str(workers).encode(), b"--home", name], tmp_path)
     again = os.fsdecode(printed.partition(PRINTED.encode())[2])
     assert again
     output(as_a_shell_reads(again), tmp_path)

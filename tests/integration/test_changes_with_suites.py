@@ -42,8 +42,8 @@ def study(folder: Path, size: int, trials: int, *, quorum: float, **options: Any
     return phyla.Study("scored", SPACE, objective, strategy, train, suites=[SUITE], home=folder, **options)
 
 
-@pytest.mark.parametrize("quorum", [0.8, 1.0])
-def test_a_study_with_a_suite(tmp_path: Path, quorum: float) -> None:
+@pytest.mark.parametrize(("quorum", "workers"), [(0.8, 2), (1.0, 0)])
+def test_a_study_with_a_suite(tmp_path: Path, quorum: float, workers: int) -> None:
     given = tmp_path / "given"
     given.mkdir()
     (given / "value.json").write_text("100.0")
@@ -69,7 +69,7 @@ def test_a_study_with_a_suite(tmp_path: Path, quorum: float) -> None:
     for size, trials in ((6, 5), (2, 6)):
         changed = study(tmp_path, size, trials, **options)
         changed.change()
-        results = changed.run(workers=2)
+        results = changed.run(workers=workers)
         assert results.state is StudyState.COMPLETED
         assert [m.progress for m in results.members() if not m.retired] == [trials * STEPS] * size
     trained = [row for row in results.trials() if row.kind is JobKind.TRAIN]

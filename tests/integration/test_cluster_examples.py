@@ -46,7 +46,7 @@ def run(name: str, folder: Path, *more: str) -> Results:
 
 
 def test_the_digits_with_workers_of_this_machine(tmp_path: Path) -> None:
-    run("local.sh", tmp_path)
+    run("local.sh", tmp_path, "--workers", "1")
 
 
 @pytest.mark.xdist_group("slurm")
@@ -58,7 +58,7 @@ def test_the_digits_with_workers_that_slurm_places(tmp_path: Path) -> None:
 @pytest.mark.xdist_group("ray")
 @pytest.mark.usefixtures("ray_cluster")
 def test_the_digits_with_workers_that_ray_places(tmp_path: Path) -> None:
-    run("ray.sh", tmp_path)
+    run("ray.sh", tmp_path, "--workers", "1")
     assert (tmp_path / "home/pools/digits/worker-0.log").exists()
 
 
@@ -83,7 +83,7 @@ def test_every_script_is_one_that_a_shell_can_read() -> None:
 
 
 def test_the_digits_through_a_service(tmp_path: Path) -> None:
-    run("service.sh", tmp_path)
+    run("service.sh", tmp_path, "--workers", "1")
 
 
 @pytest.mark.xdist_group("slurm")

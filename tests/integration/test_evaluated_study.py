@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -91,13 +92,15 @@ def study(home: Path, *more: phyla.Suite, trials: int = 2) -> phyla.Study:
     )
 
 
-@pytest.mark.parametrize("bad", [dies, hangs, holds_the_interpreter])
-def test_a_poisoned_eval_task_delays_nothing_else_and_its_group_ends_partial(tmp_path: Path, bad: object) -> None:
+@pytest.mark.parametrize(("bad", "attempts"), [(dies, 2), (hangs, 1), (holds_the_interpreter, 1)])
+def test_a_poisoned_eval_task_delays_nothing_else_and_its_group_ends_partial(
+    tmp_path: Path, bad: Callable[[phyla.Evaluation], None], attempts: int
+) -> None:
     poisoned = phyla.Suite(
         "poisoned",
         (
             phyla.EvalTask("good", good),
-            phyla.EvalTask("bad", bad, timeout_s=0.5, max_attempts=2),  # type: ignore[arg-type]
+            phyla.EvalTask("bad", bad, timeout_s=0.5, max_attempts=attempts),
         ),
     )
     results = study(tmp_path, poisoned, trials=1).run(workers=2)

@@ -3,18 +3,27 @@
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import forked
 import phyla
-from jax_ppo.ppo import _move
-from jax_ppo.study import SPACE, make_study, start, train
+
+pytestmark = pytest.mark.xdist_group("frameworks")
+
+
+@pytest.fixture(autouse=True)
+def _compile_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in forked.SMALL_MODELS.items():
+        monkeypatch.setenv(name, value)
 
 
 def test_the_environment_is_cartpole() -> None:
+    import gymnasium
+    import jax.numpy as jnp
+
+    from jax_ppo.ppo import _move
+
     environment = gymnasium.make("CartPole-v1").unwrapped
     seen, _ = environment.reset(seed=3)
     physics, rng, fell = jnp.asarray(seen), np.random.default_rng(0), False
@@ -27,6 +36,11 @@ def test_the_environment_is_cartpole() -> None:
 
 
 def run(study: phyla.Study, members: int, *, keeps: bool, batches: int = 99) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    from jax_ppo.study import SPACE, start, train
+
     agents, before = None, list[phyla.Trial]()
     while not study.finished and batches:
         batches -= 1
@@ -45,6 +59,8 @@ def facts(study: phyla.Study) -> list[tuple[int, int, float | None, int | None]]
 
 
 def test_gathering_on_the_device_is_loading_from_the_checkpoint_also_after_a_restart(tmp_path: Path) -> None:
+    from jax_ppo.study import make_study
+
     options: dict[str, Any] = {"members": 4, "steps": 6, "steps_per_trial": 2}
     on_device = make_study(**options, home=tmp_path / "device")
     run(on_device, 4, keeps=True)

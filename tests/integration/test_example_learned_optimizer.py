@@ -214,7 +214,7 @@ def flat(group: Group) -> dict[str, float]:
 
 def test_worker_processes_run_the_file(tmp_path: Path) -> None:
     file = CONFIG.with_name("study.py")
-    options = ["--workers", "2", "--members", "2", "--steps", "2", "--seeds", "2", "--home", str(tmp_path)]
+    options = ["--workers", "1", "--members", "2", "--steps", "2", "--seeds", "2", "--home", str(tmp_path)]
     done = subprocess.run(
         [sys.executable, str(file), *options], capture_output=True, text=True, timeout=200, check=False
     )

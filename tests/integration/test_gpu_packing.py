@@ -53,7 +53,7 @@ study = phyla.Study(
     "packed",
     phyla.Space(lr=phyla.Float(0.1, 1.0)),
     phyla.Minimize("loss"),
-    phyla.PBT(population_size=2, steps_per_trial=5, total_steps=15,
+    phyla.PBT(population_size=2, steps_per_trial=5, total_steps=10,
               fitness=phyla.strategies.FromSuite("pair", "loss_mean", max_lag=1)),
     train,
     suites=[pair],
@@ -112,13 +112,13 @@ def test_training_gives_way_to_an_evaluation_that_needs_its_gpus_and_goes_on(
 
     results = packed_work.study.run(2)
     assert results.state is StudyState.COMPLETED
-    assert results.counts() == {"completed": 6}
+    assert results.counts() == {"completed": 4}
     assert all(trial.fitness is not None for trial in results.trials())
     found = work(folder)
-    assert [gpus for gpus, _, _ in found["train"]] == [1] * 6
-    assert [gpus for gpus, _, _ in found["two"]] == [2] * 6
+    assert [gpus for gpus, _, _ in found["train"]] == [1] * 4
+    assert [gpus for gpus, _, _ in found["two"]] == [2] * 4
     # No attempt was given up or failed for it.
-    assert [attempt.state.value for attempt in results.attempts()] == ["completed"] * 6
+    assert [attempt.state.value for attempt in results.attempts()] == ["completed"] * 4
 
 
 def test_a_task_that_asks_for_more_than_there_is_is_refused(folder: Path) -> None:

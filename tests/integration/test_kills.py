@@ -80,16 +80,16 @@ def test_workers_that_wait_for_each_other_go_on_and_none_ends(tmp_path: Path, st
 
 
 def test_workers_that_die_after_a_commit_are_replaced(tmp_path: Path, storage: str | None) -> None:
-    _replaced(tmp_path, "store.after_commit", storage)
+    _replaced(tmp_path, "store.after_commit=kill:10", storage)
 
 
 @pytest.mark.parametrize("name", ["job.before_complete", "checkpoint.after_rename"])
 def test_workers_that_die_at_a_failpoint_are_replaced(tmp_path: Path, name: str) -> None:
-    _replaced(tmp_path, name, None)
+    _replaced(tmp_path, f"{name}=kill:7", None)
 
 
 def _replaced(home: Path, failpoint: str, storage: str | None) -> None:
-    run(home, failpoint=f"{failpoint}=kill:6", members=MEMBERS, trials=6, workers=2, storage=storage)
+    run(home, failpoint=failpoint, members=MEMBERS, trials=6, workers=2, storage=storage)
     results = load(home, storage)
     check_whole(results, members=MEMBERS, trials=6)
     assert any("SIGKILL" in (attempt.error or "") for attempt in results.attempts())
@@ -102,7 +102,7 @@ def test_random_kills(tmp_path: Path, storage: str | None) -> None:
     In SQLite a suite scores every trial, and one of the workers only evaluates.
     """
     rng = np.random.default_rng(50)
-    members, trials, most = (6, 20, 8) if storage else (5, 24, 16)
+    members, trials, most = (6, 20, 8) if storage else (5, 20, 8)
     options: dict[str, Any] = {"members": members, "trials": trials, "workers": 2, "sleep_s": 0.02}
     options |= {"storage": storage} if storage else {"evaluated": True, "evaluators": 1}
     process = start(tmp_path, **options)

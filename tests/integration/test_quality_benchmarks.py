@@ -17,7 +17,6 @@ from ablations import AS_FOUND, FIRST, HELD, REPLAYS, intervals, parts, populati
 from compare import compare
 from comparing import Budget, Cell, Outcome, finished, module_of, run_cell, run_cells
 from contenders import BASELINE, CONTENDERS, Contender, pbt, tuned
-from figures import figures
 from results_page import page
 from summaries import table, write
 from tables import needed, rows
@@ -149,6 +148,8 @@ def test_tuning_takes_the_best_median_and_of_equals_the_earlier() -> None:
 
 
 def test_a_comparison_makes_tables_and_figures(tmp_path: Path) -> None:
+    from figures import figures
+
     compare("digits", quick=True, folder=tmp_path)
     summary = json.loads((tmp_path / "digits.json").read_text())
     assert [row["label"] for row in summary["tables"][0]["rows"]] == [one.label for one in CONTENDERS]

@@ -320,7 +320,7 @@ def _train(
     name, places, lease_s = study.name, study.places, study.rules.lease_s
     assert study.train is not None
     spec = WorkerSpec(
-        configs={name: study.config(portable=bool(crew.workers))},
+        configs={name: study.config(portable=True)} if crew.workers else {},
         storage=places.storage,
         checkpoints=str(places.checkpoints(name, client.record.config)),
         work_root=str(places.folder("work", name)),

@@ -14,6 +14,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from phyla.errors import ConfigurationError
 from phyla.integrations.hyperparameters import keep_hyperparameters
 
+pytestmark = pytest.mark.xdist_group("frameworks")
+"""The first step of an optimizer imports more of PyTorch, which one process of tests does."""
+
 OLD, NEW = 0.5, 0.02
 EPOCHS = (0, 1, 2, 4, 5, 7, 11, 12, 13)
 

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import pickle
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import numpy as np
 import optuna
 import pytest
 
+import forked
 from phyla.errors import ConfigurationError
 from phyla.integrations.optuna_search import SAMPLERS, Optuna, _frozen, _shown, view
 from phyla.machine import Ended, Failure, TrainRules
@@ -77,6 +77,7 @@ def test_samplers_that_learn_come_near_the_optimum(sampler: str, maximise: bool)
     assert min(far) < 0.7
 
 
+@pytest.mark.xdist_group("frameworks")
 def test_a_package_that_optuna_does_without_is_not_warned_of() -> None:
     code = """
 import sys
@@ -90,8 +91,7 @@ assert "optuna._gp.batched_lbfgsb" in sys.modules
 """
     here = Path(__file__).parent
     environment = child_environment({"PYTHONPATH": os.pathsep.join([str(here.parents[1]), *sys.path])})
-    words = [sys.executable, "-c", code, str(here)]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = forked.run(["-c", code, here], env=environment, frameworks=True)
     assert done.returncode == 0, done.stderr
     assert "greenlet" not in done.stdout + done.stderr
 

@@ -13,6 +13,8 @@ from phyla.errors import ConfigurationError
 from phyla.integrations.torch import load, save
 from phyla.worker import session_of
 
+pytestmark = pytest.mark.xdist_group("frameworks")
+
 OLD, NEW = 0.5, 0.02
 
 

@@ -1,7 +1,9 @@
 """How good a study was after how much work."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -98,8 +100,11 @@ def test_what_stopped_trials_trained_is_spent() -> None:
     assert (data.total_steps, cost.total_steps) == (10, 16)
 
 
-@pytest.mark.parametrize("data", [simulated(), simulated(maximize=False, failing=0.2), large(10, 20)])
-def test_the_last_value_of_a_study_is_its_best(data: StudyData) -> None:
+@pytest.mark.parametrize(
+    "make", [simulated, partial(simulated, maximize=False, failing=0.2), partial(large, 10, 20)]
+)
+def test_the_last_value_of_a_study_is_its_best(make: Callable[[], StudyData]) -> None:
+    data = make()
     best = data.best
     assert best is not None
     found = curve(data)

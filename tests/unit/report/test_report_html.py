@@ -3,7 +3,9 @@
 import gzip
 import re
 from base64 import b64decode
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -145,8 +147,9 @@ def test_where_a_checkpoint_is_may_be_unknown(study: StudyData, tmp_path: Path) 
         assert f"<code>{shown}</code>" in path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("data", [empty(), simulated(until=12)], ids=["empty", "unfinished"])
-def test_a_study_that_has_not_ended_has_a_report(data: StudyData, tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [empty, partial(simulated, until=12)], ids=["empty", "unfinished"])
+def test_a_study_that_has_not_ended_has_a_report(make: Callable[[], StudyData], tmp_path: Path) -> None:
+    data = make()
     text = Page(write_report(data, tmp_path / "report.html").read_text(encoding="utf-8")).text
     assert "running" in text
     assert ("no finite fitness yet" in text) == (not len(data.trials))

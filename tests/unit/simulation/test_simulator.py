@@ -143,7 +143,7 @@ def test_what_may_start_only_later_is_waited_for() -> None:
 
 
 def test_a_barrier_costs_the_mean_of_the_slowest() -> None:
-    spread, generations = 0.5, 1000
+    spread, generations = 0.5, 400
     durations: dict[str, Any] = {"trial_s": 1.0, "spread": spread}
     run = simulated(pbt(2, generations, quorum=1.0), 2, **durations)
     # The mean of the larger of two log-normal draws of mean 1 is 2 Phi(spread / sqrt(2)).
@@ -155,7 +155,7 @@ def test_a_barrier_costs_the_mean_of_the_slowest() -> None:
 
 
 def test_preemption_wastes_what_is_expected() -> None:
-    trials, trial_s, per_hour = 1500, 600.0, 2.0
+    trials, trial_s, per_hour = 600, 600.0, 2.0
     hazards: dict[str, Any] = {"preempt_per_hour": per_hour, "restart_s": 0.0}
     run = simulated(pbt(1, trials), trial_s=trial_s, **hazards)
     assert run.completed == trials
@@ -202,7 +202,7 @@ def test_a_crash_is_found_when_its_lease_has_run_out() -> None:
 
 
 def test_failures_cost_what_is_expected_and_the_budget_stays_exact() -> None:
-    trials, fail = 750, 0.25
+    trials, fail = 300, 0.25
     run = simulated(pbt(2, trials, exploit=None), 2, fail=fail)
     assert run.completed == 2 * trials
     assert run.failed > 0

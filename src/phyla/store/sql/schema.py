@@ -3,6 +3,8 @@
 There is one schema until the first release; later versions will migrate older databases.
 """
 
+import functools
+
 import sqlalchemy as sa
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -53,10 +55,17 @@ def create(connection: sa.Connection) -> None:
     """Create the schema in a database that has none, inside the transaction that is open."""
     # Tables of that name which are there already are not phyla's: that has to be an error.
     job_ids.create(connection, checkfirst=False)
-    for table in metadata.sorted_tables:
-        connection.execute(CreateTable(table))
-        # In one order: of indexes that seem equally good to SQLite, the newest is used.
-        for index in sorted(table.indexes, key=lambda index: str(index.name)):
-            connection.execute(CreateIndex(index))
-    _revisions.create(connection, checkfirst=False)
+    for statement in _statements(type(connection.dialect)):  # type: ignore[arg-type]  # a class has a hash
+        connection.exec_driver_sql(statement)
     connection.execute(_revisions.insert().values(version_num=HEAD))
+
+
+@functools.cache
+def _statements(dialect: type[sa.Dialect]) -> list[str]:
+    """Return what makes tables and indexes; to put it into words takes longer than to run it."""
+    found: list[sa.DDLElement] = []
+    for table in (*metadata.sorted_tables, _revisions):
+        found.append(CreateTable(table))
+        # In one order: of indexes that seem equally good to SQLite, the newest is used.
+        found += map(CreateIndex, sorted(table.indexes, key=lambda index: str(index.name)))
+    return [str(one.compile(dialect=dialect())) for one in found]
