@@ -264,6 +264,7 @@ eval_groups = _table(
     _index("eval_groups_guaranteed", "study", "guaranteed", "seen", where=GUARANTEED),
     _index("eval_groups_taken_on", "study", "suite", "created_at", where=TAKEN_ON),
     _index("eval_groups_ended_at", "study", "suite", "state", "ended_at", where=ENDED),
+    _index("eval_groups_ended_since", "study", "ended_at", "id", where=ENDED),
     _index("eval_groups_one_best", "study", "suite", where=BEST, unique=True),
     called={"values": "aggregates"},
     refers={"study": "studies.id", "seen": "checkpoints.id"},
