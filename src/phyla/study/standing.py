@@ -209,7 +209,7 @@ class Changes:
     def new(self) -> list[Change]:
         """Return what happened."""
         name = self._run.name
-        found = self._untold  # What a look that failed half-way had found is told by the next one.
+        found = self._untold  # includes what an earlier look found before it failed
         with self._store.reader(self._run.id) as reader:
             for seen in reader.all_seen(after=self._seen_after):
                 self._seen_after = seen.id
