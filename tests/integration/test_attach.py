@@ -228,25 +228,13 @@ def test_a_poll_goes_on_with_its_member_and_loads_what_an_exploit_takes_over(tmp
     assert worse[-1].params != worse[0].params
 
 
-def test_a_second_thread_or_a_forked_process_needs_an_attach_of_its_own(tmp_path: Path) -> None:
+def test_a_second_thread_needs_an_attach_of_its_own(tmp_path: Path) -> None:
     with phyla.attach(make(tmp_path)) as job, ThreadPoolExecutor(1) as other:
         trials, member = job.trials(), job.member()
         trial = next(trials)
         for call in (lambda: next(job.trials()), lambda: member.poll(0, checkpoint=tmp_path)):
             with pytest.raises(StateError, match=r"call phyla.attach\(\) again in ThreadPool.* one for each"):
                 other.submit(call).result(30)
-        (trial.checkpoint_dir / "w.txt").write_text("1.0")
-        child = os.fork()
-        if not child:
-            try:
-                job.__exit__(None, None, None)
-                next(trials)
-            except StateError as error:
-                os._exit(f"of process {os.getpid()}, one for each" not in str(error))
-            finally:
-                os._exit(2)
-        assert os.waitpid(child, 0)[1] == 0
-        assert (trial.checkpoint_dir / "w.txt").read_text() == "1.0"
         train(trial)
         assert next(trials).id != trial.id
         trials.close()  # type: ignore[attr-defined]  # it is a generator
@@ -255,6 +243,41 @@ def test_a_second_thread_or_a_forked_process_needs_an_attach_of_its_own(tmp_path
         other.submit(lambda: [*map(train, job.trials())]).result(60)
         assert next(job.trials(), None) is None
     assert facts(job.results()) == undisturbed(tmp_path / "alone")
+
+
+FORKING = """
+import os
+import sys
+
+import phyla
+from attached_loop import make, train
+
+with phyla.attach(make(sys.argv[1])) as job:
+    trials = job.trials()
+    trial = next(trials)
+    (trial.checkpoint_dir / "w.txt").write_text("1.0")
+    child = os.fork()
+    if not child:
+        try:
+            job.__exit__(None, None, None)
+            next(trials)
+        except phyla.errors.StateError as error:
+            os._exit(f"of process {os.getpid()}, one for each" not in str(error))
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (trial.checkpoint_dir / "w.txt").read_text() == "1.0"
+    train(trial)
+    assert next(trials).id != trial.id
+"""
+
+
+def test_a_forked_process_needs_an_attach_of_its_own(tmp_path: Path) -> None:
+    process = Forked(["-c", FORKING, tmp_path], env=os.environ | {"PYTHONPATH": str(LOOP.parent)})
+    assert process.communicate(60) == ("", "")
+    assert process.returncode == 0
+    rows = phyla.load_study("attached", home=tmp_path).trials()
+    assert [row.state for row in rows] == [JobState.COMPLETED, JobState.PENDING]
 
 
 def test_a_process_evaluates_between_two_trials(tmp_path: Path) -> None:
