@@ -1,6 +1,7 @@
 """A PostgreSQL server that is restarted, or out of reach for a while, as a process that works sees it."""
 
 import os
+import shutil
 import socket
 import threading
 import time
@@ -26,6 +27,7 @@ from phyla.store.sql.postgres import PostgresSession
 from phyla.study import Change
 from serving import served
 from storing import completion, pbt, rules
+from waiting import until
 
 LATER_S = 0.5
 WORKER = "host:0:1:1"
@@ -330,3 +332,41 @@ def test_a_watch_survives_cuts_once_it_evaluates(postgres_url: str, tmp_path: Pa
     assert [change.kind for change in told].count("seen") == 8
     assert [change.kind for change in told].count("complete") == 8
     assert (watched.checkpoints, watched.counts, watched.missing) == (8, {"complete": 8}, [])
+
+
+def test_what_training_deletes_while_the_server_is_away_is_evaluated(
+    door: tuple[Door, str], tmp_path: Path
+) -> None:
+    entrance, url = door
+    written, home = tmp_path / "written", tmp_path / "home"
+    values: list[float] = []
+
+    def write(step: int) -> Path:
+        folder = written / f"step_{step}"
+        folder.mkdir(parents=True)
+        (folder / "w").write_text(str(step))
+        (folder / "DONE").touch()
+        return folder
+
+    @phyla.eval_task
+    def value(evaluation: phyla.Evaluation) -> None:
+        if not values:
+            entrance.shut()
+            try:
+                for step in range(1, 4):
+                    folder = write(step)
+                    snapshot = f"step_{step}@*/step_{step}"
+                    until(lambda snapshot=snapshot: [*home.rglob(snapshot)], "a snapshot")
+                    shutil.rmtree(folder)
+            finally:
+                entrance.open()
+            (written / "FINISHED").touch()
+        values.append(float((evaluation.checkpoint.path / "w").read_text()))
+        evaluation.record(value=values[-1])
+
+    write(0)
+    suite = phyla.Suite("all", [value], objective=phyla.Maximize("value_mean"))
+    following = phyla.Following(done="FINISHED")
+    watched = phyla.watch(written, suite, format="marker", following=following, home=home, storage=url)
+    assert (watched.checkpoints, watched.counts, watched.missing) == (4, {"complete": 4}, [])
+    assert sorted(values) == [0, 1, 2, 3]

@@ -95,7 +95,7 @@ def watch(
     from phyla.controller import sightings_of
     from phyla.integrations.trackers.tensorboard import check_installed
     from phyla.launchers.process import open_watched
-    from phyla.store import open_store
+    from phyla.store import hold_on, open_store
     from phyla.study.alerts import beside, words_of
     from phyla.study.checked import check_tasks, checked_gpus
     from phyla.study.maintenance import remove_outputs, take_back
@@ -158,9 +158,13 @@ def watch(
         for record, _ in runs:
             beside(stack, store, record, places, tensorboard, alert)
         changes = [Changes(store, record) for record, _ in runs]
+        # The thread that looks does not wait for a server: it makes snapshots meanwhile.
+        shared = places.storage == "memory://"
+        looking = store if shared else stack.enter_context(contextlib.closing(open_store(places.storage)))
+        looking.hold_on(0.0)
         watchers: list[DirectoryWatcher | StudyWatcher] = []
         for record, evaluated in runs:
-            sightings = sightings_of(store, record, chosen)
+            sightings = sightings_of(looking, record, chosen)
             sightings.backfill()
             _note_edited(client, sightings, store, evaluated, record.id)
             with store.reader(record.id) as reader:
@@ -176,7 +180,9 @@ def watch(
                 )
             else:
                 kept = place_of(stored["checkpoints"], places.home)
-                watcher = StudyWatcher(sightings, store, record.source, checkpoints=kept, best=best, once=how.once)
+                watcher = StudyWatcher(
+                    sightings, looking, record.source, checkpoints=kept, best=best, once=how.once
+                )
             watchers.append(watcher)
         follow = WatchThread(watchers, poll_s=poll_s)
         stack.callback(follow.stop)
@@ -194,6 +200,7 @@ def watch(
             raise follow.error
         for change in (change for each in changes for change in each.new()):
             on_change(change)
+        hold_on(looking)
         follow.tend()
         if not finished:
             raise KeyboardInterrupt

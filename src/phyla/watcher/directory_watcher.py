@@ -79,6 +79,7 @@ class DirectoryWatcher:
         self._best = BestLinks(self.best, self.sink.note)
         self._previous: dict[str, Found] = {}
         self._rows: dict[int, Checkpoint] = {}
+        self._untold: list[Checkpoint] = []
         self._looks = 0
         self._changed_at = self.clock()
         self._missed: set[str] = set()
@@ -118,13 +119,14 @@ class DirectoryWatcher:
             return
         self._noted.discard("unreadable")
         found = {item.name: item for item in scanned if item.name != self.following.done}
-        self._refresh()
         if not self._looks:
+            self._refresh()
             self._find_moved()
-        self._waiting = {name for name, item in found.items() if not (item.ready or item.bad)}
-        self._tell(found, now)
-        self._vanished(found)
         self._previous = found
+        self._waiting = {name for name, item in found.items() if not (item.ready or item.bad)}
+        self._take(found, now)
+        self._tell()
+        self._vanished(found)
         self._looks += 1
         self._perhaps_end(found, now, done=done)
 
@@ -142,10 +144,11 @@ class DirectoryWatcher:
             f"(format {self.kind.name}{other}); watching ends when a file {self.following.done} is there{end}"
         )
 
-    def _refresh(self) -> None:
+    def _refresh(self) -> list[Checkpoint]:
         # By id, and never less: the last one is the newest.
         rows = self.sink.seen(after=next(reversed(self._rows), 0))
         self._rows.update((seen.id, seen) for seen in rows)
+        return rows
 
     def _find_moved(self) -> None:
         """Tell where snapshots are that moved with their home."""
@@ -158,12 +161,13 @@ class DirectoryWatcher:
     def _newest(self) -> dict[str, Checkpoint]:
         return {seen.name: seen for seen in self._rows.values()}
 
-    def _tell(self, found: Mapping[str, Found], now: float) -> None:
-        batch: list[Checkpoint] = []
-        newest = self._newest()
+    def _take(self, found: Mapping[str, Found], now: float) -> None:
+        """Make snapshots of what is new, before the store is asked: training deletes also while that is away."""
+        newest = self._newest() | {seen.name: seen for seen in self._untold}
         oldest_first = sorted(
             found.values(), key=lambda item: (item.modified_at, -1 if item.step is None else item.step, item.name)
         )
+        taken = 0
         for item in oldest_first:
             if not self._is_news(item, newest.get(item.name), now):
                 continue
@@ -176,11 +180,19 @@ class DirectoryWatcher:
             if observed.error is not None:
                 self._tried_at[item.name] = now
             self._missed.discard(item.name)
-            batch.append(observed)
-            if len(batch) >= AT_ONCE:
-                self._observe(batch)
-                batch = []
-        self._observe(batch)
+            self._untold.append(observed)
+            taken += 1
+            if taken % AT_ONCE == 0:
+                self._tell()
+
+    def _tell(self) -> None:
+        """Tell what is new, also if it was deleted since."""
+        # An earlier try may have been committed, and only its answer lost.
+        told = {(seen.name, seen.fingerprint) for seen in self._refresh()}
+        self._untold = [seen for seen in self._untold if (seen.name, seen.fingerprint) not in told]
+        while self._untold:
+            self._observe(self._untold[:AT_ONCE])
+            del self._untold[:AT_ONCE]
 
     def _observe(self, batch: list[Checkpoint]) -> None:
         if not batch:
@@ -336,7 +348,7 @@ class DirectoryWatcher:
         self._forget(gone)
         kept = [self._rows[number] for number in held | (loose.keys() - gone) if number in self._rows]
         try:
-            clean(self.snapshots, {snapshot_name(seen) for seen in kept if seen.snapshot})
+            clean(self.snapshots, {snapshot_name(seen) for seen in (*kept, *self._untold) if seen.snapshot})
         except CheckpointStorageFailed as error:
             self._note_once("snapshots", str(error))
 
@@ -356,5 +368,5 @@ class DirectoryWatcher:
 
     def _note_once(self, kind: str, message: str) -> None:
         if kind not in self._noted:
-            self._noted.add(kind)
             self.sink.note(kind, message)
+            self._noted.add(kind)

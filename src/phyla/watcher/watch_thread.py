@@ -4,22 +4,22 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
 from phyla import file_locks
 from phyla.errors import ConnectionLost, RunFollowed, StoreError
 from phyla.store.again import again
+from phyla.store.remote import PATIENCE_S
 from phyla.watcher.directory_watcher import DirectoryWatcher
 from phyla.watcher.study_watcher import StudyWatcher
 
 POLL_S = 10.0
 TEND_S = 1.0
 """How often snapshots are tended; so soon a root that appeared, or was replaced by another, is noticed."""
-STORE_FAILURES_AT_MOST = 30
-"""In a row, a second apart, before watching gives up on its database."""
 
 LOCK_TRIES = 5
 LOCK_AGAIN_S = 0.05
@@ -163,12 +163,14 @@ class WatchThread:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="phyla-watch", daemon=True)
         self._events = FileEvents(*{one.root for one in watchers if isinstance(one.root, Path)})
+        self._looked: dict[Watcher, float] = {}
+        self._tended_at = float("-inf")
         self.error: BaseException | None = None
 
     def start(self) -> None:
         """Begin; the first look of every run is over when this returns, and raises here."""
         for watcher in self._watchers:
-            watcher.look()
+            self._look(watcher)
         self._thread.start()
 
     def stop(self) -> None:
@@ -190,30 +192,41 @@ class WatchThread:
             self.error = error
 
     def _watch(self) -> None:
-        failures = 0
         # What a look missed because the store failed stays in here.
         changed: set[Path] = set()
-        looked = dict.fromkeys(self._watchers, time.monotonic())
-        tended_at = float("-inf")
-
-        def due_in(watcher: Watcher) -> float:
-            return looked[watcher] + min(watcher.wait_s, self._poll_s) - time.monotonic()
-
+        failing_since: float | None = None
         while not self._stop.is_set():
-            waits = [due_in(watcher) for watcher in self._watchers if not watcher.ended]
+            waits = [self._due_in(watcher) for watcher in self._watchers if not watcher.ended]
             changed |= self._events.wait(max(0.01, min([TEND_S, *waits])), self._stop)
-            try:
-                for watcher in self._watchers:
-                    if not watcher.ended and (watcher.root in changed or due_in(watcher) <= 0):
-                        watcher.look()
-                        looked[watcher] = time.monotonic()
-                if time.monotonic() - tended_at >= TEND_S:
-                    self.tend()
-                    tended_at = time.monotonic()
-                failures = 0
+            failed: StoreError | None = None
+            for step in [*self._due(changed)]:
+                try:
+                    step()
+                except StoreError as error:  # the other runs are looked at, which makes snapshots
+                    failed = error
+            if failed is None:
+                failing_since = None
                 changed.clear()
-            except StoreError:
-                failures += 1
-                if failures > STORE_FAILURES_AT_MOST:
-                    raise
-                self._stop.wait(1.0)
+                continue
+            failing_since = failing_since or time.monotonic()
+            if time.monotonic() > failing_since + PATIENCE_S:
+                raise failed
+            self._stop.wait(1.0)
+
+    def _due(self, changed: Collection[Path]) -> Iterator[Callable[[], None]]:
+        for watcher in self._watchers:
+            if not watcher.ended and (watcher.root in changed or self._due_in(watcher) <= 0):
+                yield partial(self._look, watcher)
+        if time.monotonic() - self._tended_at >= TEND_S:
+            yield self._tend
+
+    def _due_in(self, watcher: Watcher) -> float:
+        return self._looked[watcher] + min(watcher.wait_s, self._poll_s) - time.monotonic()
+
+    def _look(self, watcher: Watcher) -> None:
+        watcher.look()
+        self._looked[watcher] = time.monotonic()
+
+    def _tend(self) -> None:
+        self.tend()
+        self._tended_at = time.monotonic()

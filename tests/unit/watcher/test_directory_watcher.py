@@ -15,7 +15,15 @@ import pytest
 
 import phyla
 from phyla.controller import EVALUATE_ONLY, Controller, Sightings
-from phyla.errors import CheckpointChanged, CheckpointGone, ConfigurationError, RunFollowed, StoreBusy
+from phyla.errors import (
+    CheckpointChanged,
+    CheckpointGone,
+    ConfigurationError,
+    ConnectionLost,
+    RunFollowed,
+    StoreBusy,
+    StoreUnavailable,
+)
 from phyla.machine import ClaimedEvaluation, Evaluated, Failure, WatchRules
 from phyla.records import Checkpoint, CheckpointState, EvalResult, GroupState, StudyKind, StudyState
 from phyla.store import open_store
@@ -536,6 +544,64 @@ def test_a_change_is_looked_at_again_when_the_store_was_busy(
     thread.stop()
     assert not refusals
     assert thread.error is None
+
+
+def test_while_the_store_is_away_snapshots_are_made_and_told_later(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> Any:
+        raise StoreUnavailable("away")
+
+    world.look()
+    with monkeypatch.context() as patched:
+        for name in ("observe", "seen", "gone", "note", "drain", "held"):
+            patched.setattr(Sightings, name, away)
+        for step, value in ((1, 0.1), (2, 0.2), (2, 0.3), (3, 0.4)):
+            folder = world.write(step, value)
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable):
+                    world.look()
+            shutil.rmtree(folder)
+        world.root.rename(tmp_path / "unmounted")
+        with pytest.raises(StoreUnavailable):
+            world.look()
+    world.look()
+    world.watcher.tend()
+    (tmp_path / "unmounted").rename(world.root)
+    world.look()
+    world.watcher.tend()
+    assert [(seen.name, seen.usable and seen.snapshot) for seen in world.seen()] == [
+        ("step_1", True),
+        ("step_2", True),
+        ("step_2", True),
+        ("step_3", True),
+    ]
+    texts = [(Path(seen.path) / "weights.json").read_text() for seen in world.seen()]
+    assert [json.loads(text)["value"] for text in texts] == [0.1, 0.2, 0.3, 0.4]
+
+
+def test_what_was_told_though_the_answer_was_lost_is_told_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observe = Sightings.observe
+
+    def untold(*_: object) -> None:
+        raise StoreUnavailable("away")
+
+    def told_in_vain(sightings: Sightings, found: Any, **options: Any) -> None:
+        observe(sightings, found, **options)
+        raise ConnectionLost("cut")
+
+    world.look()
+    with monkeypatch.context() as patched:
+        for value, replacement in ((0.1, untold), (0.2, told_in_vain)):
+            patched.setattr(Sightings, "observe", replacement)
+            shutil.rmtree(world.root / "step_1", ignore_errors=True)
+            world.write(1, value)
+            with pytest.raises(StoreUnavailable):
+                world.look()
+    world.look()
+    assert [seen.name for seen in world.seen()] == ["step_1", "step_1"]
 
 
 def test_a_second_lock_names_who_has_the_first(tmp_path: Path) -> None:
