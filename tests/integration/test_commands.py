@@ -187,6 +187,25 @@ def test_exit_status_75_gives_the_trial_back_without_a_failure_and_without_a_hot
     assert told.endswith("trial-1/stderr-1.txt")
 
 
+@pytest.mark.parametrize(("status", "failures"), [(75, 0), (3, 1)])
+def test_what_was_reported_before_saved_progress_stays_however_the_command_ends(
+    tmp_path: Path, status: int, failures: int
+) -> None:
+    script = f"""
+    if [ "$PHYLA_START_STEP" = 0 ]; then
+      for step in 1 2 3 4 5; do echo "{{\\"step\\": $step, \\"loss\\": 1}}" >> "$2"; done
+      echo 1 > "$1/x"; echo '{{"step": 5, "saved": true}}' >> "$2"
+      while [ -e "$1/x" ]; do sleep 0.01; done
+      exit {status}
+    fi
+    echo 1 > "$1/x"; echo '{{"step": 10, "loss": 1}}' >> "$2"
+    """
+    results = study(tmp_path, shell(tmp_path, script), trials=1).run()
+    (trial,) = results.trials()
+    assert (trial.failures, trial.token) == (failures, 2)
+    assert [report.step for report in results.reports(trial.id)] == [1, 2, 3, 4, 5, 10]
+
+
 @pytest.mark.parametrize(
     ("script", "words"),
     [

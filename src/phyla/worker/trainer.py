@@ -169,7 +169,7 @@ class Trainer:
         except GivenBack as error:
             self.given_back = given_back + 1
             LOG.warning("trial %d of member %d was given back: %s", session.id, session.record.member, error)
-            session.discard()
+            self._give_up(session)
             raise
         except LeaseLost:
             session.discard()
@@ -185,6 +185,12 @@ class Trainer:
             session.timings()
             session.release()
 
+    def _give_up(self, session: Session) -> None:
+        """Remove what was not committed, and send what was reported: the next attempt goes on from its progress."""
+        session.discard()
+        with suppress(StoreError):
+            self.flush()
+
     def _take_cached(self, record: TrialRecord) -> Any:
         name, value = self._cached
         self._cached = (None, None)
@@ -196,7 +202,7 @@ class Trainer:
             # Its member has decided again, perhaps.
             raise LeaseLost(f"trial {session.id} was stopped by a rule")
         if session.stopped_early:
-            session.discard()
+            self._give_up(session)
             return None
         if not session.measuring and session.reached_step <= session.record.start_step:
             raise NoCheckpoint(
@@ -234,7 +240,7 @@ class Trainer:
         heading = f"trial {record.id}, attempt {record.token} of member {record.member} failed"
         cause = logged(error, heading, self.train, self.log)
         self.on_error(error)
-        session.discard()
+        self._give_up(session)
         # Another attempt would not cure these.
         hopeless = isinstance(error, (NoFitness, NoCheckpoint))
         own = isinstance(error, TrialError)
