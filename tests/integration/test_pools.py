@@ -238,7 +238,7 @@ def test_a_second_interrupt_ends_workers_that_do_not_save(toy: Pooled) -> None:
     run = toy.run(*LOCAL)
     toy.until_waiting()
     run.send_signal(signal.SIGINT)
-    run.read_until("press Ctrl-C again")
+    run.read_until("Ctrl-C stops at once")
     until(lambda: toy.pool.workers == 0, "the pool is being stopped")
     run.send_signal(signal.SIGINT)
     printed, _ = run.communicate(180)

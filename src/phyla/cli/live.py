@@ -41,9 +41,9 @@ NARROW, WIDE = 70, 120
 """Columns below which a table of members has no hyperparameters, and from which it has decisions."""
 VALUES_SHOWN = 3
 STYLES = {"partial": "red", "gone": "yellow", "quarantined": "yellow", "complete": "green", "skipped": "dim"}
-STOPPING = "stopping: what is running goes back to the queue; press Ctrl-C again to stop at once"
+STOPPING = "stopping: what is running goes back to the queue (Ctrl-C stops at once)"
 STOPPING_AT_ONCE = "stopping at once"
-STILL_STOPPING = "stopping: waiting for what is running (press Ctrl-C again to stop at once)"
+STILL_STOPPING = "stopping: waiting for what is running (Ctrl-C stops at once)"
 
 
 @contextmanager

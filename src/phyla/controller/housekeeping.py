@@ -46,8 +46,9 @@ class Housekeeping:
         A watched study that had ended runs again.
         """
         with self._store.transaction(self._study, exclusive=True, alone=True) as tx:
-            check_unchanged(tx.study(), before)
-            tx.apply([SetConfig(config)])
+            if tx.study().config != config:  # else the answer was lost, and it is asked again
+                check_unchanged(tx.study(), before)
+                tx.apply([SetConfig(config)])
             if tx.study().watched:
                 tx.apply([SetStudyState(StudyState.RUNNING)])
 

@@ -186,7 +186,7 @@ class Trainer:
             session.release()
 
     def _give_up(self, session: Session) -> None:
-        """Remove what was not committed, and send what was reported: the next attempt goes on from its progress."""
+        """Remove what was not committed, and send what was reported before saved progress, where others go on."""
         session.discard()
         with suppress(StoreError):
             self.flush()

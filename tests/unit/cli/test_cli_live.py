@@ -281,7 +281,7 @@ def test_lines_without_a_terminal_say_that_the_run_is_stopping(
         display.progressed(study.results())
         display.interrupted()
         printed = ""
-        wanted = r"stopping: waiting for what is running \(press Ctrl-C again to stop at once\)  0/48 .*2 training"
+        wanted = r"stopping: waiting for what is running \(Ctrl-C stops at once\)  0/48 .*2 training"
         while not re.search(wanted, printed):
             printed += capsys.readouterr().out
     assert len(held) == 2
