@@ -158,6 +158,21 @@ def test_leaving_the_loop_gives_the_trial_back(
     assert [one.state for one in attempts(job.results(), 1)] == [AttemptState.LOST, AttemptState.COMPLETED]
 
 
+def test_what_a_trial_reported_before_saved_progress_is_kept_when_the_loop_is_left(tmp_path: Path) -> None:
+    with phyla.attach(make(tmp_path)) as job:
+        for trial in job.trials():
+            for step in trial.steps():
+                trial.report({"train/loss": 1.0}, step=step)
+                if step == 2:
+                    (trial.checkpoint_dir / "w.txt").write_text("1.0")
+                    trial.save_progress()
+                    break
+            break
+    (row,) = job.results().trials()
+    assert (row.state, row.progress_step) == (JobState.PENDING, 3)
+    assert [report.step for report in job.results().reports(row.id)] == [0, 1, 2]
+
+
 def test_what_is_missing_is_raised_where_the_loop_is(tmp_path: Path) -> None:
     with pytest.raises(NoFitness, match="'loss'"):
         loop(phyla.attach(make(tmp_path / "a")), lambda trial: list(trial.steps()))
