@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,20 @@ def test_a_second_thread_needs_an_attach_of_its_own(tmp_path: Path) -> None:
         other.submit(lambda: [*map(train, job.trials())]).result(60)
         assert next(job.trials(), None) is None
     assert facts(job.results()) == undisturbed(tmp_path / "alone")
+
+
+def test_a_thread_goes_on_where_one_that_ended_left_off(tmp_path: Path) -> None:
+    with phyla.attach(make(tmp_path)) as job:
+        member, answers = job.member(), list[Answer]()
+        for step in range(2):
+            poll = partial(member.poll, step, checkpoint=tmp_path)
+            thread = threading.Thread(target=lambda poll=poll: answers.append(poll()))
+            thread.start()
+            thread.join(30)
+        assert [(answer.member, answer.step) for answer in answers] == [
+            (answers[0].member, 0),
+            (answers[0].member, 1),
+        ]
 
 
 FORKING = """

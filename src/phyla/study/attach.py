@@ -216,7 +216,9 @@ class Attached:
         me = threading.current_thread()
         if os.getpid() == self._pid:
             with self._lock:
-                self._user = user = self._user or me
+                if self._user is None or not self._user.is_alive():
+                    self._user = me
+                user = self._user
             if user is me:
                 return
         raise StateError(
