@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,21 @@ def test_leaving_the_loop_gives_the_trial_back(
     assert [one.state for one in attempts(job.results(), 1)] == [AttemptState.LOST, AttemptState.COMPLETED]
 
 
+def test_what_a_trial_reported_before_saved_progress_is_kept_when_the_loop_is_left(tmp_path: Path) -> None:
+    with phyla.attach(make(tmp_path)) as job:
+        for trial in job.trials():
+            for step in trial.steps():
+                trial.report({"train/loss": 1.0}, step=step)
+                if step == 2:
+                    (trial.checkpoint_dir / "w.txt").write_text("1.0")
+                    trial.save_progress()
+                    break
+            break
+    (row,) = job.results().trials()
+    assert (row.state, row.progress_step) == (JobState.PENDING, 3)
+    assert [report.step for report in job.results().reports(row.id)] == [0, 1, 2]
+
+
 def test_what_is_missing_is_raised_where_the_loop_is(tmp_path: Path) -> None:
     with pytest.raises(NoFitness, match="'loss'"):
         loop(phyla.attach(make(tmp_path / "a")), lambda trial: list(trial.steps()))
@@ -243,6 +259,20 @@ def test_a_second_thread_needs_an_attach_of_its_own(tmp_path: Path) -> None:
         other.submit(lambda: [*map(train, job.trials())]).result(60)
         assert next(job.trials(), None) is None
     assert facts(job.results()) == undisturbed(tmp_path / "alone")
+
+
+def test_a_thread_goes_on_where_one_that_ended_left_off(tmp_path: Path) -> None:
+    with phyla.attach(make(tmp_path)) as job:
+        member, answers = job.member(), list[Answer]()
+        for step in range(2):
+            poll = partial(member.poll, step, checkpoint=tmp_path)
+            thread = threading.Thread(target=lambda poll=poll: answers.append(poll()))
+            thread.start()
+            thread.join(30)
+        assert [(answer.member, answer.step) for answer in answers] == [
+            (answers[0].member, 0),
+            (answers[0].member, 1),
+        ]
 
 
 FORKING = """

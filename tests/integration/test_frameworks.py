@@ -344,6 +344,22 @@ def test_arguments_of_a_trainer_that_cannot_work_are_refused(
     assert why in refused(lambda trial: sft(trial, **options), tmp_path)
 
 
+def test_an_optimizer_of_ones_own_that_a_trainer_would_load_twice_is_refused(tmp_path: Path) -> None:
+    import torch
+    from transformers import Trainer, TrainingArguments
+
+    from phyla.integrations.transformers import PhylaCallback
+
+    def train(trial: phyla.Trial) -> None:
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=trial.params["lr"])
+        callback = PhylaCallback(trial, optimizer)
+        arguments = TrainingArguments(callback.output_dir, max_steps=8, auto_find_batch_size=True, use_cpu=True)
+        Trainer(model, arguments, None, [{}], callbacks=[callback], optimizers=(optimizer, None)).train()
+
+    assert "TrainingArguments(auto_find_batch_size=True): with a smaller batch" in refused(train, tmp_path)
+
+
 def test_a_trainer_that_ends_before_the_trial_is_refused(tmp_path: Path) -> None:
     import torch
     from transformers import Trainer, TrainerCallback, TrainingArguments

@@ -71,6 +71,10 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
             "load_best_model_at_end": (not args.load_best_model_at_end, "the score must be that of the end"),
             "save_strategy": (args.save_strategy != "best", 'write "no", "steps" or "epoch"'),
             "save_only_model": (not args.save_only_model, "a trial goes on with the optimizer's state"),
+            "auto_find_batch_size": (
+                not (args.auto_find_batch_size and self._own),
+                "with a smaller batch, an optimizer of yours would train with the parent's rate",
+            ),
         }
         for name, (fits, why) in told.items():
             if not fits:

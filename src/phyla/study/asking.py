@@ -2,8 +2,9 @@
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from phyla import settings
@@ -82,11 +83,11 @@ def _ask(study: "Study", client: Client, count: int, whole: bool) -> tuple[list[
                 unusable = unusable_start(record, client, client.repository)
             except (CheckpointStorageFailed, CheckpointsAbsent):
                 for other in records[place:]:
-                    client.release(other.id, other.token)
+                    _let_go(launch, other.id, partial(client.release, other.id, other.token))
                 raise
             if unusable is not None:
                 with contextlib.suppress(LeaseLost):
-                    client.fail(unusable)
+                    _let_go(launch, record.id, partial(client.fail, unusable))
                 continue
             session = Session(
                 record,
@@ -100,9 +101,16 @@ def _ask(study: "Study", client: Client, count: int, whole: bool) -> tuple[list[
             trials.append(session.trial)
     if whole and len(trials) < count:
         for trial in trials:
-            client.release(trial.id, trial.token)
+            _let_go(launch, trial.id, partial(client.release, trial.id, trial.token))
         trials = []
     return trials, rest
+
+
+def _let_go(launch: Launch, job: int, let_go: Callable[[], object]) -> None:
+    """Let a trial go that this process was given; it may be given it again."""
+    with launch.asking:
+        let_go()
+        launch.given.discard(job)
 
 
 def checked(
@@ -177,8 +185,9 @@ def tell(
             raise answer
 
 
-def tell_failed(client: Client, trials: Sequence[Trial], error: str | Exception) -> None:
+def tell_failed(study: "Study", client: Client, trials: Sequence[Trial], error: str | Exception) -> None:
     """Fail trials; they are tried again or given up."""
+    launch = asker(study, client)
     lost: LeaseLost | None = None
     for session in map(session_of, trials):
         session.check_not_told(error)
@@ -186,8 +195,9 @@ def tell_failed(client: Client, trials: Sequence[Trial], error: str | Exception)
     for session in map(session_of, trials):
         session.discard()
         session.release()
+        failure = Failure(job=session.id, token=session.trial.token, error=said, timings=session.timings())
         try:
-            client.fail(Failure(job=session.id, token=session.trial.token, error=said, timings=session.timings()))
+            _let_go(launch, session.id, partial(client.fail, failure))
         except LeaseLost as gone:
             lost = gone
     if lost is not None:

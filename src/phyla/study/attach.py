@@ -216,7 +216,9 @@ class Attached:
         me = threading.current_thread()
         if os.getpid() == self._pid:
             with self._lock:
-                self._user = user = self._user or me
+                if self._user is None or not self._user.is_alive():
+                    self._user = me
+                user = self._user
             if user is me:
                 return
         raise StateError(
@@ -246,6 +248,7 @@ class Attached:
         made = population_worker(self._client, self._rules, train, None, spec, renew_s=self._rules.lease_s / 3)
         assert made.trainer is not None
         made.trainer.on_error = self._failed
+        self._flush = made.trainer.flush
         self._handed: SimpleQueue[Trial | None] = SimpleQueue()
         self._outcome: SimpleQueue[BaseException | None] = SimpleQueue()
         self._ended: Ended | Outdated | NoTime | None = None
@@ -277,6 +280,9 @@ class Attached:
         """Give a trial to the user's thread, and wait until it is done; called by the worker."""
         self._handed.put(trial)
         outcome = self._outcome.get()
+        if isinstance(outcome, _GivenBack):
+            with contextlib.suppress(Exception):  # it is given back in any case
+                self._flush()
         if outcome is not None:
             raise outcome
 

@@ -384,7 +384,7 @@ class Study:
 
         many, each = asking.checked(trials, metrics, error)
         if error is not None:
-            asking.tell_failed(self._open(), many, error)
+            asking.tell_failed(self, self._open(), many, error)
         else:
             asking.tell(self, self._open(), many, each, checkpoint)
 

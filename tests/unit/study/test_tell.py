@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 import phyla
+from phyla.controller import Controller
 from phyla.errors import ConfigurationError, LeaseLost, NoFitness, StateError, StoreError, StudyFailed
 from phyla.records import Criteria, StudyState
 from phyla.store.sql.store import SqlStore
 
 
-def study(home: Path) -> phyla.Study:
+def study(home: Path, retries: int = 1) -> phyla.Study:
     return phyla.Study(
         "tell",
         {"lr": phyla.Float(0.1, 1.0)},
@@ -21,7 +22,7 @@ def study(home: Path) -> phyla.Study:
         phyla.PBT(population_size=2, steps_per_trial=1, total_steps=2),
         home=home,
         storage="memory://",
-        retries=phyla.Retries(attempts=1),
+        retries=phyla.Retries(attempts=retries),
     )
 
 
@@ -201,3 +202,26 @@ def test_asking_waits_for_a_trial_but_not_when_the_study_has_ended(tmp_path: Pat
     assert made.ask(wait_s=1000) is None
     assert time.monotonic() - began < 100
     assert made.finished
+
+
+def test_a_trial_that_failed_is_given_again_also_when_the_answer_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = study(tmp_path, retries=2)
+    first, other = made.ask(2)
+    made.tell(first, error="out of memory")
+    complete = Controller.complete
+
+    def interrupted(*what: Any, **how: Any) -> Any:
+        complete(*what, **how)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Controller, "complete", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            made.ask()
+    again = made.ask()
+    assert again is not None
+    assert (again.id, again.token) == (first.id, 2)
+    assert made.ask() is None
+    assert other.id != first.id
