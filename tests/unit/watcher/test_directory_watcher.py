@@ -604,6 +604,62 @@ def test_what_was_told_though_the_answer_was_lost_is_told_once(
     assert [seen.name for seen in world.seen()] == ["step_1", "step_1"]
 
 
+def test_versions_that_were_told_though_the_answer_was_lost_are_told_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observe = Sightings.observe
+    answers: list[Callable[..., None]] = []
+
+    def answered(sightings: Sightings, found: Any, **options: Any) -> None:
+        (answers.pop(0) if answers else observe)(sightings, found, **options)
+
+    def untold(*_: object, **__: object) -> None:
+        raise StoreUnavailable("away")
+
+    def told_in_vain(sightings: Sightings, found: Any, **options: Any) -> None:
+        observe(sightings, found, **options)
+        raise ConnectionLost("cut")
+
+    world.look()
+    monkeypatch.setattr(Sightings, "observe", answered)
+    for value, answer in ((0.1, untold), (0.2, told_in_vain)):
+        shutil.rmtree(world.root / "step_1", ignore_errors=True)
+        world.write(1, value)
+        answers.append(answer)
+        with pytest.raises(StoreUnavailable):
+            world.look()
+        world.watcher.tend()
+    world.look()
+    texts = [(Path(seen.path) / "weights.json").read_text() for seen in world.seen()]
+    assert [json.loads(text)["value"] for text in texts] == [0.1, 0.2]
+
+
+def test_the_snapshot_of_what_is_committed_late_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    late: list[Callable[[], None]] = []
+    observe, held = Sightings.observe, Sightings.held
+
+    def cut(sightings: Sightings, found: Any, **options: Any) -> None:
+        late.append(lambda: observe(sightings, [*found], **options))
+        raise ConnectionLost("cut")
+
+    def held_before(sightings: Sightings) -> Any:
+        answer = held(sightings)
+        late.pop()()
+        return answer
+
+    world.look()
+    world.write(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Sightings, "observe", cut)
+        patched.setattr(Sightings, "held", held_before)
+        with pytest.raises(ConnectionLost):
+            world.look()
+        world.watcher.tend()
+    world.look()
+    (seen,) = world.seen()
+    assert Path(seen.path).exists()
+
+
 def test_a_second_lock_names_who_has_the_first(tmp_path: Path) -> None:
     path = tmp_path / "home" / "job.lock"
     refused = pytest.raises(RunFollowed, match=f"process {os.getpid()} on")
