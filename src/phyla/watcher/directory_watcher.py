@@ -324,6 +324,7 @@ class DirectoryWatcher:
             self._ending_since = now
         if self._waiting and now - self._ending_since <= self.kind.quiet_s + 2 * WAIT_S:
             return
+        self._tell()
         left = [found[name] for name in sorted(self._waiting) if name in found]
         self._observe([self._told(item, error=f"it was never finished: {item.why}") for item in left])
         self.sink.drain(why)

@@ -660,6 +660,26 @@ def test_the_snapshot_of_what_is_committed_late_is_kept(world: World, monkeypatc
     assert Path(seen.path).exists()
 
 
+def test_what_was_taken_while_the_store_was_away_is_told_before_an_idle_watch_ends(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> Any:
+        raise StoreUnavailable("away")
+
+    world.watch(idle_s=30.0)
+    world.write(1)
+    world.look()
+    world.write(2)
+    with monkeypatch.context() as patched:
+        patched.setattr(Sightings, "seen", away)
+        with pytest.raises(StoreUnavailable):
+            world.look()
+    world.root.rename(tmp_path / "moved")
+    world.look(after_s=60.0)
+    assert world.has_ended()
+    assert [seen.name for seen in world.seen()] == ["step_1", "step_2"]
+
+
 def test_a_second_lock_names_who_has_the_first(tmp_path: Path) -> None:
     path = tmp_path / "home" / "job.lock"
     refused = pytest.raises(RunFollowed, match=f"process {os.getpid()} on")
