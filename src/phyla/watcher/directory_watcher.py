@@ -361,9 +361,9 @@ class DirectoryWatcher:
             item = self._previous.get(seen.name)
             if item is None or item.fingerprint != seen.fingerprint or not (seen.usable and seen.snapshot):
                 continue
-            if isinstance(self.root, Remote) or (self.snapshots / snapshot_name(seen)).is_dir():
-                continue
-            with suppress(CheckpointError):
+            with suppress(CheckpointError, OSError):
+                if isinstance(self.root, Remote) or (self.snapshots / snapshot_name(seen)).is_dir():
+                    continue
                 path, snapshot = self._taken(self.root, item)
                 if snapshot and str(path) != seen.path:
                     self._rows[seen.id] = replace(seen, path=str(path))

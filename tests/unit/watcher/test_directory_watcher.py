@@ -360,6 +360,24 @@ def test_what_is_needed_again_gets_its_snapshot_back(world: World, mode: Mode) -
     assert json.loads((world.best / "s" / "weights.json").read_text()) == {"value": 0.0}
 
 
+def test_snapshots_on_a_file_system_that_fails_do_not_end_the_watch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(path: Path) -> Any:
+        raise OSError(errno.ESTALE, "Stale file handle", str(path))
+
+    world.write(1)
+    world.look()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "is_dir", fails)
+        patched.setattr(Path, "iterdir", fails)
+        world.watcher.tend()
+    ((kind, message),) = world.events()
+    assert kind == "snapshots"
+    assert "mounted or exported anew" in message
+    assert Path(world.seen()[0].path).exists()
+
+
 @pytest.mark.parametrize("mode", ["link", "copy"])
 @pytest.mark.parametrize("copied", [False, True])
 def test_snapshots_are_found_again_in_a_home_that_was_moved(world: World, mode: Mode, copied: bool) -> None:
