@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -20,13 +20,14 @@ from hypothesis.stateful import initialize, precondition, rule, run_state_machin
 
 import phyla
 from phyla.client import Client
-from phyla.controller import Controller, controller_of, housekeeping_of, to_config
+from phyla.controller import Controller, Sightings, controller_of, housekeeping_of, to_config
 from phyla.errors import (
     AccessDenied,
     ConfigurationError,
     LeaseLost,
     NotImportable,
     StateError,
+    StoreBusy,
     StoreUnavailable,
     StudyNotFound,
 )
@@ -401,6 +402,40 @@ def test_who_works_waits_longer_for_a_service_than_who_looks(
         with pytest.raises(StoreUnavailable):
             waiting.result(60.0)
         there.close()
+
+
+@pytest.mark.parametrize("name", ["backfill", "observe"])
+def test_a_watch_begins_at_a_service_that_is_busy_for_a_moment(
+    name: str, remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, there, _ = remote
+    call, refusals = getattr(Sightings, name), [StoreBusy("busy")]
+
+    @wraps(call)
+    def refuse_once(*found: Any, **options: Any) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return call(*found, **options)
+
+    @phyla.eval_task
+    def value(evaluation: phyla.Evaluation) -> None:
+        evaluation.record(value=1.0)
+
+    monkeypatch.setattr(Sightings, name, refuse_once)
+    folder = tmp_path / "written" / "step_1"
+    folder.mkdir(parents=True)
+    (folder / "weights").touch()
+    (folder / "DONE").touch()
+    watched = phyla.watch(
+        folder.parent,
+        phyla.Suite("all", [value]),
+        format="marker",
+        following=phyla.Following(once=True),
+        home=tmp_path / "home",
+        storage=there.url,
+    )
+    assert watched.counts == {"complete": 1}
+    assert not refusals
 
 
 def test_who_renews_leases_does_not_wait_long_for_a_service_that_vanished(monkeypatch: pytest.MonkeyPatch) -> None:

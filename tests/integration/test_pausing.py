@@ -1,8 +1,11 @@
 """Ctrl-Z and `fg`."""
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
+from phyla.settings import child_environment
 from pooled import MEMBERS, TRIALS, Pooled
 from waiting import until
 
@@ -23,7 +26,16 @@ def test_workers_and_what_they_started_stand_still_and_go_on_with_their_run(tmp_
     waits = "            # Both members wait"
     assert waits in toy.file.read_text()
     toy.file.write_text(toy.file.read_text().replace(waits, f"{CHILD}{waits}"))
-    run = toy.run("--workers", MEMBERS)
+    # In this session, as a shell would start it.
+    run = subprocess.Popen(
+        [sys.executable, "-m", "phyla.cli", "run", toy.file, "--workers", str(MEMBERS)],
+        cwd=tmp_path,
+        env=child_environment({"PHYLA_HOME": str(toy.home)}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        process_group=0,
+        text=True,
+    )
     toy.until_waiting()
     working = [attempt.worker for attempt in toy.results.attempts() if attempt.ended_at is None]
     pids = [run.pid, *(int(worker.split(":")[2]) for worker in working)]
@@ -34,7 +46,22 @@ def test_workers_and_what_they_started_stand_still_and_go_on_with_their_run(tmp_
     run.send_signal(signal.SIGCONT)
     until(lambda: not any(map(stands_still, pids)), "all of them go on")
     toy.go_on()
-    printed, _ = run.communicate(180)
+    printed, _ = run.communicate(timeout=180)
+    assert run.returncode == 0, printed
+    assert toy.completed()
+    assert len(toy.results.attempts()) == TRIALS
+
+
+def test_a_run_that_no_shell_could_let_go_on_does_not_stand_still(tmp_path: Path) -> None:
+    toy = Pooled(tmp_path)
+    run = toy.run("--workers", MEMBERS)  # in a session of its own, as ssh and tmux start it
+    toy.until_waiting()
+    run.send_signal(signal.SIGTSTP)
+    toy.go_on()
+    try:
+        printed, _ = run.communicate(60)
+    finally:
+        run.send_signal(signal.SIGCONT)
     assert run.returncode == 0, printed
     assert toy.completed()
     assert len(toy.results.attempts()) == TRIALS

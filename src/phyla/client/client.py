@@ -10,7 +10,7 @@ from typing import final
 from phyla.checkpoints import Checkpoints
 from phyla.client.directories import CollectResult, collect, delete_marked, placed, sort_out
 from phyla.controller import TRAIN_ONLY, Controller, controller_of, housekeeping_of
-from phyla.errors import CheckpointError, LeaseLost
+from phyla.errors import CheckpointError, ConnectionLost, LeaseLost
 from phyla.machine import (
     NO_LIMIT,
     Answer,
@@ -40,7 +40,7 @@ from phyla.records import (
 )
 from phyla.settings import Clock, system_clock
 from phyla.store import Store
-from phyla.store.again import repeatable
+from phyla.store.again import again, repeatable
 
 LOG = logging.getLogger("phyla")
 
@@ -350,7 +350,7 @@ class Client:
             self._checkpoints.check_owner()
         return collect(self.store, self.record.id, self._checkpoints, collectable)
 
-    @repeatable
+    @again(ConnectionLost)
     def recover(self) -> None:
         """Clean up a population after processes that died, and take back lost checkpoints that are there again.
 

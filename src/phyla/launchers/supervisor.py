@@ -190,7 +190,9 @@ class Supervisor:
     def _pause(self) -> None:
         """Stand still with the workers, whose leases nobody would renew, and with all that they run."""
         keeper.signal_marked(f"{self.launch.id}:", signal.SIGSTOP)
-        os.kill(os.getpid(), signal.SIGSTOP)  # until `fg` or `bg`
+        ours = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTSTP)  # until `fg` or `bg`; nothing happens where no shell could say so
+        signal.signal(signal.SIGTSTP, ours)
         keeper.signal_marked(f"{self.launch.id}:", signal.SIGCONT)
         for process in list(self._processes.values()):
             process.progressed_at = time.monotonic()

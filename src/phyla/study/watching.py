@@ -158,10 +158,8 @@ def watch(
         for record, _ in runs:
             beside(stack, store, record, places, tensorboard, alert)
         changes = [Changes(store, record) for record, _ in runs]
-        # The thread that looks does not wait for a server: it makes snapshots meanwhile.
         shared = places.storage == "memory://"
         looking = store if shared else stack.enter_context(contextlib.closing(open_store(places.storage)))
-        looking.hold_on(0.0)
         watchers: list[DirectoryWatcher | StudyWatcher] = []
         for record, evaluated in runs:
             sightings = sightings_of(looking, record, chosen)
@@ -187,6 +185,8 @@ def watch(
         follow = WatchThread(watchers, poll_s=poll_s)
         stack.callback(follow.stop)
         follow.start()
+        # The thread that looks does not wait for a server: it makes snapshots meanwhile.
+        looking.hold_on(0.0)
         for (record, _), one in zip(runs, watchers, strict=True):
             awaited = one.awaited() if isinstance(one, DirectoryWatcher) else None
             if awaited is not None:

@@ -144,11 +144,13 @@ class DirectoryWatcher:
             f"(format {self.kind.name}{other}); watching ends when a file {self.following.done} is there{end}"
         )
 
-    def _refresh(self) -> list[Checkpoint]:
+    def _refresh(self) -> None:
         # By id, and never less: the last one is the newest.
         rows = self.sink.seen(after=next(reversed(self._rows), 0))
         self._rows.update((seen.id, seen) for seen in rows)
-        return rows
+        # What was told may have been committed, and only the answer lost.
+        told = {(seen.name, seen.fingerprint) for seen in rows}
+        self._untold = [seen for seen in self._untold if (seen.name, seen.fingerprint) not in told]
 
     def _find_moved(self) -> None:
         """Tell where snapshots are that moved with their home."""
@@ -187,12 +189,11 @@ class DirectoryWatcher:
 
     def _tell(self) -> None:
         """Tell what is new, also if it was deleted since."""
-        # An earlier try may have been committed, and only its answer lost.
-        told = {(seen.name, seen.fingerprint) for seen in self._refresh()}
-        self._untold = [seen for seen in self._untold if (seen.name, seen.fingerprint) not in told]
+        self._refresh()
         while self._untold:
+            left = self._untold[AT_ONCE:]
             self._observe(self._untold[:AT_ONCE])
-            del self._untold[:AT_ONCE]
+            self._untold = left
 
     def _observe(self, batch: list[Checkpoint]) -> None:
         if not batch:
@@ -323,6 +324,7 @@ class DirectoryWatcher:
             self._ending_since = now
         if self._waiting and now - self._ending_since <= self.kind.quiet_s + 2 * WAIT_S:
             return
+        self._tell()
         left = [found[name] for name in sorted(self._waiting) if name in found]
         self._observe([self._told(item, error=f"it was never finished: {item.why}") for item in left])
         self.sink.drain(why)
@@ -330,8 +332,9 @@ class DirectoryWatcher:
 
     def tend(self) -> None:
         """Remove snapshots that nobody needs any more, and let `best` links lead to the best checkpoints."""
-        held, best = self.sink.held()
+        # First: what is committed from here on is untold yet, and its snapshot is kept.
         self._refresh()
+        held, best = self.sink.held()
         self._take_again(held - self._held)
         self._held = held
         self._best.lead_to({name: Path(seen.path) for name, seen in best.items() if not is_url(seen.path)})
@@ -358,9 +361,9 @@ class DirectoryWatcher:
             item = self._previous.get(seen.name)
             if item is None or item.fingerprint != seen.fingerprint or not (seen.usable and seen.snapshot):
                 continue
-            if isinstance(self.root, Remote) or (self.snapshots / snapshot_name(seen)).is_dir():
-                continue
-            with suppress(CheckpointError):
+            with suppress(CheckpointError, OSError):
+                if isinstance(self.root, Remote) or (self.snapshots / snapshot_name(seen)).is_dir():
+                    continue
                 path, snapshot = self._taken(self.root, item)
                 if snapshot and str(path) != seen.path:
                     self._rows[seen.id] = replace(seen, path=str(path))

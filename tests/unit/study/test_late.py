@@ -3,9 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import phyla
 from phyla.client.directories import sort_out
+from phyla.controller import housekeeping_of
+from phyla.errors import StoreBusy
+from phyla.records import CheckpointState
 from phyla.store import Reader
+from phyla.store.again import RETRIES
 
 
 def study(home: Path) -> phyla.Study:
@@ -67,3 +73,27 @@ def test_cleaning_up_leaves_a_trial_its_files_that_completes_meanwhile(tmp_path:
         view: Any = Earlier(reader)
         found = sort_out(view, [name], repository.prefix)
     assert (found.leftover, [*found.rows]) == ([], [name])
+
+
+def test_cleaning_up_waits_for_a_busy_database_as_long_as_any_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = study(tmp_path)
+    trial = made.ask()
+    assert trial is not None
+    (trial.checkpoint_dir / "weights").write_text("w")
+    made.tell(trial, metrics={"score": 1.0})
+    opened = made._open()
+    with opened.store.reader(opened.record.id) as reader:
+        names = [row.name for row in reader.checkpoints(CheckpointState.LIVE)]
+    housekeeping_of(opened.store, opened.record.id).set_checkpoints(names, CheckpointState.DELETING)
+    tries: list[None] = []
+
+    def busy(*_: object, **__: object) -> None:
+        tries.append(None)
+        raise StoreBusy("held by another program for 30 s")
+
+    monkeypatch.setattr(opened.store, "transaction", busy)
+    with pytest.raises(StoreBusy):
+        opened.recover()
+    assert len(tries) == 1 + RETRIES

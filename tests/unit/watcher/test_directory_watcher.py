@@ -360,6 +360,24 @@ def test_what_is_needed_again_gets_its_snapshot_back(world: World, mode: Mode) -
     assert json.loads((world.best / "s" / "weights.json").read_text()) == {"value": 0.0}
 
 
+def test_snapshots_on_a_file_system_that_fails_do_not_end_the_watch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(path: Path) -> Any:
+        raise OSError(errno.ESTALE, "Stale file handle", str(path))
+
+    world.write(1)
+    world.look()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "is_dir", fails)
+        patched.setattr(Path, "iterdir", fails)
+        world.watcher.tend()
+    ((kind, message),) = world.events()
+    assert kind == "snapshots"
+    assert "mounted or exported anew" in message
+    assert Path(world.seen()[0].path).exists()
+
+
 @pytest.mark.parametrize("mode", ["link", "copy"])
 @pytest.mark.parametrize("copied", [False, True])
 def test_snapshots_are_found_again_in_a_home_that_was_moved(world: World, mode: Mode, copied: bool) -> None:
@@ -602,6 +620,82 @@ def test_what_was_told_though_the_answer_was_lost_is_told_once(
                 world.look()
     world.look()
     assert [seen.name for seen in world.seen()] == ["step_1", "step_1"]
+
+
+def test_versions_that_were_told_though_the_answer_was_lost_are_told_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observe = Sightings.observe
+    answers: list[Callable[..., None]] = []
+
+    def answered(sightings: Sightings, found: Any, **options: Any) -> None:
+        (answers.pop(0) if answers else observe)(sightings, found, **options)
+
+    def untold(*_: object, **__: object) -> None:
+        raise StoreUnavailable("away")
+
+    def told_in_vain(sightings: Sightings, found: Any, **options: Any) -> None:
+        observe(sightings, found, **options)
+        raise ConnectionLost("cut")
+
+    world.look()
+    monkeypatch.setattr(Sightings, "observe", answered)
+    for value, answer in ((0.1, untold), (0.2, told_in_vain)):
+        shutil.rmtree(world.root / "step_1", ignore_errors=True)
+        world.write(1, value)
+        answers.append(answer)
+        with pytest.raises(StoreUnavailable):
+            world.look()
+        world.watcher.tend()
+    world.look()
+    texts = [(Path(seen.path) / "weights.json").read_text() for seen in world.seen()]
+    assert [json.loads(text)["value"] for text in texts] == [0.1, 0.2]
+
+
+def test_the_snapshot_of_what_is_committed_late_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    late: list[Callable[[], None]] = []
+    observe, held = Sightings.observe, Sightings.held
+
+    def cut(sightings: Sightings, found: Any, **options: Any) -> None:
+        late.append(lambda: observe(sightings, [*found], **options))
+        raise ConnectionLost("cut")
+
+    def held_before(sightings: Sightings) -> Any:
+        answer = held(sightings)
+        late.pop()()
+        return answer
+
+    world.look()
+    world.write(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Sightings, "observe", cut)
+        patched.setattr(Sightings, "held", held_before)
+        with pytest.raises(ConnectionLost):
+            world.look()
+        world.watcher.tend()
+    world.look()
+    (seen,) = world.seen()
+    assert Path(seen.path).exists()
+
+
+def test_what_was_taken_while_the_store_was_away_is_told_before_an_idle_watch_ends(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> Any:
+        raise StoreUnavailable("away")
+
+    world.watch(idle_s=30.0)
+    world.write(1)
+    world.look()
+    world.write(2)
+    with monkeypatch.context() as patched:
+        patched.setattr(Sightings, "seen", away)
+        with pytest.raises(StoreUnavailable):
+            world.look()
+    world.root.rename(tmp_path / "moved")
+    world.look(after_s=60.0)
+    assert world.has_ended()
+    assert [seen.name for seen in world.seen()] == ["step_1", "step_2"]
 
 
 def test_a_second_lock_names_who_has_the_first(tmp_path: Path) -> None:
