@@ -25,11 +25,12 @@ from phyla.errors import (
     CheckpointCorrupt,
     CheckpointMissing,
     CheckpointsAbsent,
+    ConnectionLost,
     StateError,
 )
 from phyla.machine import Retention
 from phyla.records import Aim, AttemptState, Checkpoint, CheckpointState, JobState, StudyRecord, StudyState
-from phyla.store.again import repeatable
+from phyla.store.again import again
 from phyla.study.places import ROOT, Places, entries, find_study
 from phyla.study.progress import best_of
 
@@ -162,7 +163,7 @@ class Maintenance:
             return reader.study()
 
 
-@repeatable
+@again(ConnectionLost)
 def take_back(client: Client, launch: "Launch") -> None:
     """Take back at once what dead launches of this machine held of studies."""
     from phyla.worker import launch_of
@@ -221,7 +222,7 @@ def _counts(reader: "Reader", task: int, token: int) -> bool:
     return attempt is not None and attempt.state in (AttemptState.RUNNING, AttemptState.COMPLETED)
 
 
-@repeatable
+@again(ConnectionLost)
 def verify_best(client: Client) -> None:
     """Make sure that the best checkpoint, or all on the front, can be used; else the next best takes its place."""
     aim = Aim.from_config(client.record.config)
