@@ -88,6 +88,7 @@ class DirectoryWatcher:
         self._waiting: set[str] = set()
         self._noted: set[str] = set()
         self._held: frozenset[int] = frozenset()
+        self._held_all_at = self._changed_at
         self._ending_since: float | None = None
         self.ended = False
 
@@ -335,6 +336,10 @@ class DirectoryWatcher:
         # First: what is committed from here on is untold yet, and its snapshot is kept.
         self._refresh()
         held, best = self.sink.held()
+        now = self.clock()
+        if now - self._held_all_at >= TRY_AGAIN_S:
+            # There may be room now for what could not be taken again.
+            self._held, self._held_all_at = frozenset(), now
         self._take_again(held - self._held)
         self._held = held
         self._best.lead_to({name: Path(seen.path) for name, seen in best.items() if not is_url(seen.path)})

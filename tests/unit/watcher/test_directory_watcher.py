@@ -336,8 +336,13 @@ def test_snapshots_that_nothing_needs_are_removed_also_those_of_a_crash(world: W
     assert json.loads((link / "weights.json").read_text()) == {"value": 0.0}
 
 
-@pytest.mark.parametrize("mode", ["link", "copy"])
-def test_what_is_needed_again_gets_its_snapshot_back(world: World, mode: Mode) -> None:
+@pytest.mark.parametrize(("mode", "full"), [("link", False), ("copy", False), ("link", True)])
+def test_what_is_needed_again_gets_its_snapshot_back(
+    world: World, mode: Mode, full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*paths: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     world.watch(mode=mode)
     first = world.write(1)
     world.write(2)
@@ -351,6 +356,11 @@ def test_what_is_needed_again_gets_its_snapshot_back(world: World, mode: Mode) -
     world.sightings.backfill()
     world.watch(mode=mode)
     world.look()
+    with monkeypatch.context() as patched:
+        if full:
+            patched.setattr(os, "link", refuse)
+        world.watcher.tend()
+    world.now += 60.0 if full else 0.0
     world.watcher.tend()
     shutil.rmtree(first)
     world.look()
