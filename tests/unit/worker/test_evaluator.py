@@ -321,7 +321,6 @@ def test_a_command_in_any_language(tmp_path: Path) -> None:
         ("true", "wrote no results"),
         (["sh", "-c", "echo '[' > \"$1\"", "sh", "{results}"], "no JSON"),
         (["sh", "-c", "echo '[1]' > \"$1\"", "sh", "{results}"], "no JSON object"),
-        ("echo {checkpiont}", "its fields are {checkpoint}"),
         ("./nowhere.sh {checkpoint}", "No such file or directory: './nowhere.sh'"),
     ],
 )
@@ -384,6 +383,23 @@ def test_a_command_that_needs_a_shell_says_how_to_ask_for_one(command: str, need
         EvalTask("a", command=command)
     assert f"{needs} needs a shell" in str(error.value)
     assert '["sh", "-c",' in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("argument", "why"),
+    [
+        ("{checkpiont}", "there is no field {checkpiont}; did you mean 'checkpoint'?"),
+        ("--lr={lr}", "there is no field {lr}; the names are"),
+        ("{print $1}", "there is no field {print $1}"),
+        ("{}", "Write other braces twice"),
+        ("{checkpoint", "expected '}'"),
+        ("{step.x}", "no attribute 'x'"),
+    ],
+)
+def test_a_command_with_an_unknown_field_is_refused_before_anything_runs(argument: str, why: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        EvalTask("a", command=["evaluate", argument])
+    assert why in str(error.value)
 
 
 def test_what_is_quoted_needs_no_shell() -> None:
