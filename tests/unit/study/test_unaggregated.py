@@ -28,7 +28,11 @@ def spread(results: Sequence[Any]) -> Mapping[str, float]:
 
 
 def study(
-    home: Path, metric: str, aggregates: Sequence[Any] = (), fitness: phyla.FromSuite | None = None
+    home: Path,
+    metric: str,
+    aggregates: Sequence[Any] = (),
+    fitness: phyla.FromSuite | None = None,
+    suites: Sequence[phyla.Suite] = (),
 ) -> phyla.Study:
     suite = phyla.Suite("heldout", [accuracy], objective=phyla.Maximize(metric), aggregates=aggregates)
     return phyla.Study(
@@ -38,7 +42,7 @@ def study(
         phyla.RandomSearch(2, 2, steps_per_trial=1, **({} if fitness is None else {"fitness": fitness})),
         train,
         home=home,
-        suites=[suite],
+        suites=suites or [suite],
     )
 
 
@@ -88,6 +92,18 @@ def test_it_is_said_at_the_first_result(tmp_path: Path, monkeypatch: pytest.Monk
         with pytest.raises(UserWarning, match="no aggregate 'other'"):
             made.run()
     assert made.results().counts().get("completed", 0) < 4
+
+
+@pytest.mark.parametrize("others", [(), (accuracy,)])
+def test_eval_tasks_that_fail_are_warned_about_once(others: Sequence[phyla.EvalTask], tmp_path: Path) -> None:
+    broken = phyla.EvalTask("broken", command=["sh", "no-such-script.sh"], max_attempts=1)
+    suite = phyla.Suite("heldout", [broken, *others])
+    with pytest.warns(UserWarning, match="heldout") as told:
+        study(tmp_path, "accuracy_mean", suites=[suite]).run()
+    (warning,) = told
+    assert "broken (" in str(warning.message)
+    assert "no-such-script.sh" in str(warning.message)
+    assert "phyla evaluations judged" in str(warning.message)
 
 
 def test_nothing_is_said_of_a_suite_that_gives_it(tmp_path: Path) -> None:
