@@ -24,7 +24,7 @@ from phyla.errors import (
 from phyla.records import Phase
 from phyla.space import Params
 from phyla.worker import placeholders, processes
-from phyla.worker.outputs import OUTPUT_IN, last_lines, places, tail
+from phyla.worker.outputs import LAST_CHARACTERS, OUTPUT_IN, last_lines, places, tail
 from phyla.worker.readings import EventFiles, Reading, Readings
 from phyla.worker.trial import Trial, session_of
 
@@ -35,7 +35,6 @@ GIVE_BACK = 75
 """Exit status of a command that asks to be run again later, EX_TEMPFAIL of sysexits.h."""
 POLL_S = 0.1
 """How often metrics are read, and requests to stop are looked for; the end of a command is noticed at once."""
-LAST_CHARACTERS = 200
 
 
 @final
