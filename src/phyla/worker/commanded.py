@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from phyla import settings
@@ -127,9 +128,12 @@ class Run:
                 ) as process:
                     status = self._follow(process)
             except processes.CannotStart as error:
-                hint = "; its first line should name an interpreter, such as #!/bin/sh"
-                text = f"{error}{hint if error.errno == errno.ENOEXEC else ''}"
-                raise CommandFailed("it cannot be started", text) from None
+                hint = ""
+                if error.errno == errno.ENOEXEC:
+                    hint = "; its first line should name an interpreter, such as #!/bin/sh"
+                elif error.errno == errno.ENOENT and Path(cwd, arguments[0]).is_file():
+                    hint = "; its first line names an interpreter that is not there, or ends in \\r\\n"
+                raise CommandFailed("it cannot be started", f"{error}{hint}") from None
         self.session.watch.enter(Phase.SAVING)
         self._conclude(arguments, status)
 
