@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import math
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -175,11 +174,10 @@ class Lookout:
             if failed or group.state is GroupState.COMPLETE:
                 del self._after[suite]
             if failed:
-                warnings.warn(
-                    f"study {self._study!r}: suite {suite!r} was evaluated, and is not complete: {group.why}. "
-                    f"Its results are kept. Correct the suite; phyla evaluations {self._study} shows what failed, "
-                    "and says how it is evaluated again",
-                    stacklevel=4,
+                LOG.warning(
+                    "warning: suite %r was evaluated, and is not complete: %s. Its results are kept. Correct the "
+                    "suite; phyla evaluations %s shows what failed, and says how it is evaluated again",
+                    *(suite, group.why, self._study),
                 )
             if suite not in self._after:
                 return
