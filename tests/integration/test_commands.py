@@ -152,12 +152,17 @@ def test_a_signal_a_time_out_and_what_cannot_start_are_told_apart(tmp_path: Path
             ["sh", "-c", "trap '' TERM; echo waiting; while :; do sleep 1000; done"], timeout_s=0.2, grace_s=0.1
         ),
         "it cannot be started: Exec format error": phyla.Command(["./data"], cwd=tmp_path),
+        "No such file or directory: './windows'; its first line names an interpreter that is not there": (
+            phyla.Command(["./windows"], cwd=tmp_path)
+        ),
         "it cannot be started: No such file or directory: '{working_dir}/x'": phyla.Command(
             ["true"], cwd="{working_dir}/x"
         ),
     }
     (tmp_path / "data").write_bytes(b"\x7fELF")
-    (tmp_path / "data").chmod(0o755)
+    (tmp_path / "windows").write_bytes(b"#!/bin/sh\r\necho\r\n")
+    for name in ("data", "windows"):
+        (tmp_path / name).chmod(0o755)
     for number, (words, command) in enumerate(cases.items()):
         made = study(tmp_path / str(number), command)
         with pytest.raises(StudyFailed, match="failed twice with the same error: CommandFailed"):

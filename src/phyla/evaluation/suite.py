@@ -15,6 +15,9 @@ from phyla.records import Goal, JsonObject, Maximize, Minimize
 
 RESOURCES = ("gpus", "label")
 
+FIELDS = ("checkpoint", "step", "name", "shard", "shards", "seed", "config", "results")
+"""What the arguments of a command may name in braces."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,10 @@ class EvalTask:
         if self.evaluate is not None and not callable(self.evaluate):
             raise ConfigurationError(f"EvalTask({self.name!r}, evaluate={self.evaluate!r}): must be a function")
         if self.command is not None:
-            object.__setattr__(self, "command", _arguments(self.name, self.command))
+            arguments = _arguments(self.name, self.command)
+            object.__setattr__(self, "command", arguments)
+            for argument in arguments:
+                _check_fields(argument, f"EvalTask({self.name!r}, command=...): {argument!r}")
         if self.cwd is not None:
             if self.command is None:
                 raise ConfigurationError(f"EvalTask({self.name!r}, cwd={self.cwd!r}): only a command has cwd=")
@@ -140,6 +146,18 @@ def _check_resources(given: object, where: str) -> None:
 def check_label(label: object, where: str) -> None:
     """Refuse what is no label of a worker; `where` says what names it."""
     check_name(f"{where}: {label!r} is not a label", label, ", as in 'a100'")
+
+
+def _check_fields(argument: str, where: str) -> None:
+    try:
+        argument.format(**dict.fromkeys(FIELDS, "1"))
+    except KeyError as error:
+        why = f"there is no field {{{error.args[0]}}}; {suggestion(error.args[0], FIELDS)}"
+    except (AttributeError, IndexError, ValueError) as error:
+        why = f"{error}; the names are {', '.join(map(repr, FIELDS))}"
+    else:
+        return
+    raise ConfigurationError(f"{where}: {why}. Write other braces twice")
 
 
 def _arguments(task: str, command: object) -> tuple[str, ...]:

@@ -91,7 +91,8 @@ def draft(script: Path, output: Path) -> str:
         script.open().close()
     called = script.name if script.name.isprintable() else json.dumps(script.name)
     hydra = "hydra.main" in source
-    found = {option.name: option for option in _options(tree, source)}
+    subcommand, elsewhere = _subcommand(tree)
+    found = {option.name: option for option in _options(tree, source, elsewhere)}
     # There is no source at the start, so what is required cannot be the source.
     optional = [option for option in found.values() if not option.required]
     roles = {
@@ -105,7 +106,7 @@ def draft(script: Path, output: Path) -> str:
         roles["{save_to}"] = one
     rest = [option for option in found.values() if option not in roles.values() and _is_number(option.default)]
     ranges = {option: text for option in rest if (text := _range(option.name, option.default))}
-    lines = [f"{', '.join(map(json.dumps, _start(script, output.absolute().parent, tree)))},", *_subcommand(tree)]
+    lines = [f"{', '.join(map(json.dumps, _start(script, output.absolute().parent, tree)))},", *subcommand]
     if hydra:
         lines.append('"{hydra}",  # ++name=value for each hyperparameter')
     elif ranges:
@@ -204,14 +205,19 @@ def _start(script: Path, folder: Path, tree: ast.Module) -> list[str]:
     return [*(words or [INTERPRETERS[script.suffix]]), relative]
 
 
-def _subcommand(tree: ast.Module) -> list[str]:
-    """Return the line with the subcommand that trains, if a script has such."""
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args)
-    names = [str(_literal(call.args[0])) for call in calls if getattr(call.func, "attr", "") == "add_parser"]
+def _subcommand(tree: ast.Module) -> tuple[list[str], set[str]]:
+    """Return the line with the subcommand that trains, and the variables of parsers of others only."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    names: dict[ast.expr, str] = {
+        call: str(_literal(call.args[0])) for call in calls if getattr(call.func, "attr", "") == "add_parser"
+    }
     if not names:
-        return []
-    chosen = next((name for name in names if "train" in name), names[0])
-    return [f"{json.dumps(chosen)},  # TODO: which of the subcommands? {', '.join(names)}"]
+        return [], set()
+    chosen = next((name for name in names.values() if "train" in name), next(iter(names.values())))
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and node.value in names]
+    held = {(one.id, names[node.value]) for node in assigned for one in node.targets if isinstance(one, ast.Name)}
+    others = {variable for variable, _ in held} - {variable for variable, name in held if name == chosen}
+    return [f"{json.dumps(chosen)},  # TODO: which of the subcommands? {', '.join(names.values())}"], others
 
 
 def _metrics(tree: ast.Module) -> dict[str, bool]:
@@ -288,10 +294,11 @@ def _range(name: str, default: float) -> str | None:
     return None
 
 
-def _options(tree: ast.Module, source: str) -> Iterator[Option]:
+def _options(tree: ast.Module, source: str, others: set[str]) -> Iterator[Option]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            yield from _declared(node)
+            if getattr(getattr(node.func, "value", None), "id", None) not in others:
+                yield from _declared(node)
         elif isinstance(node, ast.ClassDef) and any(library in source for library in LIBRARIES):
             for field in node.body:
                 if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import math
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -168,20 +167,17 @@ class Lookout:
                         LOG.warning("warning: %s", finding.text)
 
     def _look_at_suite(self, reader: "Reader", suite: str) -> None:
-        """Warn if the first aggregation of a suite failed."""
+        """Warn if the first evaluation of a suite failed, or a part of it."""
         all_ended = True
         for group in reader.groups(suite=suite, after=self._after[suite], limit=GROUPS):
-            failed = group.state is GroupState.PARTIAL and any(
-                job.kind is JobKind.AGGREGATE and job.state is JobState.FAILED
-                for job in reader.group_jobs(group.id)
-            )
+            failed = group.state is GroupState.PARTIAL
             if failed or group.state is GroupState.COMPLETE:
                 del self._after[suite]
             if failed:
-                warnings.warn(
-                    f"study {self._study!r}: suite {suite!r} was evaluated, and is not complete: {group.why}. "
-                    "Its results are kept: correct the suite and run the study again",
-                    stacklevel=4,
+                LOG.warning(
+                    "warning: suite %r was evaluated, and is not complete: %s. Its results are kept. Correct the "
+                    "suite; phyla evaluations %s shows what failed, and says how it is evaluated again",
+                    *(suite, group.why, self._study),
                 )
             if suite not in self._after:
                 return

@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from phyla import settings
@@ -24,7 +25,7 @@ from phyla.errors import (
 from phyla.records import Phase
 from phyla.space import Params
 from phyla.worker import placeholders, processes
-from phyla.worker.outputs import OUTPUT_IN, last_lines, places, tail
+from phyla.worker.outputs import LAST_CHARACTERS, OUTPUT_IN, last_lines, places, tail
 from phyla.worker.readings import EventFiles, Reading, Readings
 from phyla.worker.trial import Trial, session_of
 
@@ -35,7 +36,6 @@ GIVE_BACK = 75
 """Exit status of a command that asks to be run again later, EX_TEMPFAIL of sysexits.h."""
 POLL_S = 0.1
 """How often metrics are read, and requests to stop are looked for; the end of a command is noticed at once."""
-LAST_CHARACTERS = 200
 
 
 @final
@@ -128,9 +128,12 @@ class Run:
                 ) as process:
                     status = self._follow(process)
             except processes.CannotStart as error:
-                hint = "; its first line should name an interpreter, such as #!/bin/sh"
-                text = f"{error}{hint if error.errno == errno.ENOEXEC else ''}"
-                raise CommandFailed("it cannot be started", text) from None
+                hint = ""
+                if error.errno == errno.ENOEXEC:
+                    hint = "; its first line should name an interpreter, such as #!/bin/sh"
+                elif error.errno == errno.ENOENT and Path(cwd, arguments[0]).is_file():
+                    hint = "; its first line names an interpreter that is not there, or ends in \\r\\n"
+                raise CommandFailed("it cannot be started", f"{error}{hint}") from None
         self.session.watch.enter(Phase.SAVING)
         self._conclude(arguments, status)
 

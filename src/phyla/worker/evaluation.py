@@ -16,7 +16,7 @@ from phyla.evaluation import EvalTask, Metric, Moments
 from phyla.evaluation.recorder import Recorder, decode
 from phyla.plugins import loaded_class
 from phyla.records import Checkpoint, EvalJob
-from phyla.worker.outputs import tail
+from phyla.worker.outputs import LAST_CHARACTERS, last_lines, tail
 from phyla.worker.processes import CannotStart, Process, ending
 
 LOG_TAIL = 2000
@@ -220,7 +220,7 @@ def run_command(
     metric of phyla's.
 
     Raises:
-        ConfigurationError: an argument has another field, or there is no such program.
+        ConfigurationError: there is no such program.
         EvaluationError: it failed, took too long, or left no results.
     """
     folder = evaluation.working_dir.absolute()
@@ -238,28 +238,23 @@ def run_command(
         "results": results,
     }
     where = f"command of eval task {evaluation.task!r}"
-    try:
-        arguments = [each.format(**{key: str(value) for key, value in fields.items()}) for each in template]
-    except (KeyError, IndexError, ValueError) as error:
-        known = ", ".join(f"{{{key}}}" for key in fields)
-        raise ConfigurationError(
-            f"{where}: {error!r} in {list(template)!r}; its fields are {known}, and other braces are written twice"
-        ) from error
+    arguments = [each.format(**{key: str(value) for key, value in fields.items()}) for each in template]
     command = shlex.join(arguments)
     try:
         with log.open("wb") as output, Process(arguments, output=output, errors=output, cwd=cwd) as process:
             status = process.wait(timeout_s)
     except CannotStart as error:
         raise ConfigurationError(f"{where}: {error}: {command}") from error
-    end = tail(log, LOG_TAIL)
+    last = (last_lines([log]) or ["it wrote no output"])[-1].strip()
+    told = f"{last[:LAST_CHARACTERS]}\n{command}\n{tail(log, LOG_TAIL)}"
     if status is None:
-        raise EvaluationError(f"the command took more than timeout_s={timeout_s:g}: {command}\n{end}")
+        raise EvaluationError(f"the command took more than timeout_s={timeout_s:g}: {told}")
     if status:
-        raise EvaluationError(f"the command {ending(status)}: {command}\n{end}")
+        raise EvaluationError(f"the command {ending(status)}: {told}")
     try:
         found = json.loads(results.read_text())
     except FileNotFoundError:
-        raise EvaluationError(f"the command wrote no results to {{results}}: {command}\n{end}") from None
+        raise EvaluationError(f"the command wrote no results to {{results}}: {told}") from None
     except ValueError as error:
         raise EvaluationError(f"the command's results are no JSON: {error}: {command}") from error
     if not isinstance(found, Mapping):

@@ -10,6 +10,7 @@ from pathlib import Path
 KEPT_BYTES = (8 << 20, 64 << 20)
 """The beginning and the end of an output that stay on disk, once it is longer than both and as much again."""
 TAIL_BYTES = 1500
+LAST_CHARACTERS = 200
 OUTPUT_IN = "; all output is in "
 """Stands in an error before the files that hold the output of a command."""
 

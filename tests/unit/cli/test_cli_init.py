@@ -217,6 +217,24 @@ def test_a_script_is_started_as_people_start_it(
     assert ("which of the subcommands? eval, pretrain" in text) == ("add_parser" in source)
 
 
+@pytest.mark.parametrize(("variables", "options"), [(("a", "b"), ""), (("a", "a"), " --checkpoint TODO")])
+def test_options_of_another_subcommand_are_left_out(
+    cli: Phyla, tmp_path: Path, variables: tuple[str, str], options: str
+) -> None:
+    evaluate, train = variables
+    (tmp_path / "train.py").write_text(
+        f"{evaluate} = commands.add_parser('eval')\n"
+        f"{evaluate}.add_argument('--checkpoint', required=True)\n"
+        f"{train} = commands.add_parser('train')\n"
+        f"{train}.add_argument('--lr', default=0.1)\n"
+        "parser.add_argument('--momentum', default=0.9)\n"
+    )
+    cli("init", tmp_path / "train.py", "--output", tmp_path / "s.toml")
+    (study,) = load_studies(tmp_path / "s.toml")
+    # Where one variable holds both parsers, an option may belong to either.
+    assert str(study.train) == f"python train.py train --lr {{lr}} --momentum {{momentum}}{options}"
+
+
 def test_a_required_learning_rate_is_given_once(cli: Phyla, tmp_path: Path) -> None:
     declared = ("'--lr', type=float", "'--sizes', default=[1]")
     (tmp_path / "train.py").write_text("\n".join(f"parser.add_argument({one}, required=True)" for one in declared))

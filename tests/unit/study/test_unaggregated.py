@@ -1,7 +1,7 @@
 """A suite of a study whose objective names what it does not give."""
 
+import logging
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,11 @@ def spread(results: Sequence[Any]) -> Mapping[str, float]:
 
 
 def study(
-    home: Path, metric: str, aggregates: Sequence[Any] = (), fitness: phyla.FromSuite | None = None
+    home: Path,
+    metric: str,
+    aggregates: Sequence[Any] = (),
+    fitness: phyla.FromSuite | None = None,
+    suites: Sequence[phyla.Suite] = (),
 ) -> phyla.Study:
     suite = phyla.Suite("heldout", [accuracy], objective=phyla.Maximize(metric), aggregates=aggregates)
     return phyla.Study(
@@ -38,8 +42,12 @@ def study(
         phyla.RandomSearch(2, 2, steps_per_trial=1, **({} if fitness is None else {"fitness": fitness})),
         train,
         home=home,
-        suites=[suite],
+        suites=suites or [suite],
     )
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [text for text in caplog.messages if "suite 'heldout'" in text]
 
 
 @pytest.mark.parametrize(
@@ -70,27 +78,46 @@ def test_so_is_what_fitness_from_a_suite_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_what_only_results_tell_is_warned_about_once(workers: int, tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="judged") as told:
-        study(tmp_path, "acuracy_mean").run(workers)
-    (warning,) = told
-    assert "no aggregate 'acuracy_mean', which its objective names; did you mean 'accuracy_mean'?" in str(
-        warning.message
-    )
+def test_what_only_results_tell_is_warned_about_once(
+    workers: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    study(tmp_path, "acuracy_mean").run(workers)
+    (warning,) = said(caplog)
+    assert "no aggregate 'acuracy_mean', which its objective names; did you mean 'accuracy_mean'?" in warning
 
 
-def test_it_is_said_at_the_first_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_said_at_the_first_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(findings, "EVERY_S", 0.0)
     monkeypatch.setattr(progress, "SHARE", 0)
     made = study(tmp_path, "other", [spread])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(UserWarning, match="no aggregate 'other'"):
-            made.run()
-    assert made.results().counts().get("completed", 0) < 4
+    completed: list[int] = []
+
+    def count(record: logging.LogRecord) -> bool:
+        if "no aggregate 'other'" in record.getMessage():
+            completed.append(made.results().counts().get("completed", 0))
+        return True
+
+    caplog.handler.addFilter(count)
+    made.run()
+    (at_the_warning,) = completed
+    assert at_the_warning < 4
 
 
-def test_nothing_is_said_of_a_suite_that_gives_it(tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        study(tmp_path, "accuracy_mean").run()
+@pytest.mark.parametrize("others", [(), (accuracy,)])
+def test_eval_tasks_that_fail_are_warned_about_once(
+    others: Sequence[phyla.EvalTask], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = phyla.EvalTask("broken", command=["sh", "no-such-script.sh"], max_attempts=1)
+    suite = phyla.Suite("heldout", [broken, *others])
+    study(tmp_path, "accuracy_mean", suites=[suite]).run()
+    (warning,) = said(caplog)
+    assert "broken (" in warning
+    assert "no-such-script.sh" in warning
+    assert "phyla evaluations judged" in warning
+
+
+def test_nothing_is_said_of_a_suite_that_gives_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    study(tmp_path, "accuracy_mean").run()
+    assert not said(caplog)

@@ -16,7 +16,7 @@ from phyla.errors import CheckpointGone, ConfigurationError
 from phyla.evaluation import Estimate, EvalTask, Maximum, Mean, Moments, Suite, TaskResult
 from phyla.evaluation.recorder import decode
 from phyla.machine import ClaimedEvaluation, Evaluated, Failure, WatchRules
-from phyla.records import Checkpoint, EvalResult, Group, GroupState, Maximize
+from phyla.records import Checkpoint, EvalResult, Group, GroupState, Maximize, said_by
 from phyla.worker import EvaluatedStudy, Evaluation, Evaluator, Worker
 from simulation import VirtualClock
 
@@ -317,11 +317,11 @@ def test_a_command_in_any_language(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "error"),
     [
-        (["sh", "-c", "echo out of memory >&2; exit 3"], "exit status 3"),
-        ("true", "wrote no results"),
+        (["sh", "-c", "echo loading; echo out of memory >&2; exit 3"], "exit status 3: out of memory"),
+        ("true", "wrote no results to {results}: it wrote no output"),
+        (["sh", "-c", "echo saved to /tmp"], "wrote no results to {results}: saved to /tmp"),
         (["sh", "-c", "echo '[' > \"$1\"", "sh", "{results}"], "no JSON"),
         (["sh", "-c", "echo '[1]' > \"$1\"", "sh", "{results}"], "no JSON object"),
-        ("echo {checkpiont}", "its fields are {checkpoint}"),
         ("./nowhere.sh {checkpoint}", "No such file or directory: './nowhere.sh'"),
     ],
 )
@@ -330,7 +330,7 @@ def test_a_command_that_fails_says_how(tmp_path: Path, command: str | list[str],
     bench.checkpoint(100)
     (outcome,) = bench.work()
     assert isinstance(outcome, Failure)
-    assert error in outcome.error
+    assert error in said_by(outcome.error)
 
 
 @pytest.mark.parametrize("end", ["exit 3", "sleep 1000"])
@@ -384,6 +384,23 @@ def test_a_command_that_needs_a_shell_says_how_to_ask_for_one(command: str, need
         EvalTask("a", command=command)
     assert f"{needs} needs a shell" in str(error.value)
     assert '["sh", "-c",' in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("argument", "why"),
+    [
+        ("{checkpiont}", "there is no field {checkpiont}; did you mean 'checkpoint'?"),
+        ("--lr={lr}", "there is no field {lr}; the names are"),
+        ("{print $1}", "there is no field {print $1}"),
+        ("{}", "Write other braces twice"),
+        ("{checkpoint", "expected '}'"),
+        ("{step.x}", "no attribute 'x'"),
+    ],
+)
+def test_a_command_with_an_unknown_field_is_refused_before_anything_runs(argument: str, why: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        EvalTask("a", command=["evaluate", argument])
+    assert why in str(error.value)
 
 
 def test_what_is_quoted_needs_no_shell() -> None:
