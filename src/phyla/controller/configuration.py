@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeAlias
 
 from phyla import plugins
@@ -13,6 +13,7 @@ from phyla.machine import Keeping, TrainRules
 from phyla.records import Aim, Json, JsonObject, StartFrom, StudyRecord, read_object
 from phyla.space import Parameter, Space
 from phyla.space import check_extension as check_space_extension
+from phyla.strategies import FromSuite
 
 Find: TypeAlias = Callable[[str], Callable[..., Any]]
 """Finds functions and classes that are not registered, by their stored names."""
@@ -49,7 +50,7 @@ def to_config(
         "seed": seed,
         "space": rules.space.config(name_of),
         "objective": plugins.encode(rules.objective, name_of),
-        "aim": Aim.of(rules.objective).to_json(),
+        "aim": _aim(rules).to_json(),
         "strategy": plugins.encode(rules.strategy, name_of),
         "options": {name: getattr(rules, name) for name in OPERATING},
         "suites": [plugins.encode(suite, name_of) for suite in rules.suites],
@@ -70,6 +71,15 @@ def to_config(
             "steps_per_trial": getattr(rules.strategy, "steps_per_trial", 0),
         },
     }
+
+
+def _aim(rules: TrainRules) -> Aim:
+    """Return what is said about the fitness: its name is that of the suite's metric where a strategy names one."""
+    aim, fitness = Aim.of(rules.objective), rules.strategy.fitness
+    if not isinstance(fitness, FromSuite) or fitness.metric is None:
+        return aim
+    what = f"{'maximize' if aim.maximize else 'minimize'} {fitness.metric} of suite {fitness.suite!r}"
+    return replace(aim, name=fitness.metric, description=what)
 
 
 def keeping_of(config: JsonObject) -> Keeping:

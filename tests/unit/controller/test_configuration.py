@@ -232,6 +232,11 @@ def test_what_is_stored_beside_the_rules() -> None:
     assert (stopped["max_stops"], len(stopped["rules"])) == (4, 1)
     aim: Any = config(objective=Minimize("loss"))["aim"]
     assert aim == {"name": "loss", "maximize": False, "description": "minimize loss", "tradeoffs": []}
+    suite = replace(HELD_OUT, name="s")
+    aim = config(pbt(fitness=FromSuite("s", "err_mean")), objective=Minimize("loss"), suites=(suite,))["aim"]
+    assert (aim["name"], aim["description"]) == ("err_mean", "minimize err_mean of suite 's'")
+    aim = config(pbt(fitness=FromSuite("s")), objective=Minimize("loss"), suites=(suite,))["aim"]
+    assert aim["name"] == "loss"
 
 
 def test_which_checkpoints_are_kept_is_read_without_making_the_rules() -> None:
