@@ -22,6 +22,8 @@ REST = 4
 MOST_S = 30.0
 PATIENCE_S = 60.0
 """How long the end of a run waits for it."""
+SAID_AFTER_S = 5.0
+"""After how long that wait is said."""
 
 
 @final
@@ -64,7 +66,10 @@ class Beside:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end.set()
-        self._thread.join(PATIENCE_S)
+        self._thread.join(SAID_AFTER_S)
+        if self._thread.is_alive():
+            LOG.warning("the work is done; waiting for %s, for %s at most", self._what, duration(PATIENCE_S))
+            self._thread.join(PATIENCE_S - SAID_AFTER_S)
         if self._thread.is_alive():
             self._left = True
             LOG.warning(
