@@ -51,7 +51,8 @@ study = phyla.Study(
     "small",
     {"lr": phyla.Float(0.01, 1.0, log=True), "batch": phyla.Int(8, 64)},
     phyla.Maximize("score"),
-    phyla.PBT(population_size=4, steps_per_trial=5, total_steps=20, exploit=phyla.Truncation(0.3)),
+    # With a smaller quorum, one that is late may take over weights of a later step, and train fewer trials.
+    phyla.PBT(population_size=4, steps_per_trial=5, total_steps=20, exploit=phyla.Truncation(0.3), quorum=1.0),
     train,
     retries=phyla.Retries(attempts=1),
 )
