@@ -166,7 +166,7 @@ def test_running_trials_are_untouched_by_other_settings(tmp_path: Path) -> None:
 def test_a_study_is_resized_while_workers_run_and_goes_on_with_new_ones(tmp_path: Path, size: int) -> None:
     (tmp_path / "hold").touch()
     first: list[phyla.Results] = []
-    running = threading.Thread(target=lambda: first.append(study(tmp_path, pbt(4)).run(workers=3)))
+    running = threading.Thread(target=lambda: first.append(study(tmp_path, pbt(4, quorum=1.0)).run(workers=3)))
     running.start()
 
     def held() -> bool:
@@ -176,9 +176,9 @@ def test_a_study_is_resized_while_workers_run_and_goes_on_with_new_ones(tmp_path
             return False
 
     until(held, "three trials run")
-    assert [one.after for one in study(tmp_path, pbt(size)).change()] == [size]
+    assert [one.after for one in study(tmp_path, pbt(size, quorum=1.0)).change()] == [size]
     (tmp_path / "hold").unlink()
-    results = study(tmp_path, pbt(size)).run(workers=1)
+    results = study(tmp_path, pbt(size, quorum=1.0)).run(workers=1)
     running.join(180)
     assert [one.state for one in first] == [StudyState.COMPLETED], "the study that it supervised is complete"
     assert results.state is StudyState.COMPLETED

@@ -82,7 +82,8 @@ def test_members_start_from_the_entries_in_turn(tmp_path: Path) -> None:
 
 
 def test_the_budget_counts_no_import(tmp_path: Path) -> None:
-    results = study(tmp_path, start_from=[given(tmp_path, "a", 1.0)]).run(workers=2)
+    strategy = phyla.PBT(population_size=4, steps_per_trial=STEPS, total_steps=4 * STEPS, quorum=1.0)
+    results = study(tmp_path, strategy=strategy, start_from=[given(tmp_path, "a", 1.0)]).run(workers=2)
     assert results.counts() == {"completed": 16}
     assert [member.progress for member in results.members()] == [4 * STEPS] * 4
     assert [member.generation for member in results.members()] == [4] * 4
