@@ -181,8 +181,8 @@ def test_shortly_before_the_end_what_runs_saves_and_stops(
 ) -> None:
     monkeypatch.setenv("TRIAL_S", "60")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    with pytest.raises(Preempted, match="the time limit of 4 s is over"):
-        slow_study(tmp_path).run(workers, time_limit_s=4)
+    with pytest.raises(Preempted, match="the time limit of 12 s is over"):
+        slow_study(tmp_path).run(workers, time_limit_s=12)
     results = load(tmp_path)
     assert [attempt.state for attempt in results.attempts()] == [AttemptState.RELEASED]
     assert results.progress().given_back == (), "it did not ask to be run again later: its worker was stopped"
@@ -203,8 +203,8 @@ def test_what_does_not_stop_is_ended_at_the_end_and_no_other_run_would_do_better
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     study = slow_study(tmp_path)
     study.train = deaf
-    with pytest.raises(TimeTooShort, match=r"within the time limit of 10 s: a trial takes more than the \d"):
-        study.run(1, time_limit_s=10)
+    with pytest.raises(TimeTooShort, match=r"within the time limit of 20 s: a trial takes more than the \d"):
+        study.run(1, time_limit_s=20)
     assert "training calls trial.save_progress() when trial.should_save" in cli(
         "--home", tmp_path, "status", "toy"
     )
