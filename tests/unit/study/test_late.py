@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import phyla
+from phyla.client import Client
 from phyla.client.directories import sort_out
 from phyla.controller import housekeeping_of
 from phyla.errors import StoreBusy
@@ -60,13 +61,18 @@ class Earlier:
         return getattr(self._reader, name)
 
 
-def test_cleaning_up_leaves_a_trial_its_files_that_completes_meanwhile(tmp_path: Path) -> None:
-    made = study(tmp_path)
+def trained(home: Path) -> Client:
+    """Return the client of a study with one trial that has completed."""
+    made = study(home)
     trial = made.ask()
     assert trial is not None
     (trial.checkpoint_dir / "weights").write_text("w")
     made.tell(trial, metrics={"score": 1.0})
-    opened = made._open()
+    return made._open()
+
+
+def test_cleaning_up_leaves_a_trial_its_files_that_completes_meanwhile(tmp_path: Path) -> None:
+    opened = trained(tmp_path)
     repository = opened.repository
     (name,) = repository.names()
     with opened.store.reader(opened.record.id) as reader:
@@ -78,12 +84,7 @@ def test_cleaning_up_leaves_a_trial_its_files_that_completes_meanwhile(tmp_path:
 def test_cleaning_up_waits_for_a_busy_database_as_long_as_any_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = study(tmp_path)
-    trial = made.ask()
-    assert trial is not None
-    (trial.checkpoint_dir / "weights").write_text("w")
-    made.tell(trial, metrics={"score": 1.0})
-    opened = made._open()
+    opened = trained(tmp_path)
     with opened.store.reader(opened.record.id) as reader:
         names = [row.name for row in reader.checkpoints(CheckpointState.LIVE)]
     housekeeping_of(opened.store, opened.record.id).set_checkpoints(names, CheckpointState.DELETING)
