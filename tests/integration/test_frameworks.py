@@ -194,6 +194,16 @@ def test_lightning_that_would_end_before_the_trial_is_refused(tmp_path: Path) ->
 
 
 @lightning_warnings
+def test_lightning_whose_schedule_would_not_end_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phyla.integrations.steps._told", set())
+    refused(lambda trial: fit(trial, max_steps=100), tmp_path)  # BoringModel logs no loss
+    (said,) = [text for text in caplog.messages if "max_steps" in text]
+    assert "Trainer(...) has max_steps=100, and the strategy trains total_steps=8" in said
+
+
+@lightning_warnings
 @pytest.mark.parametrize("least", ["min_epochs", "min_steps"])
 def test_lightning_that_would_train_on_after_the_trial_is_refused(least: str, tmp_path: Path) -> None:
     said = refused(lambda trial: fit(trial, max_steps=8, **{least: 6}), tmp_path)

@@ -591,3 +591,19 @@ def test_a_fork_that_leaves_training_ends_and_is_no_second_worker(tmp_path: Path
     assert [(row.state.value, row.fitness) for row in rows] == [("completed", status)] * 2
     logs = "".join(path.read_text() for path in (tmp_path / ".phyla" / "logs").rglob("*.log"))
     assert ("ValueError: mine" in logs) == ("mine" in leave)
+
+
+def test_a_mistake_in_how_training_is_set_up_stops_the_study_at_the_first_trial(tmp_path: Path) -> None:
+    right: list[int] = []
+
+    def train(trial: Trial) -> None:
+        if not right:
+            raise ConfigurationError("Trainer(max_steps=3) ends before the trial does")
+        good(trial)
+
+    made = study(tmp_path, train)
+    with pytest.raises(StudyFailed, match=r"trial 1 of member 0 failed with .*max_steps=3"):
+        made.run()
+    assert made.results().counts() == {"pending": 1}
+    right.append(1)
+    assert made.run().counts() == {"completed": 12}

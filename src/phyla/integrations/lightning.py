@@ -83,6 +83,7 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
         elif self.trial.progress is not None and self._random is not None:
             restore_random(self._random)  # Within an epoch, making its loader again must draw nothing.
         self._steps = Steps(self.trial, trainer.global_step)
+        self._steps.check_length("Trainer(...)", trainer.max_steps)
         trainer.should_stop = not self._steps.going
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:

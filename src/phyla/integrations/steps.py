@@ -1,10 +1,14 @@
 """Takes a trial's steps from the hooks of a framework that has a training loop of its own."""
 
+import logging
 from collections.abc import Iterator
 from typing import final
 
 from phyla.errors import ConfigurationError
 from phyla.worker.trial import Trial, session_of
+
+LOG = logging.getLogger("phyla")
+_told: set[str] = set()
 
 
 def refuse_measuring(trial: Trial, measure: str, train: str) -> None:
@@ -46,6 +50,17 @@ class Steps:
     def interrupted(self) -> bool:
         """Whether the trial should stop before its end."""
         return self._session.interrupted
+
+    def check_length(self, who: str, most: int) -> None:
+        """Warn, once a process, where a schedule would be longer than the strategy trains."""
+        total = self._session.total_steps
+        if total is not None and most > total + self._offset and who not in _told:
+            _told.add(who)
+            LOG.warning(
+                "warning: %s has max_steps=%d, and the strategy trains total_steps=%d: a schedule that goes by "
+                "max_steps does not come to its end; make them equal, unless this is meant",
+                *(who, most, total),
+            )
 
     def check_ended(self, who: str, count: int) -> None:
         """Refuse a training that ended before the trial did."""

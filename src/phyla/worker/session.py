@@ -273,6 +273,13 @@ class Session:
         return self.record.end_step if self._at is None else self._at
 
     @property
+    def total_steps(self) -> int | None:
+        """The steps of a member, where the strategy has as many for each."""
+        strategy: Any = self.client.record.config["strategy"]
+        total = strategy.get("total_steps")
+        return total if isinstance(total, int) else None
+
+    @property
     def unreported(self) -> tuple[str, ...]:
         """The metrics of the objective that were not reported; none when fitness comes from a suite."""
         return tuple(metric for metric, values in self._values.items() if not values)

@@ -21,6 +21,7 @@ from phyla.errors import (
     CheckpointsAbsent,
     CheckpointStorageFailed,
     CommandFailed,
+    ConfigurationError,
     GivenBack,
     LeaseLost,
     NoCheckpoint,
@@ -236,6 +237,11 @@ class Trainer:
             said = "" if storage is error else f"; {storage.filename}: {storage.strerror}"
             message = f"training failed with {what}; trial {record.id} writes to {places}{said}"
             self._stop_study(record, f"{message}; {advice_on(storage)}", session)
+            return None
+        if isinstance(error, ConfigurationError):
+            # Whoever trains the trial again does the same.
+            what = cause_of(error, self.train, None).words()
+            self._stop_study(record, f"trial {record.id} of member {record.member} failed with {what}", session)
             return None
         heading = f"trial {record.id}, attempt {record.token} of member {record.member} failed"
         cause = logged(error, heading, self.train, self.log)
