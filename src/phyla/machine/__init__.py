@@ -67,5 +67,6 @@ from phyla.machine.queue import fail, lose, release
 from phyla.machine.retention import ALL, Keeping, Retention, bound, explain, retention
 from phyla.machine.room import ANY_GPUS, NO_LIMIT, RECENT, Room, expected_s
 from phyla.machine.rules import Rules, TrainRules, WatchRules
+from phyla.machine.score import SAME_SAMPLES
 from phyla.machine.stopping import report
 from phyla.machine.view import View

@@ -8,6 +8,7 @@ from phyla.records import (
     Attempt,
     Checkpoint,
     CheckpointState,
+    EvalEvent,
     EvalJob,
     EvalResult,
     FileName,
@@ -172,3 +173,6 @@ class View(History, Protocol):
 
     def open_groups(self) -> int:
         """Return how many groups are queued."""
+
+    def events(self, *, after: int = 0) -> Sequence[EvalEvent]:
+        """Return events by id, from the first one whose id is above `after`."""

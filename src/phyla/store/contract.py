@@ -10,7 +10,6 @@ from phyla.records import (
     Attempt,
     Backlog,
     Checkpoint,
-    EvalEvent,
     EvalJob,
     FileName,
     Group,
@@ -85,9 +84,6 @@ class Reader(View, Protocol):
 
         The mean of its `NEWEST_DURATIONS` newest results; of those of one time, the slowest count as newest.
         """
-
-    def events(self, *, after: int = 0) -> Sequence[EvalEvent]:
-        """Return events by id, from the first one whose id is above `after`."""
 
     def held_paths(self) -> frozenset[int]:
         """Return ids of the checkpoints seen that a queued or best group refers to."""
