@@ -5,7 +5,7 @@ It is the oracle of the stores in databases. It also refuses what the table of t
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -196,11 +196,13 @@ class NaiveStore:
         pass
 
 
-def backlog_of(groups: Sequence[Group]) -> Backlog:
-    """What of some groups, which are of one suite, waits or is being evaluated."""
+def backlog_of(groups: Sequence[Group], order: Callable[[int], Any] = lambda seen: seen) -> Backlog:
+    """What of some groups, which are of one suite, waits or is being evaluated, in the order of checkpoints."""
     queued = [group for group in groups if group.state is GroupState.QUEUED]
-    complete = max((group.seen for group in groups if group.state is GroupState.COMPLETE), default=None)
-    behind = {group.seen for group in queued if group.replicate == 0 and group.seen > (complete or 0)}
+    done = [group.seen for group in groups if group.state is GroupState.COMPLETE]
+    complete = max(done, key=order, default=None)
+    waiting = {group.seen for group in queued if group.replicate == 0}
+    behind = {seen for seen in waiting if complete is None or order(seen) > order(complete)}
     return Backlog(
         complete=complete,
         waiting=len(queued),
@@ -432,8 +434,10 @@ class NaiveTransaction:
         return found[-1] if found else None
 
     def newest_seen(self, *, stepped: bool = False) -> Checkpoint | None:
-        found = [seen for seen in self.all_seen() if seen.step >= 0 or not stepped]
-        return max(found, key=lambda seen: seen.number, default=None)
+        if not stepped:
+            return max(self.all_seen(), key=lambda seen: seen.number, default=None)
+        found = [seen for seen in self.all_seen() if seen.step >= 0]
+        return max(found, key=lambda seen: (seen.branch, seen.step, seen.number), default=None)
 
     def newest_ready(self) -> Checkpoint | None:
         usable = [seen for seen in self.all_seen() if seen.usable]
@@ -492,7 +496,10 @@ class NaiveTransaction:
         return len(self._in_group_state(GroupState.QUEUED))
 
     def backlog(self, suite: str) -> Backlog:
-        return backlog_of(self.groups(suite=suite))
+        if self.study().kind is not StudyKind.DIRECTORY:
+            return backlog_of(self.groups(suite=suite))
+        of = {seen.id: (seen.branch, seen.step, seen.number) for seen in self.all_seen()}
+        return backlog_of(self.groups(suite=suite), of.__getitem__)
 
     def held_paths(self) -> frozenset[int]:
         return frozenset(g.seen for g in self.groups() if g.best or g.state is GroupState.QUEUED)

@@ -32,12 +32,12 @@ class Sightings:
         self._study = study
         self.suites = tuple(suites)
 
-    def observe(self, found: Sequence[Checkpoint], *, first_look: bool = False) -> None:
+    def observe(self, found: Sequence[Checkpoint], *, first_look: bool = False, rewinds: bool = True) -> None:
         """Note checkpoints, oldest first, and queue or skip suites on them; see `phyla.machine.observe`."""
         failpoint("watch.before_observe")
         with self._exclusive() as tx:
             for each in found:
-                tx.apply([*machine.observe(tx, self.suites, each, first_look=first_look)])
+                tx.apply([*machine.observe(tx, self.suites, each, first_look=first_look, rewinds=rewinds)])
         failpoint("watch.after_observe")
 
     def gone(self, seen: Mapping[int, str], *, unless_held: bool = False) -> frozenset[int]:

@@ -136,9 +136,10 @@ class View(History, Protocol):
         """Return the newest version of a checkpoint that was seen under a name."""
 
     def newest_seen(self, *, stepped: bool = False) -> Checkpoint | None:
-        """Return the checkpoint with the highest number, in whatever state; of those that have a step, if asked.
+        """Return the checkpoint with the highest number, in whatever state; if asked, that with the highest step.
 
-        Waits until nobody else gives out numbers.
+        The latter is one of the newest branch, and of those with that step the newest. Waits until nobody else
+        gives out numbers.
         """
 
     def newest_ready(self) -> Checkpoint | None:

@@ -75,7 +75,8 @@ class Backlog:
     """What of one suite waits or is being evaluated.
 
     Attributes:
-        complete: id of the newest checkpoint with a complete group; None without any.
+        complete: id of the newest checkpoint with a complete group, of a directory's the one with the highest
+            step; None without any.
         waiting: how many groups are queued, repetitions too.
         behind: how many checkpoints are newer than `complete` and queued; repetitions do not count.
         oldest: id of the oldest of these; None without any.

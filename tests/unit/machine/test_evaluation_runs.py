@@ -169,6 +169,53 @@ def test_a_late_find_of_an_older_checkpoint_is_no_rewinding() -> None:
     assert [seen.branch for seen in run.reader().all_seen()] == [0, 0]
 
 
+@pytest.mark.parametrize("policy", [Policy(), Policy(latest=True)], ids=["all", "latest"])
+def test_what_is_copied_after_a_newer_one_is_older(policy: Policy) -> None:
+    run = WatchedRun([suite_of("a", policy=policy)])
+    run.observe(300, 500)
+    run.clock.now += 1
+    run.observe(200, 400, rewinds=False)
+    assert [seen.branch for seen in run.reader().all_seen()] == [0] * 4
+    assert run.reader().events() == []
+    order = [one for one in run.work() if one.endswith("/a")]
+    assert order == (["500/a"] if policy.latest else ["500/a", "400/a", "200/a", "300/a"])
+    with run.store.reader(run.run.id) as reader:
+        backlog = reader.backlog("s")
+        assert backlog.complete is not None
+        assert (reader.seen(backlog.complete).step, backlog.behind) == (500, 0)
+    if policy.latest:
+        assert run.status(200)[1] == run.status(400)[1] == "a newer checkpoint was seen before it (latest)"
+
+
+def test_what_is_behind_is_what_was_trained_later() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(300)
+    run.work()
+    run.observe(500)
+    run.observe(200, 400, rewinds=False)
+    reader = run.reader()
+    backlog = reader.backlog("s")
+    assert (backlog.behind, backlog.waiting) == (2, 3)
+    run.observe(250)
+    assert run.reader().backlog("s").behind == 3
+    assert run.work(2) == ["250/a", "250/aggregate"]
+    backlog = run.reader().backlog("s")
+    assert (backlog.behind, backlog.waiting) == (0, 3)
+
+
+def test_the_final_checkpoint_is_the_farthest_of_the_newest_branch() -> None:
+    run = WatchedRun([suite_of("a", policy=Policy(every=100))])
+    run.observe(300, 500)
+    run.observe(200, rewinds=False)
+    run.sightings.drain("done")
+    assert [one for one in run.work() if one.endswith("/a")] == ["500/a", "300/a"]
+    rewound = WatchedRun([suite_of("a", policy=Policy(every=100))])
+    rewound.observe(300, 500)
+    rewound.observe(200)
+    rewound.sightings.drain("done")
+    assert [one for one in rewound.work() if one.endswith("/a")] == ["200/a", "300/a"]
+
+
 def test_a_bad_checkpoint_is_quarantined_until_it_changes() -> None:
     run = WatchedRun([suite_of("a")])
     run.observe(100, error="truncated")

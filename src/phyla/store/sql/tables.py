@@ -221,6 +221,7 @@ checkpoints = _table(
     _index("checkpoints_evaluated", "study", "id", where=EVALUATED),
     _index("checkpoints_by_identity", "identity", "study", where=EVALUATED),
     _index("checkpoints_usable", "study", "number", where=USABLE),
+    _index("checkpoints_by_step", "study", "branch", "step", "number", where=EVALUATED),
     called={"index": "place"},
     refers={"study": "studies.id"},
 )
