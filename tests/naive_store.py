@@ -278,9 +278,14 @@ class NaiveTransaction:
     def next_eval_job(self, holding: int | None, room: Room = NO_LIMIT) -> EvalJob | None:
         least, most = room.gpus
         due = [job for job in self._pending() if job.not_before <= self._now and least <= job.gpus <= most]
-        due = [job for job in due if job.label in ("", *room.labels)]
+        due = [job for job in due if job.label in ("", *room.labels) and job.identity not in room.resting]
         held = [job for job in due if job.seen == holding and job.priority == due[0].priority]
         return next(iter(held + due), None)
+
+    def failed_evaluations(self) -> Sequence[EvalJob]:
+        failed = [job for job in self.eval_jobs() if job.state is JobState.FAILED and job.token]
+        tried = [job for job in failed if job.kind is JobKind.EVALUATE]
+        return sorted(tried, key=lambda job: (job.ended_at or 0.0, job.id), reverse=True)[:200]
 
     def waiting(self) -> Sequence[Waiting]:
         due = [job for job in self._pending() if job.not_before <= self._now and (job.gpus or job.label)]
@@ -448,6 +453,10 @@ class NaiveTransaction:
         entries = self._t.results.values()
         found = [r for r in entries if (r.identity, r.task_identity, r.replicate, r.shards) == key]
         return sorted(found, key=lambda r: r.shard)
+
+    def last_result_at(self, task_identity: str) -> float | None:
+        mine = [r for r in self._t.results.values() if (r.study, r.task_identity) == (self._id, task_identity)]
+        return max((r.created_at for r in mine), default=None)
 
     def mean_duration_s(self, task_identity: str) -> float | None:
         mine = [r for r in self._t.results.values() if r.task_identity == task_identity]

@@ -185,7 +185,7 @@ class EvalEvent:
     """Something that a person should know: a regression, a repaired or quarantined checkpoint.
 
     Attributes:
-        kind: regression, quarantined, gone, rewound, changed-source, same-samples.
+        kind: regression, quarantined, gone, rewound, changed-source, same-samples, resting.
         seen: id of the checkpoint, or None.
         suite: name of the suite, or None.
         message: for a person; `data` says the same as data.

@@ -54,6 +54,12 @@ _RESULTS = (
     .where(_r.replicate == given("replicate"), _r.shards == given("shards"))
     .order_by(_r.shard)
 )
+_LAST_RESULT = (
+    sa.select(_r.created_at)
+    .where(_r.task_identity == given("task_identity"), _r.study == STUDY)
+    .order_by(_r.created_at.desc())
+    .limit(1)
+)
 _DURATIONS = (
     sa.select(_r.duration_s)
     .where(_r.task_identity == given("task_identity"))
@@ -131,6 +137,10 @@ class Evaluating(Queue):
     def mean_duration_s(self, task_identity: str) -> float | None:
         took = [row[0] for row in self._rows(_DURATIONS, task_identity=task_identity, limit=NEWEST_DURATIONS)]
         return sum(took) / len(took) if took else None
+
+    def last_result_at(self, task_identity: str) -> float | None:
+        found: float | None = self._value(_LAST_RESULT, task_identity=task_identity)
+        return found
 
     # Groups
 
