@@ -1,6 +1,6 @@
 """What a watcher tells and asks about the checkpoints of a study."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import final
 
@@ -64,18 +64,27 @@ class Sightings:
             tx.apply([machine.Insert(event)])
 
     def backfill(self) -> int:
-        """Queue what suites miss on checkpoints that were seen before; return how many eval tasks that is."""
-        added = 0
+        """Queue what suites miss on checkpoints that were seen before; return how many changes that is."""
+        return len(self._on_all(machine.backfill))
+
+    def retry(self) -> int:
+        """Queue once more what failed for good; return how many evaluations that is."""
+        return sum(isinstance(one, machine.InsertJobs) for one in self._on_all(machine.try_again))
+
+    def _on_all(
+        self, decide: Callable[[Transaction, Sequence[Suite], Checkpoint], Sequence[Command]]
+    ) -> list[Command]:
+        done: list[Command] = []
         after = 0
         while True:
             with self._exclusive() as tx:
                 page = tx.all_seen(after=after, limit=BACKFILLED_AT_ONCE)
                 for seen in page:
-                    commands: list[Command] = [*machine.backfill(tx, self.suites, seen)]
-                    added += len(commands)
+                    commands = decide(tx, self.suites, seen)
+                    done += commands
                     tx.apply(commands)
             if not page:
-                return added
+                return done
             after = page[-1].id
 
     def evaluate_again(self, seen: int, suite: str) -> None:

@@ -50,7 +50,16 @@ from phyla.machine.events import (
     Work,
 )
 from phyla.machine.finish import complete, save_progress
-from phyla.machine.observe import SUITE_LEFT, backfill, drain, evaluate_again, gone, observe, set_unusable
+from phyla.machine.observe import (
+    SUITE_LEFT,
+    backfill,
+    drain,
+    evaluate_again,
+    gone,
+    observe,
+    set_unusable,
+    try_again,
+)
 from phyla.machine.population import (
     Imported,
     awaits_imports,

@@ -407,6 +407,23 @@ def evaluate_again(view: View, suite: Suite, seen: Checkpoint) -> list[Command]:
     return [repetition(view, suite, seen, number, guaranteed="asked")]
 
 
+def try_again(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Command]:
+    """Queue once more what failed for good on a checkpoint: eval tasks, and aggregations; nothing else."""
+    commands: list[Command] = []
+    given = {suite.name: suite for suite in suites}
+    for group in view.groups_of(seen.id) if seen.usable else ():
+        suite = given.get(group.suite)
+        if suite is None or group.state not in (GroupState.QUEUED, GroupState.PARTIAL):
+            continue
+        locked = view.locked_group(group.id)
+        failed = [job for job in view.group_jobs(group.id) if job.state is JobState.FAILED]
+        if locked is not None and failed:
+            commands += _queued_again(view, suite, seen, locked, failed, "it is tried again")
+    # A study that is complete goes on for them.
+    reopened = commands and view.study().state is StudyState.COMPLETED
+    return [SetStudyState(StudyState.RUNNING), *commands] if reopened else commands
+
+
 def drain(view: View, suites: Sequence[Suite], why: str) -> list[Command]:
     """No more checkpoints come: guarantee the final one, whatever a policy said of it."""
     final, top = view.newest_ready(), view.newest_seen(stepped=True)

@@ -372,6 +372,62 @@ def test_a_person_has_a_checkpoint_evaluated_again() -> None:
         run.sightings.evaluate_again(seen.id, "s")
 
 
+def test_only_what_failed_is_tried_again() -> None:
+    run = WatchedRun([suite_of("good", "bad", shards=2)])
+    run.observe(100, 200)
+    while (work := run.claim()) is not None:
+        if work.job.task == "bad" and (work.job.shard or work.seen.step == 200):
+            run.controller.fail(failed(work, retryable=False))
+        else:
+            run.hand_in(evaluated(work))
+    assert {group.state for group in run.groups()} == {GroupState.PARTIAL}
+    run.restart()
+    assert run.sightings.retry() == 2
+    assert run.sightings.retry() == 0
+    assert run.work() == ["200/bad", "200/bad", "200/aggregate", "100/bad", "100/aggregate"]
+    assert {group.state for group in run.groups()} == {GroupState.COMPLETE}
+    assert run.sightings.retry() == 0
+
+
+def test_what_fails_again_is_tried_at_the_next_start_too() -> None:
+    run = WatchedRun([suite_of("bad")])
+    run.observe(100)
+    for _ in range(3):
+        work = run.claim()
+        assert work is not None
+        assert work.job.failures == 0
+        run.controller.fail(failed(work, retryable=False))
+        assert run.status(100)[0] is GroupState.PARTIAL
+        assert run.claim() is None
+        assert run.sightings.retry() == 1
+    run.sightings.gone({run.groups()[0].seen: "deleted"})
+    assert run.sightings.retry() == 0
+    assert run.status(100)[0] is GroupState.GONE
+
+
+def test_an_aggregation_that_failed_is_tried_again() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100)
+    assert run.work(1) == ["100/a"]
+    while (work := run.claim()) is not None:
+        run.controller.fail(failed(work))
+    assert run.sightings.retry() == 1
+    assert run.work() == ["100/aggregate"]
+    assert run.status(100)[0] is GroupState.COMPLETE
+
+
+def test_what_a_suite_has_not_any_more_is_not_tried_again() -> None:
+    run = WatchedRun([suite_of("bad"), replace(suite_of("bad"), name="other")])
+    run.observe(100)
+    while (work := run.claim()) is not None:
+        run.controller.fail(failed(work, retryable=False))
+    run.suites = run.suites[:1]
+    run.restart()
+    assert run.sightings.retry() == 1
+    run.work()
+    assert [group.state for group in run.groups()] == [GroupState.COMPLETE, GroupState.PARTIAL]
+
+
 def test_what_was_skipped_is_evaluated_when_a_person_asks() -> None:
     run = WatchedRun([suite_of("a", policy=Policy(every=2))])
     run.observe(100, 200)

@@ -153,6 +153,30 @@ def test_a_run_that_ends_tries_one_more_and_says_what_it_did_not_try() -> None:
     assert "not tried" in str(run.status(100)[1])
 
 
+def test_trying_again_ends_the_rest() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100, 200, 300, 400)
+    attempt(run, broken)
+    assert run.sightings.retry() == 2
+    assert attempt(run, broken) == ["400/a", "300/a"]
+    assert len(resting(run)) == 2
+    run.sightings.retry()
+    assert attempt(run, lambda work: None) == ["400/a", "300/a", "200/a", "100/a"]
+    assert {group.state for group in run.groups()} == {GroupState.COMPLETE}
+
+
+def test_what_was_not_tried_when_a_run_ended_is_tried_at_the_next_start() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100, 200, 300, 400, 500)
+    run.sightings.drain("once")
+    attempt(run, broken)
+    assert run.claim() is None
+    run.store.set_state(run.run.id, StudyState.RUNNING)
+    assert run.sightings.retry() == 5
+    assert len(attempt(run, lambda work: None)) == 5
+    assert {group.state for group in run.groups()} == {GroupState.COMPLETE}
+
+
 def test_a_run_that_ends_while_it_rests_ends() -> None:
     run = WatchedRun([suite_of("a")])
     run.observe(100, 200, 300, 400)
