@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
 from phyla.arguments import suggestion
@@ -78,8 +78,7 @@ def score(view: View, rules: Rules, group: Group) -> list[Command]:
         return []
     member = view.locked_member(trial.member)
     names = rules.aggregates
-    estimates: dict[str, Any] = {metric: group.values.get(name) for metric, name in names.items()}
-    missing = [names[metric] for metric, estimate in estimates.items() if estimate is None]
+    missing = [name for name in names.values() if group.values.get(name) is None]
     if group.state is not GroupState.COMPLETE or missing:
         return _unscored(view, rules, group, trial, member, missing)
     pool = _pooled(view, group, names)
@@ -102,7 +101,7 @@ def score(view: View, rules: Rules, group: Group) -> list[Command]:
     return commands
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Pool:
     """The mean of the evaluations of one checkpoint, and its standard error, by metric of the objective.
 
@@ -111,21 +110,10 @@ class _Pool:
     """
 
     evaluations: int
-    means: dict[str, float]
-    stderrs: dict[str, float | None]
-    count: int = 1
-    same: frozenset[str] = frozenset()
-
-    def add(self, group: Group, names: Mapping[str, str], same: frozenset[str]) -> None:
-        """Add an evaluation; where some of its samples were drawn before, the two are not independent."""
-        self.count += 1
-        self.same |= same
-        for metric, name in names.items():
-            value, now = _estimate(group, name)
-            mean, before = self.means[metric], self.stderrs[metric]
-            self.means[metric] = mean + (value - mean) / self.count
-            parts = None if before is None or now is None else (before * (self.count - 1), now)
-            self.stderrs[metric] = parts and (sum(parts) if same else math.hypot(*parts)) / self.count
+    count: int = 0
+    means: dict[str, float] = field(default_factory=dict)
+    stderrs: dict[str, float | None] = field(default_factory=dict)
+    same: set[str] = field(default_factory=set)
 
 
 def _pooled(view: View, group: Group, names: Mapping[str, str]) -> _Pool:
@@ -137,20 +125,21 @@ def _pooled(view: View, group: Group, names: Mapping[str, str]) -> _Pool:
         and one.id != group.id
         and all(name in one.values for name in names.values())
     ]
-    first, *repeats = sorted([*others, group], key=lambda one: one.replicate)
-    estimates = {metric: _estimate(first, name) for metric, name in names.items()}
-    pool = _Pool(
-        evaluations=1 + len(repeats),
-        means={metric: value for metric, (value, _) in estimates.items()},
-        stderrs={metric: stderr for metric, (_, stderr) in estimates.items()},
-    )
-    pooled = [first]
-    for one in repeats:
+    pool, pooled = _Pool(1 + len(others)), list[Group]()
+    for one in sorted([*others, group], key=lambda one: one.replicate):
         if any(all(one.values[name] == before.values[name] for name in names.values()) for before in pooled):
             continue
-        same = frozenset[str]().union(*(_same_samples(view, one, before) for before in pooled))
-        pool.add(one, names, same)
+        same = {task for before in pooled for task in _same_samples(view, one, before)}
         pooled.append(one)
+        pool.same |= same
+        pool.count += 1
+        for metric, name in names.items():
+            value, now = _estimate(one, name)
+            mean, before = pool.means.get(metric, 0.0), pool.stderrs.get(metric, 0.0)
+            pool.means[metric] = mean + (value - mean) / pool.count
+            parts = None if before is None or now is None else (before * (pool.count - 1), now)
+            # Measurements that share samples are not independent.
+            pool.stderrs[metric] = parts and (sum(parts) if same else math.hypot(*parts)) / pool.count
     return pool
 
 
@@ -180,9 +169,8 @@ def _samples(view: View, group: Group) -> dict[tuple[str, str, int], dict[str, A
 def _say_same(view: View, group: Group, pool: _Pool) -> list[Command]:
     """Say, once for a suite, that evaluating a checkpoint again brought nothing new."""
     repeated = pool.count < pool.evaluations
-    if not (repeated or pool.same) or any(
-        (one.kind, one.suite) == (SAME_SAMPLES, group.suite) for one in view.events()
-    ):
+    said = ((one.kind, one.suite) == (SAME_SAMPLES, group.suite) for one in view.events())
+    if not (repeated or pool.same) or any(said):
         return []
     which = "" if repeated else f"eval task {', '.join(map(repr, sorted(pool.same)))} of "
     follows = "that does not count as another measurement" if repeated else "the standard error does not shrink"
