@@ -287,8 +287,9 @@ class NaiveTransaction:
         tried = [job for job in failed if job.kind is JobKind.EVALUATE]
         return sorted(tried, key=lambda job: (job.ended_at or 0.0, job.id), reverse=True)[:200]
 
-    def waiting(self) -> Sequence[Waiting]:
+    def waiting(self, resting: frozenset[str] = frozenset()) -> Sequence[Waiting]:
         due = [job for job in self._pending() if job.not_before <= self._now and (job.gpus or job.label)]
+        due = [job for job in due if job.identity not in resting]
         counts = Counter((job.gpus, job.label) for job in due)
         return [Waiting(gpus=gpus, label=label, count=count) for (gpus, label), count in sorted(counts.items())]
 

@@ -73,6 +73,7 @@ from phyla.machine.population import (
     youngest,
 )
 from phyla.machine.queue import fail, lose, release
+from phyla.machine.resting import asleep, is_ending
 from phyla.machine.retention import ALL, Keeping, Retention, bound, explain, retention
 from phyla.machine.room import ANY_GPUS, NO_LIMIT, RECENT, Room, expected_s
 from phyla.machine.rules import Rules, TrainRules, WatchRules

@@ -66,6 +66,8 @@ def _alike(view: View, *just_failed: EvalJob) -> dict[str, list[EvalJob]]:
         if not its or _without_numbers(job.error) == _without_numbers(its[0].error):
             its.append(job)
     for identity, its in found.items():
+        if len({job.seen for job in its}) < REST_AFTER:
+            continue
         since = view.last_result_at(identity) or 0.0
         if view.group(its[0].group).guaranteed == "fitness":
             since = math.inf

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from evaluation_simulation import EvaluatedStudy, WatchedRun, evaluated, failed, nothing, suite_of
+from phyla.client import Client
 from phyla.evaluation import EvalTask, Suite
-from phyla.machine import ClaimedEvaluation, TrainRules
+from phyla.machine import ClaimedEvaluation, TrainRules, WatchRules
 from phyla.records import GroupState, JobKind, JobState, Maximize, StudyState
 from phyla.space import Float, Space
 from phyla.strategies import PBT, FromSuite
@@ -151,6 +152,19 @@ def test_a_run_that_ends_tries_one_more_and_says_what_it_did_not_try() -> None:
     assert str(why).startswith("not tried: it failed with the same error on 3 other checkpoints: AssertionError: ")
     assert {group.state for group in run.groups()} == {GroupState.PARTIAL}
     assert "not tried" in str(run.status(100)[1])
+
+
+def test_nobody_makes_room_on_gpus_for_what_rests() -> None:
+    suite = Suite("s", (EvalTask("a", nothing, resources={"gpus": 2}),))
+    run = WatchedRun([suite])
+    run.observe(100, 200, 300, 400)
+    client = Client(run.store, run.run, WatchRules(suites=(suite,)))
+    assert [(one.gpus, one.count) for one in client.waiting()] == [(2, 4)]
+    attempt(run, broken)
+    assert client.waiting() == []
+    # When the run ends, somebody with these GPUs tries it once more, and gives up the others.
+    run.sightings.drain("done")
+    assert [(one.gpus, one.count) for one in client.waiting()] == [(2, 2)]
 
 
 def test_trying_again_ends_the_rest() -> None:

@@ -47,13 +47,16 @@ _FAILED = (
 _NOT_BEFORE = sa.select(sa.func.min(_j.not_before)).where(_OF_STUDY, PENDING_EVALUATION, _j.not_before > NOW)
 
 
+def _awake(identity: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    return sa.func.replace(RESTING, COMMA + identity + COMMA, EMPTY) == RESTING
+
+
 def _fits(table: sa.FromClause) -> sa.ColumnElement[bool]:
     job = table.c
     # The label between commas is in the list. LIKE would take "_" for any letter, and on SQLite "A" for "a".
     labelled = sa.func.replace(LABELS, COMMA + job.label + COMMA, EMPTY) != LABELS
-    awake = sa.func.replace(RESTING, COMMA + job.identity + COMMA, EMPTY) == RESTING
     # The sum keeps SQLite from choosing the index by `not_before`, and then sorting what it finds.
-    return sa.and_(job.not_before + ZERO <= NOW, job.gpus.between(LEAST, MOST), labelled, awake)
+    return sa.and_(job.not_before + ZERO <= NOW, job.gpus.between(LEAST, MOST), labelled, _awake(job.identity))
 
 
 _NEXT_EVALUATION = (
@@ -65,6 +68,7 @@ _NEXT_EVALUATION = (
 _WAITING = (
     sa.select(_j.gpus, _j.label, sa.func.count())
     .where(_OF_STUDY, PENDING_EVALUATION, _j.not_before + ZERO <= NOW, sa.or_(_j.gpus > 0, _j.label != ""))
+    .where(_awake(_j.identity))
     .group_by(_j.gpus, _j.label)
     .order_by(_j.gpus, _j.label)
 )
@@ -162,8 +166,8 @@ class Queue(Scope):
     def failed_evaluations(self) -> Sequence[EvalJob]:
         return self._all(EVAL_JOBS, _FAILED, limit=FAILED_AT_MOST)
 
-    def waiting(self) -> Sequence[Waiting]:
-        rows = self._rows(_WAITING, now=self._now)
+    def waiting(self, resting: frozenset[str] = frozenset()) -> Sequence[Waiting]:
+        rows = self._rows(_WAITING, now=self._now, resting=",".join(("", *sorted(resting), "")))
         return [Waiting(gpus=int(gpus), label=str(label), count=int(count)) for gpus, label, count in rows]
 
     def next_not_before(self) -> float | None:
