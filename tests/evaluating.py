@@ -67,6 +67,7 @@ ROOMS = (
     *(Room(gpus=gpus) for gpus in ((0, 0), (2, 2), (1, 8))),
     *(Room(labels=labels) for labels in (("nvlink", LABEL), ("A_100", "a2100"), (LABEL[:-1],))),
     Room(gpus=(1, 2), labels=(LABEL, "nvlink")),
+    Room(resting=frozenset(EvalTask(name, evaluate).identity for name in "ac")),
 )
 
 
@@ -210,7 +211,7 @@ class Evaluator:
     ) -> ClaimedEvaluation | None:
         while True:
             work, commands = machine.claim_evaluation(tx, worker, LEASE_S, holding=holding, lost=lost, room=ROOM)
-            tx.apply(commands)
+            self.apply(tx, commands)
             if work is not None or not commands:
                 return work
 
@@ -305,6 +306,8 @@ def _ledger(view: Reader, of: Sequence[Suite]) -> dict[str, Any]:
         "newest attempts": [view.attempt(task.id, task.token) for task in tasks],
         "results": [view.ledger(*key) for key in keys],
         "durations": [view.mean_duration_s(how) for how in hows],
+        "last results": [view.last_result_at(how) for how in hows],
+        "failed": view.failed_evaluations(),
         "pages": [
             view.all_seen(after=1, limit=2),
             view.groups(after=1, limit=2),
@@ -343,7 +346,7 @@ def _ledger(view: Reader, of: Sequence[Suite]) -> dict[str, Any]:
         "of some rooms": [
             view.next_eval_job(holding, room) for room in ROOMS for holding in (None, *(row.id for row in seen))
         ],
-        "waiting": view.waiting(),
+        "waiting": [view.waiting(), view.waiting(ROOMS[-1].resting)],
         "not before": view.next_not_before(),
         "held paths": view.held_paths(),
     }

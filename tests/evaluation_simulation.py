@@ -102,7 +102,7 @@ class WatchedRun:
         self.controller = Controller(self.store, self.run.id, rules)
         self.sightings = Sightings(self.store, self.run, self.suites)
 
-    def observe(self, *steps: int, **changes: object) -> None:
+    def observe(self, *steps: int, rewinds: bool = True, **changes: object) -> None:
         found = [
             Checkpoint(
                 study=self.run.id,
@@ -116,7 +116,8 @@ class WatchedRun:
             )
             for step in steps
         ]
-        self.sightings.observe([replace(each, **changes) for each in found])  # type: ignore[arg-type]
+        changed = [replace(each, **changes) for each in found]  # type: ignore[arg-type]
+        self.sightings.observe(changed, rewinds=rewinds)
 
     def claim(self, worker: str = "w", holding: int | None = None) -> ClaimedEvaluation | None:
         _, claimed, _ = self.controller.complete((), worker, 1, kinds=EVALUATE_ONLY, holding=holding)

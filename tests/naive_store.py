@@ -5,7 +5,7 @@ It is the oracle of the stores in databases. It also refuses what the table of t
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -196,11 +196,13 @@ class NaiveStore:
         pass
 
 
-def backlog_of(groups: Sequence[Group]) -> Backlog:
-    """What of some groups, which are of one suite, waits or is being evaluated."""
+def backlog_of(groups: Sequence[Group], order: Callable[[int], Any] = lambda seen: seen) -> Backlog:
+    """What of some groups, which are of one suite, waits or is being evaluated, in the order of checkpoints."""
     queued = [group for group in groups if group.state is GroupState.QUEUED]
-    complete = max((group.seen for group in groups if group.state is GroupState.COMPLETE), default=None)
-    behind = {group.seen for group in queued if group.replicate == 0 and group.seen > (complete or 0)}
+    done = [group.seen for group in groups if group.state is GroupState.COMPLETE]
+    complete = max(done, key=order, default=None)
+    waiting = {group.seen for group in queued if group.replicate == 0}
+    behind = {seen for seen in waiting if complete is None or order(seen) > order(complete)}
     return Backlog(
         complete=complete,
         waiting=len(queued),
@@ -276,12 +278,18 @@ class NaiveTransaction:
     def next_eval_job(self, holding: int | None, room: Room = NO_LIMIT) -> EvalJob | None:
         least, most = room.gpus
         due = [job for job in self._pending() if job.not_before <= self._now and least <= job.gpus <= most]
-        due = [job for job in due if job.label in ("", *room.labels)]
+        due = [job for job in due if job.label in ("", *room.labels) and job.identity not in room.resting]
         held = [job for job in due if job.seen == holding and job.priority == due[0].priority]
         return next(iter(held + due), None)
 
-    def waiting(self) -> Sequence[Waiting]:
+    def failed_evaluations(self) -> Sequence[EvalJob]:
+        failed = [job for job in self.eval_jobs() if job.state is JobState.FAILED and job.token]
+        tried = [job for job in failed if job.kind is JobKind.EVALUATE]
+        return sorted(tried, key=lambda job: (job.ended_at or 0.0, job.id), reverse=True)[:200]
+
+    def waiting(self, resting: frozenset[str] = frozenset()) -> Sequence[Waiting]:
         due = [job for job in self._pending() if job.not_before <= self._now and (job.gpus or job.label)]
+        due = [job for job in due if job.identity not in resting]
         counts = Counter((job.gpus, job.label) for job in due)
         return [Waiting(gpus=gpus, label=label, count=count) for (gpus, label), count in sorted(counts.items())]
 
@@ -432,8 +440,10 @@ class NaiveTransaction:
         return found[-1] if found else None
 
     def newest_seen(self, *, stepped: bool = False) -> Checkpoint | None:
-        found = [seen for seen in self.all_seen() if seen.step >= 0 or not stepped]
-        return max(found, key=lambda seen: seen.number, default=None)
+        if not stepped:
+            return max(self.all_seen(), key=lambda seen: seen.number, default=None)
+        found = [seen for seen in self.all_seen() if seen.step >= 0]
+        return max(found, key=lambda seen: (seen.branch, seen.step, seen.number), default=None)
 
     def newest_ready(self) -> Checkpoint | None:
         usable = [seen for seen in self.all_seen() if seen.usable]
@@ -444,6 +454,10 @@ class NaiveTransaction:
         entries = self._t.results.values()
         found = [r for r in entries if (r.identity, r.task_identity, r.replicate, r.shards) == key]
         return sorted(found, key=lambda r: r.shard)
+
+    def last_result_at(self, task_identity: str) -> float | None:
+        mine = [r for r in self._t.results.values() if (r.study, r.task_identity) == (self._id, task_identity)]
+        return max((r.created_at for r in mine), default=None)
 
     def mean_duration_s(self, task_identity: str) -> float | None:
         mine = [r for r in self._t.results.values() if r.task_identity == task_identity]
@@ -492,7 +506,10 @@ class NaiveTransaction:
         return len(self._in_group_state(GroupState.QUEUED))
 
     def backlog(self, suite: str) -> Backlog:
-        return backlog_of(self.groups(suite=suite))
+        if self.study().kind is not StudyKind.DIRECTORY:
+            return backlog_of(self.groups(suite=suite))
+        of = {seen.id: (seen.branch, seen.step, seen.number) for seen in self.all_seen()}
+        return backlog_of(self.groups(suite=suite), of.__getitem__)
 
     def held_paths(self) -> frozenset[int]:
         return frozenset(g.seen for g in self.groups() if g.best or g.state is GroupState.QUEUED)

@@ -404,7 +404,7 @@ def test_who_works_waits_longer_for_a_service_than_who_looks(
         there.close()
 
 
-@pytest.mark.parametrize("name", ["backfill", "observe"])
+@pytest.mark.parametrize("name", ["backfill", "retry", "observe"])
 def test_a_watch_begins_at_a_service_that_is_busy_for_a_moment(
     name: str, remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

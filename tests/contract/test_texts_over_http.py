@@ -5,10 +5,15 @@ from collections.abc import Iterator
 import pytest
 
 from evaluating import found
-from phyla.controller import controller_of, sightings_of, to_config
-from phyla.machine import Claimed, Failure
-from phyla.records import Cause, JsonObject, StudyKind, storable_text
+from evaluation_simulation import suite_of
+from phyla.controller import EVALUATE_ONLY, Controller, controller_of, sightings_of, to_config
+from phyla.errors import StateError
+from phyla.machine import Claimed, ClaimedEvaluation, Failure, WatchRules
+from phyla.plugins import encode
+from phyla.records import Cause, JsonObject, StudyKind, StudyState, storable_text
 from phyla.store import Store, open_store
+from phyla.study import Evaluations
+from phyla.study.places import Places
 from serving import served
 from storing import pbt, rules
 
@@ -63,3 +68,27 @@ def test_any_name_of_a_file_travels(remote: Remote) -> None:
             newest = reader.find_seen(names[0])
         assert newest is not None
         assert newest.name == names[0]
+
+
+def test_what_failed_is_tried_again_through_a_service(remote: Remote) -> None:
+    behind, there = remote
+    given = (suite_of("a", "b"),)
+    config: JsonObject = {"suites": [encode(suite) for suite in given], "lease_s": 30.0}
+    record = there.create_study("r", config, kind=StudyKind.DIRECTORY, location="/data")
+    sightings = sightings_of(there, record, given)
+    sightings.observe([found("c")])
+    here = Controller(behind, record.id, WatchRules(suites=given, lease_s=30.0))
+    failed = 0
+    while works := here.complete((), "w", 1, kinds=EVALUATE_ONLY)[1]:
+        (work,) = works
+        assert isinstance(work, ClaimedEvaluation)
+        here.fail(Failure(job=work.job.id, token=work.job.token, error="no data", retryable=False))
+        failed += 1
+    assert failed == 2
+    evaluations = Evaluations(there, record, Places.of(None, None, None))
+    assert evaluations.summary() == {"failed": 2}
+    assert evaluations.retry() == 1
+    assert evaluations.summary() == {"queued": 2}
+    there.set_state(record.id, StudyState.STOPPED)
+    with pytest.raises(StateError, match="'r' is stopped, so nothing is tried again now"):
+        evaluations.retry()

@@ -17,7 +17,7 @@ import psutil
 import forked
 from phyla.cli.live import STOPPING
 from phyla.controller import Sightings
-from phyla.records import Checkpoint, CheckpointKind, CheckpointState, GroupState, StudyState
+from phyla.records import Checkpoint, CheckpointKind, CheckpointState, GroupState, JobKind, StudyState
 from phyla.store import open_store
 from waiting import until
 from watching import (
@@ -188,7 +188,7 @@ def test_a_poisoned_eval_task_delays_nothing_else(tmp_path: Path) -> None:
         "hangs": 2,
     }
     assert "2 evaluations are missing or partial" in output
-    assert "raise `version` of its eval task" in output
+    assert "phyla evaluations NAME --retry" in output
     assert "Traceback" not in output
 
 
@@ -351,7 +351,7 @@ def test_a_plan_takes_every_nth_checkpoint_as_the_suite_does(tmp_path: Path) -> 
     assert [group.state.value for group in Look(tmp_path).groups] == ["complete", "skipped", "complete"]
 
 
-def test_a_plan_does_not_count_what_failed_for_good_or_has_other_shards(tmp_path: Path) -> None:
+def test_a_plan_counts_what_failed_for_good_and_not_what_has_other_shards(tmp_path: Path) -> None:
     write(tmp_path / "ckpt", 0)
     words = watch_words(tmp_path, "--once", suite="flaky.py")
     suites = tmp_path / "flaky.py"
@@ -366,10 +366,11 @@ s = phyla.Suite("s", [phyla.EvalTask("a", odd, shards=4), phyla.EvalTask("b", go
     suites.write_text(text)
     run(tmp_path, words, expect=1)
     suites.write_text(text.replace("shards=2", "shards=3"))
-    assert planned(tmp_path, words) == {"s a": (0, 2), "s b": (0, 2)}
-    before = [task.token for task in Look(tmp_path).tasks]
+    assert planned(tmp_path, words) == {"s a": (2, 2), "s b": (0, 2)}
+    before = {task.id: task.token for task in Look(tmp_path).tasks}
     run(tmp_path, words, expect=1)
-    assert [task.token for task in Look(tmp_path).tasks] == before, "the plan was true"
+    after = [task for task in Look(tmp_path).tasks if task.kind is JobKind.EVALUATE]
+    assert [task.task for task in after if task.token != before.get(task.id)] == ["a", "a"], "the plan was true"
 
 
 def test_a_failed_eval_task_is_shown_with_its_line_and_its_traceback_is_in_the_log(tmp_path: Path) -> None:
@@ -727,3 +728,62 @@ def test_runs_of_one_name_in_two_homes_keep_their_snapshots_apart(tmp_path: Path
     for project in (tmp_path / "one", tmp_path / "two"):
         (seen,) = Look(project).seen.values()
         assert Path(seen.path).is_dir()
+
+
+NEEDS_DATA = """
+import phyla
+from pathlib import Path
+DATA = Path(__file__).parent / "data.txt"
+def good(evaluation): evaluation.record(x=1.0)
+def reads(evaluation):
+    assert DATA.exists(), f"no data for {evaluation.checkpoint.path}"
+    evaluation.record(x=2.0)
+needs = phyla.Suite("needs", [phyla.EvalTask("good", good), phyla.EvalTask("reads", reads)])
+"""
+
+
+def needing(folder: Path, *more: object) -> list[object]:
+    words = watch_words(folder, *more, suite="needs.py:needs")
+    (folder / "needs.py").write_text(NEEDS_DATA)
+    return words
+
+
+def tried(folder: Path, task: str) -> int:
+    """Return on how many checkpoints an eval task was tried."""
+    return len({job.seen for job in Look(folder).tasks if job.task == task and job.token})
+
+
+def test_a_broken_suite_spares_most_checkpoints_and_is_whole_once_it_is_repaired(tmp_path: Path) -> None:
+    steps = list(range(0, 80, 10))
+    for step in steps:
+        write(tmp_path / "ckpt", step)
+    words = needing(tmp_path, "--once")
+    output = run(tmp_path, words, expect=1)
+    assert output.count(" rests, since it failed with the same error on 2 checkpoints") == 1
+    assert "not tried: it failed with the same error on 3 other checkpoints" in output
+    assert (tried(tmp_path, "reads"), tried(tmp_path, "good")) == (3, 8)
+    before = {job.id: job.token for job in Look(tmp_path).tasks if job.task == "good"}
+    (tmp_path / "data.txt").touch()
+    output = run(tmp_path, words)
+    look = Look(tmp_path)
+    assert look.states("needs") == {"complete": 8}
+    assert {job.id: job.token for job in look.tasks if job.task == "good"} == before
+    assert all(job.token == 1 for job in look.tasks if job.task == "reads" and job.state == "completed")
+
+
+def test_what_failed_is_tried_again_while_a_watch_goes_on(tmp_path: Path) -> None:
+    for step in (0, 10, 20):
+        write(tmp_path / "ckpt", step)
+    process = start(tmp_path, needing(tmp_path))
+    until(lambda: has_run(tmp_path) and Look(tmp_path).states("needs")["partial"] == 2, "rest", process=process)
+    (tmp_path / "data.txt").touch()
+    output = run(tmp_path, command("evaluations", "job", "--retry"))
+    assert output == "job: 2 evaluations are tried again\n"
+    until(lambda: Look(tmp_path).states("needs") == {"complete": 3}, "all evaluated", process=process)
+    assert json.loads(run(tmp_path, command("evaluations", "job", "--retry", "--json"))) == {"retried": 0}
+    (tmp_path / "ckpt" / "FINISHED").write_text("")
+    output, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, output
+    output = run(tmp_path, command("evaluations", "job", "--retry"), expect=1)
+    assert "'job' is completed, so nothing is tried again now; watch or run it again" in output
+    assert "Traceback" not in output

@@ -32,8 +32,8 @@ MARKS = {
 }
 """What stands for a cell without a value."""
 AGAIN = (
-    "what failed for good is evaluated again when you raise `version` of its eval task, or choose "
-    "'evaluate again' in the dashboard"
+    "what failed for good is tried again when you watch, or run, it again; while that runs: "
+    "phyla evaluations NAME --retry"
 )
 OF_CHECKPOINT = ("step", "branch", "index", "number", "trial")
 PARTIAL = "~"
@@ -52,12 +52,20 @@ def evaluations(
         int | None,
         Option(min=1, help="Only the newest N checkpoints.", show_default="20; all if --json or --missing"),
     ] = None,
+    retry: Annotated[
+        bool, Option("--retry", help="Let workers try once more what failed for good, instead of showing it.")
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Show the matrix of checkpoints and eval tasks: values, what is queued, what was skipped or failed, why."""
     from phyla.study import load_evaluations
 
     found = load_evaluations(run, **options.where(ctx))
+    if retry:
+        count = found.retry()
+        say = counted(count, "evaluation is tried again", "evaluations are tried again")
+        print_json({"retried": count}) if as_json else print(f"{found.name}: {say}")
+        return
     suites = found.suites if suite is None else (found.suite(suite),)
     known = {one.name for each in suites for one in each.tasks}
     for name in task or ():

@@ -25,6 +25,8 @@ from phyla.machine import (
     Standing,
     Stopped,
     Work,
+    asleep,
+    is_ending,
 )
 from phyla.records import (
     Checkpoint,
@@ -304,7 +306,9 @@ class Client:
         found: list[Waiting] = []
         for study in self.controllers:
             with self.store.reader(study) as reader:
-                found += reader.waiting()
+                # What rests needs nobody, until it is given up.
+                resting = frozenset[str]() if is_ending(reader) else asleep(reader)
+                found += reader.waiting(resting)
         return found
 
     @repeatable

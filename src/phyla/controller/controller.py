@@ -207,7 +207,7 @@ class Controller(Upkeep):
                 expected_s = tx.mean_duration_s(claimed.job.identity)
                 if not room.holds(expected_s):
                     return _no_time(f"eval task {claimed.job.task!r}", expected_s, room)
-            tx.apply(commands)
+            self._apply(tx, commands)
             if claimed is not None or not commands:
                 return claimed
 

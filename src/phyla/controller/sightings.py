@@ -1,6 +1,6 @@
 """What a watcher tells and asks about the checkpoints of a study."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import final
 
@@ -32,12 +32,12 @@ class Sightings:
         self._study = study
         self.suites = tuple(suites)
 
-    def observe(self, found: Sequence[Checkpoint], *, first_look: bool = False) -> None:
+    def observe(self, found: Sequence[Checkpoint], *, first_look: bool = False, rewinds: bool = True) -> None:
         """Note checkpoints, oldest first, and queue or skip suites on them; see `phyla.machine.observe`."""
         failpoint("watch.before_observe")
         with self._exclusive() as tx:
             for each in found:
-                tx.apply([*machine.observe(tx, self.suites, each, first_look=first_look)])
+                tx.apply([*machine.observe(tx, self.suites, each, first_look=first_look, rewinds=rewinds)])
         failpoint("watch.after_observe")
 
     def gone(self, seen: Mapping[int, str], *, unless_held: bool = False) -> frozenset[int]:
@@ -64,18 +64,27 @@ class Sightings:
             tx.apply([machine.Insert(event)])
 
     def backfill(self) -> int:
-        """Queue what suites miss on checkpoints that were seen before; return how many eval tasks that is."""
-        added = 0
+        """Queue what suites miss on checkpoints that were seen before; return how many changes that is."""
+        return len(self._on_all(machine.backfill))
+
+    def retry(self) -> int:
+        """Queue once more what failed for good; return how many evaluations that is."""
+        return sum(isinstance(one, machine.InsertJobs) for one in self._on_all(machine.try_again))
+
+    def _on_all(
+        self, decide: Callable[[Transaction, Sequence[Suite], Checkpoint], Sequence[Command]]
+    ) -> list[Command]:
+        done: list[Command] = []
         after = 0
         while True:
             with self._exclusive() as tx:
                 page = tx.all_seen(after=after, limit=BACKFILLED_AT_ONCE)
                 for seen in page:
-                    commands: list[Command] = [*machine.backfill(tx, self.suites, seen)]
-                    added += len(commands)
+                    commands = decide(tx, self.suites, seen)
+                    done += commands
                     tx.apply(commands)
             if not page:
-                return added
+                return done
             after = page[-1].id
 
     def evaluate_again(self, seen: int, suite: str) -> None:

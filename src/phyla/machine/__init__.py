@@ -50,7 +50,16 @@ from phyla.machine.events import (
     Work,
 )
 from phyla.machine.finish import complete, save_progress
-from phyla.machine.observe import SUITE_LEFT, backfill, drain, evaluate_again, gone, observe, set_unusable
+from phyla.machine.observe import (
+    SUITE_LEFT,
+    backfill,
+    drain,
+    evaluate_again,
+    gone,
+    observe,
+    set_unusable,
+    try_again,
+)
 from phyla.machine.population import (
     Imported,
     awaits_imports,
@@ -64,8 +73,10 @@ from phyla.machine.population import (
     youngest,
 )
 from phyla.machine.queue import fail, lose, release
+from phyla.machine.resting import asleep, is_ending
 from phyla.machine.retention import ALL, Keeping, Retention, bound, explain, retention
 from phyla.machine.room import ANY_GPUS, NO_LIMIT, RECENT, Room, expected_s
 from phyla.machine.rules import Rules, TrainRules, WatchRules
+from phyla.machine.score import SAME_SAMPLES
 from phyla.machine.stopping import report
 from phyla.machine.view import View

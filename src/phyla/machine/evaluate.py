@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from phyla.evaluation.suite import suite_named
+from phyla.machine import resting
 from phyla.machine.commands import (
     Command,
     EndAttempt,
@@ -52,9 +53,11 @@ def claim_evaluation(
     Returns:
         The work and the commands that make it true. Without work but with commands: apply them, ask again.
     """
-    job = view.next_eval_job(holding, room)
+    rest = resting.asleep(view)
+    job = view.next_eval_job(holding, replace(room, resting=rest))
     if job is None:
-        return None, []
+        left = view.next_eval_job(holding, room) if rest and resting.is_ending(view) else None
+        return None, [] if left is None else [resting.given_up(view, left)]
     seen = view.seen(job.seen)
     group = view.group(job.group)
     if seen.name in lost:

@@ -42,7 +42,13 @@ SUITE_LEFT = "its suite was taken out before it was evaluated; it is filled in w
 
 
 def observe(
-    view: View, suites: Sequence[Suite], found: Checkpoint, *, first_look: bool = False, fitness: str | None = None
+    view: View,
+    suites: Sequence[Suite],
+    found: Checkpoint,
+    *,
+    first_look: bool = False,
+    rewinds: bool = True,
+    fitness: str | None = None,
 ) -> list[Command]:
     """Note a checkpoint that was written or seen, and queue, or skip, each suite on it.
 
@@ -51,6 +57,7 @@ def observe(
         suites: what is run on its checkpoints.
         found: the checkpoint; one with an `error` is quarantined; of one with an id only where it is now is noted.
         first_look: whether it may have been there before it was watched.
+        rewinds: whether a lower step tells that training was rewound; a copy, whose time says nothing, does not.
         fitness: name of the suite that gives the trial its score.
     """
     if found.id:
@@ -73,7 +80,9 @@ def observe(
     commands: list[Command] = []
     # One without a step, such as best.pt, says nothing about where training is.
     before = view.newest_seen(stepped=True) if seen.trial is None and seen.step >= 0 else None
-    if before is not None and seen.step < before.step and seen.written_at >= before.written_at:
+    older = before is not None and seen.step < before.step
+    if before is not None and older and rewinds and found.error is None and seen.written_at >= before.written_at:
+        older = False
         seen = replace(seen, branch=seen.branch + 1)
         message = f"training was rewound from step {before.step} to {seen.step}: branch {seen.branch} begins"
         commands.append(_event(view, "rewound", message))
@@ -87,9 +96,9 @@ def observe(
     existed = first_look and seen.written_at < study.created_at
     groups: list[tuple[Group, Sequence[EvalJob]]] = []
     for suite in suites:
-        group, tasks = _group(view, suite, seen, existed=existed, fitness=suite.name == fitness)
+        group, tasks = _group(view, suite, seen, existed=existed, older=older, fitness=suite.name == fitness)
         groups.append((group, tasks))
-        if group.state is GroupState.QUEUED and group.guaranteed != "fitness":
+        if group.state is GroupState.QUEUED and not older and group.guaranteed != "fitness":
             commands += _superseded(view, suite)
     return [*commands, InsertCheckpoint(seen, groups)]
 
@@ -101,7 +110,7 @@ def _same(old: Checkpoint, found: Checkpoint) -> bool:
 
 
 def _group(
-    view: View, suite: Suite, seen: Checkpoint, *, existed: bool, fitness: bool
+    view: View, suite: Suite, seen: Checkpoint, *, existed: bool, older: bool = False, fitness: bool = False
 ) -> tuple[Group, Sequence[EvalJob]]:
     now, policy, why = view.now(), suite.policy, None
     guaranteed = "fitness" if fitness else "milestone" if policy.is_milestone(seen.step) else None
@@ -113,6 +122,8 @@ def _group(
             busy=policy.skip_if_busy and view.busy(suite.name),
             since_last_s=None if last is None else now - last,
         )
+        if older and policy.latest:
+            why = why or "a newer checkpoint was seen before it (latest)"
     group = Group(
         study=view.study().id,
         suite=suite.name,
@@ -127,7 +138,7 @@ def _group(
         return replace(group, state=GroupState.SKIPPED, why=why, ended_at=now), ()
     group = replace(
         group,
-        priority=Priority.BACKFILL if existed and not fitness else Priority.FRESH,
+        priority=Priority.BACKFILL if (existed or older) and not fitness else Priority.FRESH,
         guaranteed=guaranteed,
         # A population is served in turn, so that nobody starves; everything else newest first.
         rank=float(seen.number if fitness else -seen.number),
@@ -289,7 +300,7 @@ def backfill(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Comm
     for suite in suites if seen.usable else ():
         first = next((group for group in groups if group.suite == suite.name and group.replicate == 0), None)
         if first is None:
-            new, tasks = _group(view, suite, seen, existed=True, fitness=False)
+            new, tasks = _group(view, suite, seen, existed=True)
             best = view.best_group(suite.name)
             if best is not None and best.seen == seen.id and new.state is GroupState.QUEUED:
                 new = replace(new, guaranteed="best")
@@ -396,9 +407,29 @@ def evaluate_again(view: View, suite: Suite, seen: Checkpoint) -> list[Command]:
     return [repetition(view, suite, seen, number, guaranteed="asked")]
 
 
+def try_again(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Command]:
+    """Queue once more what failed for good on a checkpoint: eval tasks, and aggregations; nothing else."""
+    commands: list[Command] = []
+    given = {suite.name: suite for suite in suites}
+    for group in view.groups_of(seen.id) if seen.usable else ():
+        suite = given.get(group.suite)
+        if suite is None or group.state not in (GroupState.QUEUED, GroupState.PARTIAL):
+            continue
+        locked = view.locked_group(group.id)
+        failed = [job for job in view.group_jobs(group.id) if job.state is JobState.FAILED]
+        if locked is not None and failed:
+            commands += _queued_again(view, suite, seen, locked, failed, "it is tried again")
+    # A study that is complete goes on for them.
+    reopened = commands and view.study().state is StudyState.COMPLETED
+    return [SetStudyState(StudyState.RUNNING), *commands] if reopened else commands
+
+
 def drain(view: View, suites: Sequence[Suite], why: str) -> list[Command]:
     """No more checkpoints come: guarantee the final one, whatever a policy said of it."""
-    final = view.newest_ready()
+    final, top = view.newest_ready(), view.newest_seen(stepped=True)
+    if final is not None and top is not None and top.usable and 0 <= final.step < top.step:
+        # It was copied, or uploaded, before what is older.
+        final = top
     commands: list[Command] = []
     if final is not None:
         commands = [command for suite in suites for command in _guaranteed(view, suite, final)]

@@ -6,7 +6,7 @@ What is special to a kind is what follows when one is queued again, given up, or
 from dataclasses import asdict, replace
 from typing import TypeAlias
 
-from phyla.machine import evaluate, finish
+from phyla.machine import evaluate, finish, resting
 from phyla.machine.commands import Command, EndAttempt, Update
 from phyla.machine.events import Failure
 from phyla.machine.jobs import locked, moved, owned
@@ -93,7 +93,8 @@ def _without(view: View, job: Job, failure: Failure, name: str) -> tuple[Attempt
 
 def _given_up(view: View, rules: Rules, job: Job, failures: int, error: str) -> list[Command]:
     if isinstance(job, EvalJob):
-        return [Update(moved(job, JobState.FAILED, failures=failures, error=error, ended_at=view.now()))]
+        failed = moved(job, JobState.FAILED, failures=failures, error=error, ended_at=view.now())
+        return [Update(failed), *resting.begins(view, failed)]
     return finish.quarantine(view, _population(rules), job, failures, error)
 
 

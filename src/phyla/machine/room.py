@@ -26,12 +26,14 @@ class Room:
         labels: what eval tasks may ask for; those that ask for no label always fit.
         left_s: seconds until it is asked to stop; None for no limit.
         run_s: seconds that its whole run has, from its start.
+        resting: identities of eval tasks that are not given out now.
     """
 
     gpus: tuple[int, int] = ANY_GPUS
     labels: tuple[str, ...] = ()
     left_s: float | None = None
     run_s: float = math.inf
+    resting: frozenset[str] = frozenset()
 
     def holds(self, expected_s: float | None) -> bool:
         """Return whether to begin what is expected to take so long; None if that is not known."""

@@ -2,25 +2,32 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
 from phyla.arguments import suggestion
-from phyla.machine.commands import Command, SetStudyState, Update
+from phyla.machine.commands import Command, Insert, SetStudyState, Update
 from phyla.machine.rules import Rules, TrainRules
 from phyla.machine.states import judged_again, unscored
 from phyla.machine.view import View
 from phyla.records import (
     Criteria,
+    EvalEvent,
     Group,
     GroupState,
+    JobKind,
+    JobState,
     Member,
     Objective,
     Scored,
     StudyState,
     TrialRecord,
     json_number,
+    shown,
 )
+
+SAME_SAMPLES = "same-samples"
+"""Kind of the event that says that evaluating a checkpoint again brought nothing new."""
 
 
 class Worth(TypedDict):
@@ -71,50 +78,115 @@ def score(view: View, rules: Rules, group: Group) -> list[Command]:
         return []
     member = view.locked_member(trial.member)
     names = rules.aggregates
-    estimates: dict[str, Any] = {metric: group.values.get(name) for metric, name in names.items()}
-    missing = [names[metric] for metric, estimate in estimates.items() if estimate is None]
+    missing = [name for name in names.values() if group.values.get(name) is None]
     if group.state is not GroupState.COMPLETE or missing:
         return _unscored(view, rules, group, trial, member, missing)
-    measured = {metric: float(one["value"]) for metric, one in estimates.items()}
-    count = 1
-    found = worth(measured, rules.objective)
-    if trial.fitness is not None:
-        before = judged_values(trial, rules.objective)
-        facts: Any = trial.metrics
-        count = int(facts.get(f"{group.suite}/{next(iter(names.values()))}/measurements", 1)) + 1
-        found = mean_with(before, measured, count, rules.objective)
-    stderrs = {
-        metric: _stderr(trial, f"{group.suite}/{names[metric]}", estimates[metric], count) for metric in names
-    }
+    pool = _pooled(view, group, names)
+    found = worth(pool.means, rules.objective)
     metrics = dict(trial.metrics)
     for metric, name in names.items():
-        value = found["fitness"] if found["criteria"] is None else found["criteria"].values[metric]
-        metrics[f"{group.suite}/{name}"] = json_number(value)
-        metrics[f"{group.suite}/{name}/measurements"] = count
-        stderr = stderrs[metric]
+        metrics[f"{group.suite}/{name}"] = json_number(pool.means[metric])
+        metrics[f"{group.suite}/{name}/measurements"] = pool.count
+        metrics.pop(f"{group.suite}/{name}/stderr", None)
+        stderr = pool.stderrs[metric]
         if stderr is not None:
             metrics[f"{group.suite}/{name}/stderr"] = json_number(stderr)
     judged = replace(trial, metrics=metrics, **found)
-    commands: list[Command] = [Update(judged)]
+    commands: list[Command] = [Update(judged), *_say_same(view, group, pool)]
     # Of a fitness made of several metrics the standard error is not known.
-    stderr = next(iter(stderrs.values())) if judged.criteria is None else None
-    changed = _with_score(member, judged, stderr, count, rules)
+    stderr = next(iter(pool.stderrs.values())) if judged.criteria is None else None
+    changed = _with_score(member, judged, stderr, pool.evaluations)
     if changed != member:
         commands.append(Update(changed))
     return commands
 
 
-def _stderr(trial: TrialRecord, name: str, estimate: Any, count: int) -> float | None:
-    """Return the standard error of an aggregate's mean over `count` measurements, of which this is the last."""
-    now = None if estimate["stderr"] is None else float(estimate["stderr"])
-    if now is None or count == 1:
-        return now
-    facts: Any = trial.metrics
-    before = facts.get(f"{name}/stderr")
-    return None if before is None else math.sqrt((float(before) * (count - 1)) ** 2 + now**2) / count
+@dataclass(slots=True)
+class _Pool:
+    """The mean of the evaluations of one checkpoint, and its standard error, by metric of the objective.
+
+    `count` of the evaluations are in the mean; the others repeat one of these. `same` names the eval tasks that
+    drew the same samples again in some that are.
+    """
+
+    evaluations: int
+    count: int = 0
+    means: dict[str, float] = field(default_factory=dict)
+    stderrs: dict[str, float | None] = field(default_factory=dict)
+    same: set[str] = field(default_factory=set)
 
 
-def _with_score(member: Member, trial: TrialRecord, stderr: float | None, count: int, rules: TrainRules) -> Member:
+def _pooled(view: View, group: Group, names: Mapping[str, str]) -> _Pool:
+    """Pool a group that just became complete with those before it; one that repeats another is left out."""
+    others = [
+        one
+        for one in view.groups_of(group.seen)
+        if (one.suite, one.trial, one.state) == (group.suite, group.trial, GroupState.COMPLETE)
+        and one.id != group.id
+        and all(name in one.values for name in names.values())
+    ]
+    pool, pooled = _Pool(1 + len(others)), list[Group]()
+    for one in sorted([*others, group], key=lambda one: one.replicate):
+        if any(all(one.values[name] == before.values[name] for name in names.values()) for before in pooled):
+            continue
+        same = {task for before in pooled for task in _same_samples(view, one, before)}
+        pooled.append(one)
+        pool.same |= same
+        pool.count += 1
+        for metric, name in names.items():
+            value, now = _estimate(one, name)
+            mean, before = pool.means.get(metric, 0.0), pool.stderrs.get(metric, 0.0)
+            pool.means[metric] = mean + (value - mean) / pool.count
+            parts = None if before is None or now is None else (before * (pool.count - 1), now)
+            # Measurements that share samples are not independent.
+            pool.stderrs[metric] = parts and (sum(parts) if same else math.hypot(*parts)) / pool.count
+    return pool
+
+
+def _estimate(group: Group, name: str) -> tuple[float, float | None]:
+    stored: Any = group.values[name]
+    return float(stored["value"]), None if stored["stderr"] is None else float(stored["stderr"])
+
+
+def _same_samples(view: View, group: Group, before: Group) -> set[str]:
+    """Return the eval tasks of which a shard recorded the same samples as before, to the bit."""
+    now, then = _samples(view, group), _samples(view, before)
+    return {shard[0] for shard, samples in now.items() if samples and samples == then.get(shard)}
+
+
+def _samples(view: View, group: Group) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """Return the stored moments of samples that vary, by shard; what does not vary tells nothing."""
+    identity, found = view.seen(group.seen).identity, {}
+    for job in view.group_jobs(group.id):
+        if job.kind is JobKind.EVALUATE and job.state is JobState.COMPLETED:
+            for result in view.ledger(identity, job.identity, group.replicate, job.shards):
+                recorded: Any = result.statistics
+                varying = {name: one for name, one in recorded.items() if one.get("state", {}).get("m2")}
+                found[job.task, job.identity, result.shard] = varying
+    return found
+
+
+def _say_same(view: View, group: Group, pool: _Pool) -> list[Command]:
+    """Say, once for a suite, that evaluating a checkpoint again brought nothing new."""
+    repeated = pool.count < pool.evaluations
+    said = ((one.kind, one.suite) == (SAME_SAMPLES, group.suite) for one in view.events())
+    if not (repeated or pool.same) or any(said):
+        return []
+    which = "" if repeated else f"eval task {', '.join(map(repr, sorted(pool.same)))} of "
+    follows = "that does not count as another measurement" if repeated else "the standard error does not shrink"
+    message = (
+        f"{which}suite {group.suite!r} gave exactly the same results when {shown(view.seen(group.seen).name)} was "
+        f"evaluated again, so {follows}. Draw samples with evaluation.seed, which is another one each time; if "
+        "nothing is drawn, leave out remeasure"
+    )
+    study, seen, now = view.study().id, group.seen, view.now()
+    event = EvalEvent(
+        study=study, kind=SAME_SAMPLES, seen=seen, suite=group.suite, message=message, created_at=now
+    )
+    return [Insert(event)]
+
+
+def _with_score(member: Member, trial: TrialRecord, stderr: float | None, evaluations: int) -> Member:
     """Return a member whose state of a trial has the score that the trial got."""
     state = next((one for one in (*member.states, member.head) if one and one.trial == trial.id), None)
     if state is None:
@@ -124,7 +196,7 @@ def _with_score(member: Member, trial: TrialRecord, stderr: float | None, count:
         fitness=trial.fitness,
         order=trial.order,
         criteria=trial.criteria,
-        measurements=count,
+        measurements=evaluations,
         stderr=stderr,
     )
     if member.head is not None and member.head.trial == trial.id:

@@ -8,6 +8,7 @@ from phyla.records import (
     Attempt,
     Checkpoint,
     CheckpointState,
+    EvalEvent,
     EvalJob,
     EvalResult,
     FileName,
@@ -53,10 +54,16 @@ class View(History, Protocol):
     def next_eval_job(self, holding: int | None, room: Room = NO_LIMIT) -> EvalJob | None:
         """Return the pending eval job to run next; locks it and passes over locked ones.
 
-        Of those for whose GPUs and label there is room, the lowest (priority, rank, group, id) whose
-        `not_before` has come. When the worker holds a checkpoint (`holding`, a seen id) that has one of the same
-        priority class, that one.
+        Of those for whose GPUs and label there is room, and that do not rest, the lowest (priority, rank, group,
+        id) whose `not_before` has come. When the worker holds a checkpoint (`holding`, a seen id) that has one of
+        the same priority class, that one.
         """
+
+    def failed_evaluations(self) -> Sequence[EvalJob]:
+        """Return the shards of eval tasks that were tried and failed for good; the last 200, newest first."""
+
+    def last_result_at(self, task_identity: str) -> float | None:
+        """Return when the study got its newest result of an eval task; None without any."""
 
     def next_not_before(self) -> float | None:
         """Return when the earliest pending eval job may start that may not start yet."""
@@ -135,9 +142,10 @@ class View(History, Protocol):
         """Return the newest version of a checkpoint that was seen under a name."""
 
     def newest_seen(self, *, stepped: bool = False) -> Checkpoint | None:
-        """Return the checkpoint with the highest number, in whatever state; of those that have a step, if asked.
+        """Return the checkpoint with the highest number, in whatever state; if asked, that with the highest step.
 
-        Waits until nobody else gives out numbers.
+        The latter is one of the newest branch, and of those with that step the newest. Waits until nobody else
+        gives out numbers.
         """
 
     def newest_ready(self) -> Checkpoint | None:
@@ -172,3 +180,6 @@ class View(History, Protocol):
 
     def open_groups(self) -> int:
         """Return how many groups are queued."""
+
+    def events(self, *, after: int = 0) -> Sequence[EvalEvent]:
+        """Return events by id, from the first one whose id is above `after`."""

@@ -75,7 +75,8 @@ class Backlog:
     """What of one suite waits or is being evaluated.
 
     Attributes:
-        complete: id of the newest checkpoint with a complete group; None without any.
+        complete: id of the newest checkpoint with a complete group, of a directory's the one with the highest
+            step; None without any.
         waiting: how many groups are queued, repetitions too.
         behind: how many checkpoints are newer than `complete` and queued; repetitions do not count.
         oldest: id of the oldest of these; None without any.
@@ -184,7 +185,7 @@ class EvalEvent:
     """Something that a person should know: a regression, a repaired or quarantined checkpoint.
 
     Attributes:
-        kind: regression, quarantined, gone, rewound, changed-source.
+        kind: regression, quarantined, gone, rewound, changed-source, same-samples, resting.
         seen: id of the checkpoint, or None.
         suite: name of the suite, or None.
         message: for a person; `data` says the same as data.

@@ -28,8 +28,8 @@ class Scored:
         fitness: the number as measured; None while there is none.
         order: sort key, higher is better; -inf for nan, infinities and infeasible trials; None while there is no
             fitness.
-        measurements: how many times it was measured; `fitness` is their mean. 0 while its evaluation is awaited;
-            without a fitness and above 0 its evaluation failed for good.
+        measurements: how many times it was measured; `fitness` is the mean of those that differ. 0 while its
+            evaluation is awaited; without a fitness and above 0 its evaluation failed for good.
         stderr: standard error of the fitness; None where it is not known.
         criteria: the metrics that the fitness was made of; None where the fitness is the metric.
         age: age of the weights: steps trained in this study along their lineage. Weights that were imported

@@ -28,7 +28,7 @@ PLOTLY = Path(__file__).parent / "plotly" / "plotly-cartesian.min.js.gz"
 """Plotly's script with the traces that our figures have: a third of the whole one. CONTRIBUTING.md updates it."""
 ROWS = 1_000
 """Rows that a table shows."""
-WARNINGS = ("regression", "changed-source", "rewound")
+WARNINGS = ("regression", "changed-source", "rewound", "same-samples")
 FILTERS = (counted, duration, lag_words, measured, number, score, words.p_words, words.short, words.step_of)
 """Functions that templates use as filters."""
 

@@ -73,7 +73,7 @@ PARTS: Mapping[type[Any], Mapping[Role, Sequence[str]]] = {
     },
     Sightings: {
         Role.VIEWER: ("seen", "held"),
-        Role.OPERATOR: ("observe", "gone", "note", "backfill", "drain", "evaluate_again"),
+        Role.OPERATOR: ("observe", "gone", "note", "backfill", "drain", "evaluate_again", "retry"),
     },
 }
 """Every method that travels, by class and by the role that it takes."""

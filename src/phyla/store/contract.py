@@ -10,7 +10,6 @@ from phyla.records import (
     Attempt,
     Backlog,
     Checkpoint,
-    EvalEvent,
     EvalJob,
     FileName,
     Group,
@@ -62,8 +61,8 @@ class Reader(View, Protocol):
     def counts(self) -> dict[str, int]:
         """Return how many trials of kind train are in each state; states without trials are left out."""
 
-    def waiting(self) -> Sequence[Waiting]:
-        """Return how many pending eval jobs that may start ask for GPUs or a label, by both."""
+    def waiting(self, resting: frozenset[str] = frozenset()) -> Sequence[Waiting]:
+        """Return how many pending eval jobs that may start, and do not rest, ask for GPUs or a label, by both."""
 
     def all_seen(self, *, after: int = 0, limit: int | None = None) -> Sequence[Checkpoint]:
         """Return the checkpoints seen, by id, from the first one whose id is above `after`."""
@@ -85,9 +84,6 @@ class Reader(View, Protocol):
 
         The mean of its `NEWEST_DURATIONS` newest results; of those of one time, the slowest count as newest.
         """
-
-    def events(self, *, after: int = 0) -> Sequence[EvalEvent]:
-        """Return events by id, from the first one whose id is above `after`."""
 
     def held_paths(self) -> frozenset[int]:
         """Return ids of the checkpoints seen that a queued or best group refers to."""

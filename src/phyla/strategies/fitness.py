@@ -69,8 +69,9 @@ class FromSuite:
         suite: name of one of the study's suites.
         metric: name of the aggregate; None takes those that the study's objective names, one or several.
         max_lag: checkpoints of one member that may wait for their evaluation before the member waits, too.
-        remeasure: how many more times, each with other seeds, a donor's checkpoint is evaluated before it is
-            copied; its fitness is then the mean.
+        remeasure: how many more times, each with another `evaluation.seed`, a donor's checkpoint is evaluated
+            before it is copied; its fitness is then the mean. A repetition that gives exactly the same results, as
+            code does that draws with seeds of its own, does not count.
         max_partial: groups in a row that end partial before the study stops with an error.
     """
 

@@ -9,12 +9,22 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 from phyla import plugins
 from phyla.arguments import known
 from phyla.checkpoints import RemotePlace, is_there, local_copy, place_of
-from phyla.errors import ConfigurationError
+from phyla.errors import ConfigurationError, StateError
 from phyla.evaluation import Cell, CellStatus, Estimate, GroupValues, Lag, Point, SuiteOutline
 from phyla.evaluation.cells import cell, current_tasks, group_values, lag
 from phyla.evaluation.points import cell_points, group_points
 from phyla.evaluation.suite import outlines
-from phyla.records import Checkpoint, EvalEvent, Group, GroupState, StudyKind, StudyRecord, TrialRecord, Waiting
+from phyla.records import (
+    Checkpoint,
+    EvalEvent,
+    Group,
+    GroupState,
+    StudyKind,
+    StudyRecord,
+    StudyState,
+    TrialRecord,
+    Waiting,
+)
 from phyla.study.places import Places
 
 if TYPE_CHECKING:
@@ -149,6 +159,20 @@ class Evaluations:
         """Return what a person should know: regressions, quarantined checkpoints and the like, oldest first."""
         with self._store.reader(self._run.id) as reader:
             return list(reader.events())
+
+    def retry(self) -> int:
+        """Let workers try once more what failed for good, and nothing else; return how many evaluations that is.
+
+        Raises:
+            StateError: nobody evaluates it any more.
+        """
+        from phyla.controller import sightings_of, suites_from
+
+        run = self.run
+        if run.state not in (StudyState.RUNNING, StudyState.DRAINING):
+            what = f"{run.name!r} is {run.state}, so nothing is tried again now"
+            raise StateError(f"{what}; watch or run it again: that tries again what failed")
+        return sightings_of(self._store, run, suites_from(run.config, plugins.absent)).retry()
 
     # The matrix
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from phyla.arguments import suggestion
 from phyla.errors import StoreError
-from phyla.machine import RECENT, TrainRules, expected_s
+from phyla.machine import RECENT, SAME_SAMPLES, TrainRules, expected_s
 from phyla.records import AttemptState, GroupState, JobKind, JobState, StudyState, TrialRecord
 from phyla.settings import system_clock
 from phyla.study.progress import Failures, Throttle
@@ -36,7 +36,7 @@ EVERY_S = 1.0
 class Finding:
     """Something that is probably wrong.
 
-    Its kind is `source`, `parameter`, `metric`, `steps`, `checkpoint`, `code` or `scores`.
+    Its kind is `source`, `parameter`, `metric`, `steps`, `checkpoint`, `code`, `samples` or `scores`.
     """
 
     kind: str
@@ -101,6 +101,8 @@ def findings(reader: "Reader") -> Iterator[Finding]:
                 f"{suggestion(metric, reported)}",
                 about=metric,
             )
+    for event in (event for event in reader.events() if event.kind == SAME_SAMPLES):
+        yield Finding(kind="samples", text=event.message, about=event.suite or "")
     for trial, its in [(trial, its) for trial, its in noticed if "steps" in its][:1]:
         first, last = its["steps"]
         names = "{start_step} to {end_step}" if command else "trial.start_step to trial.end_step"

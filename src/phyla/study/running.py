@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, final
 from phyla import settings, study_modules
 from phyla.arguments import check_integer
 from phyla.client import Client
+from phyla.controller import sightings_of
 from phyla.errors import (
     CheckpointsAbsent,
     CheckpointStorageFailed,
@@ -249,6 +250,8 @@ def run_study(study: "Study", client: Client, crew: Crew) -> Results:
         take_back(client, launch)
         client.recover()
         _clean_outputs(study, client)
+        if study.rules.suites:
+            sightings_of(store, client.record, study.rules.suites).retry()
         if results.state is StudyState.COMPLETED:
             with store.reader(key) as reader:
                 say_nothing_to_do(reader)

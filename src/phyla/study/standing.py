@@ -129,7 +129,9 @@ def standing(found: Evaluations) -> Standing:
         if seen.state is CheckpointState.QUARANTINED:
             quarantined[seen.name, seen.index] = seen
         else:
-            newest = seen
+            # What is copied may come before what is older; what has no step tells nothing.
+            if newest is None or (seen.branch, seen.step) >= (newest.branch, newest.step) or seen.step < 0:
+                newest = seen
             quarantined.pop((seen.name, seen.index), None)
         for group in lacking.get(seen.id, ()):
             why = group.why or "its turn has not come yet"

@@ -215,10 +215,8 @@ def _count(
                     # It keeps the shards that it was queued with.
                     shards = its_jobs[0].shards if its_jobs else task.shards
                     done = {result.shard for result in reader.ledger(seen.identity, task.identity, 0, shards)}
-                    # What failed for good is not tried again.
-                    failed = {job.shard for job in its_jobs if job.state is JobState.FAILED} - done
                     known[suite.name, task.name] += len(done)
-                    wanted[suite.name, task.name] += shards - len(done) - len(failed)
+                    wanted[suite.name, task.name] += shards - len(done)
     number = max((seen.number for seen in there.values()), default=-1)
     for name, fingerprint, step in present:
         before = there.get(name)

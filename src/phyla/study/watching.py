@@ -164,6 +164,7 @@ def watch(
         for record, evaluated in runs:
             sightings = sightings_of(looking, record, chosen)
             sightings.backfill()
+            sightings.retry()
             _note_edited(client, sightings, store, evaluated, record.id)
             with store.reader(record.id) as reader:
                 remove_outputs(reader, evaluated.outputs)

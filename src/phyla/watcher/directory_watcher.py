@@ -87,6 +87,8 @@ class DirectoryWatcher:
         self._refused: dict[str, str] = {}
         self._waiting: set[str] = set()
         self._noted: set[str] = set()
+        self._first: frozenset[str] = frozenset()
+        self._copied: set[str] = set()
         self._held: frozenset[int] = frozenset()
         self._held_all_at = self._changed_at
         self._ending_since: float | None = None
@@ -167,13 +169,16 @@ class DirectoryWatcher:
     def _take(self, found: Mapping[str, Found], now: float) -> None:
         """Make snapshots of what is new, before the store is asked: training deletes also while that is away."""
         newest = self._newest() | {seen.name: seen for seen in self._untold}
-        oldest_first = sorted(
-            found.values(), key=lambda item: (item.modified_at, -1 if item.step is None else item.step, item.name)
-        )
+        if not self._looks:
+            self._first = frozenset(found)
+        news = [item for item in found.values() if self._is_news(item, newest.get(item.name), now)]
+        # Steps decide, since copies and uploads have times of their own.
+        news.sort(key=lambda item: (_step(item), item.modified_at, item.name))
+        reached = max(((seen.branch, seen.step) for seen in newest.values()), default=(0, -1))[1]
         taken = 0
-        for item in oldest_first:
-            if not self._is_news(item, newest.get(item.name), now):
-                continue
+        for item in news:
+            if _step(news[-1]) >= reached or not self._is_written_anew(item, newest.get(item.name)):
+                self._copied.add(item.fingerprint)
             observed = self._observed(item)
             if observed is None:
                 self._waiting.add(item.name)
@@ -200,7 +205,10 @@ class DirectoryWatcher:
         if not batch:
             return
         try:
-            self.sink.observe(batch, first_look=self._looks == 0)
+            for copied in (True, False):
+                part = [each for each in batch if (each.fingerprint in self._copied) is copied]
+                if part:
+                    self.sink.observe(part, first_look=self._looks == 0, rewinds=not copied)
         except (StoreBusy, StoreUnavailable):
             raise
         except Exception as error:  # noqa: BLE001  # it is about one of them, and the others go on
@@ -236,6 +244,12 @@ class DirectoryWatcher:
         # Somebody who evaluated it said that it was gone. Once it was seen missing, or by another watcher,
         # this may be another one with the same files.
         return item.ready and (item.name in self._missed or self._looks == 0)
+
+    def _is_written_anew(self, item: Found, before: Checkpoint | None) -> bool:
+        """Return whether it was written since the first look, or written again, as no copy of a run is."""
+        if before is None:
+            return item.name not in self._first
+        return before.state is not CheckpointState.QUARANTINED and before.fingerprint != item.fingerprint
 
     def _observed(self, item: Found) -> Checkpoint | None:
         """Return what to tell of a checkpoint; None to look at it again."""
@@ -378,3 +392,7 @@ class DirectoryWatcher:
         if kind not in self._noted:
             self.sink.note(kind, message)
             self._noted.add(kind)
+
+
+def _step(item: Found) -> int:
+    return -1 if item.step is None else item.step

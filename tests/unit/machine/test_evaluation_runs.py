@@ -169,6 +169,53 @@ def test_a_late_find_of_an_older_checkpoint_is_no_rewinding() -> None:
     assert [seen.branch for seen in run.reader().all_seen()] == [0, 0]
 
 
+@pytest.mark.parametrize("policy", [Policy(), Policy(latest=True)], ids=["all", "latest"])
+def test_what_is_copied_after_a_newer_one_is_older(policy: Policy) -> None:
+    run = WatchedRun([suite_of("a", policy=policy)])
+    run.observe(300, 500)
+    run.clock.now += 1
+    run.observe(200, 400, rewinds=False)
+    assert [seen.branch for seen in run.reader().all_seen()] == [0] * 4
+    assert run.reader().events() == []
+    order = [one for one in run.work() if one.endswith("/a")]
+    assert order == (["500/a"] if policy.latest else ["500/a", "400/a", "200/a", "300/a"])
+    with run.store.reader(run.run.id) as reader:
+        backlog = reader.backlog("s")
+        assert backlog.complete is not None
+        assert (reader.seen(backlog.complete).step, backlog.behind) == (500, 0)
+    if policy.latest:
+        assert run.status(200)[1] == run.status(400)[1] == "a newer checkpoint was seen before it (latest)"
+
+
+def test_what_is_behind_is_what_was_trained_later() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(300)
+    run.work()
+    run.observe(500)
+    run.observe(200, 400, rewinds=False)
+    reader = run.reader()
+    backlog = reader.backlog("s")
+    assert (backlog.behind, backlog.waiting) == (2, 3)
+    run.observe(250)
+    assert run.reader().backlog("s").behind == 3
+    assert run.work(2) == ["250/a", "250/aggregate"]
+    backlog = run.reader().backlog("s")
+    assert (backlog.behind, backlog.waiting) == (0, 3)
+
+
+def test_the_final_checkpoint_is_the_farthest_of_the_newest_branch() -> None:
+    run = WatchedRun([suite_of("a", policy=Policy(every=100))])
+    run.observe(300, 500)
+    run.observe(200, rewinds=False)
+    run.sightings.drain("done")
+    assert [one for one in run.work() if one.endswith("/a")] == ["500/a", "300/a"]
+    rewound = WatchedRun([suite_of("a", policy=Policy(every=100))])
+    rewound.observe(300, 500)
+    rewound.observe(200)
+    rewound.sightings.drain("done")
+    assert [one for one in rewound.work() if one.endswith("/a")] == ["200/a", "300/a"]
+
+
 def test_a_bad_checkpoint_is_quarantined_until_it_changes() -> None:
     run = WatchedRun([suite_of("a")])
     run.observe(100, error="truncated")
@@ -323,6 +370,62 @@ def test_a_person_has_a_checkpoint_evaluated_again() -> None:
     run.sightings.gone({seen.id: "deleted"})
     with pytest.raises(StateError, match="the checkpoint is gone"):
         run.sightings.evaluate_again(seen.id, "s")
+
+
+def test_only_what_failed_is_tried_again() -> None:
+    run = WatchedRun([suite_of("good", "bad", shards=2)])
+    run.observe(100, 200)
+    while (work := run.claim()) is not None:
+        if work.job.task == "bad" and (work.job.shard or work.seen.step == 200):
+            run.controller.fail(failed(work, retryable=False))
+        else:
+            run.hand_in(evaluated(work))
+    assert {group.state for group in run.groups()} == {GroupState.PARTIAL}
+    run.restart()
+    assert run.sightings.retry() == 2
+    assert run.sightings.retry() == 0
+    assert run.work() == ["200/bad", "200/bad", "200/aggregate", "100/bad", "100/aggregate"]
+    assert {group.state for group in run.groups()} == {GroupState.COMPLETE}
+    assert run.sightings.retry() == 0
+
+
+def test_what_fails_again_is_tried_at_the_next_start_too() -> None:
+    run = WatchedRun([suite_of("bad")])
+    run.observe(100)
+    for _ in range(3):
+        work = run.claim()
+        assert work is not None
+        assert work.job.failures == 0
+        run.controller.fail(failed(work, retryable=False))
+        assert run.status(100)[0] is GroupState.PARTIAL
+        assert run.claim() is None
+        assert run.sightings.retry() == 1
+    run.sightings.gone({run.groups()[0].seen: "deleted"})
+    assert run.sightings.retry() == 0
+    assert run.status(100)[0] is GroupState.GONE
+
+
+def test_an_aggregation_that_failed_is_tried_again() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100)
+    assert run.work(1) == ["100/a"]
+    while (work := run.claim()) is not None:
+        run.controller.fail(failed(work))
+    assert run.sightings.retry() == 1
+    assert run.work() == ["100/aggregate"]
+    assert run.status(100)[0] is GroupState.COMPLETE
+
+
+def test_what_a_suite_has_not_any_more_is_not_tried_again() -> None:
+    run = WatchedRun([suite_of("bad"), replace(suite_of("bad"), name="other")])
+    run.observe(100)
+    while (work := run.claim()) is not None:
+        run.controller.fail(failed(work, retryable=False))
+    run.suites = run.suites[:1]
+    run.restart()
+    assert run.sightings.retry() == 1
+    run.work()
+    assert [group.state for group in run.groups()] == [GroupState.COMPLETE, GroupState.PARTIAL]
 
 
 def test_what_was_skipped_is_evaluated_when_a_person_asks() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from evaluating import skip_group
 from evaluation_simulation import EvaluatedStudy, failed, nothing
+from phyla.controller import Controller, Sightings
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Policy, Suite
 from phyla.integrations.optuna_search import Optuna
@@ -244,6 +245,26 @@ def test_a_donor_is_measured_again_before_it_is_copied(quorum: float) -> None:
     again = [group for group in one.groups() if group.replicate]
     assert {group.trial for group in again} >= donors
     assert max(group.replicate for group in again) == 1
+
+
+def test_an_evaluation_that_gains_an_eval_task_is_still_one_measurement() -> None:
+    one = study(rules(size=2, trials=2))
+    work = one.claim()
+    while not any(trial.fitness for trial in one.trials()):
+        assert isinstance(work, Claimed | ClaimedEvaluation)
+        one.do(work)
+        work = one.claim()
+    assert isinstance(work, Claimed | ClaimedEvaluation)
+    grown = Suite("s", (EvalTask("a", nothing), EvalTask("b", nothing)))
+    one.controller = Controller(one.store, one.study.id, rules(size=2, trials=2, suite=grown))
+    Sightings(one.store, one.study, (grown,)).backfill()
+    one.measure = lambda weights, work: weights + 1.0
+    one.do(work)
+    assert one.run_serially().state is StudyState.COMPLETED
+    for trial in one.trials():
+        assert trial.metrics["s/x_mean/measurements"] == 1
+        assert trial.metrics["s/x_mean/stderr"] == 0.1
+        assert trial.fitness == one.weights[str(trial.checkpoint)] + 1.0
 
 
 def test_a_donor_that_cannot_be_confirmed_is_taken_by_nobody() -> None:

@@ -11,7 +11,7 @@ import phyla
 from evaluated_run import HELDOUT, SPARSE, EvaluatedRun, VirtualClock, clean, eventful, noisy
 from phyla import plugins
 from phyla.controller import Housekeeping, Sightings
-from phyla.errors import ConfigurationError, StudyNotFound
+from phyla.errors import ConfigurationError, StateError, StudyNotFound
 from phyla.evaluation import EvalTask, Suite
 from phyla.records import GroupState
 from phyla.store import open_store
@@ -219,6 +219,49 @@ def test_repeated_evaluations_are_told_apart(tmp_path: Path) -> None:
     assert not best.gone
     groups = list(found.groups("s"))
     assert all(group.state is GroupState.COMPLETE for group in groups)
+
+
+def studied(home: Path, data: Path, *, awaited: bool) -> phyla.Study:
+    """Return a study with a suite that needs a file, and whether its population waits for that."""
+
+    def reads(evaluation: phyla.Evaluation) -> None:
+        assert data.exists(), "no data"
+        evaluation.record(x=1.0)
+
+    fitness = phyla.FromSuite("s", "x_mean", max_partial=2) if awaited else phyla.strategies.Last()
+    return phyla.Study(
+        "needing",
+        {"lr": phyla.Float(0.1, 1.0)},
+        phyla.Maximize("x"),
+        phyla.PBT(population_size=4, steps_per_trial=1, total_steps=3, fitness=fitness),
+        _train,
+        suites=[Suite("s", (EvalTask("reads", reads, max_attempts=1),))],
+        home=home,
+    )
+
+
+@pytest.mark.parametrize("awaited", [True, False], ids=["fitness", "beside"])
+def test_running_a_study_again_tries_again_what_failed(tmp_path: Path, awaited: bool) -> None:
+    data = tmp_path / "data"
+    if awaited:
+        with pytest.raises(phyla.PhylaError, match="2 groups of suite 's' in a row ended partial"):
+            studied(tmp_path, data, awaited=awaited).run()
+    else:
+        found = studied(tmp_path, data, awaited=awaited).run().evaluations()
+        assert found.summary() == {"failed": 12}
+        assert sum(cell.attempts for cell in found.cells()) < 6
+        with pytest.raises(StateError, match="'needing' is completed, so nothing is tried again now"):
+            found.retry()
+    data.touch()
+    results = studied(tmp_path, data, awaited=awaited).run()
+    assert results.state == "completed"
+    assert len(results.trials()) == 12
+    # The checkpoints of some that failed were collected since.
+    kept = [cell for cell in results.evaluations().cells() if cell.seen.usable]
+    assert kept
+    assert all(cell.status.has_value for cell in kept)
+    if awaited:
+        assert all(trial.fitness == 1.0 for trial in results.trials())
 
 
 def test_the_best_snapshot_is_found_in_a_home_that_was_moved(tmp_path: Path) -> None:

@@ -219,8 +219,10 @@ def test_what_waited_for_the_last_suite_of_a_study_is_skipped_when_it_goes(tmp_p
 
 
 @pytest.mark.filterwarnings("ignore:study .s.")
-def test_what_a_completed_study_could_not_evaluate_is_not_queued_for_ever(tmp_path: Path, store: Store) -> None:
-    for samples in (2, 1):
+def test_what_a_completed_study_could_not_evaluate_is_tried_again_and_not_for_ever(
+    tmp_path: Path, store: Store
+) -> None:
+    for samples, state in ((2, GroupState.PARTIAL), (2, GroupState.PARTIAL), (1, GroupState.COMPLETE)):
         results = evaluated(tmp_path, phyla.Suite("s", [phyla.EvalTask("x", one, samples=samples)])).run(workers=0)
         assert results.state is StudyState.COMPLETED
-        assert groups(store) == [GroupState.PARTIAL] * 2
+        assert groups(store) == [state] * 2

@@ -319,6 +319,143 @@ def test_an_overwritten_checkpoint_is_another_one_and_a_rewind_begins_a_branch(w
     assert [kind for kind, _ in world.events() if kind == "rewound"] == ["rewound"]
 
 
+def copied(world: World, steps: list[int], *, apart_s: float = 1.0) -> None:
+    """Write checkpoints in an order, and with the times, of a copy or an upload."""
+    for at, step in enumerate(steps):
+        world.write(step, age_s=-apart_s * at)
+
+
+def branches(world: World) -> dict[str, int]:
+    return {each.name: each.branch for each in world.seen()}
+
+
+def newest(world: World) -> int:
+    """Return the step of the checkpoint up to which everything is evaluated."""
+    with world.store.reader(world.run.id) as reader:
+        complete = reader.backlog("s").complete
+        assert complete is not None
+        return reader.seen(complete).step
+
+
+SHUFFLED = [300, 100, 500, 200, 400]
+
+
+@pytest.mark.parametrize("apart_s", [1.0, 0.0, -1.0], ids=["shuffled", "equal times", "backwards"])
+def test_steps_decide_what_is_newer_not_the_times_of_a_copy(world: World, apart_s: float) -> None:
+    copied(world, SHUFFLED, apart_s=apart_s)
+    world.look(20.0)
+    assert [each.step for each in world.seen()] == sorted(SHUFFLED)
+    assert branches(world) == {f"step_{step}": 0 for step in SHUFFLED}
+    assert world.events() == []
+    world.evaluate()
+    assert newest(world) == 500
+
+
+def test_a_copy_that_settles_piece_by_piece_is_one_run(world: World) -> None:
+    """As the first look sees files whose times are those of the copy, and takes each once it is quiet."""
+    for at, step in enumerate(SHUFFLED):
+        world.write(step, age_s=-1.0 * at, done=False)
+    world.look(0.0)
+    for step in SHUFFLED:
+        (world.root / f"step_{step}" / "DONE").write_text("")
+        world.look()
+        world.look(6.0)
+    assert [each.step for each in world.seen()] == SHUFFLED
+    assert set(branches(world).values()) == {0}
+    assert world.events() == []
+    world.evaluate()
+    assert newest(world) == 500
+
+
+def test_what_is_repaired_or_comes_back_is_no_rewind(world: World) -> None:
+    world.watch(mode="none")
+    copied(world, [100, 200, 500])
+    world.write(150, age_s=1.0, done=False)
+    world.look(20.0)
+    world.look(20.0)
+    (world.root / "step_100").rename(world.root.parent / "aside")
+    world.look()
+    (world.root.parent / "aside").rename(world.root / "step_100")
+    world.look()
+    world.write(150, age_s=0.0)
+    world.look(20.0)
+    assert sorted(each.step for each in world.seen() if each.usable) == [100, 150, 200, 500]
+    assert {each.branch for each in world.seen()} == {0}
+    assert "rewound" not in [kind for kind, _ in world.events()]
+
+
+def test_a_copy_that_arrives_at_once_while_others_are_watched_is_no_rewind(world: World) -> None:
+    world.write(300)
+    world.look(5.0)
+    copied(world, [500, 100, 400, 200])
+    world.look(20.0)
+    assert set(branches(world).values()) == {0}
+    assert world.events() == []
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_writing_all_again_as_touch_and_restoring_do_is_no_rewind(world: World, restart: bool) -> None:
+    copied(world, sorted(SHUFFLED))
+    world.look(20.0)
+    if restart:
+        world.watch()
+    copied(world, SHUFFLED)
+    world.look(20.0)
+    seen = world.seen()
+    assert [each.step for each in seen] == sorted(SHUFFLED) * 2
+    assert {each.branch for each in seen} == {0}
+    assert world.events() == []
+
+
+def test_what_is_copied_beside_a_run_that_was_watched_before_is_no_rewind(world: World) -> None:
+    copied(world, [400, 500])
+    world.look(20.0)
+    world.watch()
+    copied(world, [200, 100, 300])
+    world.look(20.0)
+    assert set(branches(world).values()) == {0}
+    assert world.events() == []
+    world.evaluate()
+    assert newest(world) == 500
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_a_step_that_is_written_again_is_a_rewind(world: World, restart: bool) -> None:
+    copied(world, sorted(SHUFFLED))
+    world.look(20.0)
+    if restart:
+        world.watch()
+        world.look()
+    world.write(200, 1.0, age_s=0.0)
+    world.look()
+    world.write(300, 1.0, age_s=0.0)
+    world.look()
+    assert [(each.step, each.branch) for each in world.seen()[5:]] == [(200, 1), (300, 1)]
+    assert [kind for kind, _ in world.events()] == ["rewound"]
+
+
+def test_a_lower_step_that_appears_while_others_are_watched_is_a_rewind(world: World) -> None:
+    copied(world, [100, 200])
+    world.look(20.0)
+    world.write(150, age_s=0.0)
+    world.look()
+    world.write(250, age_s=0.0)
+    world.look()
+    assert branches(world) == {"step_100": 0, "step_200": 0, "step_150": 1, "step_250": 1}
+    assert [kind for kind, _ in world.events()] == ["rewound"]
+
+
+def test_checkpoints_without_a_step_come_by_their_times_and_before_those_with_one(world: World) -> None:
+    for name, age_s in (("last", -3.0), ("best", -1.0), ("step_100", -2.0)):
+        folder = world.write(100, age_s=age_s)
+        if name != "step_100":
+            folder.rename(world.root / name)
+    world.write(100, age_s=-2.0)
+    world.look(20.0)
+    assert [each.name for each in world.seen()] == ["best", "last", "step_100"]
+    assert world.events() == []
+
+
 def test_snapshots_that_nothing_needs_are_removed_also_those_of_a_crash(world: World) -> None:
     for step in (1, 2, 3):
         world.write(step, age_s=-float(step))

@@ -11,6 +11,7 @@ from phyla.records import (
     EvalResult,
     FileName,
     Group,
+    StudyKind,
     storable,
 )
 from phyla.store.contract import NEWEST_DURATIONS
@@ -40,7 +41,9 @@ _ALL_SEEN = sa.select(checkpoints).where(_s.study == STUDY, EVALUATED)
 _SEEN = _ALL_SEEN.where(_s.id == SEEN_ID)
 _FIND_SEEN = _ALL_SEEN.where(_s.name == given("name"), _s.index == given("place")).order_by(_s.id.desc()).limit(1)
 _NEWEST_SEEN = _ALL_SEEN.order_by(_s.number.desc()).limit(1)
-_NEWEST_STEPPED = _NEWEST_SEEN.where(_s.step >= 0)
+_NEWEST_STEPPED = (
+    _ALL_SEEN.where(_s.step >= 0).order_by(_s.branch.desc(), _s.step.desc(), _s.number.desc()).limit(1)
+)
 _NEWEST_READY = sa.select(checkpoints).where(_s.study == STUDY, USABLE).order_by(_s.number.desc()).limit(1)
 _SEEN_AFTER = _ALL_SEEN.where(_s.id > AFTER).order_by(_s.id).limit(LIMIT)
 
@@ -50,6 +53,12 @@ _RESULTS = (
     .where(_r.identity == given("identity"), _r.task_identity == given("task_identity"))
     .where(_r.replicate == given("replicate"), _r.shards == given("shards"))
     .order_by(_r.shard)
+)
+_LAST_RESULT = (
+    sa.select(_r.created_at)
+    .where(_r.task_identity == given("task_identity"), _r.study == STUDY)
+    .order_by(_r.created_at.desc())
+    .limit(1)
 )
 _DURATIONS = (
     sa.select(_r.duration_s)
@@ -84,6 +93,11 @@ _WAITING = sa.select(sa.func.count()).select_from(eval_groups).where(_g.study ==
 _BEHIND = sa.select(sa.func.count(), sa.func.min(_g.seen), sa.func.max(_g.seen)).where(
     _g.study == STUDY, _g.suite == SUITE, QUEUED, _g.seen > SEEN_ID, _g.replicate == 0
 )
+_IN_ORDER = (_s.branch, _s.step, _s.number)
+_ITS_COMPLETE = sa.exists().where(_g.seen == _s.id, _g.suite == SUITE, ENDED, _g.state == "complete")
+_FARTHEST_COMPLETE = _ALL_SEEN.where(_ITS_COMPLETE).order_by(*(one.desc() for one in _IN_ORDER)).limit(1)
+_AFTER_IT = sa.tuple_(*_IN_ORDER) > sa.tuple_(given("branch"), given("step"), given("number"))
+_FARTHER = _BEHIND.where(_g.seen.in_(sa.select(_s.id).where(_s.study == STUDY, EVALUATED, _AFTER_IT)))
 _HELD_PATHS = sa.union_all(
     sa.select(_g.seen).where(_g.study == STUDY, QUEUED), sa.select(_g.seen).where(_g.study == STUDY, BEST)
 )
@@ -123,6 +137,10 @@ class Evaluating(Queue):
     def mean_duration_s(self, task_identity: str) -> float | None:
         took = [row[0] for row in self._rows(_DURATIONS, task_identity=task_identity, limit=NEWEST_DURATIONS)]
         return sum(took) / len(took) if took else None
+
+    def last_result_at(self, task_identity: str) -> float | None:
+        found: float | None = self._value(_LAST_RESULT, task_identity=task_identity)
+        return found
 
     # Groups
 
@@ -164,8 +182,15 @@ class Evaluating(Queue):
         return int(self._value(_OPEN))
 
     def backlog(self, suite: str) -> Backlog:
-        complete = self._value(_NEWEST_COMPLETE, suite=suite)
-        ((behind, oldest, newest),) = self._rows(_BEHIND, suite=suite, seen=complete or 0)
+        if self._study.kind is StudyKind.DIRECTORY:
+            # Its checkpoints may come in another order than they were trained in.
+            last = self._one(CHECKPOINTS, _FARTHEST_COMPLETE, suite=suite)
+            complete = None if last is None else last.id
+            at = {name: -2 if last is None else getattr(last, name) for name in ("branch", "step", "number")}
+            ((behind, oldest, newest),) = self._rows(_FARTHER, suite=suite, seen=0, **at)
+        else:
+            complete = self._value(_NEWEST_COMPLETE, suite=suite)
+            ((behind, oldest, newest),) = self._rows(_BEHIND, suite=suite, seen=complete or 0)
         waiting = int(self._value(_WAITING, suite=suite))
         return Backlog(complete=complete, waiting=waiting, behind=behind, oldest=oldest, newest=newest)
 

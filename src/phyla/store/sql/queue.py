@@ -11,6 +11,7 @@ from phyla.records import Attempt, EvalJob, TrialRecord, Waiting
 from phyla.store.sql.rows import ATTEMPTS, EVAL_JOBS, TRIALS
 from phyla.store.sql.scope import NO_LIMIT, Scope, given
 from phyla.store.sql.tables import (
+    FAILED_EVALUATION,
     PENDING_EVALUATION,
     PENDING_TRIAL,
     RUNNING,
@@ -23,7 +24,7 @@ from phyla.store.sql.tables import (
 
 STUDY, JOB, TOKEN, GROUP = given("study"), given("job"), given("token"), given("group")
 LIMIT, NOW, AFTER, WORKER, SEEN_ID = given("limit"), given("now"), given("after"), given("worker"), given("seen")
-LEAST, MOST, LABELS = given("least"), given("most"), given("labels")
+LEAST, MOST, LABELS, RESTING = given("least"), given("most"), given("labels"), given("resting")
 ZERO: sa.ColumnElement[int] = sa.literal_column("0")
 COMMA, EMPTY = (sa.literal_column(f"'{text}'", sa.Text) for text in (",", ""))
 
@@ -40,7 +41,14 @@ _LOCKED_EVAL_JOB = _EVAL_JOB.with_for_update()
 _EVAL_JOBS_AFTER = _EVAL_JOBS.where(_j.id > AFTER).order_by(_j.id).limit(LIMIT)
 _GROUP_JOBS = EVAL_JOBS.select.where(_j.group == GROUP).order_by(_j.id)
 _UNFINISHED = sa.select(sa.func.count()).select_from(jobs).where(_j.group == GROUP, UNFINISHED_EVALUATION)
+_FAILED = (
+    EVAL_JOBS.select.where(_OF_STUDY, FAILED_EVALUATION).order_by(_j.ended_at.desc(), _j.id.desc()).limit(LIMIT)
+)
 _NOT_BEFORE = sa.select(sa.func.min(_j.not_before)).where(_OF_STUDY, PENDING_EVALUATION, _j.not_before > NOW)
+
+
+def _awake(identity: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    return sa.func.replace(RESTING, COMMA + identity + COMMA, EMPTY) == RESTING
 
 
 def _fits(table: sa.FromClause) -> sa.ColumnElement[bool]:
@@ -48,7 +56,7 @@ def _fits(table: sa.FromClause) -> sa.ColumnElement[bool]:
     # The label between commas is in the list. LIKE would take "_" for any letter, and on SQLite "A" for "a".
     labelled = sa.func.replace(LABELS, COMMA + job.label + COMMA, EMPTY) != LABELS
     # The sum keeps SQLite from choosing the index by `not_before`, and then sorting what it finds.
-    return sa.and_(job.not_before + ZERO <= NOW, job.gpus.between(LEAST, MOST), labelled)
+    return sa.and_(job.not_before + ZERO <= NOW, job.gpus.between(LEAST, MOST), labelled, _awake(job.identity))
 
 
 _NEXT_EVALUATION = (
@@ -60,6 +68,7 @@ _NEXT_EVALUATION = (
 _WAITING = (
     sa.select(_j.gpus, _j.label, sa.func.count())
     .where(_OF_STUDY, PENDING_EVALUATION, _j.not_before + ZERO <= NOW, sa.or_(_j.gpus > 0, _j.label != ""))
+    .where(_awake(_j.identity))
     .group_by(_j.gpus, _j.label)
     .order_by(_j.gpus, _j.label)
 )
@@ -113,6 +122,9 @@ _CLAIMED_AHEAD = (
 )
 
 
+FAILED_AT_MOST = 200
+
+
 class Queue(Scope):
     """Reads the jobs of a study, and who works on them."""
 
@@ -144,13 +156,18 @@ class Queue(Scope):
 
     def next_eval_job(self, holding: int | None, room: Room = machine.NO_LIMIT) -> EvalJob | None:
         least, most = room.gpus
-        due = {"now": self._now, "least": least, "most": most, "labels": f",,{','.join(room.labels)},"}
+        # An aggregation has no identity, so an empty name is in the one list and not in the other.
+        labels, resting = (",".join(("", *names, "")) for names in (("", *room.labels), sorted(room.resting)))
+        due = {"now": self._now, "least": least, "most": most, "labels": labels, "resting": resting}
         any_one, of_seen = (_CLAIM, _CLAIM_OF_SEEN) if self._session.write else (_NEXT_EVALUATION, _NEXT_OF_SEEN)
         found = None if holding is None else self._held(EVAL_JOBS, of_seen, **due, seen=holding)
         return found or self._held(EVAL_JOBS, any_one, **due)
 
-    def waiting(self) -> Sequence[Waiting]:
-        rows = self._rows(_WAITING, now=self._now)
+    def failed_evaluations(self) -> Sequence[EvalJob]:
+        return self._all(EVAL_JOBS, _FAILED, limit=FAILED_AT_MOST)
+
+    def waiting(self, resting: frozenset[str] = frozenset()) -> Sequence[Waiting]:
+        rows = self._rows(_WAITING, now=self._now, resting=",".join(("", *sorted(resting), "")))
         return [Waiting(gpus=int(gpus), label=str(label), count=int(count)) for gpus, label, count in rows]
 
     def next_not_before(self) -> float | None:

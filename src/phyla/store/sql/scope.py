@@ -13,7 +13,7 @@ R = TypeVar("R")
 NEVER = float("-inf")
 NO_LIMIT = 2**62
 """Rows of a page that has no limit."""
-_TEXTS = frozenset(("name", "worker", "suite", "identity", "task_identity", "labels"))
+_TEXTS = frozenset(("name", "worker", "suite", "identity", "task_identity", "labels", "resting"))
 _TIMES = frozenset(("now", "since", "expires_after"))
 
 

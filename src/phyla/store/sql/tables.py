@@ -57,6 +57,7 @@ EVALUATION = sa.text("group_id IS NOT NULL")
 PENDING_EVALUATION = sa.text("state = 'pending' AND group_id IS NOT NULL")
 UNFINISHED_EVALUATION = sa.text("ended_at IS NULL AND group_id IS NOT NULL")
 WANTED_SHARD = sa.text("kind = 'evaluate' AND state <> 'cancelled'")
+FAILED_EVALUATION = sa.text("state = 'failed' AND kind = 'evaluate' AND token > 0")
 OPEN_AGGREGATION = sa.text("kind = 'aggregate' AND ended_at IS NULL")
 
 URGENCY = ("priority", "rank", "group", "id", "not_before", "gpus", "label")
@@ -190,6 +191,7 @@ jobs = _table(
     _index("eval_jobs_unfinished", "group", "ended_at", where=UNFINISHED_EVALUATION),
     _index("eval_jobs_pending", "study", *URGENCY, where=PENDING_EVALUATION),
     _index("eval_jobs_held", "study", "seen", *URGENCY, where=PENDING_EVALUATION),
+    _index("eval_jobs_failed", "study", "ended_at", "id", where=FAILED_EVALUATION),
     _index("eval_jobs_not_before", "study", "not_before", where=PENDING_EVALUATION),
     called={"order": "fitness_order", "group": "group_id"},
     refers={"study": "studies.id", "group": "eval_groups.id"},
@@ -221,6 +223,7 @@ checkpoints = _table(
     _index("checkpoints_evaluated", "study", "id", where=EVALUATED),
     _index("checkpoints_by_identity", "identity", "study", where=EVALUATED),
     _index("checkpoints_usable", "study", "number", where=USABLE),
+    _index("checkpoints_by_step", "study", "branch", "step", "number", where=EVALUATED),
     called={"index": "place"},
     refers={"study": "studies.id"},
 )

@@ -1,0 +1,91 @@
+"""An eval task that fails with the same error on two checkpoints rests, so that it does not fail on all of them.
+
+Nothing of this is stored but the failures: who rests follows from them at each claim.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+
+from phyla.machine.commands import Command, Insert, Update
+from phyla.machine.jobs import moved
+from phyla.machine.view import View
+from phyla.records import EvalEvent, EvalJob, JobState, MemberState, StudyState, said_by
+
+REST_AFTER = 2
+"""Checkpoints on which an eval task fails with the same error before it rests."""
+REST_S = 60.0
+REST_SHARE = 10.0
+"""It rests for so many times as long as it took to fail, and for `REST_S` at least."""
+_NUMBER = re.compile(r"[0-9a-f]*\d[0-9a-f.]*")
+
+
+def asleep(view: View) -> frozenset[str]:
+    """Return the identities of eval tasks that rest; now and then one is tried, on one checkpoint at a time."""
+    return frozenset(identity for identity, failed in _alike(view).items() if _rests(view, failed))
+
+
+def begins(view: View, job: EvalJob) -> list[Command]:
+    """Say, once, that an eval task rests from the failure of one of its shards on."""
+    failed = _alike(view, job)[job.identity]
+    if len({one.seen for one in failed}) != REST_AFTER or any(one.seen == job.seen for one in failed[1:]):
+        return []
+    suite = view.group(job.group).suite
+    message = (
+        f"eval task {job.task!r} of suite {suite!r} rests, since it failed with the same error on {REST_AFTER} "
+        f"checkpoints: {said_by(job.error)}. It is tried on another one now and then, and takes up the others "
+        "once it succeeds"
+    )
+    study, now = view.study().id, view.now()
+    return [Insert(EvalEvent(study=study, kind="resting", suite=suite, message=message, created_at=now))]
+
+
+def is_ending(view: View) -> bool:
+    """Return whether no more checkpoints come, so that nothing is left to wait for."""
+    if view.study().watched:
+        return view.study().state is StudyState.DRAINING
+    return all(member.retired or member.state is MemberState.DONE for member in view.members())
+
+
+def given_up(view: View, job: EvalJob) -> Update:
+    """Give up a shard of an eval task that rests while the study ends."""
+    failed = _alike(view)[job.identity]
+    count = len({one.seen for one in failed})
+    why = f"not tried: it failed with the same error on {count} other checkpoints: {said_by(failed[0].error)}"
+    return Update(moved(job, JobState.FAILED, error=why, ended_at=view.now()))
+
+
+def _alike(view: View, *just_failed: EvalJob) -> dict[str, list[EvalJob]]:
+    """Return the shards that failed as the last one did, by the identity of their eval task, the last ones first.
+
+    Left out is what failed before a success, and what a population waits for, which stops by itself.
+    """
+    found: dict[str, list[EvalJob]] = {}
+    for job in (*just_failed, *view.failed_evaluations()):
+        its = found.setdefault(job.identity, [])
+        if not its or _without_numbers(job.error) == _without_numbers(its[0].error):
+            its.append(job)
+    for identity, its in found.items():
+        if len({job.seen for job in its}) < REST_AFTER:
+            continue
+        since = view.last_result_at(identity) or 0.0
+        if view.group(its[0].group).guaranteed == "fitness":
+            since = math.inf
+        found[identity] = [job for job in its if (job.ended_at or 0.0) > since]
+    return found
+
+
+def _rests(view: View, failed: Sequence[EvalJob]) -> bool:
+    checkpoints = len({job.seen for job in failed})
+    if checkpoints < REST_AFTER:
+        return False
+    last, ended_at = failed[0], failed[0].ended_at or 0.0
+    took_s = last.failures * (ended_at - (last.started_at or ended_at))
+    if checkpoints > REST_AFTER if is_ending(view) else view.now() < ended_at + max(REST_S, REST_SHARE * took_s):
+        return True
+    running = (view.job(attempt.job) for attempt in view.running())
+    return any(isinstance(job, EvalJob) and job.identity == last.identity for job in running)
+
+
+def _without_numbers(error: str | None) -> str:
+    return _NUMBER.sub("#", said_by(error).partition("; the full traceback")[0])
