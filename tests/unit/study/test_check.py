@@ -2,12 +2,14 @@
 
 import gc
 import json
+import os
 import pickle
 import re
 import shutil
 import sys
 import time
 import types
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -482,6 +484,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_of_many_kinds_are_read(tmp_path: Path) -> None:
+    import h5py
     import joblib
     import torch
     from safetensors.numpy import save_file
@@ -497,6 +500,17 @@ def test_files_of_many_kinds_are_read(tmp_path: Path) -> None:
     joblib.dump(types.SimpleNamespace(w=values), tmp_path / "h.joblib")
     joblib.dump({"w": values}, tmp_path / "i.joblib", compress=3)
     joblib.dump({"w": values}, tmp_path / "j.pkl")
+    with h5py.File(tmp_path / "k.weights.h5", "w") as file:  # as Keras writes
+        file["layers/dense/vars/0"] = values
+    with zipfile.ZipFile(tmp_path / "l.keras", "w") as archive:
+        archive.writestr("metadata.json", '{"keras_version": "3.8"}')
+        archive.write(tmp_path / "k.weights.h5", "model.weights.h5")
+    with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
+        archive.writestr("data", '{"ent_coef": 0.5}')
+        archive.write(tmp_path / "c.pt", "policy.pth")
+        archive.writestr("system_info.txt", "Linux")
+    with zipfile.ZipFile(tmp_path / "n.zip", "w") as archive:
+        archive.writestr("weights", b"nothing that is known")
     known = read(tmp_path)
     assert {name: np.shape(value) for name, value in known.items()} == {
         "a.npy": (2, 3),
@@ -511,9 +525,30 @@ def test_files_of_many_kinds_are_read(tmp_path: Path) -> None:
         "h.joblib: w": (2, 3),
         "i.joblib: w": (2, 3),
         "j.pkl: w": (2, 3),
+        "k.weights.h5: layers.dense.vars.0": (2, 3),
+        "l.keras: model.weights.h5.layers.dense.vars.0": (2, 3),
+        "m.zip: data.ent_coef": (),
+        "m.zip: policy.pth.model.w": (2,),
+        "m.zip: policy.pth.step": (),
+        "n.zip": (),
     }
     assert "b.npz: w" in compared(known, known)
     assert "e.json: step" not in compared(known, known)
+
+
+def test_the_newest_file_of_a_series_is_compared_and_all_shards_are(tmp_path: Path) -> None:
+    for run, saved in {"half": (8, 9), "whole": (8, 9, 10, 11), "again": (10, 11)}.items():
+        for name in (*(f"ck_{step}" for step in saved), "layer_0", "layer_1"):
+            (tmp_path / run).mkdir(exist_ok=True)
+            (tmp_path / run / f"{name}.json").write_text(json.dumps({"step": int(name.split("_")[1])}))
+            os.utime(tmp_path / run / f"{name}.json", (1, 1))  # as where a file system's clock is coarse
+    half, whole, again = (read(tmp_path / run) for run in ("half", "whole", "again"))
+    assert half["ck_#.json: step"] == 9
+    assert whole["ck_#.json: step"] == again["ck_#.json: step"] == 11
+    assert {*compared(whole, half)} == {"ck_#.json: step", "layer_#.json: step", "layer_0.json: step"}
+    # What was written last is newer than what has a greater number.
+    os.utime(tmp_path / "half" / "ck_8.json", (2, 2))
+    assert read(tmp_path / "half")["ck_#.json: step"] == 8
 
 
 def test_the_gap_is_a_share_and_treats_nan_as_equal() -> None:
