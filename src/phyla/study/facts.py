@@ -26,6 +26,8 @@ Facts: TypeAlias = dict[str, Any]
 OBJECTIVE = "objective "
 """Begins the names of metrics."""
 DEEPEST = 16
+FEW = 8
+"""Numbers in one place that may be hyperparameters."""
 COUNTERS = re.compile(
     r"^(?!_|.*(trial|session|since|this)).*(step|iter|epoch|update|sample|token|frame|count|batch)", re.IGNORECASE
 )
@@ -162,6 +164,28 @@ def gap(one: Any, other: Any) -> float:
         return np.inf
     first, second = 1.0 * first[finite], 1.0 * second[finite]
     return float(np.abs(first - second).max() / max(np.abs(first).max(), np.abs(second).max()))
+
+
+def are(known: Any, value: Any) -> bool:
+    """Return whether a fact is a number, as precise as a file may have it."""
+    numbers = isinstance(known, float) and isinstance(value, int | float)
+    return numbers and bool(np.isclose(known, value, rtol=1e-6, atol=0.0))
+
+
+def holding(*known: tuple[Facts, Any]) -> str:
+    """Return the name of a number, or of a few, that has this value in each of these; empty if there is none."""
+    if any(isinstance(value, bool) or not isinstance(value, int | float) for _, value in known):
+        return ""
+    for name, one in known[0][0].items():
+        found = [np.ravel(facts.get(name, ())) for facts, _ in known]
+        if isinstance(one, str) or not 0 < found[0].size == min(map(len, found)) == max(map(len, found)) <= FEW:
+            continue
+        close = [
+            np.isclose(each, value, rtol=1e-6, atol=0.0) for each, (_, value) in zip(found, known, strict=True)
+        ]
+        if np.logical_and.reduce(close).any():
+            return name
+    return ""
 
 
 def compared(whole: Facts, half: Facts) -> list[str]:

@@ -72,8 +72,11 @@ MISTAKES = {
     "metric on old weights": ("weights", r"reported 3\.\d+, and measures 2\.\d+ on the checkpoint"),
     "metric before the last step": ("weights", "it is measured before the last step"),
     "other name": ("objective", "reported 'los': should 'los' be 'loss'"),
-    "parameter ignored": ("momentum", r"momentum from 0\.45 to 0\.675 changes nothing"),
-    "old learning rate": ("lr", r"lr from 0\.01 to 0\.0316 acts at a fresh start only"),
+    "parameter never read": ("momentum", r"momentum from 0\.45 to .* changes nothing: training never reads it"),
+    "old learning rate": (
+        "lr",
+        r"lr from 0\.01 to 0\.0316 acts at a fresh start only: .* the old value, as state.npz: lr says",
+    ),
     "old learning rate after one step": ("lr", "acts in the first step only"),
 }
 """The check that finds each, and what it says."""
@@ -83,7 +86,9 @@ def make(mistake: str = "", *, random: bool = True, kept: Path | None = None) ->
     """Return a training function: gradient descent with momentum and a decaying rate; and with a mistake."""
 
     def train(trial: phyla.Trial) -> None:
-        p: Any = dict(trial.params.flat())
+        p: Any = {"lr": trial.params["lr"], "momentum": 0.5}
+        if mistake != "parameter never read":
+            p = dict(trial.params.flat())
         rng = np.random.default_rng(0 if mistake == "seed reused" else trial.seed)
         w, v, lr, count = np.zeros(3), np.zeros(3), p["lr"], 0
         if trial.source is not None and mistake != "source ignored":
@@ -159,6 +164,17 @@ def test_a_mistake_is_found_without_random_numbers(tmp_path: Path) -> None:
     told = failures(make("start_step ignored", random=False), tmp_path / "home")
     assert "resume" in told
     assert {*told} <= {"resume", "steps"}
+
+
+def test_a_parameter_without_effect_is_not_said_to_be_a_mistake_of_any_kind(tmp_path: Path) -> None:
+    told = found(make("parameter ignored"), tmp_path / "home")
+    assert "FAIL" not in {one.verdict for one in told.values()}, told
+    assert told["momentum"].verdict == "not known"
+    begin, _, end = told["momentum"].text.partition(
+        ": no effect here; 6 steps from the same checkpoint leave the same, "
+    )
+    assert (begin, end) == ("momentum from 0.45 to 0.675, 0.9, 0", "and so do those from a fresh start")
+    assert "use trial.params['momentum'] if training does not" in told["momentum"].change
 
 
 def test_what_only_the_first_trial_saves_is_missed(tmp_path: Path) -> None:
@@ -416,7 +432,9 @@ def test_a_value_that_is_only_written_down_is_found(tmp_path: Path) -> None:
         (trial.checkpoint_dir / "w.json").write_text(json.dumps({"w": w, **trial.params.flat()}))
         trial.report(loss=w)
 
-    assert list(failures(train, tmp_path / "home")) == ["momentum"]
+    told = found(train, tmp_path / "home")
+    assert [name for name, one in told.items() if one.verdict != "ok"] == ["momentum"]
+    assert "no effect here" in told["momentum"].text
 
 
 def test_the_start_and_the_setup_of_the_study_are_used(tmp_path: Path) -> None:
@@ -458,8 +476,8 @@ def test_values_that_depend_on_another_are_checked_where_they_are_active(tmp_pat
         single=phyla.Choice([1]),
     )
     told = found(train, tmp_path / "home", space=space)
-    assert told["kind"].verdict == "FAIL"
-    assert "'sgd' to 'adam' changes nothing" in told["kind"].text
+    assert told["kind"].verdict == "not known"
+    assert "'sgd' to 'adam': no effect here" in told["kind"].text
     assert told["beta"].verdict == told["single"].verdict == "not known"
 
 
