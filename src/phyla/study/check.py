@@ -164,8 +164,6 @@ class _Check:
         self.others = {name: experiments.others(name) for name in self.study.rules.space.parameters}
         self.first = {name: others[0] for name, others in self.others.items() if others}
         self.middle: StartFrom | None = None
-        # Of each trial, so that what is read once in each is read.
-        self.longest = getattr(self.study.rules.strategy, "steps_per_trial", None) or math.inf
         self.why = ""  # why little can be told
         self.exact = False
         self.name = "the command" if isinstance(study.train, Command) else called(study)
@@ -461,9 +459,10 @@ class _Check:
         change = f"{name} from {_shown(self.params[name])} to {tried}"
         if facts.only_metrics(self.noise):
             return Checked("parameter", "not known", f"{change}: phyla cannot read whether the checkpoint changes")
-        if name in self.resumed.unread and k >= self.longest:
-            text = f"{change} changes nothing: training never reads it"
-            return Checked("parameter", "FAIL", text, f"use trial.params[{name!r}], or leave it out of the space")
+        if name in self.half.unread and name in self.resumed.unread:
+            # What is read in some step, as at the end of an epoch, is read in longer trials.
+            text = f"{change} changes nothing: training does not read it in {2 * k} steps"
+            return Checked("parameter", "warn", text, f"use trial.params[{name!r}], or leave it out of the space")
         self.together([((k,), {"values": [values]}) for values in others])
         acts = False
         for values in others:
