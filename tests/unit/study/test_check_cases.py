@@ -356,7 +356,7 @@ def the_old_rate_of_torch(trial: phyla.Trial) -> None:
 
 @mistake("resume")
 def the_oldest_file_is_loaded(trial: phyla.Trial) -> None:
-    files = [] if trial.source is None else sorted(trial.source.path.iterdir())
+    files = [] if trial.source is None else sorted(trial.source.path.glob("*.npy"))
     w = np.load(files[0]) if files else np.zeros(3)
     for step in trial.steps():
         w = w - trial.params["lr"] * slope(w)
