@@ -437,6 +437,11 @@ class _Check:
             moved = [] if varied.failed else self.changed(base, varied, name, values)
             if moved:
                 break
+            if values is others[0] and self.changed(base, self.onward(k, values=[values], copy=1), name, values):
+                text = (
+                    f"{change} acts in a process that trained no other trial before; others keep the first value"
+                )
+                return Checked("parameter", "FAIL", text, f"make what depends on {name} anew in each trial")
         else:
             return self.without_effect(name, others)
         if same and k > 1:
