@@ -11,7 +11,7 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -195,12 +195,9 @@ def compared(whole: Facts, half: Facts) -> list[str]:
     cannot be read. What grows while training goes on is a log. Where training adds files to a series, only the
     newest counts; shards and layers are the same files in both.
     """
-    grown = {series(file) for file in _files(whole) ^ _files(half)}
-    common = [
-        name
-        for name in whole
-        if _shape(whole[name]) == _shape(half.get(name)) and not (_older(name) and series(_file(name)) in grown)
-    ]
+    files = [{name.partition(": ")[0] for name in known} for known in (whole, half)]
+    grown = {series(file) for file in files[0] ^ files[1]}
+    common = [name for name in whole if _shape(whole[name]) == _shape(half.get(name)) and not _older(name, grown)]
     metrics = [name for name in common if name.startswith(OBJECTIVE)]
     arrays = [name for name in common if isinstance(whole[name], np.ndarray) and whole[name].dtype.kind in "fc"]
     closed = any(isinstance(whole[name], str) and whole[name] != half[name] for name in common)
@@ -208,17 +205,10 @@ def compared(whole: Facts, half: Facts) -> list[str]:
     return arrays or (not closed and numbers) or metrics or common
 
 
-def _file(name: str) -> str:
-    return name.partition(": ")[0]
-
-
-def _files(known: Facts) -> set[str]:
-    return {_file(name) for name in known}
-
-
-def _older(name: str) -> bool:
-    """Return whether a file has its own name, as there is a newer one of its series."""
-    return series(_file(name)) != _file(name)
+def _older(name: str, among: Container[str]) -> bool:
+    """Return whether it is in a file of one of these series, and a newer one is there."""
+    file = name.partition(": ")[0]
+    return series(file) != file and series(file) in among
 
 
 def only_metrics(names: Iterable[str]) -> bool:
@@ -241,7 +231,7 @@ def lost_counters(whole: Facts, half: Facts, resumed: Facts) -> list[str]:
         name
         for name, value in whole.items()
         if isinstance(value, float)
-        and not _older(name)
+        and not _older(name, {series(name.partition(": ")[0])})
         and name.partition(": ")[2].count(".") < COUNTERS_DEEPEST
         and COUNTERS.search(re.split(r"[.:/ ]", name)[-1])
         and half.get(name) != value != resumed.get(name, value)

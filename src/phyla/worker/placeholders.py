@@ -163,11 +163,11 @@ def newest(folder: Path, pattern: str) -> Path:
 
 
 def age(path: Path) -> tuple[int, list[int]]:
-    """Return a key that sorts files, the newest last: when it was written, then the numbers in its name.
+    """Return a key that sorts files, the newest last: when it was written, then the numbers in its path.
 
     File systems do not tell apart what is written within a few milliseconds.
     """
-    return path.stat().st_mtime_ns, [int(number) for number in re.findall(r"\d+", path.name)]
+    return path.stat().st_mtime_ns, [int(number) for number in re.findall(r"\d+", str(path))]
 
 
 def hydra_overrides(params: Mapping[str, Scalar], working_dir: str) -> list[str]:
