@@ -18,9 +18,12 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 CORRECT = [EXAMPLES / "gan/ring.py", EXAMPLES / "digits/digits.py", *sorted(EXAMPLES.glob("frameworks/*.py"))]
 
 FILE = """\
+import json
 import os
+import numpy as np
 import phyla
 
+EARLY, CACHE = np.random.default_rng(3), {}
 print("reading the file")
 FACTOR = {}
 
@@ -52,13 +55,22 @@ def dies(trial):
 
 
 def remembers(trial):
-    w = float((trial.source.path / "w.txt").read_text()) if trial.source else 1.0
+    w = float((trial.source.path / "w.txt").read_text()) if trial.source else EARLY.random()  # others each time
     v = FACTOR.get(trial.source.trial if trial.source else None, 0.0)
     for _ in trial.steps():
         v = 0.9 * v - trial.params["lr"] * w
         w += v
     FACTOR[trial.id] = v
     (trial.checkpoint_dir / "w.txt").write_text(repr(w))
+    trial.report(loss=w * w)
+
+
+def first_rate(trial):
+    rate = CACHE.setdefault("rate", trial.params["lr"])
+    w = json.loads((trial.source.path / "w.json").read_text())[0] if trial.source else 1.0
+    for _ in trial.steps():
+        w -= rate * w
+    (trial.checkpoint_dir / "w.json").write_text(json.dumps([w, 1.0]))
     trial.report(loss=w * w)
 
 
@@ -74,6 +86,7 @@ def study(name, function):
 
 old, dead, memory = study("old", train), study("dead", dies), study("memory", remembers)
 noise = study("noise", noisy)
+cached = study("cached", first_rate)
 """
 
 
@@ -98,7 +111,7 @@ def test_the_old_learning_rate_is_found_in_a_script_and_nothing_is_left(tmp_path
     lines = [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
     assert len(lines) == 1, done.stdout
     assert "lr from 0.001 to 0.00316 acts at a fresh start only" in lines[0]
-    assert "change: in train() (file.py, line 8): set lr after loading" in done.stdout
+    assert "change: in train() (file.py, line 11): set lr after loading" in done.stdout
     assert "\ntraining" not in done.stdout
     assert {path.name for path in tmp_path.iterdir()} - {"__pycache__"} == {"file.py", "tmp"}
     assert list((tmp_path / "tmp").glob("phyla*")) == []
@@ -109,6 +122,15 @@ def test_what_a_process_remembers_is_found_and_json_is_json(tmp_path: Path) -> N
     told = json.loads(done.stdout)
     assert done.returncode == 1, done.stderr
     assert [one["kind"] for one in told if one["verdict"] == "FAIL"] == ["complete"]
+
+
+def test_a_value_that_a_process_keeps_from_its_first_trial_is_found(tmp_path: Path) -> None:
+    done = check(tmp_path, "--study", "cached", "--json", "--steps", "2")
+    (failed,) = (one for one in json.loads(done.stdout) if one["verdict"] == "FAIL")
+    assert failed["kind"] == "parameter"
+    assert failed["text"].startswith(
+        "lr from 0.001 to 0.00316 acts in a process that trained no other trial before"
+    )
 
 
 def test_a_process_that_dies_is_told(tmp_path: Path) -> None:

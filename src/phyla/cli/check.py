@@ -22,15 +22,13 @@ def check(
     steps: Annotated[
         int | None, Option(min=1, help="Steps of one trial.", show_default="those of the study, at most 10")
     ] = None,
-    workers: Annotated[
-        int, Option(min=0, max=1, help="1 trains each time in a fresh process, 0 in this process.")
-    ] = 1,
+    workers: Annotated[int, Option(min=0, max=1, help="1 trains in fresh processes, 0 in this process.")] = 1,
     study: options.Chosen = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Try a training function in short experiments, and say what is wrong with it. The study is not touched.
 
-    Each experiment runs in a fresh process and a temporary directory. The exit status is 1 if a check failed.
+    The experiments run in fresh processes and a temporary directory. The exit status is 1 if a check failed.
     """
     from phyla.study.check import called, checks, steps_of
 

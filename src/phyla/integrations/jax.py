@@ -1,5 +1,8 @@
 """Checkpoints of a JAX program, saved by Orbax in the background, and hyperparameters in the states of Optax."""
 
+import math
+import re
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, final
 
@@ -32,9 +35,9 @@ class OrbaxCheckpoint:
     def load(self, state: Any) -> Any:
         """Return the state to train from.
 
-        What `optax.inject_hyperparams` keeps in the state of an optimizer is taken from the state that is given,
-        which was made with the hyperparameters of the trial, not from the checkpoint. Progress of an earlier
-        attempt comes back as it was.
+        What `optax.inject_hyperparams` keeps in the state of an optimizer, anywhere in the state, is taken from
+        the state that is given, which was made with the hyperparameters of the trial, not from the checkpoint.
+        Progress of an earlier attempt comes back as it was.
 
         Args:
             state: a fresh state, any pytree of arrays and numbers; its shapes are those of the checkpoint.
@@ -43,7 +46,8 @@ class OrbaxCheckpoint:
             It, at a fresh start; else what the checkpoint has.
 
         Raises:
-            ConfigurationError: the checkpoint was not saved by `save`.
+            ConfigurationError: the checkpoint was not saved by `save`, or its numbers have no names by which
+                hyperparameters could be told from others.
         """
         source = self._trial.source
         if source is None:
@@ -52,7 +56,11 @@ class OrbaxCheckpoint:
             there = ", ".join(sorted(entry.name for entry in source.path.iterdir()))
             raise ConfigurationError(f"{source.path / FOLDER} is not there; the checkpoint has {there}")
         restored = self._checkpointer.restore(source.path / FOLDER, state)
-        return restored if self._trial.progress is not None else _with_own(restored, state)
+        return (
+            restored
+            if self._trial.progress is not None
+            else _with_own(restored, state, self._session.record.params)
+        )
 
     def save(self, state: Any) -> bool:
         """Save the state, after `trial.steps()` ended, in the background.
@@ -88,16 +96,45 @@ class OrbaxCheckpoint:
             self._checkpointer.close()
 
 
-def _with_own(restored: Any, made: Any) -> Any:
-    """Return a restored state with the hyperparameters that Optax injected into another one."""
+def _with_own(restored: Any, made: Any, params: Mapping[str, Any]) -> Any:
+    """Return a restored state with the hyperparameters that Optax injected into another one, in any pytree."""
     import jax
 
-    def is_injected(node: Any) -> bool:
-        return hasattr(node, "_replace") and {"hyperparams", "inner_state"} <= set(node._fields)
+    leaves, structure = jax.tree_util.tree_flatten_with_path(restored)
+    fresh = {_names(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(made)[0]}
+    # Optax counts the updates beside them.
+    counted = {path[:at] for path in fresh for at, name in enumerate(path) if name == "count"}
+    done = []
+    for key, old in leaves:
+        path = _names(key)
+        new = fresh.get(path, old)
+        injected = any(name == "hyperparams" and path[:at] in counted for at, name in enumerate(path))
+        if not injected and not any(isinstance(name, str) for name in path):
+            _refuse_nameless(jax.tree_util.keystr(key), old, new, params)
+        done.append(new if injected else old)
+    return jax.tree_util.tree_unflatten(structure, done)
 
-    def own(old: Any, new: Any) -> Any:
-        if not is_injected(old):
-            return old
-        return old._replace(hyperparams=new.hyperparams, inner_state=_with_own(old.inner_state, new.inner_state))
 
-    return jax.tree.map(own, restored, made, is_leaf=is_injected)
+def _names(path: Sequence[Any]) -> tuple[Any, ...]:
+    """Return what leads to a leaf: names of fields and keys, also joined ones, and indices."""
+    found: list[Any] = []
+    for one in path:
+        key = getattr(one, "name", getattr(one, "key", getattr(one, "idx", None)))
+        for part in key if isinstance(key, tuple) else (key,):
+            found += re.split(r"[./]", part) if isinstance(part, str) else [part]
+    return tuple(found)
+
+
+def _refuse_nameless(where: str, old: Any, new: Any, params: Mapping[str, Any]) -> None:
+    """Refuse a number of the parent's among leaves without names where the fresh state has a hyperparameter."""
+    import jax.numpy as jnp
+
+    if getattr(new, "shape", ()) != () or not jnp.issubdtype(getattr(new, "dtype", type(new)), jnp.floating):
+        return
+    for name, value in params.items():
+        if old != new and isinstance(value, float) and value % 1 and math.isclose(new, value, rel_tol=1e-6):
+            raise ConfigurationError(
+                f"state{where} is {name}={value:.6g} in the fresh state and {float(old):.6g} in the checkpoint, "
+                "and has no name, so load() cannot know whether Optax injected it; load and save the state "
+                "itself, not a list of its leaves"
+            )

@@ -8,8 +8,9 @@ import math
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
@@ -24,11 +25,11 @@ from phyla.study import facts
 from phyla.study.study import Study
 from phyla.words import counted, duration, listed, number, params, size
 from phyla.worker import Command
-from phyla.worker.pinned import UNEVEN
+from phyla.worker.pinned import STEPPED, UNEVEN
 from phyla.worker.placeholders import spoken
 
 if TYPE_CHECKING:
-    from phyla.study.experiments import Experiments, Outcome
+    from phyla.study.experiments import Experiments, Lengths, Outcome
 
 STEPS = 10
 """Steps of a trial at most, unless told otherwise."""
@@ -40,6 +41,9 @@ SHARE = 1e-3
 """The smallest difference that counts, as a share of what training changes."""
 FAR = 10.0
 """Differences this many times larger than noise, or than what other random numbers make, are no accident."""
+
+COARSE = 2000
+"""Shares with denominators up to this may be equal by chance."""
 
 Verdict: TypeAlias = Literal["ok", "warn", "FAIL", "not known"]
 
@@ -75,7 +79,8 @@ def check(study: Study, *, steps: int | None = None, workers: int = 1) -> list[C
     Args:
         study: the study; it need not exist in its store.
         steps: steps of one trial; by default those of the study, at most 10. Some trials train twice as many.
-        workers: 1 runs each experiment in a fresh process, 0 all of them in this process.
+        workers: 1 runs them in two fresh processes, and where that gives cause for doubt each in one of its own;
+            0 runs all of them in this process.
 
     Raises:
         ConfigurationError: an argument makes no sense, or the study has no training function.
@@ -131,6 +136,12 @@ _SAVE = (
     "begin at trial.start_step, and make no generator from a constant seed"
 )
 _MEASURE = "report the objective after the last step, measured on the weights that are saved"
+_SCHEDULE = (
+    "training up to step {k} depends on trial.end_step, as a schedule of that length does, which ends in every "
+    "trial: give the schedule the length of the study, total_steps, and only stop at trial.end_step (a script has "
+    "one option for each, such as --epochs and --stop-epoch)"
+)
+_PERHAPS = "; if a schedule is as long as trial.end_step, give it the length of the study instead"
 _SET = (
     "set {} after loading: with the optimizer's state, or the scheduler's, the old value comes back (in PyTorch: "
     "phyla.integrations.torch.keep_hyperparameters)"
@@ -148,18 +159,23 @@ class _Check:
 
     def __init__(self, study: Study, steps: int, experiments: "Experiments") -> None:
         self.study, self.steps, self.params = study, steps, experiments.params
-        self.run, self.other = experiments.run, experiments.other
+        self.experiments, self.run, self.together = experiments, experiments.run, experiments.together
+        self.others = {name: experiments.others(name) for name in self.study.rules.space.parameters}
+        self.first = {name: others[0] for name, others in self.others.items() if others}
         self.middle: StartFrom | None = None
+        self.why = ""  # why little can be told
+        self.exact = False
         self.name = "the command" if isinstance(study.train, Command) else called(study)
         self.metrics = study.rules.reported_metrics
         self.noise: dict[str, float] = {}
 
     def __call__(self) -> Iterator[Checked]:
         k = self.steps
-        # What they leave outside their checkpoints is overwritten by the last one.
+        begin: list[Lengths] = [((2 * k,), {}), ((k,), {"keep": True}), ((2 * k,), {"copy": 1})]
+        self.together(begin)
         trained: list[Outcome] = []
-        for length in (2 * k, k, 2 * k):
-            trained.append(self.run(length, keep=length == k))
+        for lengths, how in begin:
+            trained.append(self.run(*lengths, **how))
             failed = trained[-1].failed
             if failed and failed.startswith(UNREPORTED):
                 yield Checked("objective", "FAIL", failed.removeprefix(UNREPORTED), "report it in each trial")
@@ -168,22 +184,29 @@ class _Check:
             if failed:
                 return
         self.whole, self.half, self.again = trained
+        self.listen()
+        if any(self.noise.values()) and self.experiments.workers:
+            # Is it noise, or what the process remembers?
+            self.separate()
+            self.experiments.done.clear()
+            self.whole, self.half, self.again = (self.run(*lengths, **how) for lengths, how in begin)
+            self.listen()
         self.middle = StartFrom(str(self.half.kept), step=self.half.trained[-1].end_step)
         yield Checked("runs", "ok", f"trials of {k} and {2 * k} steps train and save")
         yield self.objective()
-        end = self.end()
-        yield end
-        names = facts.compared(self.whole.facts, self.half.facts)
-        self.noise = {name: facts.gap(self.whole.facts[name], self.again.facts.get(name)) for name in names}
-        equal = self.equal()
-        yield equal
+        yield (end := self.end())
+        yield self.equal()
+        known, same = not self.why, False
+        if end.verdict != "ok":
+            self.why = self.why or end.text
+        if not self.why:
+            self.train_together()
         self.resumed = self.onward(k, measures=2 if self.metrics else 0)
         if not self.resumed.trained:
             yield self.not_resumed()
             return
         yield (source := self.source())
-        known, same = equal.verdict == "ok", False
-        if known and end.verdict != "FAIL":
+        if not self.why:
             yield self.counters()
             found = self.resume()
             same = found.verdict == "ok"
@@ -194,9 +217,8 @@ class _Check:
                 yield Checked("complete", "ok", "a copy of the checkpoint, elsewhere, is enough to go on")
             yield self.random(same=same, resumed=found.kind)
         else:
-            why = "end_step changes nothing" if end.verdict == "FAIL" else "two equal trials differ"
             for kind in ("resume", "random"):
-                yield Checked(kind, "not known", f"cannot be told, because {why}")
+                yield Checked(kind, "not known", f"cannot be told, because {self.why}")
         for name in self.study.rules.space.parameters:
             yield replace(self.parameter(name, known=known, same=same), about=name)
         weights = self.weights()
@@ -205,6 +227,34 @@ class _Check:
             weights = Checked("weights", "not known", f"{weights.text}; see resume first")
         yield weights
         yield self.cost()
+
+    def listen(self) -> None:
+        """Note how much equal trials differ."""
+        names = facts.compared(self.whole.facts, self.half.facts)
+        self.noise = {name: facts.gap(self.whole.facts[name], self.again.facts.get(name)) for name in names}
+
+    def train_together(self) -> None:
+        """Train in one process what goes on from the checkpoint, and twice what tells whether it remembers."""
+        k, start, first = self.steps, self.middle, self.first.values()
+        measured = {"measures": 2 if self.metrics else 0}
+        wanted: list[Lengths] = [
+            *[((k,), how) for how in (measured, {"pinned": None}, {"seed": 1, "pinned": None})],
+            *[((k,), {"values": [values]}) for values in first],
+            *[((1, k - 1), {"values": [values, self.params]}) for values in first if k > 1],
+            *[((k,), how) for how in ({"copy": 1}, {"pinned": None, "copy": 1})],
+        ]
+        self.together([(lengths, {"start": start, **how}) for lengths, how in wanted])
+        pairs = (measured, {"copy": 1}), ({"pinned": None}, {"pinned": None, "copy": 1})
+        if any(self.changed(self.onward(k, **one), self.onward(k, **two)) for one, two in pairs):
+            # The process remembers something. The first one is as in a process of its own.
+            self.separate()
+            self.experiments.done = {
+                key: one for key, one in self.experiments.done.items() if one is self.onward(k, **measured)
+            }
+
+    def separate(self) -> None:
+        """From here on, run each experiment in a process of its own, if they run in others at all."""
+        self.experiments.alone = self.experiments.workers > 0
 
     def onward(self, *lengths: int, **how: Any) -> "Outcome":
         """Train trials from the checkpoint that is half way."""
@@ -225,7 +275,7 @@ class _Check:
         found = []
         for name, noise in self.noise.items():
             first, second = one.facts.get(name), other.facts.get(name)
-            copied = about and isinstance(first, float) and (first, second) == (self.params[about], values[about])
+            copied = about and facts.are(first, self.params[about]) and facts.are(second, values[about])
             if not copied and facts.gap(first, second) > FAR * noise:
                 found.append(name)
         return found
@@ -239,7 +289,7 @@ class _Check:
         values = ", ".join(f"{name} {number(reported[name])}" for name in self.metrics)
         if not all(map(self.finite, (self.whole, self.again, self.half))):
             text = f"with {params(self.params)} the objective is no finite number: {values}"
-            others = (self.run(self.steps, values=[other]) for other in map(self.other, self.params) if other)
+            others = (self.run(self.steps, values=[values]) for values in self.first.values())
             if self.finite(self.half) or any(map(self.finite, others)):
                 change = "narrow the space, or give it initial values that train well"
                 return Checked("objective", "warn", f"{text}; such trials are never selected", change)
@@ -250,14 +300,21 @@ class _Check:
     def end(self) -> Checked:
         k, whole, half = self.steps, self.whole, self.half
         names = [name for name in facts.compared(whole.facts, half.facts) if _finite(whole.facts[name])]
-        if names and all(facts.gap(whole.facts[name], half.facts[name]) == 0 for name in names):
-            if facts.unread(whole.facts) != facts.unread(half.facts) and facts.only_metrics(names):
-                text = f"trials of {k} and {2 * k} steps report the same, and phyla cannot read the checkpoint"
-                return Checked("end", "not known", text)
-            text = f"training {2 * k} steps leaves the same as training {k}: trial.end_step changes nothing"
-            change = "train from trial.start_step to trial.end_step, and no further"
-            return Checked("end", "FAIL", text, change)
-        return Checked("end", "ok", "training stops at trial.end_step")
+        if not names or any(facts.gap(whole.facts[name], half.facts[name]) for name in names):
+            return Checked("end", "ok", "training stops at trial.end_step")
+        if facts.unread(whole.facts) != facts.unread(half.facts) and facts.only_metrics(names):
+            text = f"trials of {k} and {2 * k} steps report the same, and phyla cannot read the checkpoint"
+            return Checked("end", "not known", text)
+        text = f"training {2 * k} steps leaves the same as training {k}"
+        stepped: Any = whole.trained[-1].metrics
+        acting = (
+            self.changed(half, self.run(k, values=[values]), name, values) for name, values in self.first.items()
+        )
+        if stepped.get(STEPPED) == 2 * k or not any(acting):
+            change = "try more --steps, if training should change something in so few"
+            return Checked("end", "not known", f"{text}, as if nothing were to do", change)
+        change = "train from trial.start_step to trial.end_step, and no further"
+        return Checked("end", "FAIL", f"{text}: trial.end_step changes nothing", change)
 
     def equal(self) -> Checked:
         whole = self.whole.facts
@@ -270,10 +327,12 @@ class _Check:
             loud = []
         if loud or not self.noise:
             what = f"two equal trials differ in {listed(loud)}" if loud else "phyla cannot read the checkpoint"
+            self.why = "two equal trials differ" if loud else what
             change = "draw all random numbers from trial.seed, if you want to know"
             return Checked("equal", "not known", f"{what}, so most of what follows cannot be told", change)
         bad = [name for name in self.noise if not _finite(whole[name])]
         if bad:
+            self.why = "training leads to nan or infinity"
             text = f"training with {params(self.params)} leads to nan or infinity in {listed(bad)}"
             change = "narrow the space, or give it initial values that train well"
             return Checked("equal", "not known", text, change)
@@ -306,13 +365,19 @@ class _Check:
     def resume(self) -> Checked:
         k, whole, resumed = self.steps, self.whole, self.resumed
         names = self.differing(resumed, whole)
+        self.exact = not names
         if not names:
             text = f"{k} steps, and {k} more from the checkpoint, leave the same as {2 * k} in one go"
             return Checked("resume", "ok", text)
+        fresh = self.run(2 * k, copy=2)
+        if self.differing(fresh, whole):
+            text = "cannot be told, because two equal trials in two processes differ"
+            return Checked("resume", "not known", f"{text} in {listed(self.differing(fresh, whole))}")
         chain = self.run(k, k)
         if not chain.failed and not self.differing(chain, whole):
             text = "training goes on correctly only where more than its checkpoint is left of the first trial"
             return Checked("complete", "FAIL", f"{text}; else what differs is {listed(names)}", _ALL)
+        self.together([((k,), {"start": self.middle, "seed": seed}) for seed in (1, 2)])
         others = [resumed, *(self.onward(k, seed=seed) for seed in (1, 2))]
         if UNEVEN in resumed.trained[-1].metrics and not self.changed(resumed, others[1]):
             # What is drawn in the first step may last for all of them, such as the order of the data.
@@ -327,18 +392,28 @@ class _Check:
         what = listed(sorted(names, key=lambda name: -ratio[name]))
         text = f"{k} steps, and {k} more from the checkpoint, are not {2 * k} in one go; what differs is {what}"
         if worst > 3:
-            return Checked("resume", "FAIL" if worst > FAR else "warn", text, _SAVE)
+            return Checked("resume", "FAIL" if worst > FAR else "warn", text, self.advice())
         return Checked("resume", "ok", f"{text}; but random numbers from another seed differ as much")
+
+    def advice(self) -> str:
+        """Return what to do where trials do not go on as a longer one does: by what both report, if they do."""
+        one, two = self.half.curve, self.whole.curve
+        shared = [key for key in one if key in two and key[0] < self.steps]
+        if any(facts.gap(one[key], two[key]) > NOISE for key in shared):
+            return _SCHEDULE.format(k=self.steps)
+        return _SAVE if shared else _SAVE + _PERHAPS
 
     def random(self, *, same: bool, resumed: str) -> Checked:
         k, none = self.steps, "training draws no random numbers, or goes on with those of the checkpoint"
         one = self.onward(k, pinned=None)
-        if same and not one.failed and not self.changed(self.resumed, one):
+        if facts.only_metrics(self.noise) and not self.changed(self.resumed, one):
+            return Checked("random", "not known", "phyla cannot read whether the checkpoint changes")
+        if self.exact and not one.failed and not self.changed(self.resumed, one):
             return Checked("random", "ok", none)
         other = self.onward(k, seed=1, pinned=None)
         if one.failed or other.failed or self.changed(one, other):
             return Checked("random", "ok", "each trial draws other random numbers")
-        if not same:
+        if not self.exact:
             return Checked("random", "not known", f"another seed changes nothing; see {resumed} first")
         whole, chain = self.run(2 * k, pinned=None), self.run(k, k, pinned=None)
         if whole.failed or chain.failed or not self.differing(chain, whole):
@@ -347,34 +422,71 @@ class _Check:
         return Checked("random", "FAIL", text, "make generators from trial.seed, or save and load their state")
 
     def parameter(self, name: str, *, known: bool, same: bool) -> Checked:
-        k, base, values = self.steps, self.resumed, self.other(name)
-        if values is None or not known:
-            why = "nothing to compare with: no other value is allowed" if known else "two equal trials differ"
+        k, base, others = self.steps, self.resumed, self.others[name]
+        if not others or not known:
+            why = "nothing to compare with: no other value is allowed" if known else self.why
             return Checked("parameter", "not known", f"{name}: {why}")
-        change = f"{name} from {_shown(self.params[name])} to {_shown(values[name])}"
-        varied = self.onward(k, values=[values])
-        if varied.failed:
-            return Checked("parameter", "warn", f"{change}: training failed: {varied.failed}", "narrow the space")
-        moved = self.changed(base, varied, name, values)
-        if not moved and facts.only_metrics(self.noise):
-            return Checked("parameter", "not known", f"{change}: phyla cannot read whether the checkpoint changes")
-        if not moved:
-            fresh = self.run(k, values=[values])
-            if fresh.trained and self.changed(self.half, fresh, name, values):
-                text = f"{change} acts at a fresh start only: from a checkpoint, training has the old value"
-                return Checked("parameter", "FAIL", text, _SET.format(name))
-            text = f"{change} changes nothing: {k} steps from the same checkpoint leave the same"
-            return Checked("parameter", "FAIL", text, f"use trial.params[{name!r}], or leave it out of the space")
+        for values in others:
+            change = f"{name} from {_shown(self.params[name])} to {_shown(values[name])}"
+            varied = self.onward(k, values=[values])
+            if varied.failed and values is others[0]:
+                return Checked(
+                    "parameter", "warn", f"{change}: training failed: {varied.failed}", "narrow the space"
+                )
+            moved = [] if varied.failed else self.changed(base, varied, name, values)
+            if moved:
+                break
+            if values is others[0] and self.changed(base, self.onward(k, values=[values], copy=1), name, values):
+                text = (
+                    f"{change} acts in a process that trained no other trial before; others keep the first value"
+                )
+                return Checked("parameter", "FAIL", text, f"make what depends on {name} anew in each trial")
+        else:
+            return self.without_effect(name, others)
         if same and k > 1:
-            # If one step with the new value is as good as all steps, the old one came back.
+            # If one step with the new value is as good as all steps, the old one may have come back.
             brief = self.onward(1, k - 1, values=[values, self.params])
             gaps = [
                 [facts.gap(one.facts.get(key), varied.facts.get(key)) for one in (brief, base)] for key in moved
             ]
             if not brief.failed and all(left <= 0.01 * right < math.inf for left, right in gaps):
-                text = f"{change} acts in the first step only; then training has the old value again"
-                return Checked("parameter", "FAIL", text, _SET.format(name))
+                text = f"{change} acts in the first step only"
+                if old := self.came_back(name, values, varied):
+                    text = f"{text}; then training has the old value again, as {old} says"
+                    return Checked("parameter", "FAIL", text, _SET.format(name))
+                return Checked("parameter", "not known", text, f"see that it keeps its value: {_SET.format(name)}")
         return Checked("parameter", "ok", f"{change} changes the checkpoint")
+
+    def without_effect(self, name: str, others: Sequence[Mapping[str, Any]]) -> Checked:
+        """Say what is seen of a hyperparameter that does not act from the checkpoint on."""
+        k, tried = self.steps, listed([_shown(values[name]) for values in others])
+        change = f"{name} from {_shown(self.params[name])} to {tried}"
+        if facts.only_metrics(self.noise):
+            return Checked("parameter", "not known", f"{change}: phyla cannot read whether the checkpoint changes")
+        if name in self.half.unread and name in self.resumed.unread:
+            # What is read in some step, as at the end of an epoch, is read in longer trials.
+            text = f"{change} changes nothing: training does not read it in {2 * k} steps"
+            return Checked("parameter", "warn", text, f"use trial.params[{name!r}], or leave it out of the space")
+        self.together([((k,), {"values": [values]}) for values in others])
+        acts = False
+        for values in others:
+            if old := self.came_back(name, values, self.onward(k, values=[values])):
+                text = "acts at a fresh start only: from a checkpoint, training has the old value, as"
+                text = f"{name} from {_shown(self.params[name])} to {_shown(values[name])} {text} {old} says"
+                return Checked("parameter", "FAIL", text, _SET.format(name))
+            fresh = self.run(k, values=[values])
+            acts |= bool(fresh.trained and self.changed(self.half, fresh, name, values))
+        text = f"{change}: no effect here; {k} steps from the same checkpoint leave the same"
+        if acts:
+            text = f"{text}, though it acts at a fresh start"
+            return Checked("parameter", "not known", text, f"if it should act there: {_SET.format(name)}")
+        why = f"use trial.params[{name!r}] if training does not, or try more --steps"
+        return Checked("parameter", "not known", f"{text}, and so do those from a fresh start", why)
+
+    def came_back(self, name: str, values: Mapping[str, Any], varied: "Outcome") -> str:
+        """Return what in the checkpoint is the new value after a fresh start, and the old one after going on."""
+        fresh, old, new = self.run(self.steps, values=[values]), self.params[name], values[name]
+        return facts.holding((self.half.facts, old), (fresh.facts, new), (varied.facts, old))
 
     def weights(self) -> Checked:
         if not self.metrics:
@@ -395,16 +507,23 @@ class _Check:
 
     def last_step(self) -> Checked:
         """Where nothing is measured without training: look whether the last step changes the objective."""
+        single: dict[str, Any] = {"start": self.middle}
+        self.together(
+            [((1,), how) for how in (single, *({**single, "values": [one]} for one in self.first.values()))]
+        )
         base = self.onward(1)
-        for name in self.params if base.trained and self.noise else ():
-            values = self.other(name)
-            varied = None if values is None else self.onward(1, values=[values])
-            if varied is None or not varied.trained or not self.changed(base, varied, name, values):
+        for name, values in self.first.items() if base.trained and self.noise else ():
+            varied = self.onward(1, values=[values])
+            if not varied.trained or not self.changed(base, varied, name, values):
                 continue
-            first, second, before = (self.values(one.trained[-1]) for one in (base, varied, self.half))
-            if facts.gap(first, second) or not facts.gap(first, before):
+            now, other, before = (self.values(one.trained[-1]) for one in (base, varied, self.half))
+            if facts.gap(now, other) or not facts.gap(now, before):
                 return Checked("weights", "ok", "the last step counts in the objective")
-            text = f"{name} changes the weights in one step, and {self.name} still reports {_said(first)}"
+            text = f"{name} changes the weights in one step, and {self.name} still reports {_said(now)}"
+            if all(map(_coarse, now)):
+                return Checked(
+                    "weights", "not known", f"{text}, which may be chance where few values are possible"
+                )
             return Checked("weights", "FAIL", f"{text}: it is measured before the last step", _MEASURE)
         text = f"{self.name} does not measure a checkpoint without training (trial.start_step is trial.end_step)"
         why = self.resumed.failed or "what it reports is not finite"
@@ -443,6 +562,11 @@ def _said(values: Sequence[float]) -> str:
 
 def _shown(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else repr(value)
+
+
+def _coarse(value: float) -> bool:
+    """Return whether a value is a share of few, as an accuracy is; others hardly ever come twice by chance."""
+    return math.isclose(value, Fraction(value).limit_denominator(COARSE), rel_tol=1e-9, abs_tol=1e-12)
 
 
 def _finite(value: Any) -> bool:

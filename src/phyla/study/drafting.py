@@ -23,6 +23,8 @@ ROLES = {
     "{seed}": r"(random_)?seed",
 }
 """Placeholders, and the names of options that take them."""
+STOP = r"(stop|end|until|last)(_at|_after)?_(step|iteration|iter|timestep|update|epoch)s?|stop_at|until"
+"""Names of options for where to stop, beside one for the length of schedules, which stays that of the study."""
 CHECKPOINT = r"(.*_)?(checkpoint|ckpt)(_path)?"
 """Names of options for a checkpoint to load, or, beside one to load, for a file to save."""
 ABSENT = {
@@ -99,6 +101,8 @@ def draft(script: Path, output: Path) -> str:
         role: _fitting(pattern, optional if role == "{source}" else found.values())
         for role, pattern in ROLES.items()
     }
+    length, stop = roles["{end_step}"], _fitting(STOP, found.values())
+    roles["{end_step}"] = stop or length
     one = _fitting(CHECKPOINT, optional)
     if roles["{source}"] is None:
         roles["{source}"] = one
@@ -133,11 +137,25 @@ def draft(script: Path, output: Path) -> str:
     others = [
         f"{option.flag} {option.default}" if _is_number(option.default) else option.flag
         for option in found.values()
-        if option.flag and option not in roles.values() and option not in [*ranges]
+        if option.flag and option not in (length, *roles.values()) and option not in [*ranges]
     ]
-    end = roles["{end_step}"]
-    total = int(end.default) if end and _is_number(end.default) and end.default >= 1 else 1000
-    metrics, step = _metrics(tree), _step(tree, end)
+    total = next(
+        (int(one.default) for one in (length, stop) if one and _is_number(one.default) and one.default >= 1), 1000
+    )
+    if length and stop:
+        lines.append(
+            f"{length.given(str(total))},  # as long as the study, for schedules; the same as total_steps"
+        )
+    elif length:
+        kind = re.search("step|iter|epoch|update", length.name)
+        way = Option("", f"--stop-{kind[0]}" if kind else "--stop-at", None).given("{end_step}")
+        named = length.flag or length.name
+        lines.append(
+            f"# TODO: {{end_step}} is where a trial ends. A schedule as long as {named} would "
+            f"end in every trial.\n    # If there is one, let {called} stop earlier, with: {way}, "
+            f"{length.given(str(total))}, the total_steps"
+        )
+    metrics, step = _metrics(tree), _step(tree, length or stop)
     goals = [f"{'minimize' if low else 'maximize'} {re.sub(r'[ /]', '_', name)}" for name, low in metrics.items()]
     other = "maximize accuracy" if goals[0].startswith("minimize") else "minimize loss"
     return TEMPLATE.format(

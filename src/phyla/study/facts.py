@@ -1,20 +1,24 @@
 """What is in a checkpoint, as numbers that can be compared, whatever wrote it.
 
-JSON, NumPy, PyTorch, safetensors, Orbax, pickles and joblib are read; of other files only a digest is known. They
-come from a training function that is run here and now, so pickles are loaded.
+JSON, NumPy, PyTorch, safetensors, Orbax, HDF5, pickles and joblib are read, and zip files of these, as Keras and
+Stable-Baselines3 write; of other files only a digest is known. They come from a training function that is run here
+and now, so pickles are loaded.
 """
 
+import contextlib
 import hashlib
+import io
 import json
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 
 from phyla.checkpoints.content import MANIFEST_NAME
+from phyla.worker.placeholders import age
 
 Facts: TypeAlias = dict[str, Any]
 """By name, as in `state.pt: optimizer.step`: an array, some numbers, a number, or the digest of a file as text."""
@@ -22,27 +26,45 @@ Facts: TypeAlias = dict[str, Any]
 OBJECTIVE = "objective "
 """Begins the names of metrics."""
 DEEPEST = 16
-COUNTERS = re.compile(r"step|iter|epoch|update|sample|token|frame|count|batch", re.IGNORECASE)
+FEW = 8
+"""Numbers in one place that may be hyperparameters."""
+COUNTERS = re.compile(
+    r"^(?!_|.*(trial|session|since|this)).*(step|iter|epoch|update|sample|token|frame|count|batch)", re.IGNORECASE
+)
 COUNTERS_DEEPEST = 2
 """What lies deeper in a file is what a framework counts for itself."""
 
 
 def read(directory: Path) -> Facts:
-    """Return what is in the files of a checkpoint; digits in their names are left out, as they may be steps."""
+    """Return what is in the files of a checkpoint.
+
+    Digits in their names are left out, as they may be steps: of several files whose names differ in nothing else,
+    the newest has that name, and the others have their own.
+    """
     facts: Facts = {}
     of_orbax = {file.parent for file in directory.rglob("_METADATA")}
     files = (one for one in directory.rglob("*") if one.is_file() and one.name != MANIFEST_NAME)
-    for file in sorted([*of_orbax, *(one for one in files if of_orbax.isdisjoint(one.parents))]):
+    parts = [*of_orbax, *(one for one in files if of_orbax.isdisjoint(one.parents))]
+    taken = set()
+    for file in sorted(parts, key=age, reverse=True):
         relative = str(file.relative_to(directory))
-        name = re.sub(r"\d+", "#", relative)
-        if any(known == name or known.startswith(f"{name}: ") for known in facts):
-            name = relative
-        try:
-            facts |= dict(_leaves(_load(file), f"{name}: "))
-        except Exception:  # noqa: BLE001  # whatever a reader does not understand is bytes to us
-            parts = sorted(one for one in file.rglob("*") if one.is_file()) if file.is_dir() else [file]
-            facts[name] = hashlib.sha256(b"".join(one.read_bytes() for one in parts)).hexdigest()
+        name = series(relative) if series(relative) not in taken else relative
+        taken.add(name)
+        facts |= _facts_of(file, name)
     return facts
+
+
+def series(name: str) -> str:
+    """Return the name of a file without its digits, except those of an ending such as `.h5`."""
+    return re.sub(r"(\.[a-z]+\d)$|\d+", lambda found: found[1] or "#", name)
+
+
+def _facts_of(file: Path, name: str) -> Facts:
+    try:
+        return dict(_leaves(_load(file), f"{name}: "))
+    except Exception:  # noqa: BLE001  # whatever a reader does not understand is bytes to us
+        parts = sorted(one for one in file.rglob("*") if one.is_file()) if file.is_dir() else [file]
+        return {name: hashlib.sha256(b"".join(one.read_bytes() for one in parts)).hexdigest()}
 
 
 def _load(file: Path) -> Any:
@@ -56,22 +78,50 @@ def _load(file: Path) -> Any:
 
         return load_file(file)
     with file.open("rb") as stream:
-        head = stream.read(6)
-    if head.startswith((b"\x93NUMPY", b"PK")):
-        names = zipfile.ZipFile(file).namelist() if head.startswith(b"PK") else []
-        if any(name.endswith("data.pkl") for name in names):
-            import torch
+        return _load_stream(stream, file.suffix)
 
-            return torch.load(file, map_location="cpu", weights_only=False)
-        found = np.load(file, allow_pickle=True)
-        return dict(found) if names else found
-    if head.startswith(b"\x80") or file.suffix == ".joblib":
+
+def _load_stream(stream: IO[bytes], suffix: str) -> Any:
+    head = stream.read(8)
+    stream.seek(0)
+    if head.startswith(b"PK"):
+        return _load_zip(stream)
+    if head.startswith(b"\x93NUMPY"):
+        return np.load(stream, allow_pickle=True)
+    if head.startswith(b"\x89HDF"):
+        import h5py
+
+        with h5py.File(stream, "r") as file:
+            return _h5(file)
+    if head.startswith(b"\x80") or suffix == ".joblib":
         try:
             import joblib  # reads any pickle
         except ImportError:
-            return np.load(file, allow_pickle=True)
-        return joblib.load(file)
-    return json.loads(file.read_bytes())
+            return np.load(stream, allow_pickle=True)
+        return joblib.load(stream)
+    return json.load(stream)
+
+
+def _load_zip(stream: IO[bytes]) -> Any:
+    """Return what PyTorch or NumPy wrote, else what can be read of the files in it, by name."""
+    with zipfile.ZipFile(stream) as archive:
+        names = archive.namelist()
+        if any(name.endswith("data.pkl") for name in names):
+            import torch
+
+            stream.seek(0)
+            return torch.load(stream, map_location="cpu", weights_only=False)
+        found = {}
+        for name in names:
+            with contextlib.suppress(Exception):
+                found[name.removesuffix(".npy")] = _load_stream(io.BytesIO(archive.read(name)), Path(name).suffix)
+        if not found:
+            raise ValueError(f"no file in it can be read: {names}")
+        return found
+
+
+def _h5(group: Any) -> dict[str, Any]:
+    return {name: one[()] if hasattr(one, "dtype") else _h5(one) for name, one in group.items()}
 
 
 def _leaves(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -81,7 +131,10 @@ def _leaves(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
     if hasattr(value, "detach"):  # a tensor of PyTorch
         value = value.detach().cpu()
         value = value.float() if value.is_floating_point() else value
-    array = np.asarray(value) if hasattr(value, "__array__") else None
+    try:
+        array = np.asarray(value) if hasattr(value, "__array__") else None
+    except TypeError:  # a key of a random generator of JAX, or the like
+        return
     if isinstance(value, bool | int | float):
         yield name.rstrip(".: "), float(value)
     elif array is not None and array.dtype != object:
@@ -113,18 +166,49 @@ def gap(one: Any, other: Any) -> float:
     return float(np.abs(first - second).max() / max(np.abs(first).max(), np.abs(second).max()))
 
 
+def are(known: Any, value: Any) -> bool:
+    """Return whether a fact is a number, as precise as a file may have it."""
+    numbers = isinstance(known, float) and isinstance(value, int | float)
+    return numbers and bool(np.isclose(known, value, rtol=1e-6, atol=0.0))
+
+
+def holding(*known: tuple[Facts, Any]) -> str:
+    """Return the name of a number, or of a few, that has this value in each of these; empty if there is none."""
+    if any(isinstance(value, bool) or not isinstance(value, int | float) for _, value in known):
+        return ""
+    for name, one in known[0][0].items():
+        found = [np.ravel(facts.get(name, ())) for facts, _ in known]
+        if isinstance(one, str) or not 0 < found[0].size == min(map(len, found)) == max(map(len, found)) <= FEW:
+            continue
+        close = [
+            np.isclose(each, value, rtol=1e-6, atol=0.0) for each, (_, value) in zip(found, known, strict=True)
+        ]
+        if np.logical_and.reduce(close).any():
+            return name
+    return ""
+
+
 def compared(whole: Facts, half: Facts) -> list[str]:
     """Return the names of what tells two checkpoints apart: arrays, else numbers, else metrics, else digests.
 
     Beside arrays, numbers are what frameworks note for themselves, and so they are beside files that change and
-    cannot be read. What grows while training goes on is a log.
+    cannot be read. What grows while training goes on is a log. Where training adds files to a series, only the
+    newest counts; shards and layers are the same files in both.
     """
-    common = [name for name in whole if _shape(whole[name]) == _shape(half.get(name))]
+    files = [{name.partition(": ")[0] for name in known} for known in (whole, half)]
+    grown = {series(file) for file in files[0] ^ files[1]}
+    common = [name for name in whole if _shape(whole[name]) == _shape(half.get(name)) and not _older(name, grown)]
     metrics = [name for name in common if name.startswith(OBJECTIVE)]
     arrays = [name for name in common if isinstance(whole[name], np.ndarray) and whole[name].dtype.kind in "fc"]
     closed = any(isinstance(whole[name], str) and whole[name] != half[name] for name in common)
     numbers = [name for name in common if not isinstance(whole[name], str) and name not in metrics]
     return arrays or (not closed and numbers) or metrics or common
+
+
+def _older(name: str, among: Container[str]) -> bool:
+    """Return whether it is in a file of one of these series, and a newer one is there."""
+    file = name.partition(": ")[0]
+    return series(file) != file and series(file) in among
 
 
 def only_metrics(names: Iterable[str]) -> bool:
@@ -147,6 +231,7 @@ def lost_counters(whole: Facts, half: Facts, resumed: Facts) -> list[str]:
         name
         for name, value in whole.items()
         if isinstance(value, float)
+        and not _older(name, {series(name.partition(": ")[0])})
         and name.partition(": ")[2].count(".") < COUNTERS_DEEPEST
         and COUNTERS.search(re.split(r"[.:/ ]", name)[-1])
         and half.get(name) != value != resumed.get(name, value)

@@ -5,7 +5,7 @@ import itertools
 import operator
 import random  # noqa: TID251  # training may draw from it
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, final
@@ -20,6 +20,8 @@ NOTHING = Minimize("phyla/nothing")
 """The objective of a study whose fitness nobody needs."""
 UNEVEN = "phyla/uneven"
 """Reported by a trial whose first step does not draw as many random numbers as the next."""
+STEPPED = "phyla/stepped"
+"""How many steps training took from `trial.steps()`, of a trial whose random numbers are pinned."""
 
 Source: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object], Callable[[int], object]]
 """Functions of a random generator: to get its state, to set it, and to seed it."""
@@ -28,14 +30,17 @@ Source: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object], Callable[[
 @final
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """A training function whose random numbers are pinned `since` that step of each trial; None leaves them."""
+    """A training function whose random numbers are pinned `since` that step of each trial; None leaves them.
+
+    That is given for each member.
+    """
 
     train: Callable[[Trial], object]
-    since: int | None = 0
+    since: Sequence[int | None]
 
     def __call__(self, trial: Trial) -> None:
         """Train, and set all generators back."""
-        session, pins, since = session_of(trial), _Pins(), self.since
+        session, pins, since = session_of(trial), _Pins(), self.since[trial.member]
         steps, drawn = session.steps, list[str]()
 
         def pinned_steps(since: int) -> Iterator[int]:
@@ -58,6 +63,8 @@ class Pinned:
             trial.report({UNEVEN: 1.0})
         if NOTHING.metric in session.unreported:
             trial.report({NOTHING.metric: float("nan")})
+        if drawn and not session.unreported:
+            trial.report({STEPPED: float(len(drawn))})
 
 
 @final

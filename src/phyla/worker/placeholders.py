@@ -153,13 +153,21 @@ def newest(folder: Path, pattern: str) -> Path:
     """
     there = [path for path in sorted(folder.glob(pattern)) if path.is_file() and path.name != MANIFEST_NAME]
     if there:
-        return max(there, key=lambda path: path.stat().st_mtime_ns)
+        return max(there, key=age)
     names = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST_NAME)
     shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
     raise ConfigurationError(
         f"no file matches {Field('source', pattern)}: the checkpoint to load from has {shown}; change the "
         f"pattern, or save such a file into {{save_to}} (it is in {folder})"
     )
+
+
+def age(path: Path) -> tuple[int, list[int]]:
+    """Return a key that sorts files, the newest last: when it was written, then the numbers in its path.
+
+    File systems do not tell apart what is written within a few milliseconds.
+    """
+    return path.stat().st_mtime_ns, [int(number) for number in re.findall(r"\d+", str(path))]
 
 
 def hydra_overrides(params: Mapping[str, Scalar], working_dir: str) -> list[str]:

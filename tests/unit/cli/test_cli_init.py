@@ -103,6 +103,24 @@ def test_options_become_arguments_and_ranges(cli: Phyla, tmp_path: Path) -> None
     assert "total_steps = 20000 " in text
 
 
+def test_the_length_of_a_schedule_is_not_that_of_a_trial(cli: Phyla, tmp_path: Path) -> None:
+    epochs = "parser.add_argument('--epochs', type=int, default=90)\n"
+    for name, source in {"one": epochs, "two": f"{epochs}parser.add_argument('--stop-epoch', type=int)\n"}.items():
+        (tmp_path / f"{name}.py").write_text(f"{source}print(f'epoch {{e}} loss {{x}}')\n")
+        cli("init", tmp_path / f"{name}.py", "--output", tmp_path / f"{name}.toml")
+    one, two = ((tmp_path / f"{name}.toml").read_text() for name in ("one", "two"))
+    assert "A schedule as long as --epochs would end in every trial.\n" in one
+    assert 'with: "--stop-epoch", "{end_step}", "--epochs", "90", the total_steps\n' in one
+    assert '"--epochs", "{end_step}",\n' in one
+    # With both options there is nothing to decide.
+    assert '"--stop-epoch", "{end_step}",\n    "--epochs", "90",  # as long as the study' in two
+    assert "Other options" not in two
+    assert "every trial" not in two
+    assert "total_steps = 90 " in one
+    assert "total_steps = 90 " in two
+    assert "step = '(?i)\\bepoch" in two
+
+
 def test_what_is_missing_is_said_in_the_scripts_own_way(cli: Phyla, tmp_path: Path) -> None:
     for name, example in (
         ("hydra_one.py", '["++resume={source}"],'),

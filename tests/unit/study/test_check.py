@@ -2,12 +2,14 @@
 
 import gc
 import json
+import os
 import pickle
 import re
 import shutil
 import sys
 import time
 import types
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -70,8 +72,10 @@ MISTAKES = {
     "metric on old weights": ("weights", r"reported 3\.\d+, and measures 2\.\d+ on the checkpoint"),
     "metric before the last step": ("weights", "it is measured before the last step"),
     "other name": ("objective", "reported 'los': should 'los' be 'loss'"),
-    "parameter ignored": ("momentum", r"momentum from 0\.45 to 0\.675 changes nothing"),
-    "old learning rate": ("lr", r"lr from 0\.01 to 0\.0316 acts at a fresh start only"),
+    "old learning rate": (
+        "lr",
+        r"lr from 0\.01 to 0\.0316 acts at a fresh start only: .* the old value, as state.npz: lr says",
+    ),
     "old learning rate after one step": ("lr", "acts in the first step only"),
 }
 """The check that finds each, and what it says."""
@@ -81,7 +85,9 @@ def make(mistake: str = "", *, random: bool = True, kept: Path | None = None) ->
     """Return a training function: gradient descent with momentum and a decaying rate; and with a mistake."""
 
     def train(trial: phyla.Trial) -> None:
-        p: Any = dict(trial.params.flat())
+        p: Any = {"lr": trial.params["lr"], "momentum": 0.5}
+        if mistake != "parameter never read":
+            p = dict(trial.params.flat())
         rng = np.random.default_rng(0 if mistake == "seed reused" else trial.seed)
         w, v, lr, count = np.zeros(3), np.zeros(3), p["lr"], 0
         if trial.source is not None and mistake != "source ignored":
@@ -157,6 +163,24 @@ def test_a_mistake_is_found_without_random_numbers(tmp_path: Path) -> None:
     told = failures(make("start_step ignored", random=False), tmp_path / "home")
     assert "resume" in told
     assert {*told} <= {"resume", "steps"}
+
+
+def test_a_parameter_without_effect_is_not_said_to_be_a_mistake_of_any_kind(tmp_path: Path) -> None:
+    told = found(make("parameter ignored"), tmp_path / "home")
+    assert "FAIL" not in {one.verdict for one in told.values()}, told
+    assert told["momentum"].verdict == "not known"
+    begin, _, end = told["momentum"].text.partition(
+        ": no effect here; 6 steps from the same checkpoint leave the same, "
+    )
+    assert (begin, end) == ("momentum from 0.45 to 0.675, 0.9, 0", "and so do those from a fresh start")
+    assert "use trial.params['momentum'] if training does not" in told["momentum"].change
+
+
+def test_a_parameter_that_is_not_read_is_told(tmp_path: Path) -> None:
+    told = found(make("parameter never read"), tmp_path / "home")
+    assert [name for name, one in told.items() if one.verdict != "ok"] == ["momentum"]
+    assert (told["momentum"].verdict, told["lr"].verdict) == ("warn", "ok")
+    assert "changes nothing: training does not read it in 12 steps" in told["momentum"].text
 
 
 def test_what_only_the_first_trial_saves_is_missed(tmp_path: Path) -> None:
@@ -414,7 +438,9 @@ def test_a_value_that_is_only_written_down_is_found(tmp_path: Path) -> None:
         (trial.checkpoint_dir / "w.json").write_text(json.dumps({"w": w, **trial.params.flat()}))
         trial.report(loss=w)
 
-    assert list(failures(train, tmp_path / "home")) == ["momentum"]
+    told = found(train, tmp_path / "home")
+    assert [name for name, one in told.items() if one.verdict != "ok"] == ["momentum"]
+    assert "no effect here" in told["momentum"].text
 
 
 def test_the_start_and_the_setup_of_the_study_are_used(tmp_path: Path) -> None:
@@ -456,8 +482,8 @@ def test_values_that_depend_on_another_are_checked_where_they_are_active(tmp_pat
         single=phyla.Choice([1]),
     )
     told = found(train, tmp_path / "home", space=space)
-    assert told["kind"].verdict == "FAIL"
-    assert "'sgd' to 'adam' changes nothing" in told["kind"].text
+    assert told["kind"].verdict == "not known"
+    assert "'sgd' to 'adam': no effect here" in told["kind"].text
     assert told["beta"].verdict == told["single"].verdict == "not known"
 
 
@@ -482,6 +508,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_of_many_kinds_are_read(tmp_path: Path) -> None:
+    import h5py
     import joblib
     import torch
     from safetensors.numpy import save_file
@@ -497,6 +524,17 @@ def test_files_of_many_kinds_are_read(tmp_path: Path) -> None:
     joblib.dump(types.SimpleNamespace(w=values), tmp_path / "h.joblib")
     joblib.dump({"w": values}, tmp_path / "i.joblib", compress=3)
     joblib.dump({"w": values}, tmp_path / "j.pkl")
+    with h5py.File(tmp_path / "k.weights.h5", "w") as file:  # as Keras writes
+        file["layers/dense/vars/0"] = values
+    with zipfile.ZipFile(tmp_path / "l.keras", "w") as archive:
+        archive.writestr("metadata.json", '{"keras_version": "3.8"}')
+        archive.write(tmp_path / "k.weights.h5", "model.weights.h5")
+    with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
+        archive.writestr("data", '{"ent_coef": 0.5}')
+        archive.write(tmp_path / "c.pt", "policy.pth")
+        archive.writestr("system_info.txt", "Linux")
+    with zipfile.ZipFile(tmp_path / "n.zip", "w") as archive:
+        archive.writestr("weights", b"nothing that is known")
     known = read(tmp_path)
     assert {name: np.shape(value) for name, value in known.items()} == {
         "a.npy": (2, 3),
@@ -511,9 +549,30 @@ def test_files_of_many_kinds_are_read(tmp_path: Path) -> None:
         "h.joblib: w": (2, 3),
         "i.joblib: w": (2, 3),
         "j.pkl: w": (2, 3),
+        "k.weights.h5: layers.dense.vars.0": (2, 3),
+        "l.keras: model.weights.h5.layers.dense.vars.0": (2, 3),
+        "m.zip: data.ent_coef": (),
+        "m.zip: policy.pth.model.w": (2,),
+        "m.zip: policy.pth.step": (),
+        "n.zip": (),
     }
     assert "b.npz: w" in compared(known, known)
     assert "e.json: step" not in compared(known, known)
+
+
+def test_the_newest_file_of_a_series_is_compared_and_all_shards_are(tmp_path: Path) -> None:
+    for run, saved in {"half": (8, 9), "whole": (8, 9, 10, 11), "again": (10, 11)}.items():
+        for name in (*(f"ck_{step}" for step in saved), "layer_0", "layer_1"):
+            (tmp_path / run).mkdir(exist_ok=True)
+            (tmp_path / run / f"{name}.json").write_text(json.dumps({"step": int(name.split("_")[1])}))
+            os.utime(tmp_path / run / f"{name}.json", (1, 1))  # as where a file system's clock is coarse
+    half, whole, again = (read(tmp_path / run) for run in ("half", "whole", "again"))
+    assert half["ck_#.json: step"] == 9
+    assert whole["ck_#.json: step"] == again["ck_#.json: step"] == 11
+    assert {*compared(whole, half)} == {"ck_#.json: step", "layer_#.json: step", "layer_0.json: step"}
+    # What was written last is newer than what has a greater number.
+    os.utime(tmp_path / "half" / "ck_8.json", (2, 2))
+    assert read(tmp_path / "half")["ck_#.json: step"] == 8
 
 
 def test_the_gap_is_a_share_and_treats_nan_as_equal() -> None:
