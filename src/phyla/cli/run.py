@@ -101,7 +101,7 @@ def run(
             "overwrite": overwrite is not None,
             "trackers": tracker or (),
         }
-        scored, began = True, time.monotonic()
+        whole, began = True, time.monotonic()
         for index, one in enumerate(replicates_of(chosen, replicates) if replicates else [chosen], start=1):
             if replicates:
                 print(f"replicate {index} of {replicates}: {one.name}", flush=True)
@@ -112,7 +112,7 @@ def run(
             check = pasted(["phyla", "check", str(file), *(["--study", study] if study else [])])
             hint = "" if replicates else f"check how it trains with: {check}"
             try:
-                scored = _run(one, workers, hint, **how) and scored
+                whole = _run(one, workers, hint, **how) and whole
             except TimeTooShort as error:
                 if how["time_limit_s"] > 0.9 * time_limit:
                     raise
@@ -120,7 +120,7 @@ def run(
                 raise Preempted(str(error)) from error
         if replicates:
             print(f"compare them with: {chosen.places.command('compare', chosen.name)}")
-    if not scored:
+    if not whole:
         raise Exit(options.EXIT_FAILED)
 
 
@@ -254,7 +254,8 @@ def replay(
     prepared = prepare(study, places, source, steps=steps, trial=trial, from_step=from_step, name=name)
     for note in prepared.notes:
         print(f"note: {note}", file=sys.stderr)
-    _run(prepared.study, workers, gpus_per_worker=gpus_per_worker)
+    if not _run(prepared.study, workers, gpus_per_worker=gpus_per_worker):
+        raise Exit(options.EXIT_FAILED)
 
 
 def chosen_study(ctx: Context, file: Path, name: str | None, *, to_run: bool = False) -> "Study":
@@ -288,7 +289,10 @@ def _chosen(studies: "Sequence[Study]", file: Path, name: str | None) -> "Study"
 
 
 def _run(study: "Study", workers: int, hint: str = "", **more: Any) -> bool:
-    """Run a study with a live view; say at the end what it found, and return whether any score is finite."""
+    """Run a study with a live view; say at the end what it found, and return whether that is a whole study.
+
+    It is none if no score is finite, or members were given up.
+    """
     told = [
         counted(study.rules.strategy.population_size, "member"),
         counted(workers, "worker") if workers else "no worker",
@@ -306,7 +310,10 @@ def _run(study: "Study", workers: int, hint: str = "", **more: Any) -> bool:
     if record.state is not StudyState.COMPLETED:
         print(f"{study.name} is {record.state}: {record.message}. Let it go on with: {again()}")
         raise Exit(options.EXIT_FAILED)
-    return all(finding.kind != "scores" for finding in findings)
+    lacking = results.incomplete
+    if lacking is not None:
+        print(f"{lacking}: {again()}")
+    return lacking is None and all(finding.kind != "scores" for finding in findings)
 
 
 def _requeued(results: "Results | None") -> str:

@@ -332,14 +332,16 @@ class Supervisor:
             end = tail(Path(spec.log), LOG_TAIL)
         except OSError as error:
             end = f"({spec.log} cannot be read: {error.strerror})"
-        if status == 0 and not self.client.lose_worker(spec.name, f"{how} within the trial", counts=True):
+        within = f"{how} within the trial"
+        held = self.client.lose_worker(spec.name, within, counts=True) if status == 0 else 0
+        if status == 0 and not held:
             if process.closing:
                 self._start(spec)
             elif not self._interrupted() and self.client.is_active():
                 # Somebody asked this worker alone to stop.
                 self._start_again(spec, f"{how} while the study was running")
         elif status == Exit.OUTDATED:
-            self.client.lose_worker(spec.name, f"{how} within the trial", counts=False)
+            self.client.lose_worker(spec.name, within, counts=False)
             why = end.splitlines()[-1]
             if spec.watched:
                 self._cannot_go_on = StudyChanged(f"worker {spec.index} ended: {why}")
@@ -359,7 +361,8 @@ class Supervisor:
             no_room = full([Path(spec.log).parent])
             how = f"{how}; {no_room}" if no_room else how
             blameless = no_room or status in (Exit.STORE_FAILED, Exit.CHECKPOINTS_ABSENT)
-            self._crashed(spec, how + (f"; the end of its log:\n{end}" if end else ""), counts=not blameless)
+            why = how + (f"; the end of its log:\n{end}" if end else "")
+            self._crashed(spec, why, counts=not blameless, held=held)
 
     def _check_progress(self, process: _Process) -> None:
         beats, trials, deadline = BEATS.unpack_from(Path(process.spec.beat_file).read_bytes())
@@ -386,11 +389,11 @@ class Supervisor:
         self._close(process)
         self._crashed(process.spec, why)
 
-    def _crashed(self, spec: WorkerSpec, why: str, *, counts: bool = True) -> None:
-        held = self.client.lose_worker(spec.name, why, counts=counts)
+    def _crashed(self, spec: WorkerSpec, why: str, *, counts: bool = True, held: int = 0) -> None:
+        held += self.client.lose_worker(spec.name, why, counts=counts)
         self.client.recover()
-        if held and WorkKind.TRAIN not in spec.kinds:
-            # An eval task that ends its worker is given up after some attempts; the others go on.
+        if held and counts and (WorkKind.TRAIN not in spec.kinds or self.client.has_completed()):
+            # A member or an eval task that ends its worker is given up after some attempts; the others go on.
             self._crashes = 0
         self._start_again(spec, why)
 

@@ -1,6 +1,7 @@
 """Running studies until they end, in this process or in worker processes."""
 
 import contextlib
+import logging
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +36,14 @@ from phyla.store import hold_on
 from phyla.store.again import repeatable
 from phyla.study.checked import checked_kinds, checked_seconds
 from phyla.study.findings import in_vain, say_nothing_to_do
-from phyla.study.maintenance import others_at_work, remove_outputs, take_back, verify_best
+from phyla.study.maintenance import (
+    incomplete,
+    let_go_on,
+    others_at_work,
+    remove_outputs,
+    take_back,
+    verify_best,
+)
 from phyla.study.opening import claim
 from phyla.study.places import Places
 from phyla.study.progress import Failures
@@ -48,6 +56,7 @@ if TYPE_CHECKING:
     from phyla.integrations.trackers import Tracker
     from phyla.study.study import Study
 
+LOG = logging.getLogger("phyla")
 MOST_WORKERS = 10_000
 """Processes of one run on this machine."""
 
@@ -245,8 +254,8 @@ def run_study(study: "Study", client: Client, crew: Crew) -> Results:
     tracking = environment(crew.trackers, client.record, study.places)
     with Launch(study.places.locks, store.url, [study.name]) as launch:
         claim(client)
-        if results.state in (StudyState.STOPPED, StudyState.FAILED):
-            store.set_state(key, StudyState.RUNNING)
+        if results.state is not StudyState.COMPLETED or "train" in crew.kinds:
+            let_go_on(store, client.record)
         take_back(client, launch)
         client.recover()
         _clean_outputs(study, client)
@@ -289,6 +298,9 @@ def run_study(study: "Study", client: Client, crew: Crew) -> Results:
         record = results.study()
         if record.state is StudyState.FAILED:
             raise StudyFailed(f"study {study.name!r} stopped itself: {record.message}")
+        lacking = incomplete(store, record) if crew.on_progress is None else None
+        if lacking is not None:
+            LOG.warning("warning: %s", lacking)
     return results
 
 
