@@ -174,6 +174,14 @@ def listed(text: str | None) -> list[str]:
     return [] if text is None else [word.strip() for word in text.split(",")]
 
 
+def works_here(workers: int) -> None:
+    """Let what user code starts in this process end with it, if it works itself, as with worker processes."""
+    if not workers:
+        from phyla.worker.keeper import end_children_at_exit
+
+        end_children_at_exit()
+
+
 @contextmanager
 def interruptible(told: Callable[[], str]) -> Iterator[None]:
     """When a person interrupts what is done meanwhile, say what that means, and end the command."""

@@ -82,6 +82,7 @@ def run(
                 option = given.replace("_", "-")
                 raise UsageError(f"--{option} is for workers of this process; leave it out with --launcher")
 
+    options.works_here(workers)
     with options.interruptible(lambda: f"Interrupted. Resume it with: {again()}"):
         chosen = chosen_study(ctx, file, study, to_run=True)
         if overwrite not in (None, chosen.name):
@@ -190,6 +191,7 @@ def watch(
             once=once,
         ),
     }
+    options.works_here(workers)
     suites = chosen_suites(suite)
     if plan:
         _print_plan(planned(paths, suites, workers, **common), workers)
@@ -247,6 +249,7 @@ def replay(
 
     if steps is not None and from_step is not None:
         raise UsageError("--continue and --from exclude each other: a continuation starts from the checkpoint")
+    options.works_here(workers)
     places, source = options.places(ctx), None
     if file is not None:
         found = load_studies(file)

@@ -62,6 +62,7 @@ def worker(
     Functions and commands come from the file, never from the store. A file that differs from what is stored is
     refused, with what differs.
     """
+    options.works_here(workers)
     with options.interruptible(lambda: "interrupted; the study goes on without these workers"):
         if wait or _defined(Path(files[0])):
             _take_turns(ctx)

@@ -20,6 +20,7 @@ from phyla import plugins
 from phyla.checkpoints import RemotePlace, place_of
 from phyla.client import Client, known_checkpoints, open_checkpoints
 from phyla.controller import from_config, said, suite_differences, suites_from
+from phyla.endings import ending
 from phyla.errors import (
     CheckpointsAbsent,
     PhylaError,
@@ -179,6 +180,11 @@ def _place(checkpoints: str, outputs: str) -> Path | RemotePlace:
 
 def main() -> None:
     """Read a spec, work until the study ends, exit with 0; with another status if that cannot be."""
+    with ending(Exit.LEFT):
+        _work()
+
+
+def _work() -> None:
     escape_output()
     spec = WorkerSpec.from_json(sys.stdin.readline())
     die_with_parent(_take_input())

@@ -45,6 +45,7 @@ class Exit(IntEnum):
     CHECKPOINTS_ABSENT = 115  # The directory of the checkpoints is gone: the trial is in the queue again.
     OUTDATED = 116  # Settings or suites of the study were changed; its work is handed in.
     NO_TIME = 117  # Nothing is expected to end in the time that is left.
+    LEFT = 118  # Its work was done, and something that it had started kept it alive; its last line says what.
 
 
 @final

@@ -98,6 +98,7 @@ class Supervisor:
         self._crashes = 0
         self._uncollected = 0
         self._stopped_by = ""
+        self._said_left = False
         self._out_of_time = False
 
     def run(self) -> bool:
@@ -327,11 +328,15 @@ class Supervisor:
             self._check_progress(process)
             return
         self._close(process)
+        left, status = status == Exit.LEFT, 0 if status == Exit.LEFT else status
         spec, how = process.spec, f"worker process {process.popen.pid} {ending(status)}"
         try:
             end = tail(Path(spec.log), LOG_TAIL)
         except OSError as error:
             end = f"({spec.log} cannot be read: {error.strerror})"
+        if left and not self._said_left:
+            LOG.warning("worker %d: %s", spec.index, (end.splitlines() or [""])[-1])
+            self._said_left = True
         within = f"{how} within the trial"
         held = self.client.lose_worker(spec.name, within, counts=True) if status == 0 else 0
         if status == 0 and not held:

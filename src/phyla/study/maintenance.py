@@ -191,8 +191,9 @@ def incomplete(store: "Store", study: StudyRecord) -> str | None:
     which = listed([f"{member.index} (given up after {member.progress:,} steps)" for member in members])
     who = f"member{'' if len(members) == 1 else 's'} {which}"
     return (
-        f"study {study.name!r} is complete except for {who}: trials broke again and again, the last one, trial {last}, with: {error}. Once the cause is gone, run the "
-        "study again; that trains only what is missing"
+        f"study {study.name!r} is complete except for {who}: trials broke again and again, the last one, "
+        f"trial {last}, with: {error}. Once the cause is gone, run the study again; that trains only what is "
+        "missing"
     )
 
 
