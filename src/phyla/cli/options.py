@@ -106,6 +106,9 @@ TimeLimit: TypeAlias = Annotated[
         "With --launcher: the time of each worker."
     ),
 ]
+Grace: TypeAlias = Annotated[
+    Any, span("After Ctrl-C or a signal: time that training has to stop, before it is ended.", "30s")
+]
 SaveEvery: TypeAlias = Annotated[Any, span("Ask training to save its progress so often, as 10m.")]
 LauncherOptions: TypeAlias = Annotated[
     list[str] | None,

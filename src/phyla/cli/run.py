@@ -49,6 +49,7 @@ def run(
     time_limit: options.TimeLimit = None,
     save_every: options.SaveEvery = None,
     stop_signal: options.StopSignal = None,
+    grace: options.Grace = None,
     tracker: Annotated[
         list[str] | None,
         Option(
@@ -77,7 +78,7 @@ def run(
     if launcher is None and launcher_option:
         raise UsageError(f"--launcher-option {launcher_option[0]}: give --launcher, too")
     if launcher is not None:
-        for given in ("evaluators", "eval_gpus", "stall_timeout", "yield_at_report"):
+        for given in ("evaluators", "eval_gpus", "stall_timeout", "yield_at_report", "grace"):
             if ctx.params[given]:
                 option = given.replace("_", "-")
                 raise UsageError(f"--{option} is for workers of this process; leave it out with --launcher")
@@ -98,6 +99,7 @@ def run(
             "stall_timeout_s": stall_timeout,
             "yield_at_report": yield_at_report,
             "stop_signal": stop_signal,
+            "grace_s": grace,
             "save_every_s": save_every,
             "overwrite": overwrite is not None,
             "trackers": tracker or (),
@@ -157,6 +159,7 @@ def watch(
         str | None,
         Option(metavar="GPUS", help="GPUs for these workers, as 6,7.", show_default="all that are visible"),
     ] = None,
+    grace: options.Grace = None,
     alert: Annotated[bool, Option("--alert", help="Print regressions as they are found.")] = False,
     on_alert: Annotated[
         str | None, Option(metavar="COMMAND", help="Start this, without a shell, for each regression.")
@@ -212,6 +215,7 @@ def watch(
             poll_s=poll,
             gpus_per_worker=gpus_per_worker,
             gpus=None if gpus is None else options.listed(gpus),
+            grace_s=grace,
             tensorboard=tensorboard,
             on_alert=on_alert,
             on_change=display.show,

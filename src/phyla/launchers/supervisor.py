@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -99,6 +100,7 @@ class Supervisor:
         self._uncollected = 0
         self._stopped_by = ""
         self._said_left = False
+        self._kills_at = math.inf
         self._out_of_time = False
 
     def run(self) -> bool:
@@ -186,6 +188,7 @@ class Supervisor:
         again = self._interrupted()
         if by_person or not again:
             self.on_interrupt()
+            self._kills_at = min(self._kills_at, time.monotonic() + self.term.grace_s)
             self._stop(PERSON if by_person else f"stopped by {signal.Signals(number).name}", at_once=again)
 
     def _pause(self) -> None:
@@ -215,6 +218,11 @@ class Supervisor:
         if now >= self.term.stops_at and not self._interrupted():
             self.on_interrupt()
             self._stop(self.term.over(wholly=True), at_once=False)
+        elif time.monotonic() >= self._kills_at:
+            self._kills_at = math.inf
+            for index in self._processes:
+                LOG.warning("worker %d %s", index, self.term.deaf)
+            self._stop(self._stopped_by, at_once=True)
         elif now >= self.term.ends_at:
             self._stop(self.term.over(wholly=True), at_once=True)
         if self._out_of_time and not any(WorkKind.TRAIN in one.spec.kinds for one in self._processes.values()):
@@ -361,7 +369,7 @@ class Supervisor:
             # The others that run may finish what they are at.
             self._cannot_go_on = failed
         elif self._interrupted():
-            self.client.lose_worker(spec.name, "its worker was ended by a person", counts=False)
+            self.client.lose_worker(spec.name, "its worker was ended while the run stopped", counts=False)
         else:
             no_room = full([Path(spec.log).parent])
             how = f"{how}; {no_room}" if no_room else how
