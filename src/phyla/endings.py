@@ -41,10 +41,20 @@ def ending(left: int | None = None) -> Iterator[None]:
     finally:
         names = [each.name for each in threading.enumerate()]
         if _NAME not in names and (left is not None or len(names) > 1 or _processes()):
-            threading.Thread(target=_end, args=(status, left), name=_NAME, daemon=True).start()
+            # Both now: no thread can be started once the interpreter exits.
+            due = threading.Event()
+            handlers = threading.Thread(target=_handlers, args=(due,), daemon=True)
+            handlers.start()
+            end = threading.Thread(target=_end, args=(status, left, due, handlers), name=_NAME, daemon=True)
+            end.start()
 
 
-def _end(status: int, left: int | None) -> None:
+def _handlers(due: threading.Event) -> None:
+    due.wait()
+    atexit._run_exitfuncs()
+
+
+def _end(status: int, left: int | None, due: threading.Event, handlers: threading.Thread) -> None:
     """Wait until the main thread has done its work, and then for what else there is, but not for long."""
     while threading.main_thread().is_alive() and _waits_in() is None:
         threading.main_thread().join(_LOOK_S)
@@ -68,8 +78,7 @@ def _end(status: int, left: int | None) -> None:
         )
     if _waits_in() == _SHUTDOWN:  # else handlers are running already, and one of them waits for processes
         _kill()
-    handlers = threading.Thread(target=atexit._run_exitfuncs, daemon=True)
-    handlers.start()
+    due.set()
     handlers.join(HANDLERS_S)
     _kill()
     os._exit(left if left is not None and not status else status)

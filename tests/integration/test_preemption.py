@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -329,6 +330,7 @@ def test_what_hangs_is_ended_after_the_grace_time_and_goes_back_to_the_queue(
     assert found is not None
     with store.reader(found.id) as reader:
         assert not reader.running()
-        (job,) = [*reader.trials(after=0, limit=10), *reader.eval_jobs()]
+        jobs: list[Any] = [*reader.trials(after=0, limit=10), *reader.eval_jobs()]
+    (job,) = jobs
     assert (job.state, job.failures) == (JobState.PENDING, 0)
     store.close()
