@@ -31,6 +31,7 @@ from phyla.errors import (
     StudyFailed,
     StudyNotFound,
     advice_on,
+    hidden_modules,
     is_storage_error,
 )
 from phyla.evaluation import Suite
@@ -216,6 +217,7 @@ def _fail(error: Exception, status: int) -> NoReturn:
         print(f"{error}; {advice_on(error)}", file=sys.stderr)  # noqa: T201
     else:
         traceback.print_exception(error)
+        print(hidden_modules(), file=sys.stderr)  # noqa: T201
     sys.exit(Exit.CHECKPOINTS_ABSENT if isinstance(error, CheckpointsAbsent) else status)
 
 
