@@ -5,6 +5,8 @@ A message says what happened, with the values, and what to do about it.
 
 import errno
 import os
+import sys
+import sysconfig
 
 
 class PhylaError(Exception):
@@ -189,6 +191,17 @@ _ADVICE = {
     errno.EROFS: "the file system is read-only: choose another home for the study, or mount it for writing",
     errno.ESTALE: "the file system was mounted or exported anew: mount it again",
 }
+
+
+def hidden_modules() -> str:
+    """Say which files, such as a `queue.py` beside a study, hide modules of Python's own; empty if none does."""
+    paths = sysconfig.get_paths()
+    library = (paths["stdlib"] + os.sep, paths["platstdlib"] + os.sep)
+    known = {
+        name: getattr(sys.modules[name], "__file__", None) for name in sys.stdlib_module_names & {*sys.modules}
+    }
+    found = [(name, file) for name, file in sorted(known.items()) if file and not file.startswith(library)]
+    return "; ".join(f"{file} hides Python's own module {name!r}: rename it" for name, file in found)
 
 
 def is_storage_error(error: BaseException) -> bool:

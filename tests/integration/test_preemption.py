@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -20,6 +21,9 @@ from forked import Forked
 from phyla.errors import ConfigurationError, Preempted, TimeTooShort
 from phyla.records import AttemptState, JobState, StudyState
 from phyla.settings import child_environment
+from phyla.store import open_store
+from waiting import PATIENCE_S, until
+from watching import write
 
 STEPS = 5
 STUDY = f"""
@@ -219,7 +223,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     for wrong in ("KILL", "NOPE", 99, ""):
         with pytest.raises(ConfigurationError, match="name a signal that a process can handle, as 'USR1'"):
             study.run(stop_signal=wrong)
-    for name in ("time_limit_s", "save_every_s"):
+    for name in ("time_limit_s", "save_every_s", "grace_s"):
         for number in (0, -1, float("nan"), float("inf"), True, "4h"):
             with pytest.raises(ConfigurationError, match=rf"{name}=.* must be a number of seconds above 0"):
                 study.run(**{name: number})  # type: ignore[arg-type]
@@ -259,3 +263,74 @@ def test_what_training_forks_can_be_ended(tmp_path: Path, workers: int) -> None:
     words = [sys.executable, "-m", "phyla.cli", "run", "forks.py", "--workers", str(workers)]
     done = subprocess.run(words, cwd=tmp_path, env=child_environment({}), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+HANGS = """
+import time
+from pathlib import Path
+
+import phyla
+
+
+def hang():
+    Path("hangs").touch()
+    while True:
+        try:
+            time.sleep(900)
+        except BaseException:
+            if not Path("swallows").exists():
+                raise
+
+
+def train(trial):
+    hang()
+
+
+@phyla.eval_task
+def task(evaluation):
+    hang()
+
+
+suite = phyla.Suite("suite", [task])
+strategy = phyla.RandomSearch(members=1, total_steps=1)
+study = phyla.Study("deaf", {"lr": phyla.Float(0, 1)}, phyla.Minimize("loss"), strategy, train)
+"""
+RUN = ("run", "study.py")
+WATCH = ("watch", "ckpt", "--suite", "study.py:suite", "--name", "deaf", "--format", "marker")
+
+
+@pytest.mark.parametrize(
+    ("words", "workers", "number", "swallows", "status"),
+    [
+        (RUN, 1, signal.SIGTERM, True, 75),
+        (RUN, 0, signal.SIGTERM, False, 75),
+        (RUN, 0, signal.SIGTERM, True, 75),
+        (RUN, 0, signal.SIGINT, False, 130),
+        (WATCH, 1, signal.SIGINT, False, 130),
+        (WATCH, 0, signal.SIGTERM, False, 75),
+    ],
+)
+def test_what_hangs_is_ended_after_the_grace_time_and_goes_back_to_the_queue(
+    tmp_path: Path, words: tuple[str, ...], workers: int, number: int, swallows: bool, status: int
+) -> None:
+    (tmp_path / "study.py").write_text(HANGS)
+    write(tmp_path / "ckpt", 1)
+    if swallows:
+        (tmp_path / "swallows").touch()
+    command = ["-m", "phyla.cli", *words, "--workers", workers, "--grace", "0.5"]
+    process = Forked(command, cwd=tmp_path, env=child_environment({}), merged=True)
+    until((tmp_path / "hangs").exists, "training that hangs", process=process)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == status, output
+    told = "did not stop within 0.5 s, and was ended; what it did since its last save is repeated. Look at"
+    assert f"{'worker 0' if workers else 'what runs'} {told}" in output
+    store = open_store(f"sqlite:///{tmp_path / '.phyla' / 'phyla.db'}")
+    found = store.find_study("deaf")
+    assert found is not None
+    with store.reader(found.id) as reader:
+        assert not reader.running()
+        jobs: list[Any] = [*reader.trials(after=0, limit=10), *reader.eval_jobs()]
+    (job,) = jobs
+    assert (job.state, job.failures) == (JobState.PENDING, 0)
+    store.close()

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from durability import load
 from forked import Forked, run
 from phyla.records import AttemptState, JobState, StudyState
+from phyla.settings import child_environment
 
 HEAD = """
 import ctypes, json, os, signal, threading, time
@@ -335,6 +338,22 @@ def train(trial):
     done = run(write(tmp_path, train, options="retries=phyla.Retries(attempts=1)"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert load(tmp_path / "home").counts() == {"completed": 4}
+
+
+def test_a_file_that_hides_a_module_of_python_is_named(tmp_path: Path) -> None:
+    study = """
+study = phyla.Study("toy", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("score"), phyla.RandomSearch(2, 1), save)
+"""
+    (tmp_path / "study_file.py").write_text(HEAD.format(home=str(tmp_path)) + study)
+    hidden = tmp_path / "asyncio.py"
+    hidden.write_text("")
+    words = [sys.executable, "-m", "phyla.cli", "run", "study_file.py", "--workers", "0"]
+    environment = child_environment({})
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    told = f"{hidden} hides Python's own module 'asyncio': rename it\n"
+    assert done.stderr.startswith("error: AttributeError: module 'asyncio' has no attribute ")
+    assert done.stderr.endswith(told)
 
 
 def test_modules_of_the_current_directory_are_not_those_of_workers(tmp_path: Path) -> None:

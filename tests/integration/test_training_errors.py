@@ -1,8 +1,11 @@
 """What goes wrong inside a trial becomes a clear error on that trial; the study goes on or says what to do."""
 
 import errno
+import inspect
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +16,9 @@ import pytest
 
 import forked
 import phyla
-from phyla.errors import CheckpointsAbsent, ConfigurationError, StudyFailed
+from phyla.cli import main
+from phyla.errors import CheckpointsAbsent, ConfigurationError, StateError, StudyFailed
+from phyla.launchers import supervisor
 from phyla.records import CheckpointState, JobState, StudyState
 from phyla.settings import child_environment
 from phyla.study import Places
@@ -139,6 +144,97 @@ def test_after_the_cause_is_mended_the_study_goes_on(tmp_path: Path) -> None:
         study(tmp_path, broken, retries=phyla.Retries(broken=3)).run()
     results = study(tmp_path, good, retries=phyla.Retries(broken=3)).run()
     assert results.counts()["completed"] == 12
+
+
+def dies(trial: Trial) -> None:
+    """Train, except for member 1 while something is broken."""
+    if trial.member == 1 and Path(BROKEN).exists():
+        if Path(BROKEN).read_text() == "raise":
+            raise ValueError("no cable")
+        os.kill(os.getpid(), signal.SIGSEGV) if "replaces" in trial.reason else os._exit(0)
+    good(trial)
+
+
+@pytest.mark.parametrize(
+    ("how", "workers", "why"),
+    [
+        ("raise", 0, "ValueError: no cable"),
+        ("die", 1, r"worker process \d+ was ended by SIGSEGV"),
+    ],
+)
+def test_a_member_that_was_given_up_is_named_and_the_next_run_trains_it_alone(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    how: str,
+    workers: int,
+    why: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(supervisor, "CRASHES_IN_A_ROW", 2)
+    Path(BROKEN).write_text(how)
+
+    def made() -> phyla.Study:
+        space, strategy = {"lr": phyla.Float(0.1, 1.0)}, phyla.RandomSearch(2, 10, steps_per_trial=5)
+        retries = phyla.Retries(attempts=1, broken=4)
+        return phyla.Study("errors", space, phyla.Maximize("score"), strategy, dies, retries=retries)
+
+    told = (
+        r"study 'errors' is complete except for member 1 \(given up after 0 steps\): trials broke again and "
+        rf"again, the last one, trial \d+, with: .*{why}"
+    )
+    for _ in range(1 if workers else 2):  # the second time it is tried, and given up, again
+        caplog.clear()
+        results = made().run(workers=workers)
+        assert results.state is StudyState.COMPLETED
+        assert re.match(told, results.incomplete or "")
+        assert re.search(told, caplog.text)
+    others = [trial for trial in results.trials() if trial.state is JobState.COMPLETED]
+    assert [(trial.member, trial.end_step) for trial in others] == [(0, 5), (0, 10)]
+    Path(BROKEN).unlink()
+    caplog.clear()
+    results = made().run(workers=workers)
+    assert results.incomplete is None
+    assert results.study().message is None
+    assert "given up" not in caplog.text
+    completed = [trial for trial in results.trials() if trial.state is JobState.COMPLETED]
+    assert completed[:2] == others
+    assert [(trial.member, trial.end_step) for trial in completed[2:]] == [(1, 5), (1, 10)]
+
+
+def test_the_command_line_tells_a_study_without_a_member_from_a_complete_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("study.py").write_text(
+        "import json, os, signal\nfrom pathlib import Path\nimport phyla\nfrom phyla.worker import Trial\n"
+        f"BROKEN = {BROKEN!r}\n{inspect.getsource(good)}\n{inspect.getsource(dies)}\n"
+        "study = phyla.Study('errors', {'lr': phyla.Float(0.1, 1.0)}, phyla.Maximize('score'),\n"
+        "    phyla.RandomSearch(2, 5), dies, retries=phyla.Retries(attempts=2, broken=4))\n"
+    )
+    Path(BROKEN).write_text("raise")
+    monkeypatch.setattr(sys, "argv", ["phyla", "run", "study.py", "--workers", "0"])
+
+    def run() -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, capfd.readouterr().out.splitlines()[-1]
+
+    status, last = run()
+    assert status == 1, last
+    assert last.startswith("study 'errors' is complete except for member 1 (given up after 0 steps): ")
+    assert last.endswith("run the study again; that trains only what is missing: phyla run study.py --workers 0")
+    # So does a person who resumes it, for workers that wait.
+    found = maintain("errors", Places.of(None))
+    assert found.resume()
+    assert not found.resume()
+    assert run()[0] == 1
+    Path(BROKEN).unlink()
+    status, last = run()
+    assert (status, last) == (0, "make the report with: phyla report errors")
+    with pytest.raises(StateError, match="is completed: every member has spent its steps"):
+        maintain("errors", Places.of(None)).resume()
 
 
 @pytest.mark.parametrize("way", ["run", "resume"])

@@ -2,14 +2,17 @@
 
 import sys
 
+from phyla.endings import ending
+
 
 def main() -> None:
     """Run the command line; the entry point `phyla`."""
-    try:
-        from phyla.cli.app import run_app
+    with ending():
+        try:
+            from phyla.cli.app import run_app
 
-        run_app()
-    except KeyboardInterrupt:
-        # While modules were imported, or a study file was read.
-        sys.stderr.write("interrupted\n")
-        sys.exit(130)
+            run_app()
+        except KeyboardInterrupt:
+            # While modules were imported, or a study file was read.
+            sys.stderr.write("interrupted\n")
+            sys.exit(130)

@@ -30,7 +30,7 @@ from phyla.cli.simulate import simulate
 from phyla.cli.status import status
 from phyla.cli.trials import best, trials
 from phyla.cli.worker import worker
-from phyla.errors import PhylaError, UsageError, advice_on, is_storage_error
+from phyla.errors import PhylaError, UsageError, advice_on, hidden_modules, is_storage_error
 
 
 class Commands(TyperGroup):
@@ -146,6 +146,9 @@ def run_app() -> NoReturn:
     except Exception as error:  # noqa: BLE001  # the last resort: nothing is hidden, and how to report it is shown
         if isinstance(error, OSError) and is_storage_error(error):  # perhaps what this prints is written there
             print(f"error: {error}; {advice_on(error)}", file=sys.stderr)
+            sys.exit(options.EXIT_FAILED)
+        if hidden := hidden_modules():
+            print(f"error: {type(error).__name__}: {error}; {hidden}", file=sys.stderr)
             sys.exit(options.EXIT_FAILED)
         print(traceback.format_exc(), file=sys.stderr)
         print(

@@ -109,6 +109,9 @@ TimeLimit: TypeAlias = Annotated[
         "With --launcher: the time of each worker."
     ),
 ]
+Grace: TypeAlias = Annotated[
+    Any, span("After Ctrl-C or a signal: time that training has to stop, before it is ended.", "30s")
+]
 SaveEvery: TypeAlias = Annotated[Any, span("Ask training to save its progress so often, as 10m.")]
 LauncherOptions: TypeAlias = Annotated[
     list[str] | None,
@@ -185,6 +188,14 @@ def before_file() -> list[str]:
 def listed(text: str | None) -> list[str]:
     """Return the words of an option that takes several, with commas between."""
     return [] if text is None else [word.strip() for word in text.split(",")]
+
+
+def works_here(workers: int) -> None:
+    """Let what user code starts in this process end with it, if it works itself, as with worker processes."""
+    if not workers:
+        from phyla.worker.keeper import end_children_at_exit
+
+        end_children_at_exit()
 
 
 @contextmanager

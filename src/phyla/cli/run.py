@@ -49,6 +49,7 @@ def run(
     time_limit: options.TimeLimit = None,
     save_every: options.SaveEvery = None,
     stop_signal: options.StopSignal = None,
+    grace: options.Grace = None,
     tracker: Annotated[
         list[str] | None,
         Option(
@@ -77,11 +78,12 @@ def run(
     if launcher is None and launcher_option:
         raise UsageError(f"--launcher-option {launcher_option[0]}: give --launcher, too")
     if launcher is not None:
-        for given in ("evaluators", "eval_gpus", "stall_timeout", "yield_at_report"):
+        for given in ("evaluators", "eval_gpus", "stall_timeout", "yield_at_report", "grace"):
             if ctx.params[given]:
                 option = given.replace("_", "-")
                 raise UsageError(f"--{option} is for workers of this process; leave it out with --launcher")
 
+    options.works_here(workers)
     with options.interruptible(lambda: f"Interrupted. Resume it with: {again()}"):
         chosen = chosen_study(ctx, file, study, to_run=True)
         if overwrite not in (None, chosen.name):
@@ -97,11 +99,12 @@ def run(
             "stall_timeout_s": stall_timeout,
             "yield_at_report": yield_at_report,
             "stop_signal": stop_signal,
+            "grace_s": grace,
             "save_every_s": save_every,
             "overwrite": overwrite is not None,
             "trackers": tracker or (),
         }
-        scored, began = True, time.monotonic()
+        whole, began = True, time.monotonic()
         for index, one in enumerate(replicates_of(chosen, replicates) if replicates else [chosen], start=1):
             if replicates:
                 print(f"replicate {index} of {replicates}: {one.name}", flush=True)
@@ -113,7 +116,7 @@ def run(
             check = pasted(["phyla", "check", str(file), *named, *options.for_file(dashes=True)])
             hint = "" if replicates else f"check how it trains with: {check}"
             try:
-                scored = _run(one, workers, hint, **how) and scored
+                whole = _run(one, workers, hint, **how) and whole
             except TimeTooShort as error:
                 if how["time_limit_s"] > 0.9 * time_limit:
                     raise
@@ -121,7 +124,7 @@ def run(
                 raise Preempted(str(error)) from error
         if replicates:
             print(f"compare them with: {chosen.places.command('compare', chosen.name)}")
-    if not scored:
+    if not whole:
         raise Exit(options.EXIT_FAILED)
 
 
@@ -157,6 +160,7 @@ def watch(
         str | None,
         Option(metavar="GPUS", help="GPUs for these workers, as 6,7.", show_default="all that are visible"),
     ] = None,
+    grace: options.Grace = None,
     alert: Annotated[bool, Option("--alert", help="Print regressions as they are found.")] = False,
     on_alert: Annotated[
         str | None, Option(metavar="COMMAND", help="Start this, without a shell, for each regression.")
@@ -191,6 +195,7 @@ def watch(
             once=once,
         ),
     }
+    options.works_here(workers)
     suites = chosen_suites(suite)
     if plan:
         _print_plan(planned(paths, suites, workers, **common), workers)
@@ -211,6 +216,7 @@ def watch(
             poll_s=poll,
             gpus_per_worker=gpus_per_worker,
             gpus=None if gpus is None else options.listed(gpus),
+            grace_s=grace,
             tensorboard=tensorboard,
             on_alert=on_alert,
             on_change=display.show,
@@ -248,6 +254,7 @@ def replay(
 
     if steps is not None and from_step is not None:
         raise UsageError("--continue and --from exclude each other: a continuation starts from the checkpoint")
+    options.works_here(workers)
     places, source = options.places(ctx), None
     if file is not None:
         found = load_studies(file)
@@ -255,7 +262,8 @@ def replay(
     prepared = prepare(study, places, source, steps=steps, trial=trial, from_step=from_step, name=name)
     for note in prepared.notes:
         print(f"note: {note}", file=sys.stderr)
-    _run(prepared.study, workers, gpus_per_worker=gpus_per_worker)
+    if not _run(prepared.study, workers, gpus_per_worker=gpus_per_worker):
+        raise Exit(options.EXIT_FAILED)
 
 
 def chosen_study(ctx: Context, file: Path, name: str | None, *, to_run: bool = False) -> "Study":
@@ -291,7 +299,10 @@ def _chosen(studies: "Sequence[Study]", file: Path, name: str | None) -> "Study"
 
 
 def _run(study: "Study", workers: int, hint: str = "", **more: Any) -> bool:
-    """Run a study with a live view; say at the end what it found, and return whether any score is finite."""
+    """Run a study with a live view; say at the end what it found, and return whether that is a whole study.
+
+    It is none if no score is finite, or members were given up.
+    """
     told = [
         counted(study.rules.strategy.population_size, "member"),
         counted(workers, "worker") if workers else "no worker",
@@ -309,7 +320,10 @@ def _run(study: "Study", workers: int, hint: str = "", **more: Any) -> bool:
     if record.state is not StudyState.COMPLETED:
         print(f"{study.name} is {record.state}: {record.message}. Let it go on with: {again()}")
         raise Exit(options.EXIT_FAILED)
-    return all(finding.kind != "scores" for finding in findings)
+    lacking = results.incomplete
+    if lacking is not None:
+        print(f"{lacking}: {again()}")
+    return lacking is None and all(finding.kind != "scores" for finding in findings)
 
 
 def _requeued(results: "Results | None") -> str:

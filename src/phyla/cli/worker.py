@@ -48,6 +48,7 @@ def worker(
     time_limit: options.TimeLimit = None,
     save_every: options.SaveEvery = None,
     stop_signal: options.StopSignal = None,
+    grace: options.Grace = None,
     wait: Annotated[
         bool,
         Option(
@@ -62,6 +63,7 @@ def worker(
     Functions and commands come from the file, never from the store. A file that differs from what is stored is
     refused, with what differs.
     """
+    options.works_here(workers)
     with options.interruptible(lambda: "interrupted; the study goes on without these workers"):
         if wait or _defined(Path(files[0])):
             _take_turns(ctx)
@@ -85,6 +87,7 @@ def _join(ctx: Context, files: Sequence[str]) -> int:
             gpus_per_worker=given["gpus_per_worker"],
             labels=options.listed(given["labels"]),
             stop_signal=given["stop_signal"],
+            grace_s=given["grace"],
             time_limit_s=given["time_limit"],
             on_change=changes.show,
             on_interrupt=changes.interrupted,
@@ -111,6 +114,7 @@ def _take_turns(ctx: Context) -> None:
                 gpus_per_worker=given["gpus_per_worker"],
                 labels=options.listed(given["labels"]),
                 stop_signal=given["stop_signal"],
+                grace_s=given["grace"],
                 time_limit_s=None if limit_s is None else max(1.0, limit_s - (time.monotonic() - began)),
                 save_every_s=given["save_every"],
                 on_progress=display.progressed,

@@ -320,6 +320,12 @@ class Client:
                     return True
         return False
 
+    @repeatable
+    def has_completed(self) -> bool:
+        """Return whether any trial has completed; of several studies, of the first one."""
+        with self.store.reader(self.record.id) as reader:
+            return bool(reader.last_completed(1))
+
     def renew(self, worker: str) -> None:
         """Renew all leases of a worker that is known to be alive."""
         for controller in self.controllers.values():

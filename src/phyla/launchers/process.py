@@ -20,6 +20,7 @@ from phyla import plugins, study_modules
 from phyla.checkpoints import RemotePlace, place_of
 from phyla.client import Client, known_checkpoints, open_checkpoints
 from phyla.controller import from_config, said, suite_differences, suites_from
+from phyla.endings import ending
 from phyla.errors import (
     CheckpointsAbsent,
     PhylaError,
@@ -30,6 +31,7 @@ from phyla.errors import (
     StudyFailed,
     StudyNotFound,
     advice_on,
+    hidden_modules,
     is_storage_error,
 )
 from phyla.evaluation import Suite
@@ -179,6 +181,11 @@ def _place(checkpoints: str, outputs: str) -> Path | RemotePlace:
 
 def main() -> None:
     """Read a spec, work until the study ends, exit with 0; with another status if that cannot be."""
+    with ending(Exit.LEFT):
+        _work()
+
+
+def _work() -> None:
     escape_output()
     spec = WorkerSpec.from_json(sys.stdin.readline())
     die_with_parent(_take_input())
@@ -210,6 +217,7 @@ def _fail(error: SystemExit | Exception, status: int) -> NoReturn:
         print(f"{error}; {advice_on(error)}", file=sys.stderr)  # noqa: T201
     else:
         traceback.print_exception(error)
+        print(hidden_modules(), file=sys.stderr)  # noqa: T201
     sys.exit(Exit.CHECKPOINTS_ABSENT if isinstance(error, CheckpointsAbsent) else status)
 
 

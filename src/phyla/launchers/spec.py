@@ -28,6 +28,8 @@ Gpus: TypeAlias = float | Literal["auto"]
 """GPUs of each worker: `auto` for one, or as many as there are to share; see `gpu_environments`."""
 
 PERSON = "interrupted by a person"
+GRACE_S = 30.0
+"""Seconds that a run which a signal stops waits for training and eval tasks that do not notice."""
 STOP_AHEAD_S = 60.0
 """How long before the end of its time, at most, a run asks its workers to save and stop."""
 
@@ -45,6 +47,7 @@ class Exit(IntEnum):
     CHECKPOINTS_ABSENT = 115  # The directory of the checkpoints is gone: the trial is in the queue again.
     OUTDATED = 116  # Settings or suites of the study were changed; its work is handed in.
     NO_TIME = 117  # Nothing is expected to end in the time that is left.
+    LEFT = 118  # Its work was done, and something that it had started kept it alive; its last line says what.
 
 
 @final
@@ -55,11 +58,13 @@ class Term:
     Attributes:
         stop_signal: a signal that asks it to, besides SIGINT, SIGTERM and SIGHUP; None for no other.
         limit_s: seconds that it may last; None for no limit.
+        grace_s: seconds that what runs has to stop after a signal, before it is ended.
         began_at: when it began, in seconds since the epoch.
     """
 
     stop_signal: int | None = None
     limit_s: float | None = None
+    grace_s: float = GRACE_S
     began_at: float = field(default_factory=settings.system_clock)
 
     @property
@@ -71,6 +76,14 @@ class Term:
     def stops_at(self) -> float:
         """When workers are asked to save and stop, in seconds since the epoch."""
         return self.ends_at if self.limit_s is None else self.ends_at - min(STOP_AHEAD_S, self.limit_s / 10)
+
+    @property
+    def deaf(self) -> str:
+        """Say that something did not stop in time."""
+        return (
+            f"did not stop within {self.grace_s:g} s, and was ended; what it did since its last save is repeated. "
+            "Look at trial.should_stop, or raise grace_s (--grace) if saving takes longer"
+        )
 
     def over(self, *, wholly: bool) -> str:
         """Say that the time is over, or that too little of it is left."""

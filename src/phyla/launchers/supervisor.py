@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -98,6 +99,8 @@ class Supervisor:
         self._crashes = 0
         self._uncollected = 0
         self._stopped_by = ""
+        self._said_left = False
+        self._kills_at = math.inf
         self._out_of_time = False
 
     def run(self) -> bool:
@@ -185,6 +188,7 @@ class Supervisor:
         again = self._interrupted()
         if by_person or not again:
             self.on_interrupt()
+            self._kills_at = min(self._kills_at, time.monotonic() + self.term.grace_s)
             self._stop(PERSON if by_person else f"stopped by {signal.Signals(number).name}", at_once=again)
 
     def _pause(self) -> None:
@@ -214,6 +218,11 @@ class Supervisor:
         if now >= self.term.stops_at and not self._interrupted():
             self.on_interrupt()
             self._stop(self.term.over(wholly=True), at_once=False)
+        elif time.monotonic() >= self._kills_at:
+            self._kills_at = math.inf
+            for index in self._processes:
+                LOG.warning("worker %d %s", index, self.term.deaf)
+            self._stop(self._stopped_by, at_once=True)
         elif now >= self.term.ends_at:
             self._stop(self.term.over(wholly=True), at_once=True)
         if self._out_of_time and not any(WorkKind.TRAIN in one.spec.kinds for one in self._processes.values()):
@@ -327,19 +336,25 @@ class Supervisor:
             self._check_progress(process)
             return
         self._close(process)
+        left, status = status == Exit.LEFT, 0 if status == Exit.LEFT else status
         spec, how = process.spec, f"worker process {process.popen.pid} {ending(status)}"
         try:
             end = tail(Path(spec.log), LOG_TAIL)
         except OSError as error:
             end = f"({spec.log} cannot be read: {error.strerror})"
-        if status == 0 and not self.client.lose_worker(spec.name, f"{how} within the trial", counts=True):
+        if left and not self._said_left:
+            LOG.warning("worker %d: %s", spec.index, (end.splitlines() or [""])[-1])
+            self._said_left = True
+        within = f"{how} within the trial"
+        held = self.client.lose_worker(spec.name, within, counts=True) if status == 0 else 0
+        if status == 0 and not held:
             if process.closing:
                 self._start(spec)
             elif not self._interrupted() and self.client.is_active():
                 # Somebody asked this worker alone to stop.
                 self._start_again(spec, f"{how} while the study was running")
         elif status == Exit.OUTDATED:
-            self.client.lose_worker(spec.name, f"{how} within the trial", counts=False)
+            self.client.lose_worker(spec.name, within, counts=False)
             why = end.splitlines()[-1]
             if spec.watched:
                 self._cannot_go_on = StudyChanged(f"worker {spec.index} ended: {why}")
@@ -354,12 +369,13 @@ class Supervisor:
             # The others that run may finish what they are at.
             self._cannot_go_on = failed
         elif self._interrupted():
-            self.client.lose_worker(spec.name, "its worker was ended by a person", counts=False)
+            self.client.lose_worker(spec.name, "its worker was ended while the run stopped", counts=False)
         else:
             no_room = full([Path(spec.log).parent])
             how = f"{how}; {no_room}" if no_room else how
             blameless = no_room or status in (Exit.STORE_FAILED, Exit.CHECKPOINTS_ABSENT)
-            self._crashed(spec, how + (f"; the end of its log:\n{end}" if end else ""), counts=not blameless)
+            why = how + (f"; the end of its log:\n{end}" if end else "")
+            self._crashed(spec, why, counts=not blameless, held=held)
 
     def _check_progress(self, process: _Process) -> None:
         beats, trials, deadline = BEATS.unpack_from(Path(process.spec.beat_file).read_bytes())
@@ -386,11 +402,11 @@ class Supervisor:
         self._close(process)
         self._crashed(process.spec, why)
 
-    def _crashed(self, spec: WorkerSpec, why: str, *, counts: bool = True) -> None:
-        held = self.client.lose_worker(spec.name, why, counts=counts)
+    def _crashed(self, spec: WorkerSpec, why: str, *, counts: bool = True, held: int = 0) -> None:
+        held += self.client.lose_worker(spec.name, why, counts=counts)
         self.client.recover()
-        if held and WorkKind.TRAIN not in spec.kinds:
-            # An eval task that ends its worker is given up after some attempts; the others go on.
+        if held and counts and (WorkKind.TRAIN not in spec.kinds or self.client.has_completed()):
+            # A member or an eval task that ends its worker is given up after some attempts; the others go on.
             self._crashes = 0
         self._start_again(spec, why)
 

@@ -30,7 +30,7 @@ from phyla.machine import Ended, NoTime, Outdated, TrainRules
 from phyla.records import StudyState
 from phyla.signals import handle
 from phyla.study.checked import checked_kinds
-from phyla.study.maintenance import take_back
+from phyla.study.maintenance import let_go_on, take_back
 from phyla.study.opening import claim
 from phyla.study.places import Places, find_study
 from phyla.study.polling import AttachedMember
@@ -125,8 +125,7 @@ class Attached:
         self._pid = os.getpid()
         self._launch = Launch(places.locks, client.store.url, [self._name])
         claim(client)
-        if client.study().state in (StudyState.STOPPED, StudyState.FAILED):
-            client.store.set_state(client.record.id, StudyState.RUNNING)
+        let_go_on(client.store, client.record)
         take_back(client, self._launch)
         client.recover()
         atexit.register(self.close)

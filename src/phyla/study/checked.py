@@ -105,13 +105,16 @@ def check_tasks(suites: "Sequence[Suite]", pool: Sequence[str]) -> None:
         )
 
 
-def checked_term(stop_signal: str | int | None, time_limit_s: float | None) -> "Term":
+def checked_term(
+    stop_signal: str | int | None, time_limit_s: float | None, grace_s: float | None = None
+) -> "Term":
     """Return when a run has to stop; a signal is given as its number, or by name as `USR1` or `SIGUSR1`."""
-    from phyla.launchers import Term
+    from phyla.launchers.spec import GRACE_S, Term
 
     checked_seconds("time_limit_s", time_limit_s)
+    term = Term(limit_s=time_limit_s, grace_s=checked_seconds("grace_s", grace_s) or GRACE_S)
     if stop_signal is None:
-        return Term(limit_s=time_limit_s)
+        return term
     word = str(stop_signal).upper().removeprefix("SIG")
     known = [each for each in signal.Signals if each not in UNUSABLE]
     found = [each for each in known if word in (each.name.removeprefix("SIG"), str(int(each)))]
@@ -119,7 +122,7 @@ def checked_term(stop_signal: str | int | None, time_limit_s: float | None) -> "
         raise ConfigurationError(
             f"stop_signal={stop_signal!r}: name a signal that a process can handle, as 'USR1'"
         )
-    return Term(stop_signal=found[0], limit_s=time_limit_s)
+    return replace(term, stop_signal=found[0])
 
 
 def checked_seconds(name: str, given: float | None) -> float | None:

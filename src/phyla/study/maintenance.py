@@ -29,10 +29,21 @@ from phyla.errors import (
     StateError,
 )
 from phyla.machine import Retention
-from phyla.records import Aim, AttemptState, Checkpoint, CheckpointState, JobState, StudyRecord, StudyState
+from phyla.records import (
+    Aim,
+    AttemptState,
+    Checkpoint,
+    CheckpointState,
+    JobState,
+    Member,
+    StudyRecord,
+    StudyState,
+    said_by,
+)
 from phyla.store.again import again
 from phyla.study.places import ROOT, Places, entries, find_study
 from phyla.study.progress import best_of
+from phyla.words import listed
 
 if TYPE_CHECKING:
     from phyla.store import Reader, Store
@@ -131,23 +142,21 @@ class Maintenance:
         self._store.set_state(self._study.id, StudyState.STOPPED, message)
 
     def resume(self) -> bool:
-        """Let a stopped or failed study go on; return False when it is running already."""
-        state = self._now().state
-        if state is StudyState.COMPLETED:
+        """Let a study go on; return False when it is running already. Members that were given up try again."""
+        if let_go_on(self._store, self._study):
+            return True
+        if self._now().state is StudyState.COMPLETED:
             raise StateError(
                 f"study {self._study.name!r} is completed: every member has spent its steps. Raise total_steps "
                 "in the study file, then: phyla change FILE"
             )
-        if state is StudyState.RUNNING:
-            return False
-        self._store.set_state(self._study.id, StudyState.RUNNING)
-        return True
+        return False
 
     def retry(self) -> list[int]:
         """Let the members that were given up, because their trials kept breaking, try again; return which."""
         with self._store.reader(self._study.id) as reader:
             state, members = reader.study().state, [one.index for one in reader.members() if one.given_up]
-        if state is not StudyState.RUNNING:
+        if state not in (StudyState.RUNNING, StudyState.COMPLETED):
             raise StateError(f"study {self._study.name!r} is {state}; once it is resumed, its members try again")
         if not members:
             raise StateError(f"study {self._study.name!r} has no member that was given up")
@@ -161,6 +170,42 @@ class Maintenance:
     def _now(self) -> StudyRecord:
         with self._store.reader(self._study.id) as reader:
             return reader.study()
+
+
+def gave_up(store: "Store", study: StudyRecord) -> list[Member]:
+    """Return the members that a completed study is complete without; they may try again."""
+    with store.reader(study.id) as reader:
+        members = reader.members() if reader.study().state is StudyState.COMPLETED else ()
+        return [member for member in members if member.given_up]
+
+
+@again(ConnectionLost)
+def incomplete(store: "Store", study: StudyRecord) -> str | None:
+    """Say which members a completed study is complete without, and why; None where it lacks none."""
+    members = gave_up(store, study)
+    if not members:
+        return None
+    last = max(member.broken_trial or 0 for member in members)
+    with store.reader(study.id) as reader:
+        error = said_by(reader.trial(last).error)
+    which = listed([f"{member.index} (given up after {member.progress:,} steps)" for member in members])
+    who = f"member{'' if len(members) == 1 else 's'} {which}"
+    return (
+        f"study {study.name!r} is complete except for {who}: trials broke again and again, the last one, "
+        f"trial {last}, with: {error}. Once the cause is gone, run the study again; that trains only what is "
+        "missing"
+    )
+
+
+@again(ConnectionLost)
+def let_go_on(store: "Store", study: StudyRecord) -> bool:
+    """Let a study go on that was stopped, has failed, or gave members up, which try again; return whether."""
+    with store.reader(study.id) as reader:
+        ended = reader.study().state in (StudyState.STOPPED, StudyState.FAILED)
+    if ended or gave_up(store, study):
+        store.set_state(study.id, StudyState.RUNNING)
+        return True
+    return False
 
 
 @again(ConnectionLost)

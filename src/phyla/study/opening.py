@@ -43,6 +43,7 @@ from phyla.records import JsonObject, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
 from phyla.store import Store, hold_on, open_store
 from phyla.store.again import repeatable
+from phyla.study.maintenance import gave_up, let_go_on
 from phyla.study.places import ROOT, find_population, find_study
 from phyla.study.progress import lease_s
 from phyla.study.results import ConfigChange, Results
@@ -84,7 +85,8 @@ def open_study(study: "Study", *, portable: bool, works: bool, store: Store | No
     before = store.create_study(study.name, config, study.seed, members)
     study.places.checkpoints(study.name, before.config)  # raises if somebody was quicker, with another place
     record = reconcile(store, before, config, study)
-    _say_if_edited(before, study.name, config["code"])
+    if not gave_up(store, before):
+        _say_if_edited(before, study.name, config["code"])
     client = Client(store, record, study.rules, repository)
     if study.rules.suites or before.config.get("suites"):
         # Fills in what suites have gained.
@@ -183,8 +185,7 @@ def change(study: "Study", client: Client | None, newcomers: Literal["best", "fr
         except CheckpointsAbsent:
             pass  # A machine that does not see them may change a study that others run.
         reconcile(store, record, study.config(), study, newcomers=newcomers)
-        if record.state in (StudyState.STOPPED, StudyState.FAILED):
-            store.set_state(record.id, StudyState.RUNNING)
+        let_go_on(store, record)
         return results.changes()[before:]
     finally:
         if client is None:
@@ -257,7 +258,7 @@ def reconcile(
     if study.train is None:
         # Ask/tell keeps the stored functions.
         config.update({name: stored.get(name) for name in ("train", "setup", "code")})
-    elif record.state is StudyState.COMPLETED and not changed:
+    elif record.state is StudyState.COMPLETED and not changed and not gave_up(store, record):
         # An edited function trains nothing of a study that is complete.
         config["code"] = stored.get("code")
     code: Any = config["code"]

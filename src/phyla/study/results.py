@@ -240,6 +240,13 @@ class Results:
         """Return all trials by id."""
         return self._read(lambda reader: list(reader.trials()))
 
+    @property
+    def incomplete(self) -> str | None:
+        """Which members were given up in a study that is complete without them, and why; None where none was."""
+        from phyla.study.maintenance import incomplete
+
+        return incomplete(self._store, self.study())
+
     def members(self) -> list[Member]:
         """Return all members by index."""
         return self._read(lambda reader: list(reader.members()))

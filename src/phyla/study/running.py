@@ -1,7 +1,10 @@
 """Running studies until they end, in this process or in worker processes."""
 
 import contextlib
+import logging
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +23,7 @@ from phyla.errors import (
     LauncherFailed,
     Preempted,
     StateError,
+    StoreError,
     StudyChanged,
     StudyFailed,
     TimeTooShort,
@@ -36,7 +40,14 @@ from phyla.store import hold_on
 from phyla.store.again import repeatable
 from phyla.study.checked import checked_kinds, checked_seconds
 from phyla.study.findings import in_vain, say_nothing_to_do
-from phyla.study.maintenance import others_at_work, remove_outputs, take_back, verify_best
+from phyla.study.maintenance import (
+    incomplete,
+    let_go_on,
+    others_at_work,
+    remove_outputs,
+    take_back,
+    verify_best,
+)
 from phyla.study.opening import claim
 from phyla.study.places import Places
 from phyla.study.progress import Failures
@@ -49,6 +60,10 @@ if TYPE_CHECKING:
     from phyla.integrations.trackers import Tracker
     from phyla.study.study import Study
 
+LOG = logging.getLogger("phyla")
+EXIT_PREEMPTED, EXIT_INTERRUPTED = 75, 130
+UNNOTICED_S = 5.0
+"""Seconds that user code has to raise what interrupts it."""
 MOST_WORKERS = 10_000
 """Processes of one run on this machine."""
 
@@ -201,18 +216,23 @@ def work(
     here = make(replace(spec, gpus=(0, len(crew.pool)), name=launch.worker_name(), log=str(logs / "worker-0.log")))
     stopped_by: list[str] = []
 
+    deadline = Deadline(client, here.name, term)
+
     def stop(why: str) -> None:
         crew.on_interrupt()
         stopped_by.append(why)
         here.stop()
 
     def interrupt(number: int, frame: object) -> None:
+        if deadline.passed:
+            raise KeyboardInterrupt if stopped_by[0] == PERSON else Preempted(stopped_by[0])
         if stopped_by:
             if number == signal.SIGINT:
                 crew.on_interrupt()
                 client.store.hold_on(0.0)
                 raise KeyboardInterrupt
             return
+        deadline.start(number)
         stop(PERSON if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}")
 
     main = threading.current_thread() is threading.main_thread()
@@ -227,6 +247,7 @@ def work(
         client.lose_worker(here.name, "its run was interrupted", counts=False)
         raise
     finally:
+        deadline.done.set()
         timer.cancel()
         for number, handler in previous.items():
             signal.signal(number, handler)
@@ -238,6 +259,35 @@ def work(
     return stopped_by[:1] != [PERSON]
 
 
+@final
+class Deadline:
+    """Ends user code of this process, which does not notice a signal: it is interrupted, then the process ends."""
+
+    def __init__(self, client: Client, worker: str, term: Term) -> None:
+        self._client, self._worker, self._term = client, worker, term
+        self.passed = False
+        self.done = threading.Event()
+
+    def start(self, number: int) -> None:
+        """Wait for the end from now on; called in a signal handler of the main thread."""
+        threading.Thread(target=self._wait, args=(number,), name="phyla-grace", daemon=True).start()
+
+    def _wait(self, number: int) -> None:
+        if self.done.wait(self._term.grace_s):
+            return
+        self.passed = True
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+        self._client.store.hold_on(0.0)
+        LOG.warning("what runs %s", self._term.deaf)
+        by_person = number == signal.SIGINT
+        # Code outside of Python may not notice. The kernel of a notebook has more to lose than a trial.
+        if self.done.wait(UNNOTICED_S) or (by_person and "IPython" in sys.modules):
+            return
+        with contextlib.suppress(StoreError):
+            self._client.lose_worker(self._worker, "its run was ended while it did not stop", counts=False)
+        os._exit(EXIT_INTERRUPTED if by_person else EXIT_PREEMPTED)
+
+
 def run_study(study: "Study", client: Client, crew: Crew) -> Results:
     """Train until the study ends; resumes what an earlier run left. See `Study.run`."""
     store, key = client.store, client.record.id
@@ -245,8 +295,8 @@ def run_study(study: "Study", client: Client, crew: Crew) -> Results:
     tracking = environment(crew.trackers, client.record, study.places)
     with Launch(study.places.locks, store.url, [study.name]) as launch:
         claim(client)
-        if results.state in (StudyState.STOPPED, StudyState.FAILED):
-            store.set_state(key, StudyState.RUNNING)
+        if results.state is not StudyState.COMPLETED or "train" in crew.kinds:
+            let_go_on(store, client.record)
         take_back(client, launch)
         client.recover()
         _clean_outputs(study, client)
@@ -291,6 +341,9 @@ def run_study(study: "Study", client: Client, crew: Crew) -> Results:
         record = results.study()
         if record.state is StudyState.FAILED:
             raise StudyFailed(f"study {study.name!r} stopped itself: {record.message}")
+        lacking = incomplete(store, record) if crew.on_progress is None else None
+        if lacking is not None:
+            LOG.warning("warning: %s", lacking)
     return results
 
 

@@ -146,6 +146,7 @@ class Study:
         stall_timeout_s: float | None = None,
         yield_at_report: bool = False,
         stop_signal: str | int | None = None,
+        grace_s: float | None = None,
         time_limit_s: float | None = None,
         save_every_s: float | None = None,
         overwrite: bool = False,
@@ -168,6 +169,8 @@ class Study:
             stall_timeout_s: seconds without any progress before a worker process is ended; None never ends one.
             yield_at_report: let `trial.report()` run an eval task that waits, before training goes on.
             stop_signal: a signal that stops the run as SIGTERM does, such as `"USR1"`.
+            grace_s: seconds that training and eval tasks have to stop after a signal, 30 by default; then they are
+                ended, and go back to the queue. With `workers=0` that may end this process.
             time_limit_s: seconds that the run may last. What is not expected to end in time is not begun; shortly
                 before the end, running trials are asked to save and stop.
             save_every_s: seconds after which training is asked to save progress, by `trial.should_save`.
@@ -211,7 +214,7 @@ class Study:
             stall_timeout_s=stall_timeout_s,
             yields=yield_at_report,
             save_every_s=save_every_s,
-            term=checked_term(stop_signal, time_limit_s),
+            term=checked_term(stop_signal, time_limit_s, grace_s),
             trackers=checked(trackers, self.name, self.places),
             on_progress=shown or on_progress,
             on_interrupt=on_interrupt,
@@ -239,6 +242,7 @@ class Study:
         gpus_per_worker: "Gpus" = "auto",
         labels: Sequence[str] = (),
         stop_signal: str | int | None = None,
+        grace_s: float | None = None,
         time_limit_s: float | None = None,
         save_every_s: float | None = None,
         on_progress: Callable[[Results], None] | None = None,
@@ -269,7 +273,7 @@ class Study:
             gpus_per_worker=gpus_per_worker,
             labels=checked_labels(labels),
             save_every_s=save_every_s,
-            term=checked_term(stop_signal, time_limit_s),
+            term=checked_term(stop_signal, time_limit_s, grace_s),
             on_progress=on_progress,
             on_interrupt=on_interrupt,
         )

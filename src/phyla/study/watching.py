@@ -48,6 +48,7 @@ def watch(
     poll_s: float = 10.0,
     gpus_per_worker: "Gpus" = "auto",
     gpus: Sequence[str | int] | None = None,
+    grace_s: float | None = None,
     tensorboard: str | Path | None = None,
     on_alert: str | Sequence[str] | None = None,
     on_change: Callable[[Change], None] = lambda change: None,
@@ -74,6 +75,7 @@ def watch(
         poll_s: longest time between two looks.
         gpus_per_worker: GPUs each worker sees, as in `Study.run`.
         gpus: GPUs for these workers, as `CUDA_VISIBLE_DEVICES` names them; by default all that are visible.
+        grace_s: seconds that eval tasks have to stop after a signal, as in `Study.run`.
         tensorboard: TensorBoard's log directory, where event files follow what is evaluated.
         on_alert: a command that is started for each regression that is found; see `phyla.study.alerts`.
         on_change: called in this thread for everything that happens.
@@ -97,7 +99,7 @@ def watch(
     from phyla.launchers.process import open_watched
     from phyla.store import hold_on, open_store
     from phyla.study.alerts import beside, words_of
-    from phyla.study.checked import check_tasks, checked_gpus
+    from phyla.study.checked import check_tasks, checked_gpus, checked_term
     from phyla.study.maintenance import remove_outputs, take_back
     from phyla.study.running import Crew
     from phyla.watcher import DirectoryWatcher, Following, StudyWatcher, WatchThread, get_format, lock
@@ -107,7 +109,10 @@ def watch(
 
     places = Places.of(home, storage, checkpoints)
     devices = checked_gpus("gpus", gpus)
-    crew = Crew(workers=workers, gpus_per_worker=gpus_per_worker, gpus=devices, on_interrupt=on_interrupt)
+    term = checked_term(None, None, grace_s)
+    crew = Crew(
+        workers=workers, gpus_per_worker=gpus_per_worker, gpus=devices, term=term, on_interrupt=on_interrupt
+    )
     crew.check(places)
     alert = words_of(on_alert)
     if tensorboard is not None:
@@ -216,6 +221,7 @@ def evaluate(
     gpus_per_worker: "Gpus" = "auto",
     labels: Sequence[str] = (),
     stop_signal: str | int | None = None,
+    grace_s: float | None = None,
     time_limit_s: float | None = None,
     on_change: Callable[[Change], None] = lambda change: None,
     on_interrupt: Callable[[], None] = lambda: None,
@@ -237,6 +243,7 @@ def evaluate(
         gpus_per_worker: GPUs each worker sees.
         labels: what eval tasks may ask for with `resources={"label": ...}`.
         stop_signal: a signal that stops them as SIGTERM does, as in `Study.run`.
+        grace_s: seconds that they have to stop after a signal, as in `Study.run`.
         time_limit_s: seconds that they may last, as in `Study.run`.
         on_change: called for everything that happens.
         on_interrupt: called for each Ctrl-C or SIGTERM.
@@ -258,7 +265,7 @@ def evaluate(
     from phyla.worker import Launch
 
     places = Places.of(home, storage, checkpoints)
-    term = checked_term(stop_signal, time_limit_s)
+    term = checked_term(stop_signal, time_limit_s, grace_s)
     crew = Crew(
         workers=workers,
         gpus_per_worker=gpus_per_worker,

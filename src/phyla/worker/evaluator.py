@@ -33,6 +33,7 @@ from phyla.settings import Clock, system_clock
 from phyla.worker.aggregation import Aggregation
 from phyla.worker.evaluated_study import EvaluatedStudy, apply_bindings
 from phyla.worker.evaluation import Evaluation, EvaluationCheckpoint, checkpoint_of, run_command
+from phyla.worker.forks import only_here
 from phyla.worker.trainer import logged, traceback_of
 
 KEPT = ". Then run the study again. Completed trials and evaluations are kept"
@@ -191,7 +192,7 @@ class Evaluator:
                     cwd = None if task.cwd is None else str(task.cwd)
                     run_command(task.command, evaluation, timeout_s=task.timeout_s, cwd=cwd)
                 else:
-                    task(evaluation)
+                    only_here(task, evaluation)
                 if evaluation.should_stop:
                     return None
                 duration_s = self.timer() - began
@@ -232,7 +233,7 @@ class Evaluator:
         if held is not None and (held.suite, held.seen) == (suite.name, seen):
             return held.value
         self._loaded = None  # before the next one needs its memory
-        value = None if suite.load is None else suite.load(checkpoint)
+        value = None if suite.load is None else only_here(suite.load, checkpoint)
         self._loaded = _Loaded(suite.name, seen, value)
         return value
 

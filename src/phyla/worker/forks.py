@@ -7,15 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 
-def only_here(train: Callable[..., object], *arguments: Any) -> None:
-    """Call training; a process that it forks, and that leaves it, ends there, as it would without phyla.
+def only_here(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call user code; a process that it forks, and that leaves it, ends there, as it would without phyla.
 
     Otherwise the fork would go on as a second worker, with the lease of this one.
     """
     here, status = os.getpid(), 1
     try:
-        train(*arguments)
-        status = 0
+        value, status = function(*arguments), 0
+        if os.getpid() == here:
+            return value
+        told = f"process {os.getpid()}, which training or an eval task forked from {here}, returned and ends here"
+        print(told, file=sys.stderr)  # noqa: T201
     except SystemExit as error:
         if os.getpid() == here:
             raise

@@ -15,6 +15,7 @@ without the mark. It reads orders on standard input: a byte sends SIGTERM to the
 worker is gone) ends everything. On standard output it writes one line, `STATUS LEFT` or `error ERRNO`.
 """
 
+import atexit
 import contextlib
 import ctypes
 import os
@@ -65,6 +66,17 @@ def _pids() -> "Iterator[int]":
         for name in os.listdir("/proc"):  # noqa: PTH208  # pathlib is slow to import
             if name.isdecimal() and int(name) != os.getpid():
                 yield int(name)
+
+
+def end_children_at_exit() -> None:
+    """End, when this process exits, what is started in it from now on; called before user code is loaded."""
+    here, before = os.getpid(), {*children()}
+
+    def end() -> None:
+        for pid in {*children()} - before if os.getpid() == here else ():
+            _send(os.kill, pid, signal.SIGKILL)
+
+    atexit.register(end)
 
 
 def _read(pid: int, what: str) -> bytes:
@@ -150,7 +162,7 @@ def keep(mark: str, output: int, arguments: list[str]) -> None:
         _send(os.killpg, child, signal.SIGKILL)
     ends_at = time.monotonic() + GIVE_UP_S
     while (left := _reap(statuses)) and time.monotonic() < ends_at:
-        for pid in _children():
+        for pid in children():
             # Its number is its own until it is waited for. What it leaves behind is ours in the next round.
             _send(os.kill, pid, signal.SIGKILL)
         if select.select([woken], [], [], _ROUND_S)[0]:
@@ -179,7 +191,8 @@ def _reap(statuses: dict[int, int]) -> bool:
     return True
 
 
-def _children() -> "Iterator[int]":
+def children() -> "Iterator[int]":
+    """Yield the processes that this one has started, where Linux says so, and others that became its own."""
     me = str(os.getpid()).encode()
     for pid in _pids():
         # What follows the name in parentheses: state, parent, ...

@@ -1,11 +1,13 @@
 """A trial as its worker sees it: what is staged, reported and committed while the training function runs."""
 
 import operator
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
+from multiprocessing.process import current_process
 from pathlib import Path
 from typing import Any, final
 
@@ -81,6 +83,7 @@ class Session:
     watch: Stopwatch = field(default_factory=Stopwatch)
 
     def __post_init__(self) -> None:
+        self._pid, self._process = os.getpid(), current_process()
         self.watch.enter(Phase.LOADING)
         self._timings: dict[str, float] | None = None
         record = self.record
@@ -122,9 +125,18 @@ class Session:
 
     # What training uses; see `Trial`
 
+    def _check_owner(self, what: str, *, shared: bool = False) -> None:
+        """Refuse a process that was forked from the one that trains; one of `multiprocessing` may have a share."""
+        if os.getpid() != self._pid and not (shared and current_process() is not self._process):
+            raise StateError(
+                f"{what}: process {os.getpid()} was forked from {self._pid}, which trains trial {self.id}; only "
+                "that one reports and saves. Return what the fork found to it, or end the fork with os._exit()"
+            )
+
     @property
     def checkpoint_dir(self) -> Path:
         """The staged directory."""
+        self._check_owner("checkpoint_dir", shared=self._staged is not None)
         if self._staged is None:
             self._staged = self.repository.stage(self._name)
         return self._staged
@@ -149,6 +161,7 @@ class Session:
 
     def steps(self) -> Iterator[int]:
         """Iterate over the steps to train."""
+        self._check_owner("steps()", shared=True)
         self._at = self.progress.step if self.progress else self.record.start_step
         self._left = False
         self.watch.enter(Phase.TRAINING)
@@ -172,6 +185,7 @@ class Session:
 
     def report(self, metrics: Mapping[str, Any], step: int | None) -> None:
         """Take metrics."""
+        self._check_owner("report()")
         flat = _numbers(metrics)
         if step is None:
             step = self.reached_step
@@ -225,6 +239,7 @@ class Session:
 
     def save_progress(self, step: int | None) -> None:
         """Commit progress."""
+        self._check_owner("save_progress()")
         stopping = self._stop
         if self.stop_reason is not None:
             raise LeaseLost(f"trial {self.id} was stopped early by a rule; its progress is not needed")

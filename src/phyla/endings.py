@@ -1,0 +1,110 @@
+"""Ends a process whose work is done, whatever user code left running in it.
+
+At its end Python waits for every thread and every process of `multiprocessing` that somebody started and forgot.
+"""
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+GRACE_S = 2.0
+"""Seconds that threads and processes have to end by themselves once the work is done."""
+AT_EXIT_S = 30.0
+"""Seconds that what libraries do when the interpreter exits may take in a worker process."""
+HANDLERS_S = 10.0
+"""Seconds that these may take where threads were left."""
+_LOOK_S = 0.25
+_POLL_S = 0.05
+_NAME = "phyla-end"
+_SHUTDOWN = "threading"
+
+
+@contextlib.contextmanager
+def ending(left: int | None = None) -> Iterator[None]:
+    """Let this process end after the block with the same exit status, also if something keeps it alive.
+
+    Args:
+        left: for a worker process, which exits with it instead of 0 if something was left.
+    """
+    status = 1
+    try:
+        yield
+        status = 0
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        raise
+    finally:
+        names = [each.name for each in threading.enumerate()]
+        if _NAME not in names and (left is not None or len(names) > 1 or _processes()):
+            # Both now: no thread can be started once the interpreter exits.
+            due = threading.Event()
+            handlers = threading.Thread(target=_handlers, args=(due,), daemon=True)
+            handlers.start()
+            end = threading.Thread(target=_end, args=(status, left, due, handlers), name=_NAME, daemon=True)
+            end.start()
+
+
+def _handlers(due: threading.Event) -> None:
+    due.wait()
+    atexit._run_exitfuncs()
+
+
+def _end(status: int, left: int | None, due: threading.Event, handlers: threading.Thread) -> None:
+    """Wait until the main thread has done its work, and then for what else there is, but not for long."""
+    while threading.main_thread().is_alive() and _waits_in() is None:
+        threading.main_thread().join(_LOOK_S)
+    waited_s = 0.0
+    while waited_s < GRACE_S or not (_waits_in() or (left is not None and waited_s >= AT_EXIT_S)):
+        time.sleep(_POLL_S)
+        waited_s += _POLL_S
+    others = [each for each in threading.enumerate() if each is not threading.main_thread()]
+    threads = [f"the thread {each.name!r}" for each in others if not each.daemon]
+    if any(each.name == "QueueFeederThread" for each in others):
+        threads.append("a queue of multiprocessing that nobody emptied")
+    processes = [f"the process {each.name!r} (number {each.pid})" for each in _processes() if not each.daemon]
+    what = ", ".join([*threads, *processes]) or "something that acts when Python exits"
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        print(  # noqa: T201
+            f"warning: the work was done, and what it had started was still running, and was ended: {what}. End "
+            "what you start (join, close, shutdown) before your function returns",
+            file=sys.stderr,
+            flush=True,
+        )
+    if _waits_in() == _SHUTDOWN:  # else handlers are running already, and one of them waits for processes
+        _kill()
+    due.set()
+    handlers.join(HANDLERS_S)
+    _kill()
+    os._exit(left if left is not None and not status else status)
+
+
+def _processes() -> list[Any]:
+    """Return the processes of `multiprocessing` that are alive."""
+    used: Any = sys.modules.get("multiprocessing")
+    return [] if used is None else used.active_children()
+
+
+def _kill() -> None:
+    for process in _processes():
+        process.kill()
+
+
+def _waits_in() -> str | None:
+    """Return where the main thread waits, at its end, for what was left; None if it does not.
+
+    Python waits for threads first, then handlers run, among them that of `multiprocessing`.
+    """
+    util: Any = sys.modules.get("multiprocessing.util")
+    waits: dict[Any, str] = {threading._shutdown.__code__: _SHUTDOWN}  # type: ignore[attr-defined]
+    if util is not None:
+        waits[util._exit_function.__code__] = "multiprocessing"
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_code not in waits:
+        frame = frame.f_back
+    return None if frame is None else waits[frame.f_code]
