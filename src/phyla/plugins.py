@@ -23,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TypeAlias
 
+from phyla.arguments import plain
 from phyla.errors import ConfigurationError, NotImportable
 from phyla.records import Json
 
@@ -82,6 +83,7 @@ def encode(value: Any, name_of: NameOf | None = None) -> Json:
         ConfigurationError: a setting is neither JSON, nor a dataclass, nor a function.
         NotImportable: a function or class cannot be found again by name.
     """
+    value = plain(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):
