@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 
 from command_line import Phyla
-from phyla.plugins import STUDY_MODULE
+from phyla import study_modules
 from ray_nodes import last_logs, ray_nodes
 from slurm_cluster import Cluster, cluster
 
@@ -39,8 +39,7 @@ os.environ.pop("COLUMNS", None)
 def _no_study_file() -> Iterator[None]:
     """Forget the study files that a test read: the next test may have others at the same place."""
     yield
-    for name in [name for name in sys.modules if name.startswith(STUDY_MODULE)]:
-        del sys.modules[name]
+    study_modules.forget()
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,7 @@ from the user: their study file, or the process that started this one.
 """
 
 import dataclasses
-import hashlib
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -23,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TypeAlias
 
+from phyla import study_modules
 from phyla.arguments import plain
 from phyla.errors import ConfigurationError, NotImportable
 from phyla.records import Json
@@ -44,11 +43,6 @@ STORED_BY_NAME = ("phyla.formats", "phyla.launchers", "phyla.trackers")
 """Groups whose objects are never stored, so that encoding need not import them."""
 OWN_SETTINGS = ("phyla.evaluation.", "phyla.records.")
 """Packages of pure dataclasses that `decode` makes although they are not registered, such as `Suite`."""
-STUDY_MODULE = "__phyla_study__"
-"""Name under which a worker runs the study file again; further files get it with a digest of their path."""
-_READING = "__phyla_reading__"
-HAS_LOOP = "__phyla_has_loop__"
-"""Set in a study file that asks for trials itself."""
 
 Find: TypeAlias = Callable[[str], Callable[..., Any]]
 NameOf: TypeAlias = Callable[[Callable[..., Any]], str]
@@ -184,12 +178,7 @@ def loaded_class(name: str) -> type[Any]:
     source, _, qualname = name.rpartition(":")
     modules = [sys.modules[source]] if source in sys.modules else []
     if source.endswith(".py"):
-        names = [one for one in sys.modules if one == "__main__" or one.startswith(STUDY_MODULE)]
-        files = {one: getattr(sys.modules[one], "__file__", None) for one in names}
-        wanted = portable(name)
-        modules = [
-            sys.modules[one] for one, file in files.items() if file and portable(f"{file}:{qualname}") == wanted
-        ]
+        modules = study_modules.of_file(Path(source).name)
     for module in modules:
         found: object = module
         for part in qualname.split("."):
@@ -223,7 +212,7 @@ def reference(target: Callable[..., Any]) -> str:
             f"{name} of {module} is a lambda or is defined inside another function, so a worker process cannot "
             "find it; define it at the top level of a file, or run with workers=0"
         )
-    if module != "__main__" and not module.startswith(STUDY_MODULE):
+    if not study_modules.is_study_file(module):
         return f"{module}:{name}"
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None:
@@ -251,7 +240,9 @@ def resolve(target: str) -> Callable[..., Any]:
     """
     source, _, name = target.rpartition(":")
     try:
-        found: Any = study_module(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+        found: Any = (
+            study_modules.load(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+        )
         for part in name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, OSError) as error:
@@ -259,53 +250,3 @@ def resolve(target: str) -> Callable[..., Any]:
     if not callable(found):
         raise NotImportable(f"{target!r} is {found!r}, which is no function")
     return found  # type: ignore[no-any-return]  # callable, which is all that can be known
-
-
-class StudyFileRead(BaseException):
-    """Raised by `Study.run` while the study file is only being read: what precedes it is defined."""
-
-
-class OwnLoop(StudyFileRead):
-    """Raised where a study file begins to ask for trials itself."""
-
-
-def study_module(path: Path) -> ModuleType:
-    """Run a study file under a reserved module name, up to where it runs its study; what it raises is raised.
-
-    Raises:
-        NotImportable: there is no such file.
-    """
-    path = path.resolve()
-    main = sys.modules["__main__"]
-    if getattr(main, "__file__", None) and Path(str(main.__file__)).resolve() == path:
-        return main
-    name = STUDY_MODULE
-    if name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(path):
-        # A second file: what the first one defines must keep the name under which it is found again.
-        name += hashlib.sha256(str(path).encode()).hexdigest()[:16]
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None or not path.exists():
-        raise NotImportable(f"there is no study file {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
-    setattr(module, _READING, True)
-    try:
-        spec.loader.exec_module(module)
-    except StudyFileRead as read:
-        setattr(module, HAS_LOOP, isinstance(read, OwnLoop))
-    except BaseException:
-        del sys.modules[name]
-        raise
-    setattr(module, _READING, False)
-    return module
-
-
-def reading_study_file() -> bool:
-    """Return whether a study file is being run only to define its names."""
-    # Another thread may import something meanwhile.
-    modules = [module for name, module in sys.modules.copy().items() if name.startswith(STUDY_MODULE)]
-    return any(getattr(module, _READING, False) for module in modules)

@@ -16,6 +16,7 @@ Attributes:
         durability only.
     PHYLA_SAVE_EVERY_S: set by the supervisor in worker processes: seconds after which training is
         to save progress.
+    PHYLA_STUDY_FILES: set in processes that work on studies: the files, for processes that training starts.
     PHYLA_WORKER: set by the supervisor in worker processes, which may not start workers themselves. What they
         start inherits it, and is ended with them.
 """
@@ -36,6 +37,7 @@ from phyla.errors import ConfigurationError
 DEFAULT_HOME = ".phyla"
 
 SAVE_EVERY = "PHYLA_SAVE_EVERY_S"
+STUDY_FILES = "PHYLA_STUDY_FILES"
 
 DEFAULT_VERIFY_BYTES = 10**10
 DEFAULT_CACHE_BYTES = 10**10
@@ -152,6 +154,19 @@ def thread_environment(workers: int) -> dict[str, str]:
     return dict.fromkeys(THREADS, str(max(1, (os.cpu_count() or 1) // workers)))
 
 
+def study_files() -> str | None:
+    """Return the study files of the process that started this one, as `phyla.study_modules` writes them."""
+    return os.environ.get(STUDY_FILES)
+
+
+def set_study_files(files: str | None) -> None:
+    """Let the processes that this one starts know its study files."""
+    if files is None:
+        os.environ.pop(STUDY_FILES, None)
+    else:
+        os.environ[STUDY_FILES] = files
+
+
 def in_worker() -> bool:
     """Return whether this process was started as a worker."""
     return bool(os.environ.get("PHYLA_WORKER"))
@@ -197,7 +212,7 @@ def recorded_environment() -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(os.environ.items())
-        if name.startswith(RECORDED) and not SECRET.search(name)
+        if name.startswith(RECORDED) and not SECRET.search(name) and name != STUDY_FILES
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from phyla import plugins
+from phyla import plugins, study_modules
 from phyla.evaluation import Metric, Suite, TaskResult
 from phyla.evaluation.recorder import decode, encode, merged
 from phyla.evaluation.regression import compare
@@ -52,11 +52,12 @@ def suite() -> Iterator[Suite]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield plugins.study_module(EXAMPLE / "suite.py").suite
+        yield study_modules.load(EXAMPLE / "suite.py").suite
     finally:
         torch.set_num_threads(threads)
         sys.path[:] = before
-        for name in (plugins.STUDY_MODULE, "char_gru", "stdlib_text"):
+        study_modules.forget()
+        for name in ("char_gru", "stdlib_text"):
             sys.modules.pop(name, None)
 
 

@@ -3,14 +3,13 @@
 import json
 import linecache
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import phyla
 from command_line import Phyla
-from phyla.plugins import STUDY_MODULE
+from phyla import study_modules
 from phyla.study.provenance import DIFF_BYTES, collect, packages
 
 FILE = """
@@ -32,8 +31,7 @@ study = phyla.Study(
 def write(file: Path, text: str) -> None:
     """Write a study file that this process has read already."""
     file.write_text(text)
-    for name in [name for name in sys.modules if name.startswith(STUDY_MODULE)]:
-        del sys.modules[name]
+    study_modules.forget()
     linecache.clearcache()
 
 

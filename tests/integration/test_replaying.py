@@ -12,7 +12,7 @@ import pytest
 
 import forked
 import phyla
-from phyla import plugins
+from phyla import study_modules
 from phyla.cli import main
 from phyla.errors import ConfigurationError, StudyChanged, StudyNotFound
 from phyla.records import CheckpointState, JobKind, TrialRecord
@@ -82,7 +82,7 @@ def home(folder: Path) -> Path:
 @pytest.fixture
 def found(folder: Path) -> phyla.Study:
     """The study, as its file defines it."""
-    study = plugins.study_module(folder / "found.py").study
+    study = study_modules.load(folder / "found.py").study
     assert isinstance(study, phyla.Study)
     return study
 

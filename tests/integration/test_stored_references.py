@@ -16,7 +16,7 @@ import typer.main
 import phyla
 from durability import keep_identity
 from listing import list_studies
-from phyla import plugins
+from phyla import study_modules
 from phyla.cli import main
 from phyla.cli.app import app
 from phyla.launchers import WorkerSpec
@@ -187,8 +187,7 @@ def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.chdir(copy)
     yield copy
     sys.modules.pop("canary", None)
-    for name in [name for name in sys.modules if name.startswith(plugins.STUDY_MODULE)]:
-        del sys.modules[name]
+    study_modules.forget()
     assert sorted(path.name for path in evil.iterdir() if path.suffix != ".pyc") == ["canary.py"]
 
 
@@ -297,7 +296,7 @@ def test_a_worker_refuses_a_study_that_is_not_its_file(folder: Path, capsys: pyt
 
 
 def test_what_a_worker_process_imports_comes_from_its_supervisor(folder: Path) -> None:
-    study = plugins.study_module(folder / "study.py").study
+    study = study_modules.load(folder / "study.py").study
     given = study.config(portable=True)
     plant(folder / "home", plant_function, plant_training, plant_suite)
     with closing(sqlite3.connect(folder / "home" / "phyla.db")) as connection, connection:

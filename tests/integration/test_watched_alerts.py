@@ -10,10 +10,10 @@ import pytest
 import phyla
 from command_line import Phyla
 from event_files import logged
+from phyla import study_modules
 from phyla.cli.run import finish
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Suite
-from phyla.plugins import STUDY_MODULE
 
 SUITES = """
 import phyla
@@ -107,8 +107,7 @@ def test_an_eval_task_that_was_edited_under_the_same_version_is_told(tmp_path: P
     write(training, 100, 0.5)
     cli(*words, "--format", "marker=done", "--once")
     assert "raise the version" not in cli(*words, "--format", "marker=done", "--once")
-    for name in [name for name in sys.modules if name.startswith(STUDY_MODULE)]:
-        del sys.modules[name]  # as in the next process
+    study_modules.forget()  # as in the next process
     suites.write_text(SUITES.replace("[value", "[1 + value"))
     write(training, 200, 0.5)
     told = cli(*words, "--format", "marker=done", "--once")

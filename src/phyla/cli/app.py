@@ -14,7 +14,7 @@ import typer
 from typer import BadParameter, Context, Exit, Option
 from typer.core import TyperGroup
 
-from phyla import settings
+from phyla import settings, study_modules
 from phyla.cli import options
 from phyla.cli.check import check
 from phyla.cli.evaluations import evaluations
@@ -43,8 +43,9 @@ class Commands(TyperGroup):
         left = iter(args)
         for word in left:
             if word == "--":
-                rest += [word, *left]
-                continue
+                if not rest or rest[0] not in options.READS_FILES:
+                    rest += [word, *left]
+                break
             name, given, after = word.partition("=")
             if name not in options.PLACES:
                 rest.append(word)
@@ -135,8 +136,10 @@ def run_app() -> NoReturn:
     names = [function.__name__ for commands in PANELS.values() for function in commands]
     warnings.formatwarning = lambda *told, **more: visible(options.with_places(formatted(*told, **more), names))
     settings.escape_output()
+    study_modules.begin([""])
+    sys.argv += options.for_file()
     try:
-        app()
+        app(study_modules.command_line()[1:], prog_name="phyla")
     except PhylaError as error:
         print(f"error: {options.with_places(str(error), names)}", file=sys.stderr)
         sys.exit(options.EXIT_USAGE if isinstance(error, UsageError) else options.EXIT_FAILED)

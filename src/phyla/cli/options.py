@@ -8,12 +8,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from typer import Argument, BadParameter, Context, Exit, Option
 
-from phyla import settings
+from phyla import settings, study_modules
 from phyla.cli.output import show
 from phyla.errors import Preempted, UsageError
 from phyla.words import masked, pasted
@@ -31,6 +32,8 @@ PLACES = ("--home", "--storage", "--server", "--checkpoints")
 """Options of `phyla` itself, which may also follow the command."""
 OF_DATABASE = ("serve", "token")
 """Commands that open the database and are refused through a service."""
+READS_FILES = ("run", "worker", "watch", "check", "change", "replay", "simulate", "up")
+"""Commands that read a study file, which sees the words after `--`."""
 BOTH = "train,evaluate"
 """What workers do by default."""
 
@@ -169,6 +172,16 @@ def place(ctx: Context, study: "Study") -> None:
         study.places = replace(study.places, checkpoint_root=said.checkpoint_root, named=True)
 
 
+def for_file(*, dashes: bool = False) -> list[str]:
+    """Return the words that the command line has for the study file: those after `--`, or from there on."""
+    return study_modules.command_line()[len(before_file()) + (1 if dashes else 2) :]
+
+
+def before_file() -> list[str]:
+    """Return the words of the command line that are phyla's."""
+    return [*takewhile(lambda word: word != "--", study_modules.command_line()[1:])]
+
+
 def listed(text: str | None) -> list[str]:
     """Return the words of an option that takes several, with commas between."""
     return [] if text is None else [word.strip() for word in text.split(",")]
@@ -188,7 +201,7 @@ def interruptible(told: Callable[[], str]) -> Iterator[None]:
 
 def with_places(text: str, commands: Iterable[str]) -> str:
     """Return a message whose command lines say where studies live as this one does, so that they can be pasted."""
-    given, words = list[str](), iter(sys.argv[1:])
+    given, words = list[str](), iter(before_file())
     for word in words:
         if word.partition("=")[0] in PLACES:
             given += [word] if "=" in word else [word, next(words, "")]
@@ -202,8 +215,8 @@ def with_places(text: str, commands: Iterable[str]) -> str:
 
 def again() -> str:
     """Return the command line of this process, to be given once more; it does not overwrite again."""
-    words = [masked(word) for word in sys.argv[1:]]
-    for at, word in enumerate(words):
+    words = [masked(word) for word in study_modules.command_line()[1:]]
+    for at, word in enumerate(before_file()):
         if word.partition("=")[0] == "--overwrite":
             del words[at : at + (1 if "=" in word else 2)]
             break

@@ -109,7 +109,8 @@ def run(
                 how["pool"] = pool_of(ctx.params, [file], one.places, name=one.name, study=one.name)
             elif time_limit is not None:
                 how["time_limit_s"] = max(1.0, time_limit - (time.monotonic() - began))
-            check = pasted(["phyla", "check", str(file), *(["--study", study] if study else [])])
+            named = ["--study", study] if study else []
+            check = pasted(["phyla", "check", str(file), *named, *options.for_file(dashes=True)])
             hint = "" if replicates else f"check how it trains with: {check}"
             try:
                 scored = _run(one, workers, hint, **how) and scored
@@ -261,6 +262,8 @@ def chosen_study(ctx: Context, file: Path, name: str | None, *, to_run: bool = F
     """Return the study of a file, by name if there are several, in the place that the options say."""
     from phyla.study.files import load_studies
 
+    if file.suffix == ".toml" and (words := options.for_file()):
+        raise UsageError(f"{pasted(['--', *words])}: {file} is no Python file, and reads no command line")
     chosen = _chosen(load_studies(file, to_run=to_run), file, name)
     options.place(ctx, chosen)
     return chosen

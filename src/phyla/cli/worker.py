@@ -139,7 +139,7 @@ def worker_command(files: Sequence[str], **given: Any) -> list[str]:
     for name, value in given.items():
         if value is not None and value is not False:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    return [sys.executable, "-P", "-m", "phyla.cli", "worker", *files, *words]
+    return [sys.executable, "-P", "-m", "phyla.cli", "worker", *files, *words, *options.for_file(dashes=True)]
 
 
 @contextmanager

@@ -56,7 +56,12 @@ class Pool:
     def worker(self, *more: str) -> list[str]:
         """Return the words of the command of one worker, with these options at the end."""
         limit = [] if self.time_limit_s is None else ["--time-limit", f"{self.time_limit_s:g}s"]
-        return [*self.command, "--workers", "1", *limit, *more]
+        return self.with_options(*limit, *more)
+
+    def with_options(self, *more: str) -> list[str]:
+        """Return the command of one worker with further options, before the words for the study file."""
+        at = self.command.index("--") if "--" in self.command else len(self.command)
+        return [*self.command[:at], "--workers", "1", *more, *self.command[at:]]
 
     def identity(self) -> str:
         """Return eight letters and digits that only the pool in this folder has, made at the first call."""

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from phyla import plugins
+from phyla import plugins, study_modules
 from phyla.checkpoints import RemotePlace, place_of
 from phyla.client import Client, known_checkpoints, open_checkpoints
 from phyla.controller import from_config, said, suite_differences, suites_from
@@ -190,7 +190,7 @@ def main() -> None:
         sys.exit(Exit.OUTDATED)
     except (StoreBusy, StoreUnavailable) as error:
         _fail(error, Exit.STORE_FAILED)
-    except Exception as error:  # noqa: BLE001  # user code; the supervisor shows what it printed
+    except (SystemExit, Exception) as error:  # noqa: BLE001  # user code; the supervisor shows what it printed
         _fail(error, Exit.CANNOT_START)
     try:
         ended = worker.run()
@@ -202,7 +202,7 @@ def main() -> None:
         sys.exit(Exit.OUTDATED if isinstance(ended, Outdated) else Exit.NO_TIME)
 
 
-def _fail(error: Exception, status: int) -> NoReturn:
+def _fail(error: SystemExit | Exception, status: int) -> NoReturn:
     """Print an error for the supervisor (of phyla's own and of storage, only the message), and exit."""
     if isinstance(error, PhylaError):
         print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
@@ -236,6 +236,7 @@ def die_with_parent(supervisor: int) -> None:
 
 def _make(spec: WorkerSpec) -> tuple[Worker, Store]:
     sys.path[:] = [*spec.python_path, *(entry for entry in sys.path if entry not in spec.python_path)]
+    study_modules.begin(spec.argv, spec.files)
     store = open_store(spec.storage)
     with open(spec.beat_file, "r+b") as file:
         shared = mmap.mmap(file.fileno(), BEATS.size + 1)

@@ -123,7 +123,7 @@ def _script(pool: Pool) -> str:
         stopped=_stopped(pool),
         environment=pool.environment,
         # The script knows the limit better than the pool does: it is that of the job.
-        command=[*pool.command, "--workers", "1", "--stop-signal", SIGNAL],
+        command=pool.with_options("--stop-signal", SIGNAL),
     )
 
 

@@ -15,7 +15,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, final
 
-from phyla import settings
+from phyla import settings, study_modules
 from phyla.errors import ConfigurationError
 from phyla.machine import ANY_GPUS
 from phyla.records import JsonObject
@@ -102,6 +102,8 @@ class WorkerSpec:
         environment: variables that training code gets; `{member}` in them stands for the trial's member.
         gpus: least and greatest number of GPUs that an eval task may ask for.
         stops_at: when it has to stop, in seconds since the epoch, and how long its run may last: `run_s`.
+        argv: the command line that the study file sees.
+        files: the study files of the supervisor, by module name.
         name: of the worker; this, `log` and `beat_file` are given when its process is started.
         beat_file: where the worker counts its progress, as `BEATS`; then one byte that tells it to end, see
             `phyla.worker.Closing`.
@@ -123,6 +125,8 @@ class WorkerSpec:
     stops_at: float | None = None
     run_s: float = math.inf
     save_every_s: float | None = None
+    argv: Sequence[str] = field(default_factory=lambda: list(sys.argv))
+    files: Mapping[str, str] = field(default_factory=study_modules.known)
     python_path: Sequence[str] = field(default_factory=lambda: [entry or str(Path.cwd()) for entry in sys.path])
     name: str = ""
     log: str = ""

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self, final
 
-from phyla import plugins
+from phyla import study_modules
 from phyla.client import Client, open_checkpoints
 from phyla.controller import from_config
 from phyla.errors import (
@@ -78,8 +78,7 @@ def attach(
         ConfigurationError: an argument makes no sense.
         StoreError: the database failed.
     """
-    if plugins.reading_study_file():
-        raise plugins.OwnLoop
+    study_modules.only_when_run(study_modules.OwnLoop)
     if "train" not in checked_kinds(kinds):
         raise ConfigurationError(f"attach(kinds={kinds!r}): what only evaluates is started with: phyla worker")
     if isinstance(study, Study):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 import numpy as np
 
-from phyla import plugins
+from phyla import study_modules
 from phyla.arguments import check_integer
 from phyla.errors import ConfigurationError
 from phyla.machine.retention import bound
@@ -88,8 +88,7 @@ def checks(study: Study, *, steps: int | None = None, workers: int = 1) -> Itera
     """Yield what `check` returns, as soon as it is known."""
     from phyla.study.experiments import Experiments
 
-    if plugins.reading_study_file():
-        raise plugins.StudyFileRead
+    study_modules.only_when_run()
     if study.train is None:
         raise ConfigurationError("Study(train=...) is needed to check it: there is no training function")
     workers = check_integer("workers", workers, 0, 1)

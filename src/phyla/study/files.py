@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from phyla import plugins
+from phyla import plugins, study_modules
 from phyla.controller import suite_differences, suites_from
 from phyla.errors import ConfigurationError, NotImportable, RunChanged, StudyNotFound, UsageError
 from phyla.evaluation import Suite
@@ -37,7 +37,7 @@ def read_file(file: Path, what: str) -> ModuleType:
     if file.suffix != ".py":
         raise UsageError(f"{file}: a {what} file is Python code or TOML, so its name ends in .py or .toml")
     try:
-        return plugins.study_module(file)
+        return study_modules.load(file)
     except SyntaxError as error:
         raise UsageError(f"{error.filename or file}, line {error.lineno}: {error.msg}") from error
     except (SystemExit, Exception) as error:
@@ -47,8 +47,9 @@ def read_file(file: Path, what: str) -> ModuleType:
         if not isinstance(error, SystemExit):
             raise UsageError(f"{where} {type(error).__name__}: {error}") from error
         raise UsageError(
-            f"{where} the file ended itself with exit status {error.code} while it was read; what parses "
-            f'arguments or ends the program belongs under `if __name__ == "__main__":`, the {what} above it'
+            f"{where} the file ended itself with exit status {error.code} while it was read; give the "
+            "arguments that it parses after --, and put what ends the program under "
+            f'`if __name__ == "__main__":`, the {what} above it'
         ) from error
 
 
@@ -73,7 +74,7 @@ def load_studies(path: str | Path, *, to_run: bool = False) -> "list[Study]":
     from phyla.study.study import Study
 
     module = read_file(file, "study")
-    if to_run and getattr(module, plugins.HAS_LOOP, False):
+    if to_run and getattr(module, study_modules.HAS_LOOP, False):
         raise UsageError(
             f"{file} trains in a loop of its own (phyla.attach, or study.ask); start it with: python {file}"
         )

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phyla import settings
+from phyla import settings, study_modules
 from phyla.controller import housekeeping_of
 from phyla.records import JsonObject, Start, StudyState
 from phyla.words import masked
@@ -58,7 +58,7 @@ def collect(code: Any, directory: Path) -> tuple[JsonObject, str | None]:
     source = file.parent if file.is_file() else directory
     commit, diff = _git(source)
     facts: dict[str, Any] = {
-        "command": _without_secrets(sys.argv),
+        "command": _without_secrets(study_modules.command_line()),
         "directory": str(directory),
         "code": code and code["now"],
         "commit": commit,

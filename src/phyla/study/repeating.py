@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from phyla import plugins
+from phyla import plugins, study_modules
 from phyla.arguments import check_integer
 from phyla.checkpoints import RemotePlace, local_copy
 from phyla.controller import from_config, known_to
@@ -174,8 +174,7 @@ def continue_training(
 
 
 def _run(study: str | Study, workers: int, where: Sequence[Any], **what: Any) -> Results:
-    if plugins.reading_study_file():
-        raise plugins.StudyFileRead
+    study_modules.only_when_run()
     if isinstance(study, str):
         prepared = prepare(study, Places.of(*where), **what)
     else:

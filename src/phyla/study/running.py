@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from phyla import plugins, settings
+from phyla import settings, study_modules
 from phyla.arguments import check_integer
 from phyla.client import Client
 from phyla.errors import (
@@ -117,8 +117,7 @@ class Crew:
 
     def check_study(self, study: "Study") -> None:
         """Make sure that they can work on a study with a population."""
-        if plugins.reading_study_file():
-            raise plugins.StudyFileRead
+        study_modules.only_when_run()
         if study.train is None:
             raise ConfigurationError(
                 "Study(train=...) is needed to run; a script with a loop of its own (phyla.attach, study.ask) is "

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
 
-from phyla import plugins
+from phyla import study_modules
 from phyla.arguments import check_name, plain, suggest_arguments
 from phyla.errors import ConfigurationError, StudyNotFound
 from phyla.machine import TrainRules
@@ -431,8 +431,8 @@ class Study:
         """Open it to look, to ask, to run here, or (`portable`) for worker processes that import its functions."""
         from phyla.study.opening import open_study
 
-        if works and plugins.reading_study_file():
-            raise plugins.OwnLoop
+        if works:
+            study_modules.only_when_run(study_modules.OwnLoop)
         wanted = works + portable
         if self._client is None or wanted > self._opened_for:
             store = None if self._client is None else self._client.store

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import phyla
+from phyla import study_modules
 from phyla.errors import ConfigurationError
-from phyla.plugins import study_module
 from phyla.study import Checked, check
 from phyla.study.check import called, checks, steps_of
 from phyla.study.facts import compared, gap, read
@@ -541,6 +541,6 @@ check(study)
 def test_a_study_file_that_checks_itself_is_only_read(tmp_path: Path) -> None:
     file = tmp_path / "itself.py"
     file.write_text(ITSELF)
-    module = study_module(file)
+    module = study_modules.load(file)
     assert called(module.study) == "train() (itself.py, line 5)"
     assert next(checks(module.study, workers=0)).verdict == "FAIL"

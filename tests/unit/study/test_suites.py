@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import phyla
-from phyla import plugins
+from phyla import plugins, study_modules
 from phyla.errors import UsageError
 from phyla.records import GroupState, StudyState
 from phyla.store import Store, open_store
@@ -59,16 +59,14 @@ def file(tmp_path: Path) -> Iterator[Path]:
     before = list(sys.path)
     yield path
     sys.path[:] = before
-    for name in [name for name in sys.modules if name.startswith(plugins.STUDY_MODULE)]:
-        del sys.modules[name]
+    study_modules.forget()
 
 
 def test_all_suites_of_a_file_or_one_by_variable_or_by_name(file: Path) -> None:
     assert [suite.name for suite in load_suites(str(file))] == ["first", "second"]
     assert [suite.name for suite in load_suites(f"{file}:second")] == ["second"]
     file.write_text(CODE + '\nodd = phyla.Suite("by-name", [accuracy])\n')
-    for name in [name for name in sys.modules if name.startswith(plugins.STUDY_MODULE)]:
-        del sys.modules[name]
+    study_modules.forget()
     assert [suite.name for suite in load_suites(f"{file}:by-name")] == ["by-name"]
 
 
