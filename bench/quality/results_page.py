@@ -32,7 +32,8 @@ Every strategy in a table gets the same budget of training steps and the same se
 validation score; the tables show the selected checkpoint on data that neither selection nor tuning has seen.
 *p* compares with the first row, seed by seed (Wilcoxon, two-sided, adjusted by Holm); *seeds* is how many would
 show the difference with 80 % power. *age* is how long the best weights were trained, *steps* what all members
-trained. `single worker explores` puts all steps into one member. Grids were chosen by hand.
+trained. `single worker explores` puts all steps into one member. Grids were chosen by hand. All was measured
+when `Perturb` clipped at the ends of a range, as with `clip=True`.
 
 `python bench/quality/everything.py` repeats this and writes the page, in about half an hour on two cores.
 """

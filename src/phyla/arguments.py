@@ -4,8 +4,10 @@ import functools
 import inspect
 import re
 import reprlib
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from numbers import Integral, Real
 from typing import Any, TypeAlias, TypeVar
 
 from phyla.errors import ConfigurationError, WrongArgument
@@ -55,41 +57,63 @@ def check_name(what: str, name: object, more: str = "") -> None:
         raise ConfigurationError(f"{what}: use up to 100 letters, digits, '_', '-' and '.'{more}")
 
 
-def check_integer(name: str, value: object, least: int = 1, most: int | None = None) -> None:
-    """Refuse an argument that is no integer, or out of range."""
+def plain(value: Any) -> Any:
+    """Return a number of NumPy or another library as Python's own; everything else as it is."""
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
+
+
+def check_integer(name: str, value: Any, least: int = 1, most: int | None = None, plugin: str = "") -> int:
+    """Return an argument, or a setting of a plug-in, as an int; refuse one that is no integer, or out of range."""
+    value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most and value > most):
         up = f", at most {most:,}" if most else ""
-        raise ConfigurationError(f"{name}={value!r}: must be an integer of at least {least}{up}")
+        hint = f"; did you mean {int(value)}?" if isinstance(value, float) and value.is_integer() else ""
+        given = f"{plugin}({name}={value!r})" if plugin else f"{name}={value!r}"
+        raise ConfigurationError(f"{given}: must be an integer of at least {least}{up}{hint}")
+    return value
 
 
 def check(plugin: Any, **wanted: Wanted) -> None:
-    """Refuse settings of a plug-in that are not as wanted; None is allowed where it is the default."""
+    """Refuse settings of a plug-in that are not as wanted; None is allowed where it is the default.
+
+    Numbers become Python's own.
+    """
     defaults = {one.name: one.default for one in fields(plugin)}
     for name, want in wanted.items():
         value = getattr(plugin, name)
         if value is not None or defaults[name] is not None:
-            check_value(type(plugin).__name__, name, value, want)
+            checked = check_value(type(plugin).__name__, name, value, want)
+            if checked is not value:
+                object.__setattr__(plugin, name, checked)
 
 
-def check_value(plugin: str, name: str, value: Any, want: Wanted) -> None:
-    """Refuse one value of a setting."""
+def check_value(plugin: str, name: str, value: Any, want: Wanted) -> Any:
+    """Return one value of a setting, with a number as Python's own; refuse what is not as wanted."""
+    value = plain(value)
     given = f"{plugin}({name}={value!r})"
     if isinstance(want, tuple):
         if value not in want:
             raise ConfigurationError(f"{given}: choose {', '.join(map(repr, want[:-1]))} or {want[-1]!r}")
     elif isinstance(want, int):
-        if isinstance(value, bool) or not isinstance(value, int) or value < want:
-            raise ConfigurationError(f"{given}: must be an integer of at least {want}")
+        check_integer(name, value, want, plugin=plugin)
         most = MOST_MEMBERS if name in ("population_size", "members") else MOST_STEPS
         if value > most:
             raise ConfigurationError(f"{given}: must be at most {most:,}")
     else:
         low, high = map(float, want[1:-1].split(","))
         excluded = [low] * (want[0] == "(") + [high] * (want[-1] == ")")
-        number = isinstance(value, int | float) and not isinstance(value, bool)
+        # An integer may be too large for a float.
+        number = (
+            isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+        )
         if not number or not low <= value <= high or value in excluded:
             kind = "finite number" if "inf" in want else "number"
             raise ConfigurationError(f"{given}: must be a {kind} in {want}")
+    return value
 
 
 def refused(plugin: object, names: str, why: str) -> ConfigurationError:

@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any, NoReturn, TypeAlias
 
 from phyla import study_modules
+from phyla.arguments import plain
 from phyla.errors import ConfigurationError, NotImportable
 from phyla.records import Json
 
@@ -76,6 +77,7 @@ def encode(value: Any, name_of: NameOf | None = None) -> Json:
         ConfigurationError: a setting is neither JSON, nor a dataclass, nor a function.
         NotImportable: a function or class cannot be found again by name.
     """
+    value = plain(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):

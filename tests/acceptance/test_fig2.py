@@ -31,7 +31,7 @@ def gaussian(params: Params, rng: np.random.Generator) -> Mapping[str, Any]:
     return {name: float(np.clip(params[name] + rng.normal(0.0, 0.1), -10.0, 10.0)) for name in ("h0", "h1")}
 
 
-EXPLORE = ExploreWith(gaussian)
+EXPLORE = ExploreWith(gaussian, after=None)
 
 
 def best(strategy: PBT, seed: int, first: float = 0.75) -> float:

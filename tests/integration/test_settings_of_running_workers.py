@@ -52,7 +52,7 @@ GROW = """
 def grow(params, rng):
     return {"lr": 1.0}
 """
-GROWING = "steps_per_trial=5, exploit=None, explore=phyla.strategies.ExploreWith(grow)"
+GROWING = "steps_per_trial=5, exploit=None, explore=phyla.strategies.ExploreWith(grow, after=None)"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

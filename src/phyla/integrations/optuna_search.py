@@ -13,6 +13,7 @@ from phyla.errors import ConfigurationError
 from phyla.records import JobState, Json, JsonObject, Member, MemberState
 from phyla.space import Choice, Int, Ordinal, Parameter, Scalar, Space
 from phyla.space.declaration import hold, planned
+from phyla.space.parameters import NEAR_ONE
 from phyla.strategies import Context, Decision, FitnessRule, FromSuite, History, Population, Wait
 from phyla.strategies.checks import check_steps
 from phyla.strategies.fitness import LAST
@@ -264,8 +265,8 @@ def view(parameter: Parameter) -> View:
     """Return how Optuna sees a parameter.
 
     Listed values and steps of a Float are stored by their position, since to Optuna True and 1 are the same, and
-    its steps of floats collect rounding errors. Optuna has no steps on log scales; there it is told the
-    position on the scale, which is rounded to a step when it is read.
+    its steps of floats collect rounding errors. Optuna has no steps on log scales, and no scale "1-x"; there it is
+    told the position on the scale, which is rounded to a step when it is read.
     """
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -275,7 +276,7 @@ def view(parameter: Parameter) -> View:
         places = CategoricalDistribution(range(len(values))) if choice else IntDistribution(0, len(values) - 1)
         return View(places, lambda value: values.index(parameter.check(value)), values.__getitem__)
     log, step = parameter.log, parameter.step
-    if log and step not in (None, 1 if isinstance(parameter, Int) else None):
+    if log == NEAR_ONE or (log and step not in (None, 1 if isinstance(parameter, Int) else None)):
         return View(FloatDistribution(0.0, 1.0), parameter.unit, parameter.from_unit)
     if isinstance(parameter, Int):
         told = IntDistribution(parameter.low, parameter.high, log=log, step=parameter.step)

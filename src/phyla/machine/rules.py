@@ -81,9 +81,9 @@ class TrainRules:
     def __post_init__(self) -> None:
         check_strategy(self.strategy)
         for name in ("max_attempts", "max_claims", "max_broken", "keep_best", "keep_front", "max_stops"):
-            check_integer(name, getattr(self, name), most=MOST)
+            object.__setattr__(self, name, check_integer(name, getattr(self, name), most=MOST))
         if self.keep_every_steps is not None:
-            check_integer("keep_every_steps", self.keep_every_steps)
+            object.__setattr__(self, "keep_every_steps", check_integer("keep_every_steps", self.keep_every_steps))
         lease_s = self.lease_s
         if isinstance(lease_s, bool) or not isinstance(lease_s, int | float) or not 0 < lease_s <= MOST_SECONDS:
             raise ConfigurationError(f"lease_s={lease_s!r}: must be above 0, and at most {MOST_SECONDS:,}")

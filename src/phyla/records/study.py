@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, final
 
+from phyla.arguments import check_value
 from phyla.errors import ConfigurationError
 from phyla.records.json import Json, JsonObject
 from phyla.records.names import FileName
@@ -99,9 +100,8 @@ class StartFrom:
         if not isinstance(self.path, str | PathLike) or not str(self.path):
             raise ConfigurationError(f"StartFrom({self.path!r}): must be the path of a directory or file")
         for name, value in (("step", self.step), ("index", self.index)):
-            whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-            if not whole and not (name == "step" and value is None):
-                raise ConfigurationError(f"StartFrom({name}={value!r}): must be an integer of at least 0")
+            if value is not None or name == "index":
+                object.__setattr__(self, name, check_value("StartFrom", name, value, 0))
         if not isinstance(self.params, Mapping):
             raise ConfigurationError(f"StartFrom(params={self.params!r}): must map names to values")
         object.__setattr__(self, "path", str(Path(self.path).expanduser().absolute()))

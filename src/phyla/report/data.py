@@ -220,7 +220,7 @@ def _hyperparameter(name: str, used: Sequence[Any], entry: Mapping[str, Any]) ->
     numbers = [value for value in used if isinstance(value, (int, float)) and not isinstance(value, bool)]
     kind = entry.get("kind")
     if len(numbers) == len(used) and kind not in ("choice", "ordinal"):
-        return Hyperparameter(name, log=bool(entry.get("log")) and min(numbers) > 0)
+        return Hyperparameter(name, log=entry.get("log") is True and min(numbers) > 0)
     known = list(entry.get("values", ()))
     for value in used:
         if not any(is_same(value, other) for other in known):

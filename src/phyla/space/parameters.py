@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar, cast, final
+from numbers import Real
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast, final
 
 from phyla.errors import SpaceError
 from phyla.space.params import Scalar, When, as_integer, as_real, as_scalar, as_when, checked, is_same
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 NEAR_ZERO = 1e-12
 """Below this share of its range a linear float counts as 0: multiplying would take forever to leave it."""
 
+NEAR_ONE: Literal["1-x"] = "1-x"
+"""The log scale of what lies near 1, such as a discount: logarithmic in the distance from 1."""
+
 LARGEST_INTEGER = 2**63 - 1
 """What databases and other languages can hold."""
 
@@ -29,6 +33,7 @@ OPTIONS = ("log", "step", "initial", "default", "when")
 
 Value = TypeVar("Value", bound=Scalar)
 Number = TypeVar("Number", bound=float)
+Log: TypeAlias = bool | Literal["1-x"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -83,8 +88,17 @@ class _Parameter(ABC, Generic[Value]):
         """A value from the prior."""
 
     @abstractmethod
-    def perturb(self, value: Value, factor: float, rng: "np.random.Generator") -> tuple[Value, str]:
-        """`value` moved by `factor`, and how: "x1.2", "step" (no factor moves it), "neighbour", "resampled"."""
+    def perturb(
+        self, value: Value, factor: float, rng: "np.random.Generator", other: float | None = None
+    ) -> tuple[Value, str]:
+        """`value` moved by `factor`, and how, as in "x1.2", "step", "neighbour", "resampled"; at an end it stays.
+
+        With `other`, a factor below 1, it goes up by `factor` or down by this, by chance, and turns back at ends.
+        """
+
+    def clipped(self, value: Value, factor: float, rng: "np.random.Generator") -> tuple[Value, str]:
+        """As `perturb`, but numbers are multiplied and clipped, whatever their range."""
+        return self.perturb(value, factor, rng)
 
     @abstractmethod
     def _settle(self, put: Callable[[str, object], None]) -> None:
@@ -101,7 +115,7 @@ class _Range(_Parameter[Number]):
     low: Number
     high: Number
     _: KW_ONLY
-    log: bool = False
+    log: Log = False
     step: Number | None = None
 
     _slack: ClassVar[float]
@@ -114,14 +128,18 @@ class _Range(_Parameter[Number]):
             put("step", self._convert(self.step, "step"))
         low, high, step = self.low, self.high, self.step
         like = partial(self._call, options=("log", "step"))
-        if not isinstance(self.log, bool):
-            raise SpaceError(f"log must be True or False, got {self.log!r}")
+        if not isinstance(self.log, bool) and self.log != NEAR_ONE:
+            raise SpaceError(f"log must be True or False, or {NEAR_ONE!r} for what is near 1, got {self.log!r}")
         if low > high:
             raise SpaceError(f"low must be below high; did you mean {like(high, low)}?")
         if low == high:
             raise SpaceError(f"low must be below high; leave out what never changes, or write Choice([{low!r}])")
-        if self.log and low <= 0:
+        if self.log is True and low <= 0:
             raise SpaceError(f"a log scale needs low above 0, got {low!r}; raise low or leave out log=True")
+        if self.log == NEAR_ONE and (self.kind == "int" or step is not None):
+            raise SpaceError(f"log={NEAR_ONE!r} is for a Float without steps; leave it out")
+        if self.log == NEAR_ONE and high >= 1:
+            raise SpaceError(f"log={NEAR_ONE!r} needs high below 1, got {high!r}; lower high or leave out log")
         self._check_size()
         if step is None:
             return
@@ -173,11 +191,10 @@ class _Range(_Parameter[Number]):
     def unit(self, value: object) -> float:
         """Where `value` lies between low (0) and high (1), on a log scale if the parameter has one."""
         number = self.check(value)
-        if self.log:
-            start, end = math.log(self.low), math.log(self.high)
-            # Neighbouring numbers may have the same logarithm; a straight line is as good between them.
-            if start < end:
-                return _fraction((math.log(number) - start) / (end - start))
+        start, end = _place(self.low, self.log), _place(self.high, self.log)
+        # Neighbouring numbers may have the same logarithm; a straight line is as good between them.
+        if start < end:
+            return _fraction((_place(number, self.log) - start) / (end - start))
         return _fraction((number - self.low) / (self.high - self.low))
 
     def from_unit(self, u: float) -> Number:
@@ -186,7 +203,51 @@ class _Range(_Parameter[Number]):
         value: Number = self.high if u == 1.0 else self._nearest(self._between(u, self.low, self.high))
         return value
 
-    def perturb(self, value: Number, factor: float, rng: "np.random.Generator") -> tuple[Number, str]:
+    def perturb(
+        self, value: Number, factor: float, rng: "np.random.Generator", other: float | None = None
+    ) -> tuple[Number, str]:
+        log, start, end = self._scale(value)
+        here, exact = _place(value, log), bool(log) and end - start >= 1.0
+        if other is not None and rng.random() >= self._chance(value, factor, 1.0 / other, exact):
+            factor = other
+        way, vary = math.log(factor), 0.5 + rng.random()
+        size = way if exact else min(max(way / 2, -0.5), 0.5) * (end - start) * vary
+        turned = other is not None and not start <= here + size <= end
+        if turned:  # by varying sizes, since the same one again and again would meet few values
+            moved = _number(_mirrored(here + (size * vary if exact else size), start, end), log)
+        else:
+            moved = value * factor if exact and log is True else _number(here + size, log)
+        near = self._nearest(min(max(moved, self.low), self.high))
+        if self.step is not None and not turned:
+            index, least = self._index(near), self._index(value) + (1 if way > 0 else -1)
+            if index < least if way > 0 else index > least:
+                return self._at(min(max(least, 0), self._last)), "step"
+        if exact and not turned:
+            return near, f"x{factor:g}" if log is True else f"1 - x, x{1 / factor:g}"
+        if log:
+            return near, f"x{near / value:.4g}" if log is True else f"1 - x, x{(1 - near) / (1 - value):.4g}"
+        return near, f"{100.0 * (near - value) / (self.high - self.low):+.3g}% of the range"
+
+    def _scale(self, value: Number) -> tuple[Log, float, float]:
+        """The scale that a value moves on, and the ends of the range there."""
+        half = (self.step or 0) / 2  # each value of a grid stands for its surroundings
+        low, high, log = self.low - half, self.high + half, self.log
+        if not log and self.low >= 0 and high >= math.e * low:
+            log = bool(half) or value > NEAR_ZERO * (high - low)  # no factor leads away from 0, but a step does
+        return log, _place(max(low, self.low / 2) if log is True else low, log), _place(high, log)
+
+    def _chance(self, value: Number, up: float, down: float, exact: bool) -> float:
+        """The probability of going up by one factor rather than down by the other, so that no part is preferred.
+
+        On a log scale the mean step is 0. On a linear one factors lead up more often: there is more room above.
+        """
+        if exact and self.step is not None and value * (up - 1.0) < 1.5 * self.step:
+            return 0.5  # both ways are one step
+        if exact and not self.log:
+            return (down - 1.0) / (down - 1.0 / up)
+        return math.log(down) / (math.log(up) + math.log(down))
+
+    def clipped(self, value: Number, factor: float, rng: "np.random.Generator") -> tuple[Number, str]:
         target, by, up = value * factor, f"x{factor:g}", (factor > 1.0) == (value >= 0)
         if self.kind == "float" and not self.log and abs(value) <= NEAR_ZERO * (self.high - self.low):
             target, by, up = value + min(factor - 1.0, 1.0) * (self.high - self.low) / 2.0, "step", factor > 1.0
@@ -221,11 +282,8 @@ class _Range(_Parameter[Number]):
         return self._at(min(max(index, first), last))
 
     def _between(self, u: float, low: Number, high: Number) -> Any:
-        if self.log:
-            value = math.exp(math.log(low) + u * (math.log(high) - math.log(low)))
-        else:
-            value = low + u * (high - low)
-        return min(max(value, low), high)
+        start, end = _place(low, self.log), _place(high, self.log)
+        return min(max(_number(start + u * (end - start), self.log), low), high)
 
     def _nearest(self, number: Any) -> Any:
         return number if self.step is None else self._at(self._index(number))
@@ -263,16 +321,16 @@ class _Range(_Parameter[Number]):
 class Float(_Range[float]):
     """A real number between two bounds, both included.
 
-    Perturbing multiplies by the factor and clamps into the bounds: a best value at a bound can be kept, and a
-    factor above 1 never makes a value smaller. A linear float of 0 (or less than 1e-12 of the range away from it)
-    moves by `(factor - 1) / 2` of the range instead, at most by half of it.
+    Perturbing multiplies by the factor; with `log="1-x"` it divides the distance from 1. Where `high / low` is
+    below e, and where `low` is below 0, it moves by a share of the range: a tenth or so for 1.2.
 
     Source: Jaderberg et al. 2017, arXiv 1711.09846, section 4.
 
     Args:
         low: The lower bound.
         high: The upper bound.
-        log: Whether the prior is log-uniform; the default is uniform.
+        log: Whether the prior is log-uniform; the default is uniform. "1-x" is logarithmic in the distance from 1,
+            for what is near it, such as `Float(0.9, 0.9999, log="1-x")`.
         step: Only the values `low + k * step`; `high` must be one of them. A perturbed value moves by at least
             one step, unless a bound holds it.
         initial: Where members start: a value, or a narrower `(low, high)` to draw it from.
@@ -287,10 +345,10 @@ class Float(_Range[float]):
         return as_real(value, what)
 
     def _check_size(self) -> None:
-        if self.log and self.low < sys.float_info.min:
+        if self.log is True and self.low < sys.float_info.min:
             raise SpaceError(f"low is too close to 0 for a log scale; take at least {sys.float_info.min!r}")
-        if not math.isfinite(self.high - self.low):
-            raise SpaceError("the range is wider than a float can hold; narrow it")
+        if not math.isfinite(8.0 * max(-self.low, self.high)):
+            raise SpaceError("the range is wider than a float can hold, or nearly; narrow it")
 
 
 @final
@@ -298,14 +356,13 @@ class Float(_Range[float]):
 class Int(_Range[int]):
     """A whole number between two bounds, both included.
 
-    Perturbing multiplies by the factor, rounds and clamps into the bounds. The value moves by at least one step
-    in the direction in which the factor pushes, unless a bound holds it. From 0 it moves by one step: up for a
-    factor above 1, else down.
+    Perturbing moves it as a `Float` and rounds, by at least one step in the direction in which the factor pushes,
+    unless a bound holds it.
 
     Args:
         low: The lower bound.
         high: The upper bound.
-        log: As for `Float`.
+        log: Whether the prior is log-uniform.
         step: Only the values `low + k * step`; `high` must be one of them.
         initial: As for `Float`.
         default: As for `Float`.
@@ -377,7 +434,9 @@ class Choice(_Listed):
 
     kind = "choice"
 
-    def perturb(self, value: Scalar, factor: float, rng: "np.random.Generator") -> tuple[Scalar, str]:
+    def perturb(
+        self, value: Scalar, factor: float, rng: "np.random.Generator", other: float | None = None
+    ) -> tuple[Scalar, str]:
         """A fresh draw over all values, whatever the factor."""
         return self.draw(rng), "resampled"
 
@@ -399,9 +458,12 @@ class Ordinal(_Listed):
 
     kind = "ordinal"
 
-    def perturb(self, value: Scalar, factor: float, rng: "np.random.Generator") -> tuple[Scalar, str]:
+    def perturb(
+        self, value: Scalar, factor: float, rng: "np.random.Generator", other: float | None = None
+    ) -> tuple[Scalar, str]:
         """The neighbour above or below, as the factor says."""
-        index = self._index(value) + (1 if factor > 1.0 else -1)
+        up = factor > 1.0 if other is None else rng.random() < 0.5
+        index = self._index(value) + (1 if up else -1)
         return self.values[min(max(index, 0), len(self.values) - 1)], "neighbour"
 
     def unit(self, value: object) -> float:
@@ -422,7 +484,26 @@ def _decimals(number: float) -> int:
     return max(-exponent, 0) if isinstance(exponent, int) else 0
 
 
-def _fraction(u: float) -> float:
-    if math.isnan(u):
+def _place(number: float, log: Log) -> float:
+    """Where a number lies on a scale; 0 may be the end of a log scale."""
+    if log == NEAR_ONE:
+        return -math.log(1.0 - number)
+    return (math.log(number) if number > 0 else -math.inf) if log else number
+
+
+def _number(place: float, log: Log) -> float:
+    return 1.0 - math.exp(min(-place, 700.0)) if log == NEAR_ONE else math.exp(place) if log else place
+
+
+def _mirrored(place: float, start: float, end: float) -> float:
+    """A place beyond the ends, as far inside."""
+    if math.isinf(start):
+        return 2.0 * end - place
+    beyond = (place - start) % (2.0 * (end - start))
+    return start + min(beyond, 2.0 * (end - start) - beyond)
+
+
+def _fraction(u: object) -> float:
+    if not isinstance(u, Real) or math.isnan(u):
         raise SpaceError(f"a position in the unit interval must be a number, got {u!r}")
     return min(max(float(u), 0.0), 1.0)

@@ -44,6 +44,13 @@ def as_integer(value: object, what: str) -> int:
     return int(value)
 
 
+def as_share(value: object, what: str) -> float:
+    """`value` as a probability."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= float(value) <= 1.0:
+        raise SpaceError(f"{what} is a probability between 0 and 1, got {value!r}")
+    return float(value)
+
+
 def as_scalar(value: object, what: str) -> Scalar:
     """`value` as a JSON scalar: str, int, finite float, bool or None."""
     if value is None or isinstance(value, bool):

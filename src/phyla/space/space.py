@@ -21,14 +21,17 @@ from phyla.space.declaration import (
     violated,
 )
 from phyla.space.parameters import Parameter
-from phyla.space.params import Scalar, as_real, checked, flatten
+from phyla.space.params import Scalar, as_integer, as_real, as_share, checked, flatten
 
 if TYPE_CHECKING:
     import numpy as np
 
 Changes: TypeAlias = dict[str, Mapping[str, Scalar]]
-"""What happened to each parameter that changed: `from`, `to` and `by`, which is "x1.2" (the factor), "step" (where
-the factor alone moves nothing), "neighbour", "resampled", "crossed", "activated" or "dropped"."""
+"""What happened to each parameter that changed: `from`, `to` and `by`.
+
+`by` is "x1.2" (the factor), "1 - x, x0.8" (of the distance from 1), "+10% of the range", "step" (where these alone
+move nothing), "neighbour", "resampled", "crossed", "activated" or "dropped".
+"""
 
 Pick: TypeAlias = Callable[[str, Parameter, int], tuple[Scalar, str]]
 
@@ -97,7 +100,7 @@ class Space:
 
         That is its entry of the space's `initial`, else the parameter's own `initial`, else a draw.
         """
-        if member is not None and member < 0:
+        if member is not None and as_integer(member, "member") < 0:
             raise SpaceError(f"member must be at least 0, got {member!r}")
         point = self._initial[member] if member is not None and member < len(self._initial) else {}
 
@@ -136,22 +139,29 @@ class Space:
         factors: Sequence[float] = (0.8, 1.2),
         resample: float = 0.0,
         names: Iterable[str] | None = None,
+        clip: bool = False,
     ) -> tuple[dict[str, Scalar], Changes]:
         """New values near `params`, and what changed; `params` themselves where constraints allow no others.
 
         Every parameter, or those of `names`, is moved by a factor drawn uniformly from `factors` (above 0, not 1),
-        as its kind says, or with probability `resample` drawn from its prior instead. Those that become active are
-        drawn from their prior; those that become inactive are dropped. Only the constraints may be violated by
-        `params`.
+        as its kind says, or with probability `resample` drawn from its prior instead. If some factors are above 1
+        and some below, a move that would pass an end of the range turns back, and the chance of going up is such
+        that chains of moves prefer no part of the range. If all push in one direction, a value stops at the end.
+        With `clip` all factors are alike, and numbers are multiplied and clipped into the range.
+
+        Those that become active are drawn from their prior; those that become inactive are dropped. Only the
+        constraints may be violated by `params`.
         """
-        if not 0.0 <= resample <= 1.0:
-            raise SpaceError(f"resample is a probability between 0 and 1, got {resample!r}")
+        resample = as_share(resample, "resample")
+        given: Any = factors
+        if not isinstance(given, Iterable):
+            raise SpaceError(f"factors must be a list of numbers, such as (0.8, 1.2), got {factors!r}")
         multipliers = tuple(as_real(factor, "a factor") for factor in factors)
         if not multipliers:
             raise SpaceError("factors is empty; give at least one, such as (0.8, 1.2)")
         if any(factor <= 0.0 or factor == 1.0 for factor in multipliers):
             raise SpaceError(f"every factor must be above 0 and not 1, got {multipliers!r}")
-        return self._explored(params, rng, multipliers, resample, names, PERTURB_TRIES)
+        return self._explored(params, rng, multipliers, resample, names, PERTURB_TRIES, clip=clip)
 
     def resample(
         self, params: Mapping[str, Any], rng: "np.random.Generator", names: Iterable[str] | None = None
@@ -172,8 +182,7 @@ class Space:
         What both have comes from the second with probability `share`; what only one has, from that one; what
         neither has is drawn. Parents may violate the constraints.
         """
-        if not 0.0 <= share <= 1.0:
-            raise SpaceError(f"share is a probability between 0 and 1, got {share!r}")
+        share = as_share(share, "share")
         old, other = self._checked(first), self._checked(second)
 
         def pick(name: str, parameter: Parameter, tried: int) -> tuple[Scalar, str]:
@@ -255,9 +264,14 @@ class Space:
         resample: float,
         names: Iterable[str] | None,
         tries: int,
+        *,
+        clip: bool = False,
     ) -> tuple[dict[str, Scalar], Changes]:
         old = self._checked(params)
         movable = self._named(names)
+        ups, downs = [one for one in factors if one > 1.0], [one for one in factors if one < 1.0]
+        if clip or not ups or not downs:
+            ups, downs = [*factors], []
 
         def pick(name: str, parameter: Parameter, tried: int) -> tuple[Scalar, str]:
             if name not in old:
@@ -266,10 +280,11 @@ class Space:
                 return old[name], "kept"
             if resample and rng.random() < resample:
                 return parameter.draw(rng), "resampled"
-            factor = factors[int(rng.random() * len(factors))]
+            factor = ups[int(rng.random() * len(ups))]
+            other = downs[int(rng.random() * len(downs))] if downs else None
             # The value is of the parameter's own type, which `_checked` saw to.
-            move: Callable[..., tuple[Scalar, str]] = parameter.perturb
-            return move(old[name], factor, rng)
+            move: Callable[..., tuple[Scalar, str]] = parameter.clipped if clip else parameter.perturb
+            return move(old[name], factor, rng) if other is None else move(old[name], factor, rng, other)
 
         advice = f"loosen the constraint, or move other parameters; from {old!r}"
         values, ways = self._found(pick, tries, advice, otherwise=old)
@@ -308,6 +323,8 @@ class Space:
     def _named(self, names: Iterable[str] | None) -> Iterable[str]:
         if names is None:
             return self._parameters.keys()
+        if not isinstance(names, Iterable):
+            raise SpaceError(f"names must be a list of parameters, got {names!r}")
         chosen = {names} if isinstance(names, str) else set(names)
         refuse_unknown(sorted(chosen), self._parameters)
         return chosen

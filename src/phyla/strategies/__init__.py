@@ -17,11 +17,11 @@ from phyla.strategies.exploit.pareto import ParetoTournament, ParetoTruncation
 from phyla.strategies.exploit.threshold import Threshold
 from phyla.strategies.exploit.tournament import BinaryTournament, TTest
 from phyla.strategies.exploit.truncation import Truncation, WinnerTakesAll
-from phyla.strategies.explore import Explore, Explored, ExplorePipeline, ExploreWith
+from phyla.strategies.explore import Explore, Explored, ExplorePipeline
 from phyla.strategies.explore.crossover import Crossover
 from phyla.strategies.explore.mutate import Mutate
 from phyla.strategies.explore.pb2 import PB2
-from phyla.strategies.explore.perturb import Perturb, Resample
+from phyla.strategies.explore.perturb import ExploreWith, Perturb, Resample
 from phyla.strategies.fitness import BestOfLast, FitnessRule, FromSuite, Last, MeanOfLast
 from phyla.strategies.fronts import crowding, dominates, first_front, front_of, front_ranks, thinned
 from phyla.strategies.initiator import InitiatorPBT

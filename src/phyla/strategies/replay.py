@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, final
 
-from phyla.arguments import check, check_value, refused
+from phyla.arguments import check, check_value, plain, refused
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member, TrialRecord
 from phyla.space import Space, checked
@@ -51,14 +51,13 @@ class FixedSchedule(Independent):
         for entry in self.schedule:
             if not isinstance(entry, Sequence) or len(entry) != 2 or not isinstance(entry[1], Mapping):
                 raise refused(self, "schedule", "no pair of a step and hyperparameters, as (1000, {'lr': 0.1})")
-            check_value("FixedSchedule", "step", entry[0], least)
-            least = entry[0] + 1
+            least = check_value("FixedSchedule", "step", entry[0], least) + 1
         first = self.schedule[0][0] if self.schedule else "nothing"
         if first != 0:
             raise ConfigurationError(f"FixedSchedule(schedule=...): it starts with {first}; it has to with step 0")
         if least > self.total_steps:
             raise refused(self, "total_steps", f"the switch at step {least - 1} never comes")
-        object.__setattr__(self, "schedule", tuple((step, dict(params)) for step, params in self.schedule))
+        object.__setattr__(self, "schedule", tuple((plain(step), dict(params)) for step, params in self.schedule))
 
     def check_space(self, space: Space) -> None:
         for index, (step, wanted) in enumerate(self.schedule):
@@ -113,14 +112,18 @@ class Replay(Strategy):
         for entry in self.trials:
             if not isinstance(entry, Mapping) or set(entry) != set(_NAMES):
                 raise ConfigurationError(f"Replay(trials=...): {entry!r} must have exactly {', '.join(_NAMES)}")
-            check_value("Replay", "start_step", entry["start_step"], 0)
-            check_value("Replay", "end_step", entry["end_step"], entry["start_step"] + 1)
+            for name in ("trial", "seed", "start_step"):
+                start = check_value("Replay", name, entry[name], 0)
+            check_value("Replay", "end_step", entry["end_step"], start + 1)
             if not isinstance(entry["params"], Mapping):
                 raise ConfigurationError(f"Replay(params={entry['params']!r}): must map names to values")
         for before, entry in pairwise(self.trials):
             if not before["start_step"] < entry["start_step"] <= before["end_step"]:
                 raise ConfigurationError(f"Replay(trials=...): {entry!r} does not go on where {before!r} ended")
-        trials = tuple({**entry, "params": dict(entry["params"])} for entry in self.trials)
+        trials = tuple(
+            {**{name: plain(entry[name]) for name in _NAMES[:-1]}, "params": dict(entry["params"])}
+            for entry in self.trials
+        )
         object.__setattr__(self, "trials", trials)
 
     @classmethod

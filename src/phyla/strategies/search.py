@@ -2,10 +2,11 @@
 
 import itertools
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from phyla.arguments import MOST_MEMBERS, check, refused
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member
 from phyla.space import Scalar, Space, checked
+from phyla.space.params import as_scalar, flatten
 from phyla.strategies.checks import check_steps
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_to_line, stopped
@@ -62,13 +64,13 @@ class GridSearch(Strategy):
     with another seed, twice; one that a stopping rule ends, ends its member.
 
     Args:
-        grid: values by full name of the parameter; the space has to allow all combinations.
+        grid: values by name of the parameter, flat or nested as in the space, which has to allow all combinations.
         total_steps: steps each member spends in all.
         steps_per_trial: as for `RandomSearch`.
         fitness: where the fitness of a trial comes from: its reports, or a suite (`FromSuite`).
     """
 
-    grid: Mapping[str, Sequence[Scalar]]
+    grid: Mapping[str, Any]
     total_steps: int
     steps_per_trial: int | None = None
     fitness: FitnessRule | FromSuite = LAST
@@ -81,6 +83,7 @@ class GridSearch(Strategy):
             raise refused(self, "grid", "give values by name, as in {'lr': [0.1, 0.01]}")
         if not grid:
             raise refused(self, "grid", "nothing to search; use RandomSearch(members=1, ...)")
+        grid = checked(flatten, grid, "GridSearch(grid=...)")
         for name, values in grid.items():
             if isinstance(values, str) or not isinstance(values, Sequence) or not values:
                 raise ConfigurationError(
@@ -91,7 +94,7 @@ class GridSearch(Strategy):
             raise ConfigurationError(
                 f"GridSearch: the grid has {count:,} combinations, each a member; there can be {MOST_MEMBERS:,}"
             )
-        object.__setattr__(self, "grid", {name: tuple(values) for name, values in grid.items()})
+        object.__setattr__(self, "grid", {name: _distinct(name, values) for name, values in grid.items()})
 
     @property
     def points(self) -> tuple[JsonObject, ...]:
@@ -115,6 +118,18 @@ class GridSearch(Strategy):
             return stop or proceed(member, steps)
         point = self.points[member.index]
         return fresh(member, _started(member.index, point, context.space, context.rng), steps, point=point)
+
+
+def _distinct(name: str, values: Sequence[Any]) -> tuple[Scalar, ...]:
+    """Return the values of one parameter of a grid; none of them twice."""
+    found: dict[tuple[bool, Scalar], Scalar] = {}  # since True is 1 to Python
+    for given in values:
+        value = as_scalar(given, f"GridSearch({name}=...): a value")
+        if (isinstance(value, bool), value) in found:
+            why = f"{value!r} is listed twice, and would be trained twice; leave one out"
+            raise ConfigurationError(f"GridSearch({name}={reprlib.repr(list(values))}): {why}")
+        found[isinstance(value, bool), value] = value
+    return tuple(found.values())
 
 
 def _started(index: int, point: JsonObject, space: Space, rng: np.random.Generator) -> JsonObject:

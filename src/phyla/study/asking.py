@@ -41,10 +41,11 @@ def asker(study: "Study", client: Client) -> Launch:
     return study.launch
 
 
-def check_asked(count: int | None, wait_s: float) -> None:
-    """Refuse arguments of `Study.ask` that make no sense."""
-    check_value("ask", "count", 1 if count is None else count, 1)
+def check_asked(count: int | None, wait_s: float) -> int:
+    """Return how many trials `Study.ask` asks for; refuse arguments that make no sense."""
     check_value("ask", "wait_s", wait_s, "[0, inf)")
+    asked: int = check_value("ask", "count", 1 if count is None else count, 1)
+    return asked
 
 
 def ask(study: "Study", client: Client, count: int, *, whole: bool, wait_s: float) -> list[Trial]:

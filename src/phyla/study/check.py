@@ -96,9 +96,8 @@ def checks(study: Study, *, steps: int | None = None, workers: int = 1) -> Itera
     study_modules.only_when_run()
     if study.train is None:
         raise ConfigurationError("Study(train=...) is needed to check it: there is no training function")
-    check_integer("workers", workers, 0, 1)
-    length = steps_of(study) if steps is None else steps
-    check_integer("steps", length)
+    workers = check_integer("workers", workers, 0, 1)
+    length = check_integer("steps", steps_of(study) if steps is None else steps)
     with tempfile.TemporaryDirectory(prefix="phyla-check-") as folder:
         by_command = isinstance(study.train, Command)
         experiments = Experiments(study=study, root=Path(folder), workers=workers)

@@ -11,6 +11,7 @@ from phyla.arguments import check, suggest_arguments
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.records import StartFrom
 from phyla.space import Space
+from phyla.strategies import FixedSchedule, GridSearch, Replay, SingleWorkerExplore, Strategy
 from phyla.words import counted
 
 if TYPE_CHECKING:
@@ -141,8 +142,16 @@ def checked_kinds(kinds: Sequence[str]) -> frozenset[str]:
     return wanted
 
 
-def checked_starts(given: Any, space: Space) -> tuple[StartFrom, ...]:
-    """Return the entries of `start_from`, with hyperparameters as the space holds them."""
+def checked_starts(given: Any, space: Space, strategy: Strategy) -> tuple[StartFrom, ...]:
+    """Return `start_from` with hyperparameters as the space holds them; refuse starting points for no member."""
+    points, members = space.initial, strategy.population_size
+    # These have hyperparameters of their own, or one member whatever space they are compared on.
+    own = FixedSchedule | GridSearch | Replay | SingleWorkerExplore
+    if len(points) > members and not isinstance(strategy, own):
+        few = f"{counted(len(points), 'starting point')}, and the study {counted(members, 'member')}"
+        raise SpaceError(
+            f"Space(initial=...) has {few}: {points[members]!r} is for nobody; leave it out, or have more members"
+        )
     if isinstance(given, str | PathLike | StartFrom) or not isinstance(given, Sequence):
         raise ConfigurationError(f"start_from={given!r}: must be a list, as in start_from=[{given!r}]")
     checked = []

@@ -303,10 +303,14 @@ def _range(name: str, default: float) -> str | None:
         return f"{{ low = {default / 10:.1e}, high = {default * 10:.1e}, log = true }}{after}"
     if named(r"(.*_)?(dropout|drop_rate|label_smoothing)") and 0 <= default < 1:
         return f"{{ low = 0.0, high = {(1 + default) / 2:.6g} }}{after}"
-    if named(r"gamma|discount(_factor)?|gae_lambda|momentum|beta_?[12]|(.*_)?ema(_decay)?") and 0 < default < 1:
+    distant = 0.8 <= default < 1 and named(r"beta|(.*_)?(decay|lambda|lam)(_rate)?")
+    if distant or (
+        named(r"gamma|discount(_factor)?|gae_lambda|momentum|beta_?[12]|(.*_)?ema") and 0 < default < 1
+    ):
         # Far enough from 1 by five times more, or less.
         low, high = max(0.0, 1 - 5 * (1 - default)), 1 - (1 - default) / 5
-        return f"{{ low = {low:.6g}, high = {high:.6g} }}{after}"
+        scale = ', log = "1-x"' if default >= 0.8 else ""
+        return f"{{ low = {low:.6g}, high = {high:.6g}{scale} }}{after}"
     if named(r"(.*_)?clip(_.*)?|max_grad_norm") and default > 0:
         return f"{{ low = {default / 3:.1e}, high = {default * 3:.1e}, log = true }}{after}"
     return None

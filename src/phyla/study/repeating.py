@@ -38,7 +38,7 @@ def replicate_seed(seed: int, *key: int) -> int:
 
 def replicates(study: Study, count: int) -> list[Study]:
     """Return the first replicates of a study, as studies: `NAME-r0`, `NAME-r1`, ... with seeds of their own."""
-    check_integer("replicates", count)
+    count = check_integer("replicates", count)
     return [study.replicate(index) for index in range(count)]
 
 
@@ -167,7 +167,7 @@ def continue_training(
         StudyChanged: a study of that name exists and goes on from elsewhere.
         StudyFailed: the new study stopped itself; the message says what to do.
     """
-    check_integer("steps", steps)
+    steps = check_integer("steps", steps)
     return _run(
         study, workers, (home, storage, checkpoints), steps=steps, trial=trial, name=name, train=train, setup=setup
     )

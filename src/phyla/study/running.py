@@ -116,8 +116,8 @@ class Crew:
 
     def check(self, places: Places) -> None:
         """Make sure that this process may start that many workers."""
-        check_integer("workers", self.workers, 0, MOST_WORKERS)
-        check_integer("evaluators", self.evaluators, 0, MOST_WORKERS)
+        for name in ("workers", "evaluators"):
+            object.__setattr__(self, name, check_integer(name, getattr(self, name), 0, MOST_WORKERS))
         if not (self.workers or self.evaluators):
             return
         if settings.in_worker():

@@ -133,8 +133,7 @@ def simulate(
     from phyla.study.checked import checked_kinds
 
     rules = study.rules
-    check_integer("runs", runs)
-    check_integer("seed", seed, 0)
+    runs, seed = check_integer("runs", runs), check_integer("seed", seed, 0)
     wanted = checked_kinds(kinds)
     if evaluators and not rules.suites:
         raise ConfigurationError(f"evaluators={evaluators}: the study has no suites= to evaluate")

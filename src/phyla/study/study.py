@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
 
 from phyla import study_modules
-from phyla.arguments import check_name, suggest_arguments
+from phyla.arguments import check_name, plain, suggest_arguments
 from phyla.errors import ConfigurationError, StudyNotFound
 from phyla.machine import TrainRules
 from phyla.records import JsonObject, Objective, StartFrom
@@ -80,6 +80,7 @@ class Study:
         retries: Retries = Retries(),  # noqa: B008  # frozen
     ) -> None:
         check_name(f"study name {name!r}", name, ", as in 'digits-2'")
+        seed = plain(seed)
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
             raise ConfigurationError(f"seed={seed!r}: must be an integer of at least 0 and below 2**63")
         if train is not None and not callable(train):
@@ -110,7 +111,7 @@ class Study:
         for plugin in (self.rules.strategy, *self.rules.stopping, train):
             check_space(plugin, self.rules.space)
         self.replicate_of: Replicate | None = None
-        self.start_from = checked_starts(start_from, self.rules.space)
+        self.start_from = checked_starts(start_from, self.rules.space, strategy)
         self.lookout = Lookout(name, self.rules)
         self._client: Client | None = None
         self._opened_for = -1
@@ -346,9 +347,9 @@ class Study:
         """
         from phyla.study import asking
 
-        asking.check_asked(count, wait_s)
+        asked = asking.check_asked(count, wait_s)
         self._set_lease(lease_s)
-        trials = asking.ask(self, self._open(), count or 1, whole=whole, wait_s=wait_s)
+        trials = asking.ask(self, self._open(), asked, whole=whole, wait_s=wait_s)
         if count is not None:
             return trials
         return trials[0] if trials else None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from phyla import plugins
 from phyla.errors import UsageError
@@ -228,7 +228,7 @@ _RANGE_OR_LIST = keyed(
     {
         "low": FLOAT,
         "high": FLOAT,
-        "log": BOOL,
+        "log": kind_of(bool | Literal["1-x"]),
         "int": BOOL,
         "step": FLOAT,
         "choices": list_of(ANYTHING),

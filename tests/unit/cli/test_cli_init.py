@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import phyla
@@ -344,6 +345,22 @@ def test_defaults_lie_within_the_ranges(cli: Phyla, tmp_path: Path) -> None:
     ranges: Any = study.rules.space.parameters
     assert set(ranges) == set(defaults)
     assert all(ranges[name].low < value < ranges[name].high for name, value in defaults.items())
+
+
+def test_what_is_near_1_is_drafted_by_its_distance_from_1(cli: Phyla, tmp_path: Path) -> None:
+    near = {"momentum": 0.9, "beta2": 0.999, "ema_decay": 0.9999, "gae_lambda": 0.95, "lam": 0.97, "beta": 0.9}
+    others = {"gamma": 0.1, "weight_decay": 0.01, "discount": 0.5}
+    lines = (f"parser.add_argument('--{name}', default={value})" for name, value in {**near, **others}.items())
+    (tmp_path / "train.py").write_text("\n".join(lines))
+    cli("init", tmp_path / "train.py", "--output", tmp_path / "s.toml")
+    (study,) = load_studies(tmp_path / "s.toml")
+    ranges: Any = study.rules.space.parameters
+    assert {name: ranges[name].log for name in near} == dict.fromkeys(near, "1-x")
+    assert all(ranges[name].low < value < ranges[name].high for name, value in near.items())
+    assert {name: ranges[name].log for name in others} == {"gamma": False, "weight_decay": True, "discount": False}
+    rng, space = np.random.default_rng(0), study.rules.space
+    found = [space.perturb(space.sample(rng), rng)[0] for _ in range(100)]
+    assert all(len({one[name] for one in found}) > 50 for name in near)
 
 
 def test_nothing_is_overwritten(cli: Phyla, tmp_path: Path) -> None:

@@ -272,6 +272,7 @@ def test_what_constraints_mostly_reject_is_drawn_from_the_priors() -> None:
     [
         Float(-1.0, 2.5),
         Float(1e-5, 10.0, log=True),
+        Float(0.9, 0.9999, log="1-x"),
         Float(0.0, 0.9, step=0.1),
         Float(0.1, 1.0, log=True, step=0.1),
         Int(-3, 9),

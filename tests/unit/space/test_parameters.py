@@ -63,7 +63,7 @@ def test_integers_always_move_unless_a_bound_holds_them(parameter: Int, factor: 
     rng = np.random.default_rng(seed)
     for value in (parameter.low, parameter.high, parameter.draw(rng)):
         moved, _ = parameter.perturb(value, factor, rng)
-        outward = parameter.high if (factor > 1) == (value >= 0) else parameter.low
+        outward = parameter.high if factor > 1 else parameter.low
         if value == outward:
             assert moved == value
         else:
@@ -92,8 +92,14 @@ def test_log_scales_are_multiplied_or_clamped(one: float, other: float, factor: 
     parameter = Float(low, high, log=True)
     value = parameter.draw(rng)
     moved, by = parameter.perturb(value, factor, rng)
-    assert moved == value * factor or moved in (low, high)
-    assert by == f"x{factor:g}"
+    if high >= math.e * low:
+        assert moved == value * factor or moved in (low, high)
+        assert by == f"x{factor:g}"
+    else:
+        assert low <= moved <= high
+        assert (moved > value) == (factor > 1) or moved in (low, high)
+    clipped, by = parameter.clipped(value, factor, rng)
+    assert (clipped, by) == (min(max(value * factor, low), high), f"x{factor:g}")
 
 
 @pytest.mark.parametrize(
@@ -103,14 +109,10 @@ def test_log_scales_are_multiplied_or_clamped(one: float, other: float, factor: 
         (Float(0, 1), 0.5, 0.8, 0.4, "x0.8"),
         (Float(0, 1), 0.9, 1.2, 1.0, "x1.2"),
         (Float(0, 1), 1.0, 1.2, 1.0, "x1.2"),
-        (Float(-1, 1), -0.5, 1.2, -0.6, "x1.2"),
-        (Float(-1, 1), -0.5, 0.8, -0.4, "x0.8"),
-        (Float(-1, 1), 0.0, 1.2, 0.2, "step"),
-        (Float(-1, 1), 0.0, 0.8, -0.2, "step"),
-        (Float(-1, 1), 1e-300, 0.8, -0.2, "step"),
-        (Float(-1, 1), 0.0, 1000.0, 1.0, "step"),
-        (Float(0, 1), 0.0, 1.2, 0.1, "step"),
-        (Float(0, 1), 0.0, 0.8, 0.0, "step"),
+        (Float(0.9, 0.9999, log="1-x"), 0.99, 1.25, 0.992, "1 - x, x0.8"),
+        (Float(0.9, 0.9999, log="1-x"), 0.99, 0.8, 0.9875, "1 - x, x1.25"),
+        (Float(0.9, 0.9999, log="1-x"), 0.99, 1e9, 0.9999, "1 - x, x1e-09"),
+        (Float(-50, 0.9, log="1-x"), -9.0, 2.0, -4.0, "1 - x, x0.5"),
         (Float(0, 1, step=0.1), 0.5, 1.2, 0.6, "x1.2"),
         (Float(0, 1, step=0.1), 0.1, 1.2, 0.2, "step"),
         (Float(0, 1, step=0.1), 0.1, 0.8, 0.0, "step"),
@@ -122,8 +124,6 @@ def test_log_scales_are_multiplied_or_clamped(one: float, other: float, factor: 
         (Int(1, 100), 1, 0.8, 1, "step"),
         (Int(1, 100), 100, 1.2, 100, "step"),
         (Int(0, 100), 0, 1.2, 1, "step"),
-        (Int(-9, 100), 0, 0.8, -1, "step"),
-        (Int(-9, 100), -5, 1.2, -6, "x1.2"),
         (Int(8, 256, step=8), 64, 1.2, 80, "x1.2"),
         (Int(8, 256, step=8), 8, 1.2, 16, "step"),
         (Ordinal([16, 32, 64]), 32, 1.2, 64, "neighbour"),
@@ -138,13 +138,147 @@ def test_moves(parameter: Any, value: Any, factor: float, moved: Any, by: str) -
     assert (type(got), how) == (type(moved), by)
 
 
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        (Float(-1, 1), -0.5),
+        (Float(-1, 1), 0.0),
+        (Float(-1, 1), 1e-300),
+        (Float(-3, -1), -2.0),
+        (Float(0, 1), 0.0),
+        (Float(0.9, 0.9999), 0.95),
+        (Float(0.9, 1.1, log=True), 1.0),
+        (Float(0.9, 0.95, log="1-x"), 0.92),
+    ],
+)
+def test_a_share_of_the_range_where_no_factor_fits(parameter: Float, value: float) -> None:
+    rng, width = np.random.default_rng(1), parameter.high - parameter.low
+    for factor, least, most in ((1.2, 0.03, 0.17), (2.0, 0.13, 0.55)):
+        moved = [parameter.perturb(value, factor, rng)[0] for _ in range(50)]
+        assert all(value + least * width < one <= value + most * width for one in moved)
+        assert len(set(moved)) > 40
+        back = [parameter.perturb(value, 1 / factor, rng)[0] for _ in range(50)]
+        assert all(max(value - most * width, parameter.low) <= one <= value - least * width for one in back) or (
+            set(back) == {parameter.low}
+        )
+
+
+def test_how_a_number_moved_is_told() -> None:
+    rng = np.random.default_rng(1)
+    told = {
+        name: parameter.perturb(value, 1.2, rng, other=0.8)
+        for name, parameter, value in (
+            ("share", Float(0.9, 1.0), 0.95),
+            ("factor", Float(0.9, 1.1, log=True), 1.0),
+            ("distance", Float(0.9, 0.95, log="1-x"), 0.92),
+        )
+    }
+    moved, by = told["share"]
+    assert by == f"{(moved - 0.95) / 0.001:+.3g}% of the range"
+    moved, by = told["factor"]
+    assert by == f"x{moved:.4g}"
+    moved, by = told["distance"]
+    assert by == f"1 - x, x{(1 - moved) / (1 - 0.92):.4g}"
+
+
 def test_zero_is_left_by_perturbing() -> None:
     rng = np.random.default_rng(1)
     space = Space(real=Float(0, 1), grid=Float(0, 1, step=0.25), whole=Int(0, 10))
-    values = space.validate({"real": 0, "grid": 0, "whole": 0})
-    for _ in range(20):
-        values, _ = space.perturb(values, rng)
-    assert all(value != 0 for value in values.values())
+    left = dict.fromkeys(space.parameters, 0)
+    for _ in range(50):
+        values = space.validate({"real": 0, "grid": 0, "whole": 0})
+        for _ in range(20):
+            values, _ = space.perturb(values, rng)
+        for name, value in values.items():
+            left[name] += value != 0
+    assert left["real"] == 50
+    assert all(count > 30 for count in left.values())
+
+
+def after(
+    parameter: Parameter, chains: int, seed: int = 0, factors: tuple[float, float] = (0.8, 1.2)
+) -> list[Any]:
+    """What chains of 50 moves lead to, from where members start."""
+    rng, (down, up) = np.random.default_rng(seed), factors
+    move: Any = parameter.perturb
+    found: list[Any] = []
+    for _ in range(chains):
+        value: Any = parameter.start(rng)
+        for count in range(50):
+            value, _ = move(value, up, rng, other=down)
+            if count >= 34 and count % 5 == 4:
+                found.append(value)
+    return found
+
+
+INSIDE: dict[str, Parameter] = {
+    "EMA decay": Float(0.95, 0.998),
+    "beta2": Float(0.9, 0.9999),
+    "beta2, by its distance from 1": Float(0.9, 0.9999, log="1-x"),
+    "discount, by its distance from 1": Float(0.5, 0.999, log="1-x"),
+    "GAE lambda": Float(0.9, 1.0),
+    "momentum": Float(0.0, 0.99),
+    "momentum, high": Float(0.8, 0.99, initial=0.9),
+    "tau": Float(0.001, 0.05, log=True),
+    "tau, linear": Float(0.001, 0.05),
+    "dropout": Float(0.0, 0.5),
+    "dropout, from 0": Float(0.0, 0.5, initial=0.0),
+    "dropout, in steps": Float(0.0, 0.5, step=0.1),
+    "clip ratio": Float(0.1, 0.4, initial=0.2),
+    "label smoothing": Float(0.0, 0.2, step=0.05),
+    "temperature, near 1": Float(0.9, 1.1, log=True),
+    "very narrow": Float(0.9999, 0.99999),
+    "offset": Float(-1.0, 1.0, initial=-0.5),
+    "negative": Float(-3.0, -1.0),
+    "negative, from its end": Float(-1.0, -0.9, initial=-1.0),
+    "layers": Int(1, 8),
+    "three": Int(3, 5, initial=3),
+    "around 0": Int(-2, 2, initial=-2),
+    "from 0": Int(0, 6, initial=0),
+    "layers, log": Int(1, 8, log=True),
+    "batch": Int(16, 4096, log=True),
+    "frames": Int(100, 130),
+    "width in steps": Int(8, 64, step=8),
+    "powers of two": Ordinal([16, 32, 64, 128, 256]),
+    "two": Ordinal(["a", "b"]),
+    "kinds": Choice(["a", "b", "c"]),
+}
+
+
+# Of whole numbers, doubling and halving would lead to the powers of two only.
+CHAINS = [(name, (0.8, 1.2)) for name in INSIDE] + [(name, (0.5, 2.0)) for name in INSIDE if name != "layers, log"]
+
+
+@pytest.mark.parametrize(("name", "factors"), CHAINS, ids=str)
+def test_no_part_of_a_range_is_preferred(name: str, factors: tuple[float, float]) -> None:
+    """Whatever the range, every value of a few, or tenth of many, has a fair share, and no end piles up."""
+    parameter = INSIDE[name]
+    found = after(parameter, 150, factors=factors)
+    values: Any = getattr(parameter, "values", None)
+    if values is None and isinstance(parameter, Float | Int) and parameter.step is not None:
+        low, count = parameter.low, round((parameter.high - parameter.low) / parameter.step) + 1
+        values = [low + parameter.step * index for index in range(count)] if count <= 10 else None
+    if values is not None:
+        shares = [sum(one == pytest.approx(value) for one in found) / len(found) for value in values]
+    else:
+        assert isinstance(parameter, Float | Int)
+        ends = sum(one in (parameter.low, parameter.high) for one in found)
+        assert ends <= 0.08 * len(found)
+        shares = [*np.histogram([parameter.unit(one) for one in found], 10, (0, 1))[0] / len(found)]
+        assert len(set(found)) > min(100, 0.6 * (parameter.high - parameter.low) / (parameter.step or 1e-9))
+    assert min(shares) >= 0.3 / len(shares), shares
+    assert max(shares) <= 3.5 / len(shares), shares
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.one_of(floats(), ints(), listed.map(Ordinal)), seeds)
+def test_every_part_of_a_random_range_stays_in_use(parameter: Any, seed: int) -> None:
+    """Chains from the prior come to what the prior draws from, within a factor of five."""
+    rng = np.random.default_rng(seed)
+    drawn = np.histogram([parameter.unit(parameter.draw(rng)) for _ in range(800)], 5, (0, 1))[0] / 800
+    found = after(parameter, 60, seed)
+    shares = np.histogram([parameter.unit(one) for one in found], 5, (0, 1))[0] / len(found)
+    assert all(share >= fair / 5 for share, fair in zip(shares, drawn, strict=True) if fair > 0.15)
 
 
 def test_a_perturbed_choice_is_drawn_from_all_of_its_values() -> None:
@@ -162,7 +296,10 @@ def distance_from_uniform(units: list[float]) -> float:
     return float(np.max(np.abs(ordered - (np.arange(len(ordered)) + 0.5) / len(ordered))))
 
 
-@pytest.mark.parametrize("parameter", [Float(1e-6, 10, log=True), Float(-3, 8), Float(0.1, 0.2, log=True)])
+@pytest.mark.parametrize(
+    "parameter",
+    [Float(1e-6, 10, log=True), Float(-3, 8), Float(0.1, 0.2, log=True), Float(0.5, 0.99999, log="1-x")],
+)
 def test_priors_are_uniform_on_their_scale(parameter: Float) -> None:
     rng = np.random.default_rng(3)
     assert distance_from_uniform([parameter.unit(parameter.draw(rng)) for _ in range(4000)]) < 1.63 / 4000**0.5
@@ -240,6 +377,8 @@ def test_unit_knows_the_log_scale() -> None:
     assert Int(1, 100, log=True).from_unit(0.5) == 10
     assert Float(1e-300, 1e300, log=True).unit(1.0) == pytest.approx(0.5)
     assert Int(2**62, 2**62 + 1, log=True).unit(2**62 + 1) == 1.0
+    assert Float(0.9, 0.999, log="1-x").unit(0.99) == pytest.approx(0.5)
+    assert Float(0.9, 0.999, log="1-x").from_unit(0.5) == pytest.approx(0.99)
     assert Ordinal(["s", "m", "l"]).unit("m") == 0.5
     assert Ordinal(["only"]).unit("only") == 0.0
     with pytest.raises(SpaceError, match="nan"):
@@ -269,6 +408,22 @@ REFUSED = [
     ("Float(-1, 1, log=True)", ["log scale", "-1.0"]),
     ("Float(5e-324, 1, log=True)", ["too close to 0", "5e-324"]),
     ("Float(1, 2, log=1)", ["log must be True or False", "1"]),
+    ("Float(0.9, 0.99, log='1-X')", ["log must be True or False, or '1-x'", "'1-X'"]),
+    ("Float(0.9, 0.99, log=None)", ["log must be True or False", "None"]),
+    ("Float(0.9, 1, log='1-x')", ["needs high below 1", "1.0", "leave out log"]),
+    ("Float(0, 0.9, step=0.1, log='1-x')", ["Float without steps"]),
+    ("Int(-9, 0, log='1-x')", ["Float without steps"]),
+    ("Float('a', 1)", ["low must be a number", "'a'"]),
+    ("Float(None, 1)", ["low must be a number", "None"]),
+    ("Float(1, 2**2000)", ["high must fit in a float"]),
+    ("Float(0, 8e307)", ["wider than a float"]),
+    ("Float(1, 2, step='x')", ["step must be a number", "'x'"]),
+    ("Float(1, 2, default=[1])", ["default", "[1]"]),
+    ("Float(1, 2, initial=(None, 2))", ["low of the initial range must be a number", "None"]),
+    ("Int(0, 10**400)", ["64 bits"]),
+    ("Int(None, 3)", ["low must be an integer", "None"]),
+    ("Choice(None)", ["must be a list", "None"]),
+    ("Ordinal(5)", ["must be a list", "5"]),
     ("Float(0, 1, step=0)", ["step must be above 0", "step=0"]),
     ("Float(0, 1, step=-0.1)", ["step must be above 0", "-0.1"]),
     ("Float(0, 1, step=2)", ["whole number of steps of 2.0", "Float(0.0, 2.0, step=2.0)"]),
@@ -334,6 +489,7 @@ def test_refusals_show_the_values(call: str, parts: list[str]) -> None:
     "text",
     [
         "Float(0.0001, 1.0, log=True)",
+        "Float(0.9, 0.9999, log='1-x', initial=0.99)",
         "Float(0.0, 1.0, step=0.25, initial=(0.25, 0.75))",
         "Int(1, 9, step=2, when={'opt': ('sgd',)})",
         "Choice(['a', True, None, 1.5], initial=True)",

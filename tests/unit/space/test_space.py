@@ -192,6 +192,12 @@ def test_only_named_parameters_move() -> None:
         ({"factors": ("2",)}, ["a factor must be a number", "'2'"]),
         ({"resample": 1.5}, ["probability", "1.5"]),
         ({"resample": float("nan")}, ["probability", "nan"]),
+        ({"resample": "half"}, ["resample is a probability", "'half'"]),
+        ({"resample": None}, ["resample is a probability", "None"]),
+        ({"factors": None}, ["factors must be a list", "None"]),
+        ({"factors": 1.2}, ["factors must be a list", "1.2"]),
+        ({"factors": (10**400,)}, ["a factor must fit in a float"]),
+        ({"names": 5}, ["names must be a list", "5"]),
         ({"names": ["lrr"]}, ["no parameter 'lrr'", "did you mean 'lr'?"]),
     ],
 )
@@ -200,6 +206,38 @@ def test_refused_options(options: dict[str, Any], parts: list[str]) -> None:
         Space(lr=Float(0, 1)).perturb({"lr": 0.5}, np.random.default_rng(0), **options)
     for part in parts:
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda space, rng: space.sample(rng, member="a"), "member must be an integer, got 'a'"),
+        (lambda space, rng: space.sample(rng, member=-1), "member must be at least 0, got -1"),
+        (lambda space, rng: space.cross({"lr": 0.5}, {"lr": 0.1}, rng, share=None), "share is a probability"),
+        (lambda space, rng: space.cross({"lr": 0.5}, {"lr": 0.1}, rng, share="x"), "share is a probability"),
+        (lambda space, rng: space.validate({"lr": 10**400}), "lr: the value of this Float must fit in a float"),
+        (
+            lambda space, rng: space.validate({"lr": None}),
+            "lr: the value of this Float must be a number, got None",
+        ),
+        (lambda space, rng: space.validate(None), "parameters must be a mapping .* got None"),
+        (lambda space, rng: space.parameters["lr"].from_unit(None), "must be a number, got None"),
+        (lambda space, rng: space.parameters["lr"].from_unit("a"), "must be a number, got 'a'"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_told_with_their_value(call: Any, told: str) -> None:
+    with pytest.raises(SpaceError, match=told):
+        call(Space(lr=Float(0, 1)), np.random.default_rng(0))
+
+
+def test_numbers_of_numpy_are_taken() -> None:
+    space, rng = Space(lr=Float(0, 1)), np.random.default_rng(0)
+    member: Any = np.int64(0)
+    assert set(space.sample(rng, member)) == {"lr"}
+    share: Any = np.float32(0.5)
+    assert space.cross({"lr": 0.5}, {"lr": 0.5}, rng, share=share)[1] == {}
+    options: Any = {"factors": np.array([0.8, 1.2]), "resample": np.float32(1)}
+    assert space.perturb({"lr": 0.5}, rng, **options)[1]["lr"]["by"] == "resampled"
 
 
 VALID = {"opt/name": "adam", "opt/lr": 0.1, "opt/beta": 0.9, "decay": 0.0, "batch": 32, "layers": 0}

@@ -91,6 +91,36 @@ def test_the_first_entry_that_the_space_does_not_allow_is_named(strategy: Any, t
         strategy.check_space(SPACE)
 
 
+def test_a_grid_may_be_nested_as_the_space_is() -> None:
+    space = Space(opt={"lr": Float(0.1, 1.0), "kind": Choice(["sgd", "adam"])}, width=Int(1, 9))
+    nested = GridSearch({"opt": {"lr": [0.1, 0.2], "kind": ["sgd"]}, "width": [3]}, 1)
+    assert nested == GridSearch({"opt/lr": [0.1, 0.2], "opt/kind": ["sgd"], "width": [3]}, 1)
+    done = sorted(ran(nested, space), key=lambda trial: trial.member)
+    assert [trial.params["opt/lr"] for trial in done] == [0.1, 0.2]
+    with pytest.raises(SpaceError, match=r"GridSearch\(grid=...\): 'opt/lr' is given twice"):
+        GridSearch({"opt": {"lr": [0.1]}, "opt/lr": [0.2]}, 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ([0.1, 0.2, 0.1], "0.1 is listed twice, and would be trained twice"),
+        ([1, 1.0], "1.0 is listed twice"),
+        (["a", "b", "a"], "'a' is listed twice"),
+        ([True, False, True], "True is listed twice"),
+        ([None, None], "None is listed twice"),
+        ([*range(1000), 7], "7 is listed twice"),
+    ],
+)
+def test_a_value_that_is_listed_twice_is_refused(values: Any, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        GridSearch({"opt": {"x": values}}, 1)
+
+
+def test_true_and_1_are_two_values() -> None:
+    assert GridSearch({"x": [True, 1, False, 0]}, 1).population_size == 4
+
+
 def test_a_fixed_schedule_switches_at_its_steps() -> None:
     strategy = FixedSchedule(
         [(0, {"lr": 0.1, "width": 1}), (10, {"lr": 0.5, "width": 1})], 25, members=2, steps_per_trial=8

@@ -287,3 +287,37 @@ def test_a_space_that_became_narrower_is_a_changed_study_that_cannot_be_extended
     ) as caught:
         narrower.ask()
     assert "high was 0.1, now 0.05" in str(caught.value)
+
+
+THREE = phyla.Space(lr=phyla.Float(0.0, 1.0), initial=[{"lr": 0.3}, {"lr": 0.2}, {"lr": 0.1}])
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        phyla.RandomSearch(members=2, total_steps=1),
+        pbt(),
+        phyla.ASHA(members=2, total_steps=4, min_steps=1),
+    ],
+    ids=lambda strategy: type(strategy).__name__,
+)
+def test_a_starting_point_for_no_member_is_refused(strategy: Any) -> None:
+    members = strategy.population_size
+    first = f"{{'lr': {0.3 - members / 10:.1f}}}"
+    told = f"has 3 starting points, and the study {members} members?: {first} is for nobody"
+    with pytest.raises(SpaceError, match=told):
+        study(strategy, THREE)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        phyla.RandomSearch(members=3, total_steps=1),
+        phyla.GridSearch({"lr": [0.5, 0.6]}, total_steps=1),
+        phyla.strategies.FixedSchedule([(0, {"lr": 0.5})], 3),
+        phyla.strategies.SingleWorkerExplore(explore_steps=1, exploit_steps=1, total_steps=9),
+    ],
+    ids=lambda strategy: type(strategy).__name__,
+)
+def test_starting_points_for_members_are_taken(strategy: Any) -> None:
+    assert study(strategy, THREE).rules.space is THREE

@@ -70,6 +70,7 @@ reward = ["**/*tfevents*", "eval/reward"]
 [space]
 width = { low = 16, high = 64, int = true, log = true, step = 16 }
 rate = { low = 0, high = 1, int = false }
+ema = { low = 0.9, high = 0.9999, log = "1-x" }
 
 [space.opt]
 kind = { choices = ["sgd", "adam"], initial = "adam" }
@@ -164,6 +165,7 @@ def test_all_keys_of_a_study_relative_to_its_file(file: Path) -> None:
     assert rules.space.parameters == {
         "width": phyla.Int(16, 64, log=True, step=16),
         "rate": phyla.Float(0.0, 1.0),
+        "ema": phyla.Float(0.9, 0.9999, log="1-x"),
         "opt/kind": phyla.Choice(["sgd", "adam"], initial="adam"),
         "opt/lr": phyla.Float(1e-4, 1.0, log=True, initial=(1e-3, 1e-2)),
         "opt/momentum": phyla.Float(0.0, 0.9, when={"opt/kind": "sgd"}, default=0.0),
@@ -260,7 +262,8 @@ def test_a_rule_of_another_package_needs_nothing_else(file: Path, monkeypatch: p
         ("minimize loss", "minimise loss", ", objective: there is no 'minimise loss'; write \"minimize"),
         ('"minimize loss"', "3", ", objective: expected maximize METRIC"),
         ("log = true", "logg = true", ", space.lr: there is no key 'logg'; did you mean 'log'?"),
-        ("log = true", "log = 1", ", space.lr.log: expected true or false, got 1"),
+        ("log = true", "log = 1", ', space.lr.log: expected true or false or "1-x", got 1'),
+        ("log = true", 'log = "1-x"', ", space.lr: Float(0.0001, 1.0, log='1-x'): log='1-x' needs high below 1"),
         ("low = 1e-4", 'low = "1e-4"', ', space.lr.low: expected a number, got "1e-4"'),
         ("low = 1e-4", "low = 2", ", space.lr: Float(2, 1.0, log=True): low must be below high"),
         ("low = 1e-4, ", "", ", space.lr: give low and high"),

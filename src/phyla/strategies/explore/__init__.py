@@ -1,19 +1,15 @@
 """Explore rules: new hyperparameters derived from the ones taken over. One file a rule.
 
 A new rule is a frozen dataclass with `propose`; `perturb.py` is an example. `ExploreWith` takes a
-function instead.
+function instead. A rule that never declines says so with `always = True`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, final
-
-import numpy as np
+from typing import Protocol, final
 
 from phyla.arguments import refused
-from phyla.errors import SpaceError
 from phyla.records import JsonObject, Scored
-from phyla.space import Params
 from phyla.strategies.checks import check_rules, returned
 from phyla.strategies.strategy import Context, Population
 
@@ -70,39 +66,14 @@ class ExplorePipeline:
         if not self.rules:
             raise refused(self, "rules", "give at least one rule, or explore=None")
         check_rules(self, "propose", "rules")
+        for rule in self.rules[:-1]:
+            if getattr(rule, "always", False) and not isinstance(rule, type):
+                name = type(rule).__name__
+                why = (
+                    f"{name} never declines, so no rule after it is asked; put it last. To correct what it gives: "
+                )
+                raise refused(self, "rules", f"{why}ExploreWith(function, after={name}(...))")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
         proposals = (proposed(rule, source, population, context) for rule in self.rules)
         return next((explored for explored in proposals if explored is not None), None)
-
-
-ExploreFunction: TypeAlias = Callable[[Params, np.random.Generator], Mapping[str, Any] | None]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ExploreWith:
-    """Hyperparameters are what a function makes of the ones taken over.
-
-    Args:
-        function: called as `function(params, rng)`, with all its randomness from `rng`; returns all
-            hyperparameters, flat or nested, or None to leave it to the next rule. Worker processes need a function
-            of a file.
-    """
-
-    function: ExploreFunction
-
-    def __post_init__(self) -> None:
-        if not callable(self.function):
-            raise refused(self, "function", "give a function of (params, rng)")
-
-    def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
-        name = getattr(self.function, "__name__", repr(self.function))
-        made = self.function(Params(source.params), context.rng)
-        if made is None:
-            return None
-        try:
-            new = context.space.validate(made)
-        except SpaceError as error:
-            raise SpaceError(f"ExploreWith({name}) returned what the space does not allow: {error}") from error
-        return Explored(params=new, changes=changes_of(source.params, new, name))

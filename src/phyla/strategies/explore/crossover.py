@@ -31,6 +31,7 @@ class Crossover:
     quantile: float = 0.2
     share: float = 0.5
     then: Explore | None = PERTURB
+    always = True
 
     def __post_init__(self) -> None:
         check_rules(self, "propose", "then", optional=True)

@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
-from phyla.arguments import check, refused
+from phyla.arguments import check, plain, refused
 from phyla.errors import SpaceError
 from phyla.records import JsonObject, Scored
 from phyla.space import Space
+from phyla.space.parameters import NEAR_ONE
 from phyla.strategies.explore import Explored
 from phyla.strategies.strategy import Context, Population
 
@@ -18,9 +19,8 @@ from phyla.strategies.strategy import Context, Population
 class Mutate:
     """Each parameter changes with a probability, by a factor drawn from a range, up or down with equal chance.
 
-    Numbers are multiplied or divided, and clamped into their bounds; an `Ordinal` goes to a neighbour; a `Choice`
-    is drawn afresh. Of discounts the distance from 1 is changed in place of the value. Where constraints do not
-    allow a change, that parameter is kept.
+    Each moves as `Space.perturb` moves it, on its own scale, by the factor or its inverse. Discounts move by their
+    distance from 1. Where constraints do not allow a change, that parameter is kept.
 
     Source: PBT of Isaac Lab and of RL-Games (`rl_games.common.pbt`), from DexPBT (Petrenko et al. 2023).
 
@@ -35,13 +35,14 @@ class Mutate:
     change_range: Sequence[float] = (1.1, 2.0)
     discounts: Sequence[str] = ()
     discount_range: Sequence[float] = (1.1, 1.2)
+    always = True
 
     def __post_init__(self) -> None:
         check(self, mutation_rate="[0, 1]")
         for name in ("change_range", "discount_range"):
-            given: Any = tuple(getattr(self, name))
+            given: Any = tuple(map(plain, getattr(self, name)))
             object.__setattr__(self, name, given)
-            if len(given) != 2 or not 1 < given[0] <= given[1] < float("inf"):
+            if len(given) != 2 or not 1 < given[0] <= given[1] <= sys.float_info.max:
                 raise refused(self, name, "must be two numbers above 1, the lower one first, as in (1.1, 2.0)")
         if isinstance(self.discounts, str):
             raise refused(self, "discounts", f"must be a list of names, as in [{self.discounts!r}]")
@@ -59,22 +60,22 @@ class Mutate:
                 )
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
-        rng, params = context.rng, source.params
+        rng, params, space = context.rng, source.params, self._scaled(context.space)
         changes: dict[str, JsonObject] = {}
-        for name in context.space.parameters:
+        for name in space.parameters:
             if rng.random() >= self.mutation_rate or name not in params:
                 continue
-            discount = name in self.discounts
-            low, high = self.discount_range if discount else self.change_range
+            low, high = self.discount_range if name in self.discounts else self.change_range
             by = float(rng.uniform(low, high))
-            by = by if rng.random() < 0.5 else 1 / by
-            factor = by
-            if discount:
-                value: Any = params[name]
-                factor = max((1 - (1 - value) * by) / value, sys.float_info.min)
-            if factor != 1:
-                params, changed = context.space.perturb(params, rng, factors=(factor,), names=[name])
-                changes.update(changed)
-                if discount and name in changed:
-                    changes[name] = {**changed[name], "by": f"1 - x, x{by:g}"}
+            params, changed = space.perturb(params, rng, factors=(by, 1 / by), names=[name])
+            changes.update(changed)
         return Explored(params=params, changes=changes)
+
+    def _scaled(self, space: Space) -> Space:
+        """Return the space with the discounts on the scale of their distance from 1."""
+        if not self.discounts:
+            return space
+        parameters: dict[str, Any] = dict(space.parameters)
+        for name in self.discounts:
+            parameters[name] = replace(parameters[name], log=NEAR_ONE, step=None)
+        return Space(parameters, constraints=space.constraints)

@@ -9,7 +9,7 @@ import pytest
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.records import JsonObject
 from phyla.space import Choice, Float, Int, Params, Space
-from phyla.strategies import Crossover, ExplorePipeline, ExploreWith, Perturb, Resample, describe
+from phyla.strategies import Crossover, ExplorePipeline, ExploreWith, Mutate, Perturb, Resample, describe
 from populations import Listed, context, source
 
 SPACE = Space(
@@ -149,12 +149,12 @@ def outside(params: Params, rng: np.random.Generator) -> dict[str, Any]:
 
 def test_a_function_explores() -> None:
     nobody = Listed()
-    explored = ExploreWith(halve).propose(source(OWN), nobody, context(space=SPACE))
+    explored = ExploreWith(halve, after=None).propose(source(OWN), nobody, context(space=SPACE))
     assert explored is not None
     assert explored.params == {**OWN, "lr": 0.1}
     assert explored.changes == {"lr": {"from": 0.2, "to": 0.1, "by": "halve"}}
     assert ExploreWith(decline).propose(source(OWN), nobody, context(space=SPACE)) is None
-    piped = ExplorePipeline([ExploreWith(decline), ExploreWith(halve)]).propose(
+    piped = ExplorePipeline([ExploreWith(decline), ExploreWith(halve, None)]).propose(
         source(OWN), nobody, context(space=SPACE)
     )
     assert piped == explored
@@ -162,9 +162,100 @@ def test_a_function_explores() -> None:
         ExploreWith(outside).propose(source(OWN), nobody, context(space=SPACE))
 
 
+def even(params: Params, rng: np.random.Generator) -> dict[str, Any]:
+    """Correct a width that depends on nothing else, as functions for Ray Tune correct what was perturbed."""
+    return {**params, "width": 2 * max(1, params["width"] // 2)}
+
+
+def test_a_function_corrects_what_another_rule_proposed() -> None:
+    """As `custom_explore_fn`: exploration goes on, and every result is as the function makes it."""
+    seen: set[float] = set()
+    told: set[str] = set()
+    own = {**OWN, "width": 4}
+    for seed in range(100):
+        explored = ExploreWith(even).propose(source(own), Listed(), context(seed, space=SPACE))
+        assert explored is not None
+        assert int(str(explored.params["width"])) % 2 == 0
+        assert set(explored.changes) == {
+            name for name in {**explored.params, **own} if explored.params.get(name) != own.get(name)
+        }
+        seen.add(float(str(explored.params["lr"])))
+        by = str(explored.changes["lr"]["by"])
+        assert by.startswith("x")
+        assert "even" not in by
+        told.add(str(explored.changes["width"]["by"]) if "width" in explored.changes else "kept")
+    assert len(seen) > 1
+    assert told == {"kept", "x0.8, even"}
+
+
+def test_a_function_corrects_any_rule() -> None:
+    rule = ExploreWith(even, after=Crossover(share=1.0, then=Perturb(factors=(0.5,))))
+    explored = rule.propose(source(OWN), population(OWN, BEST), context(space=SPACE))
+    assert explored is not None
+    assert explored.params["lr"] == 0.45
+    assert explored.changes["lr"]["by"] == "member 1, x0.5"
+    assert explored.facts["mate"]["member"] == 1  # type: ignore[index,call-overload]
+
+
+def test_where_the_rule_before_declines_the_function_gets_what_was_taken_over() -> None:
+    rule = ExploreWith(halve, after=ExploreWith(decline))
+    explored = rule.propose(source(OWN), Listed(), context(space=SPACE))
+    assert explored is not None
+    assert explored.params == {**OWN, "lr": 0.1}
+
+
+def test_a_decision_tells_the_scale_on_which_a_value_moved() -> None:
+    space = Space(lr=Float(1e-4, 1.0, log=True), beta=Float(0.9, 0.9999, log="1-x"), ema=Float(0.95, 0.998))
+    params: JsonObject = {"lr": 0.01, "beta": 0.99, "ema": 0.97}
+    explored = Perturb(factors=(1.25,)).propose(source(params), Listed(), context(space=space))
+    assert explored is not None
+    line = describe({"decision": "explore", "changes": explored.changes})
+    assert "lr 0.01 to 0.0125, beta 0.99 to 0.992 (1 - x, x0.8), ema 0.97 to 0.97" in line
+    assert line.endswith("% of the range)")
+
+
+@pytest.mark.parametrize("rule", [Perturb(), Crossover(), Mutate()])
+def test_a_pipeline_with_a_rule_that_is_never_asked_is_refused(rule: Any) -> None:
+    name = type(rule).__name__
+    with pytest.raises(
+        ConfigurationError, match=rf"{name} never declines, .* ExploreWith\(function, after={name}"
+    ):
+        ExplorePipeline([rule, ExploreWith(halve)])
+    assert ExplorePipeline([Resample(0.5), rule]).rules[-1] is rule
+
+
+def test_only_named_parameters_are_perturbed() -> None:
+    rule = Perturb(names=["lr"], resample=0.5)
+    for seed in range(50):
+        explored = rule.propose(source(BEST), Listed(), context(seed, space=SPACE))
+        assert explored is not None
+        assert set(explored.changes) == {"lr"}
+    rule.check_space(SPACE)
+    with pytest.raises(SpaceError, match=r"Perturb\(names=\('width', 'l'\)\): there is no parameter 'l'"):
+        Perturb(names=["width", "l"]).check_space(SPACE)
+
+
+def test_clipping_is_the_rule_of_ray() -> None:
+    """Multiply by 0.8 or 1.2, each half of the time, and clip: what a narrow range is left with are its ends."""
+    space = Space(lr=Float(1e-3, 1.0), ema=Float(0.9, 0.999))
+    found = [
+        Perturb(clip=True).propose(source({"lr": 0.1, "ema": 0.95}), Listed(), context(seed, space=space))
+        for seed in range(400)
+    ]
+    moved = [one.params["lr"] for one in found if one is not None]
+    assert set(moved) == {0.1 * 0.8, 0.1 * 1.2}
+    assert 160 < moved.count(0.1 * 1.2) < 240
+    assert {one.params["ema"] for one in found if one is not None} == {0.9, 0.999}
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: Perturb(names=cast("Any", "lr")), r"Perturb\(names='lr'\): must be a list .* as in \['lr'\]"),
+        (lambda: Perturb(names=[]), r"Perturb\(names=\[\]\): must be a list of at least one name"),
+        (lambda: Perturb(clip=cast("Any", "yes")), r"Perturb\(clip='yes'\): choose True or False"),
+        (lambda: Perturb(factors=(10**400, 0.5)), "Perturb"),
+        (lambda: ExploreWith(halve, after=cast("Any", 3)), r"ExploreWith\(after=3\): not a rule"),
         (lambda: Crossover(quantile=0.0), r"Crossover\(quantile=0.0\)"),
         (lambda: Crossover(share=1.5), r"Crossover\(share=1.5\)"),
         (lambda: ExploreWith(cast("Any", 3)), r"ExploreWith\(function=3\)"),

@@ -37,7 +37,7 @@ def test_numbers_change_by_a_factor_of_the_range_and_discounts_by_their_distance
     assert low * 0.999 <= max(lr / 3e-4, 3e-4 / lr) <= (low + more) * 1.001
     distance = (1 - gamma) / 0.01
     assert 1.0999 <= max(distance, 1 / distance) <= 1.2001
-    assert found.params["epochs"] != 4
+    assert 1 <= int(str(found.params["epochs"])) <= 8
     assert ("extra" in found.params) == (found.params["kind"] == "a")
     assert {name for name in OWN if found.params[name] != OWN[name]} == set(found.changes) - {"extra"}
     assert str(found.changes["gamma"]["by"]).startswith("1 - x, x")
