@@ -74,7 +74,7 @@ def study(
         steps_per_trial=PER,
         total_steps=TOTAL,
         exploit=Truncation(0.25),
-        explore=Perturb(factors=(0.8, 1.2), resample=0.25),
+        explore=Perturb(factors=(0.8, 1.2), resample=0.25, clip=True),
         quorum=quorum,
     )
     rules = TrainRules(
