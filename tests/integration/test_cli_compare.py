@@ -53,7 +53,8 @@ def made(name, strategy, **options):
     return phyla.Study(name, space, objective, strategy, train_it, **options)
 
 
-pbt = made("pbt", phyla.PBT(population_size=4, steps_per_trial=5, total_steps=20), seed=3)
+clip = phyla.Perturb(clip=True)
+pbt = made("pbt", phyla.PBT(population_size=4, steps_per_trial=5, total_steps=20, explore=clip), seed=3)
 wide = made("wide", phyla.RandomSearch(members=4, steps_per_trial=5, total_steps=20), seed=3)
 other = made("other", phyla.RandomSearch(members=4, steps_per_trial=5, total_steps=20), seed=8)
 lossy = made("lossy", phyla.RandomSearch(members=2, total_steps=5), objective=phyla.Minimize("loss"))

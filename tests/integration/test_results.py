@@ -9,7 +9,7 @@ import pytest
 import forked
 import phyla
 from durability import load, run
-from phyla.errors import StudyNotFound, UsageError
+from phyla.errors import StateError, StudyNotFound, UsageError
 
 STUDY = """
 import os
@@ -58,6 +58,19 @@ def test_results_need_no_training_code(tmp_path: Path) -> None:
     assert best.fitness == frame["fitness"].max() == frame["metrics.score"].max()
     assert best.params["lr"] == frame.loc[frame["trial"] == best.trial, "params.lr"].item()
     assert (best.checkpoint.path / "chain.json").exists()
+    each = results.trials()[-1]
+    assert results.checkpoint(each) == results.checkpoint(each.id)
+    assert results.checkpoint(best.trial) == best.checkpoint
+    with pytest.raises(StateError, match="99"):
+        results.checkpoint(99)
+    counts, score = "completed, trials: 24 completed", f"best score {best.fitness:g} (trial {best.trial})"
+    assert repr(results) == f"<Results of study 'toy': {counts}, {score}>"
+    assert repr(best).startswith(
+        f"<Best: fitness {best.fitness:g}, trial {best.trial} of member {best.member}, step "
+    )
+    assert repr(each).startswith(
+        f"<Trial {each.id} of member {each.member}: steps {each.start_step} to {each.end_step}, "
+    )
     schedule = results.schedule()
     assert schedule(schedule.steps - 1) == best.params.flat()
     chain = json.loads((best.checkpoint.path / "chain.json").read_text())

@@ -17,7 +17,7 @@ import pytest
 import forked
 import phyla
 from phyla.cli import main
-from phyla.errors import CheckpointsAbsent, ConfigurationError, StateError, StudyFailed
+from phyla.errors import CheckpointMissing, CheckpointsAbsent, ConfigurationError, StateError, StudyFailed
 from phyla.launchers import supervisor
 from phyla.records import CheckpointState, JobState, StudyState
 from phyla.settings import child_environment
@@ -63,6 +63,10 @@ def test_an_exception_is_retried_and_then_replaced(tmp_path: Path) -> None:
     assert "exploded" in (failed[0].error or "")
     assert results.counts() == {"completed": 12, "failed": 1}
     assert results.state is StudyState.COMPLETED
+    with pytest.raises(
+        CheckpointMissing, match=f"no checkpoint of trial {failed[0].id}: it is failed, and left none"
+    ):
+        results.checkpoint(failed[0])
 
 
 BROKEN = "broken"

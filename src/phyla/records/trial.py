@@ -82,6 +82,11 @@ class TrialRecord:
     criteria: Criteria | None = None
     age: int = 0
 
+    def __repr__(self) -> str:
+        steps = f"steps {self.start_step} to {self.end_step}"
+        said = "" if self.fitness is None else f", fitness {self.fitness:g}"
+        return f"<Trial {self.id} of member {self.member}: {steps}, {self.state}{said}, {self.params}>"
+
     def check_progress(self, step: int) -> None:
         """Refuse progress at a step that this trial does not train to.
 

@@ -153,7 +153,7 @@ def _leaves(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
 def gap(one: Any, other: Any) -> float:
     """Return how far two values are apart, as a share of the larger; infinite where they cannot be compared."""
     if one is None or other is None or isinstance(one, str) or isinstance(other, str):
-        return 0.0 if one is not None and one == other else np.inf
+        return 0.0 if isinstance(one, str) and isinstance(other, str) and one == other else np.inf
     first, second = np.asarray(one), np.asarray(other)
     if first.shape != second.shape:
         return np.inf

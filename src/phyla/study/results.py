@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from phyla.arguments import known
 from phyla.checkpoints import RemotePlace, is_there, local_copy
-from phyla.errors import CheckpointMissing, ConnectionLost, StudyNotFound, UsageError
+from phyla.errors import CheckpointMissing, ConnectionLost, StoreError, StudyNotFound, UsageError
 from phyla.records import (
     Aim,
     Attempt,
@@ -103,6 +103,10 @@ class Best:
     member: int
     values: Mapping[str, float]  # what it was judged by: the metrics that the objective names
 
+    def __repr__(self) -> str:
+        where = f"trial {self.trial} of member {self.member}, step {self.checkpoint.step}"
+        return f"<Best: fitness {self.fitness:g}, {where}, in {self.checkpoint.where}>"
+
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +167,15 @@ class Results:
         self.lease_s = lease_s(study.config)
         self.has_suites = bool(study.config.get("suites"))
 
+    def __repr__(self) -> str:
+        try:
+            counts, best = self.counts(), self.best
+        except StoreError:
+            return f"<Results of study {self.name!r}, whose store cannot be read now>"
+        told = ", ".join(f"{count} {state}" for state, count in counts.items()) or "none"
+        said = "" if best is None else f", best {self.metric} {best.fitness:g} (trial {best.trial})"
+        return f"<Results of study {self.name!r}: {self.state}, trials: {told}{said}>"
+
     @again(ConnectionLost)
     def _read(self, read: "Callable[[Reader], T]") -> T:
         with self._store.reader(self._id) as reader:
@@ -198,20 +211,41 @@ class Results:
             if row is not None and trial.fitness is not None:
                 yield Best(
                     fitness=trial.fitness,
-                    checkpoint=BestCheckpoint(
-                        name=row.name,
-                        location=None if row.weak else self._root() / row.name,
-                        step=row.step,
-                        digest=row.digest,
-                        size_bytes=row.size_bytes,
-                        index=trial.checkpoint_index,
-                    ),
+                    checkpoint=self._left_by(reader, trial),
                     params=Params.of_flat(dict(trial.params)),
                     metrics=trial.metrics,
                     trial=trial.id,
                     member=trial.member,
                     values={self.metric: trial.fitness} if trial.criteria is None else trial.criteria.values,
                 )
+
+    def checkpoint(self, trial: int | TrialRecord) -> BestCheckpoint:
+        """Return the checkpoint that a trial left: `results.checkpoint(trial).path` is its directory.
+
+        Raises:
+            StateError: there is no such trial.
+            CheckpointMissing: it left no checkpoint, or that was collected since.
+        """
+        wanted = trial if isinstance(trial, int) else trial.id
+        return self._read(lambda reader: self._left_by(reader, reader.trial(wanted)))
+
+    def _left_by(self, reader: "Reader", trial: TrialRecord) -> BestCheckpoint:
+        row = reader.checkpoint(trial.checkpoint or "")
+        if row is None:
+            why = (
+                f"is {trial.state}, and left none"
+                if trial.checkpoint is None
+                else "left one that was collected since"
+            )
+            raise CheckpointMissing(f"study {self.name!r} has no checkpoint of trial {trial.id}: it {why}")
+        return BestCheckpoint(
+            name=row.name,
+            location=None if row.weak else self._root() / row.name,
+            step=row.step,
+            digest=row.digest,
+            size_bytes=row.size_bytes,
+            index=trial.checkpoint_index,
+        )
 
     def no_best(self) -> str:
         """Return why there is no best trial, where there is none."""

@@ -20,6 +20,7 @@ from phyla.study.files import check_objectives
 from phyla.study.findings import Lookout
 from phyla.study.places import Places, find_study
 from phyla.study.results import ConfigChange, Replicate, Results
+from phyla.words import counted
 
 if TYPE_CHECKING:
     from phyla.client import Client
@@ -116,6 +117,16 @@ class Study:
         self._client: Client | None = None
         self._opened_for = -1
         self.launch: Launch | None = None
+
+    def __repr__(self) -> str:
+        rules = self.rules
+        members = f"{type(rules.strategy).__name__} of {counted(rules.strategy.population_size, 'member')}"
+        return f"<Study {self.name!r}: {rules.objective.description}, {members}, in {self.places.home}>"
+
+    @property
+    def space(self) -> Space:
+        """The hyperparameters."""
+        return self.rules.space
 
     def replicate(self, index: int) -> "Study":
         """Return this study with another name, `NAME-r{index}`, and another seed; see `phyla.run_replicates`."""

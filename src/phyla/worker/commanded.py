@@ -118,7 +118,7 @@ class Run:
                 f"['--option', '{absent}'], which is left out then"
             ) from None
         events = EventFiles(self.folder, globs)
-        self.readings = Readings(self.metrics, self.output, command.metrics, events)
+        self.readings = Readings(self.metrics, (self.output, self.errors), command.metrics, events)
         self.session.watch.enter(Phase.TRAINING)
         with self.output.open("wb") as output, self.errors.open("wb") as errors:
             try:
@@ -215,7 +215,8 @@ class Run:
             name = session.unreported[0]
             do = f'Write a line such as {{"{name}": 0.3}} into {{metrics}}'
             if pattern := self.command.metrics.get(name):
-                do = f"In [metrics] the pattern of {name!r} matched nothing in {self.output}: {pattern}"
+                where = places((self.output, self.errors))
+                do = f"In [metrics] the pattern of {name!r} matched nothing in {where}: {pattern}"
             elif name in self.command.tensorboard:
                 do = f"In [tensorboard], {self.readings.events.missed(name)}"
             raise NoFitness(session.missing("the command ended without reporting", do=do))

@@ -1,11 +1,11 @@
-"""Reads what a command reports while it runs: JSON lines, its standard output, and TensorBoard's event files."""
+"""Reads what a command reports while it runs: JSON lines, what it prints, and TensorBoard's event files."""
 
 import json
 import re
 import struct
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
@@ -81,12 +81,23 @@ class Lines:
 
 @final
 class Readings:
-    """All that a command reports, in the order in which it is found."""
+    """All that a command reports, in the order in which it is found.
 
-    def __init__(self, metrics: Path, output: Path, patterns: Mapping[str, str], events: "EventFiles") -> None:
-        self._lines, self._output, self.events = Lines(metrics), Lines(output, b"\r\n"), events
+    A metric that is printed counts where it is found first, on standard output or on standard error: a progress
+    bar may repeat on one what the other says.
+    """
+
+    def __init__(
+        self, metrics: Path, outputs: Sequence[Path], patterns: Mapping[str, str], events: "EventFiles"
+    ) -> None:
+        self._lines, self._outputs, self.events = (
+            Lines(metrics),
+            [Lines(path, b"\r\n") for path in outputs],
+            events,
+        )
         self._patterns = {name: re.compile(pattern) for name, pattern in patterns.items()}
-        self._step: int | None = None
+        self._from: dict[str, Path] = {}
+        self._steps: dict[Path, int] = {}
 
     def read(self, *, last: bool = False) -> Iterator[Reading]:
         """Iterate over what is new.
@@ -97,16 +108,18 @@ class Readings:
         for where, line in self._lines.read(last=last):
             if line.strip():
                 yield _reading(where, line)
-        if self._patterns:
-            for where, line in self._output.read(last=last):
-                yield from self._searched(where, line.decode(errors="replace"))
+        for output in self._outputs if self._patterns else ():
+            for where, line in output.read(last=last):
+                yield from self._searched(output.path, where, line.decode(errors="replace"))
         yield from self.events.read(last=last)
 
-    def _searched(self, where: str, line: str) -> Iterator[Reading]:
+    def _searched(self, path: Path, where: str, line: str) -> Iterator[Reading]:
         found = {}
         for name, pattern in self._patterns.items():
             match = pattern.search(line)
-            if match is not None and match[1] is not None:
+            if match is None or match[1] is None:
+                continue
+            if name == "step" or self._from.setdefault(name, path) == path:
                 try:
                     found[name] = float(match[1])
                 except ValueError:
@@ -114,9 +127,9 @@ class Readings:
                         f"{where}: the regular expression of {name!r} found {match[1]!r:.{SHOWN}}, not a number"
                     ) from None
         if "step" in found:
-            self._step = _whole(found.pop("step"), where)
+            self._steps[path] = _whole(found.pop("step"), where)
         if found:
-            yield Reading(found, self._step, where)
+            yield Reading(found, self._steps.get(path), where)
 
 
 def _reading(where: str, line: bytes) -> Reading:

@@ -14,15 +14,20 @@ from phyla.worker.readings import LINE_BYTES, EventFiles, Lines, Readings
 class Files:
     def __init__(self, folder: Path, patterns: dict[str, str] | None = None) -> None:
         self.metrics, self.output = folder / "metrics.jsonl", folder / "stdout.txt"
-        self.metrics.touch()
-        self.output.touch()
-        self.readings = Readings(self.metrics, self.output, patterns or {}, EventFiles(folder, {}))
+        self.errors = folder / "stderr.txt"
+        for file in (self.metrics, self.output, self.errors):
+            file.touch()
+        outputs = (self.output, self.errors)
+        self.readings = Readings(self.metrics, outputs, patterns or {}, EventFiles(folder, {}))
 
     def add(self, text: str | bytes, *, last: bool = False) -> list[tuple[Any, ...]]:
         return self._read(self.metrics, text, last=last)
 
     def print(self, text: str | bytes, *, last: bool = False) -> list[tuple[Any, ...]]:
         return self._read(self.output, text, last=last)
+
+    def log(self, text: str) -> list[tuple[Any, ...]]:
+        return self._read(self.errors, text, last=False)
 
     def _read(self, path: Path, text: str | bytes, *, last: bool) -> list[tuple[Any, ...]]:
         with path.open("ab") as file:
@@ -137,3 +142,10 @@ def test_scalars_that_are_stored_as_tensors_are_read(tmp_path: Path) -> None:
     listed.tensor.dtype = 1
     listed.tensor.float_val.append(0.25)
     assert _number(listed) == 0.25
+
+
+def test_what_is_logged_counts_and_is_not_read_twice(tmp_path: Path) -> None:
+    files = Files(tmp_path, {"loss": r"loss=(\S+)", "step": r"step (\d+)", "acc": r"acc=(\S+)"})
+    assert files.log("step 3 loss=0.5\n") == [(3, {"loss": 0.5}, False)]
+    assert files.print("step 3 loss=0.5 acc=0.9\n") == [(3, {"acc": 0.9}, False)]
+    assert files.log("loss=0.4 acc=0.8\n") == [(3, {"loss": 0.4}, False)]
