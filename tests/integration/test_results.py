@@ -9,7 +9,7 @@ import pytest
 import forked
 import phyla
 from durability import load, run
-from phyla.errors import StateError, StudyNotFound, UsageError
+from phyla.errors import StudyNotFound, UsageError
 
 STUDY = """
 import os
@@ -61,7 +61,7 @@ def test_results_need_no_training_code(tmp_path: Path) -> None:
     each = results.trials()[-1]
     assert results.checkpoint(each) == results.checkpoint(each.id)
     assert results.checkpoint(best.trial) == best.checkpoint
-    with pytest.raises(StateError, match="99"):
+    with pytest.raises(UsageError, match="study 'toy' has no trial 99"):
         results.checkpoint(99)
     counts, score = "completed, trials: 24 completed", f"best score {best.fitness:g} (trial {best.trial})"
     assert repr(results) == f"<Results of study 'toy': {counts}, {score}>"

@@ -223,11 +223,14 @@ class Results:
         """Return the checkpoint that a trial left: `results.checkpoint(trial).path` is its directory.
 
         Raises:
-            StateError: there is no such trial.
+            UsageError: there is no such trial.
             CheckpointMissing: it left no checkpoint, or that was collected since.
         """
         wanted = trial if isinstance(trial, int) else trial.id
-        return self._read(lambda reader: self._left_by(reader, reader.trial(wanted)))
+        try:
+            return self._read(lambda reader: self._left_by(reader, reader.trial(wanted)))
+        except KeyError:
+            raise UsageError(f"study {self.name!r} has no trial {wanted}") from None
 
     def _left_by(self, reader: "Reader", trial: TrialRecord) -> BestCheckpoint:
         row = reader.checkpoint(trial.checkpoint or "")
