@@ -227,13 +227,16 @@ def mlflow_uri() -> str | None:
     return os.environ.get("MLFLOW_TRACKING_URI") or None
 
 
+NO_GPU = ("nodevfiles", "none", "void")
+
+
 def visible_gpus() -> list[str] | None:
     """Return the GPUs named by `CUDA_VISIBLE_DEVICES`, or None when it is not set.
 
-    As in CUDA, a negative number hides itself and what follows.
+    As in CUDA, a negative number, or a name such as NoDevFiles that clusters set, hides itself and what follows.
     """
     value = os.environ.get("CUDA_VISIBLE_DEVICES")
     if value is None:
         return None
     named = (part.strip() for part in value.split(",") if part.strip())
-    return list(dict.fromkeys(takewhile(lambda gpu: not gpu.startswith("-"), named)))
+    return list(dict.fromkeys(takewhile(lambda gpu: gpu[0] != "-" and gpu.lower() not in NO_GPU, named)))

@@ -391,12 +391,21 @@ def test_a_whole_checkpoint_directory_vanishes_between_runs(tmp_path: Path) -> N
     assert {trial.reason["decision"] for trial in results.trials()} >= {"recover"}
 
 
-def test_a_metric_that_is_no_number_names_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("reported", "said"),
+    [
+        ({"score": "high"}, r"report\(score='high'\): a metric is a number, this is a str; leave it out"),
+        ({"score": None}, r"report\(score=None\): a metric is a number, this is a NoneType; leave it out"),
+        ({"score": [1, 2]}, r"this is a list; report its mean or one of its elements"),
+        (0.5, r"report\(0.5\): give it a name, as in trial.report\(loss=0.5\)"),
+    ],
+)
+def test_a_metric_that_is_no_number_names_itself(tmp_path: Path, reported: Any, said: str) -> None:
     def train(trial: Trial) -> None:
         good(trial)
-        trial.report(score="high")
+        trial.report(reported)
 
-    with pytest.raises(StudyFailed, match="report\\(score='high'\\): a metric is a number"):
+    with pytest.raises(StudyFailed, match=said):
         study(tmp_path, train, retries=phyla.Retries(attempts=1, broken=1)).run()
 
 

@@ -69,7 +69,10 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
     def _check(self, args: TrainingArguments) -> None:
         told = {
             "output_dir": (Path(args.output_dir) == self.trial.checkpoint_dir, "give callback.output_dir"),
-            "load_best_model_at_end": (not args.load_best_model_at_end, "the score must be that of the end"),
+            "load_best_model_at_end": (
+                not args.load_best_model_at_end,
+                "write False: the score is that of the end",
+            ),
             "save_strategy": (args.save_strategy != "best", 'write "no", "steps" or "epoch"'),
             "save_only_model": (not args.save_only_model, "a trial goes on with the optimizer's state"),
             "auto_find_batch_size": (

@@ -1,5 +1,7 @@
 """Where a study keeps its things, and how the store of a place is opened and searched."""
 
+import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -41,6 +43,18 @@ def entries(folder: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.is_dir() else []
 
 
+_FOREIGN = re.compile(r"(sqlite:/*)?([A-Za-z]:[\\/]|\\\\)|file:")
+
+
+def _refuse_foreign(name: str, value: str) -> None:
+    """Refuse a path of Windows and a URL of a file, which would become a file with that whole name here."""
+    if os.name != "nt" and (found := _FOREIGN.match(value)):
+        what = "a URL" if found.group() == "file:" else "a path of Windows"
+        raise ConfigurationError(
+            f"{name}={value!r}: this is {what}; give a path of this machine, as /data/studies"
+        )
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
@@ -59,6 +73,7 @@ class Places:
         for name, value in {"home": home, "storage": storage, "checkpoints": checkpoints}.items():
             if value == "":
                 raise ConfigurationError(f"{name} is empty: is the variable that should fill it not set?")
+            _refuse_foreign(name, str(value))
         root = (Path(home) if home is not None else settings.home()).expanduser().absolute()
         url = storage or (None if home is not None else settings.storage()) or _store_of(root)
         kept = place_of(checkpoints or root / USUAL, root)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from phyla.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from phyla.worker.session import Session
 
@@ -130,8 +132,10 @@ class Trial:
             **more: further metrics.
 
         Raises:
-            ConfigurationError: a value is no number.
+            ConfigurationError: a value is no number, or has no name.
         """
+        if metrics is not None and not isinstance(metrics, Mapping):
+            raise ConfigurationError(f"report({metrics!r}): give it a name, as in trial.report(loss={metrics!r})")
         self._session.report({**(metrics or {}), **more}, step)
 
     @property

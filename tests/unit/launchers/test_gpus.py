@@ -36,8 +36,11 @@ def test_there_is_nothing_to_share_out_without_gpus() -> None:
     assert seen(2, "auto") == [None, None]
 
 
-@pytest.mark.parametrize(("named", "found"), [("-1", []), ("", []), ("1,-1,2", ["1"]), ("0,0", ["0"])])
-def test_a_negative_number_hides_gpus_as_in_cuda(
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [("-1", []), ("", []), ("1,-1,2", ["1"]), ("0,0", ["0"]), ("NoDevFiles", []), ("1,none", ["1"])],
+)
+def test_a_negative_number_or_a_word_hides_gpus_as_in_cuda(
     named: str, found: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)

@@ -14,6 +14,7 @@ from phyla.cli import main
 from phyla.errors import ConfigurationError, SpaceError, StudyChanged
 from phyla.space import Params
 from phyla.strategies import Explored, ExplorePipeline, Strategy
+from phyla.study import Places
 
 PERTURB: Any = phyla.Perturb
 """The class, which is no rule."""
@@ -321,3 +322,13 @@ def test_a_starting_point_for_no_member_is_refused(strategy: Any) -> None:
 )
 def test_starting_points_for_members_are_taken(strategy: Any) -> None:
     assert study(strategy, THREE).rules.space is THREE
+
+
+@pytest.mark.parametrize("place", [r"C:\runs\study", "d:/runs", r"\\server\runs", "file:///runs"])
+@pytest.mark.parametrize("name", ["home", "checkpoints"])
+def test_places_of_other_systems_are_refused(name: str, place: str) -> None:
+    with pytest.raises(ConfigurationError, match="give a path of this machine"):
+        Places.of(**{name: place})
+    with pytest.raises(ConfigurationError, match="path of Windows"):
+        Places.of(storage=r"sqlite:///C:\runs\s.db")
+    assert Places.of(storage="sqlite:///a/s.db").storage == "sqlite:///a/s.db"
