@@ -213,6 +213,10 @@ def _become(
         from phyla import failpoints
 
         failpoints.arm(env["PHYLA_FAILPOINT"])
+    # A file that is given to the program is read there, with the environment that it has.
+    given = {str(Path(word).absolute()) for word in words if word.endswith(".py")}
+    for name in [name for name, one in sys.modules.items() if getattr(one, "__file__", None) in given]:
+        del sys.modules[name]
     there, status = set(sys.modules), None
     try:
         match how:

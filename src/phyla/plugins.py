@@ -24,7 +24,7 @@ from typing import Any, NoReturn, TypeAlias
 from phyla import study_modules
 from phyla.arguments import plain
 from phyla.errors import ConfigurationError, NotImportable
-from phyla.records import Json
+from phyla.records import UNLESS_NONE, Json
 
 GROUPS = (
     "phyla.strategies",  # phyla.strategies.Strategy
@@ -86,8 +86,11 @@ def encode(value: Any, name_of: NameOf | None = None) -> Json:
         return {str(key): encode(item, name_of) for key, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         name = _names().get(type(value)) or (name_of or reference)(type(value))
-        fields = {f.name: encode(getattr(value, f.name), name_of) for f in dataclasses.fields(value) if f.init}
-        return {"plugin": name, **fields}
+        fields = [(f, getattr(value, f.name)) for f in dataclasses.fields(value) if f.init]
+        set_fields = {
+            f.name: encode(its, name_of) for f, its in fields if its is not None or f.metadata != UNLESS_NONE
+        }
+        return {"plugin": name, **set_fields}
     if callable(value):
         return {"function": (name_of or reference)(value)}
     raise ConfigurationError(

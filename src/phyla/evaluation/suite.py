@@ -249,6 +249,10 @@ class Suite:
                 'aggregate, as in Maximize("accuracy_mean"); several make the fitness of a study, with '
                 "FromSuite(suite) and the study's objective"
             )
+        if self.objective is not None and self.objective.stop_at is not None:
+            raise ConfigurationError(
+                f"Suite({self.name!r}, objective={self.objective!r}): stop_at is for the objective of a study"
+            )
         if not self.tasks:
             raise ConfigurationError(f"Suite({self.name!r}): needs at least one eval task")
         names = [task.name for task in self.tasks]

@@ -32,6 +32,7 @@ from phyla.records import (
     Scored,
     StudyState,
     TrialRecord,
+    order_to_stop_at,
     said_by,
 )
 from phyla.space import checked
@@ -52,6 +53,9 @@ def claim(view: View, rules: TrainRules, worker: str, gone: frozenset[str] = fro
     study = view.study()
     if study.state is not StudyState.RUNNING:
         return Ended(state=study.state, message=study.message), []
+    reached = _reached(view, rules)
+    if reached is not None:
+        return None, [SetStudyState(StudyState.COMPLETED, reached)]
     asked = _Claim(view, rules, worker, gone)
     pending = view.next_pending()
     if pending is not None:
@@ -77,6 +81,19 @@ def claim(view: View, rules: TrainRules, worker: str, gone: frozenset[str] = fro
     if skipped:
         return Idle(seconds=None, why="other workers are deciding about the members that are ready"), []
     return _nothing_ready(view, rules, population)
+
+
+def _reached(view: View, rules: TrainRules) -> str | None:
+    """Return what says that the objective's `stop_at` is reached; None while it is not."""
+    wanted = order_to_stop_at(rules.objective)
+    if wanted is None:
+        return None
+    for member in view.members():
+        for one in (*member.states, *([] if member.head is None else [member.head])):
+            if one.order is not None and one.order >= wanted:
+                at: Any = getattr(rules.objective, "stop_at", None)
+                return f"{rules.objective.name} is {one.fitness:g} in trial {one.trial}: stop_at={at:g} is reached"
+    return None
 
 
 def _line(member: Member, rules: TrainRules) -> float:

@@ -34,7 +34,19 @@ from phyla.records.job import (
 from phyla.records.json import Json, JsonObject, json_number, read_list, read_number, read_object, strict
 from phyla.records.member import Member, MemberState, Scored
 from phyla.records.names import FileName, restored, shown, storable, storable_text
-from phyla.records.objective import WORST, Aim, Criteria, Goal, Judgement, Maximize, Minimize, Objective, direction
+from phyla.records.objective import (
+    UNLESS_NONE,
+    WORST,
+    Aim,
+    Criteria,
+    Goal,
+    Judgement,
+    Maximize,
+    Minimize,
+    Objective,
+    direction,
+    order_to_stop_at,
+)
 from phyla.records.pareto import Pareto
 from phyla.records.start import Start, with_differences
 from phyla.records.study import StartFrom, StudyKind, StudyRecord, StudyState

@@ -126,6 +126,11 @@ class Constrained:
         return self.objective.tradeoffs
 
     @property
+    def stop_at(self) -> float | None:
+        """The objective's; an infeasible trial does not reach it."""
+        return getattr(self.objective, "stop_at", None)
+
+    @property
     def name(self) -> str:
         """The objective's."""
         return self.objective.name

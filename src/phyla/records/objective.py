@@ -9,6 +9,8 @@ from phyla.errors import ConfigurationError
 from phyla.records.json import JsonObject
 
 WORST = -math.inf
+UNLESS_NONE = {"stored": "unless it is None"}
+"""Metadata of fields that are not stored while they are None: studies that do not use them stay as they are."""
 
 
 @final
@@ -81,12 +83,22 @@ class Objective(Protocol):
 @dataclass(frozen=True, slots=True)
 class _OneMetric:
     metric: str
+    stop_at: float | None = field(default=None, metadata=UNLESS_NONE)
 
     maximize: ClassVar[bool]
     tradeoffs: "ClassVar[tuple[Goal, ...]]" = ()
 
     def __post_init__(self) -> None:
         check_metric(self.metric, type(self).__name__)
+        at = self.stop_at
+        if at is None:
+            return
+        if isinstance(at, bool) or not isinstance(at, int | float) or not math.isfinite(at):
+            raise ConfigurationError(
+                f"{type(self).__name__}({self.metric!r}, stop_at={at!r}): give the value, a finite number, at "
+                "which the study has reached its goal"
+            )
+        object.__setattr__(self, "stop_at", float(at))
 
     @property
     def goals(self) -> "tuple[Goal, ...]":
@@ -122,9 +134,10 @@ class Maximize(_OneMetric):
 
     Args:
         metric: the name under which `trial.report()` gives it.
+        stop_at: the study is complete once a trial has this fitness, or more; trials that run then finish.
 
     Raises:
-        ConfigurationError: the metric is not a name.
+        ConfigurationError: the metric is not a name, or `stop_at` no finite number.
     """
 
     maximize = True
@@ -137,9 +150,10 @@ class Minimize(_OneMetric):
 
     Args:
         metric: the name under which `trial.report()` gives it.
+        stop_at: the study is complete once a trial has this fitness, or less; trials that run then finish.
 
     Raises:
-        ConfigurationError: the metric is not a name.
+        ConfigurationError: the metric is not a name, or `stop_at` no finite number.
     """
 
     maximize = False
@@ -147,6 +161,12 @@ class Minimize(_OneMetric):
 
 Goal: TypeAlias = Maximize | Minimize
 """One metric and the direction that is better."""
+
+
+def order_to_stop_at(objective: Objective) -> float | None:
+    """Return the sort key at which a study has reached its goal; None without one."""
+    at: float | None = getattr(objective, "stop_at", None)
+    return None if at is None else direction(objective).order(at)
 
 
 def direction(objective: Objective) -> Goal:

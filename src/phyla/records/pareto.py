@@ -42,6 +42,8 @@ class Pareto:
                     f"Pareto({goal!r}): give goals, as in Pareto(Maximize('accuracy'), Minimize('latency_ms')); "
                     "limits go around it: Constrained(Pareto(...), subject_to=['latency_ms <= 20'])"
                 )
+            if goal.stop_at is not None:
+                raise ConfigurationError(f"Pareto({goal!r}): a front is never reached; leave out stop_at")
         names = [goal.metric for goal in found]
         if len(names) < 2:
             raise ConfigurationError(
