@@ -21,6 +21,9 @@ from waiting import until
 
 LOCAL = ("--launcher", "local", "--workers", 2)
 
+IMPORT = "from phyla.study_modules import command_line\n"
+"""What a study file does not see otherwise: the command line of the process that reads it."""
+
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Pooled:
@@ -66,8 +69,8 @@ def test_a_run_that_is_killed_or_loses_its_terminal_leaves_the_pool_at_work(toy:
 
 
 def test_a_run_that_loses_its_terminal_before_its_workers_begin_leaves_the_study_to_them(toy: Pooled) -> None:
-    begins = "while 'worker' in sys.argv and not (HERE / 'begin').exists():\n    time.sleep(0.01)\n"
-    toy.file.write_text(toy.file.read_text().replace("def train", f"import sys\n{begins}\ndef train", 1))
+    begins = "while 'worker' in command_line() and not (HERE / 'begin').exists():\n    time.sleep(0.01)\n"
+    toy.file.write_text(toy.file.read_text().replace("def train", f"{IMPORT}{begins}\ndef train", 1))
     toy.go_on()
     run = toy.run(*LOCAL)
     folder = toy.home / "pools" / "toy"
@@ -100,7 +103,7 @@ def test_an_interrupted_run_stops_its_pool(toy: Pooled) -> None:
 def test_workers_that_die_again_and_again_end_the_run_with_their_log(toy: Pooled) -> None:
     text = toy.file.read_text()
     toy.file.write_text(
-        text + 'import sys\nif "worker" in sys.argv:\n    print("no such GPU", flush=True)\n    sys.exit(7)\n'
+        f'{text}{IMPORT}if "worker" in command_line():\n    print("no such GPU", flush=True)\n    exit(7)\n'
     )
     printed = toy.call("run", toy.file, "--launcher", "local", "--workers", 4, code=1)
     assert re.search(r"1[2-5] workers of pool 'toy' ended without any progress; the end of", printed), printed
