@@ -217,9 +217,9 @@ def test_the_command_line_tells_a_study_without_a_member_from_a_complete_one(
         "    phyla.RandomSearch(2, 5), dies, retries=phyla.Retries(attempts=2, broken=4))\n"
     )
     Path(BROKEN).write_text("raise")
-    monkeypatch.setattr(sys, "argv", ["phyla", "run", "study.py", "--workers", "0"])
 
     def run() -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["phyla", "run", "study.py", "--workers", "0"])
         with pytest.raises(SystemExit) as ended:
             main()
         assert isinstance(ended.value.code, int)
