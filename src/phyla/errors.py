@@ -196,7 +196,8 @@ _ADVICE = {
 def hidden_modules() -> str:
     """Say which files, such as a `queue.py` beside a study, hide modules of Python's own; empty if none does."""
     paths = sysconfig.get_paths()
-    library = (paths["stdlib"] + os.sep, paths["platstdlib"] + os.sep)
+    # What is installed, such as the distutils of setuptools, hides none by mistake.
+    library = tuple(paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     known = {
         name: getattr(sys.modules[name], "__file__", None) for name in sys.stdlib_module_names & {*sys.modules}
     }

@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Formatter
 from typing import Any, Self, final, overload
 
 from phyla.arguments import check, check_name, known, suggestion
@@ -150,6 +152,8 @@ def check_label(label: object, where: str) -> None:
 
 def _check_fields(argument: str, where: str) -> None:
     try:
+        if any(re.search(r"\d{4}", spec or "") for _, _, spec, _ in Formatter().parse(argument)):
+            raise ValueError("a field is padded to at most 999 characters")
         argument.format(**dict.fromkeys(FIELDS, "1"))
     except KeyError as error:
         why = f"there is no field {{{error.args[0]}}}; {suggestion(error.args[0], FIELDS)}"

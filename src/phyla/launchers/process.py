@@ -217,7 +217,8 @@ def _fail(error: SystemExit | Exception, status: int) -> NoReturn:
         print(f"{error}; {advice_on(error)}", file=sys.stderr)  # noqa: T201
     else:
         traceback.print_exception(error)
-        print(hidden_modules(), file=sys.stderr)  # noqa: T201
+        if hidden := hidden_modules():
+            print(hidden, file=sys.stderr)  # noqa: T201
     sys.exit(Exit.CHECKPOINTS_ABSENT if isinstance(error, CheckpointsAbsent) else status)
 
 

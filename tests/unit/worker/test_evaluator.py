@@ -391,6 +391,7 @@ def test_a_command_that_needs_a_shell_says_how_to_ask_for_one(command: str, need
     [
         ("{checkpiont}", "there is no field {checkpiont}; did you mean 'checkpoint'?"),
         ("--lr={lr}", "there is no field {lr}; the names are"),
+        ("{step:1000000000000}", "a field is padded to at most 999 characters"),
         ("{print $1}", "there is no field {print $1}"),
         ("{}", "Write other braces twice"),
         ("{checkpoint", "expected '}'"),
