@@ -167,3 +167,10 @@ def test_change_says_what_fewer_steps_than_were_trained_mean(cli: Phyla) -> None
     said = "2 members have trained more than 10 steps already: no further trials, the last scores count"
     assert said in cli("change", short)
     assert "trained more" not in cli("change", long)
+
+
+def test_of_a_large_population_the_best_members_are_listed(cli: Phyla) -> None:
+    many = phyla.Study("many", {"lr": phyla.Float(0.1, 1.0)}, phyla.Maximize("x"), phyla.RandomSearch(501, 1))
+    assert many.ask() is not None
+    assert "the best 500 of 501 members; all of them: phyla status many --json" in cli("status", "many")
+    assert len(json.loads(cli("status", "many", "--json"))["members"]) == 501

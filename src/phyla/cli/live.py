@@ -260,9 +260,9 @@ def at_work(progress: "Progress") -> str:
     return f"workers: {', '.join(told)}"
 
 
-def foremost(members: Sequence[Member], room: int) -> Sequence[Member]:
+def foremost(members: Sequence[Member], room: int, most: int = MEMBERS_SHOWN) -> Sequence[Member]:
     """Return the members for which there is room: all of them by index, or the best ones, best first."""
-    most = min(MEMBERS_SHOWN, max(0, room))
+    most = min(most, max(0, room))
     if len(members) <= most:
         return members
 

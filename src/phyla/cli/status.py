@@ -10,7 +10,7 @@ from typer import Argument, Context, Option
 
 from phyla.cli import options
 from phyla.cli.evaluations import print_events, print_waiting, print_whys
-from phyla.cli.live import LIVE_EVERY_S, StudyDisplay, members_table
+from phyla.cli.live import LIVE_EVERY_S, StudyDisplay, foremost, members_table
 from phyla.cli.output import console, picked, print_json, print_table
 from phyla.cli.output import show as print
 from phyla.errors import UsageError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from phyla.study import Evaluations, Places, Progress, Results, Standing
 
 FAILED_SHOWN = 10
+MEMBERS_SHOWN = 500
 CHANGES_SHOWN = 5
 DAMAGED_SHOWN = 5
 QUARANTINED_SHOWN = 10
@@ -199,7 +200,11 @@ def _study(results: "Results", *, as_json: bool) -> None:
     if found:
         print_waiting(found)
     print()
-    console().print(members_table(progress, progress.members))
+    members = foremost(progress.members, MEMBERS_SHOWN, MEMBERS_SHOWN)
+    console().print(members_table(progress, members))
+    if len(members) < len(progress.members):
+        count, command = counted(len(progress.members), "member"), results.places.command("status", results.name)
+        print(f"the best {len(members)} of {count}; all of them: {command} --json")
     rows = []
     for one in running:
         lease, left_s = f"renewed {duration(one['silent_s'])} ago", one["lease_left_s"]
