@@ -716,3 +716,11 @@ def test_a_mistake_in_how_training_is_set_up_stops_the_study_at_the_first_trial(
     assert made.results().counts() == {"pending": 1}
     right.append(1)
     assert made.run().counts() == {"completed": 12}
+
+
+def test_other_retries_wake_nobody_in_a_study_that_is_complete(tmp_path: Path) -> None:
+    results = study(tmp_path, good).run()
+    before = results.members()
+    assert study(tmp_path, good, retries=phyla.Retries(broken=50)).run().members() == before
+    stored: Any = results.study().config
+    assert stored["options"]["max_broken"] == 50

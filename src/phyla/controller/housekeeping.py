@@ -1,12 +1,13 @@
 """What is done to a study without its rules: files, state and configuration, in one transaction each."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from phyla.controller.configuration import check_unchanged
 from phyla.errors import StateError
 from phyla.failpoints import failpoint
-from phyla.machine import Insert, MarkDeleting, SetCheckpointState, SetConfig, SetStudyState
-from phyla.records import Checkpoint, CheckpointState, JsonObject, Start, StudyState
+from phyla.machine import Insert, MarkDeleting, SetCheckpointState, SetConfig, SetStudyState, Update
+from phyla.records import Checkpoint, CheckpointState, JsonObject, MemberState, Start, StudyState
 from phyla.store import Store
 from phyla.store.again import repeatable
 
@@ -48,7 +49,12 @@ class Housekeeping:
         with self._store.transaction(self._study, exclusive=True, alone=True) as tx:
             if tx.study().config != config:  # else the answer was lost, and it is asked again
                 check_unchanged(tx.study(), before)
+                done = [member.index for member in tx.members() if member.state is MemberState.DONE]
                 tx.apply([SetConfig(config)])
+                if tx.study().state is StudyState.COMPLETED:
+                    # A configuration wakes members, and these have nothing to do.
+                    members = map(tx.locked_member, done)
+                    tx.apply([Update(replace(one, state=MemberState.DONE)) for one in members])
             if tx.study().watched:
                 tx.apply([SetStudyState(StudyState.RUNNING)])
 
