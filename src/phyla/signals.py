@@ -3,11 +3,12 @@
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 _HANDLED: dict[int, tuple[int, Any]] = {}
 """The handler's id, and how the signal was handled before. A handler that was replaced must not be kept alive."""
+_LISTENING: set[int] = set()
 _FORKING = threading.local()
 
 
@@ -20,6 +21,37 @@ def handle(number: int, handler: Callable[[int, Any], object]) -> Any:
     before = signal.signal(number, handler)
     _HANDLED[number] = id(handler), before
     return before
+
+
+def listen(numbers: Collection[int], act: Callable[[int], object]) -> Callable[[], None]:
+    """Call `act` in a thread at the first of these signals, also while the main thread cannot run its handlers.
+
+    Code outside of Python keeps it from that, and so does a system call that begins just after the signal. Called
+    in the main thread; what is returned ends it there.
+    """
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    before = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+    _LISTENING.add(writes)
+
+    def heard() -> None:
+        acted = False
+        while (byte := os.read(reads, 1)) and byte[0]:
+            if not acted and byte[0] in numbers:
+                acted = True
+                act(byte[0])
+        os.close(reads)
+
+    def end() -> None:
+        _LISTENING.discard(writes)
+        current = signal.set_wakeup_fd(before)
+        if current != writes:  # user code listens, too
+            signal.set_wakeup_fd(current)
+        os.write(writes, b"\0")
+        os.close(writes)
+
+    threading.Thread(target=heard, name="phyla-signals", daemon=True).start()
+    return end
 
 
 def _hold() -> None:
@@ -36,6 +68,8 @@ def _forget() -> None:
         if id(signal.getsignal(number)) == handler:
             signal.signal(number, signal.SIG_DFL if before is None else before)
     _HANDLED.clear()
+    if _LISTENING:
+        signal.set_wakeup_fd(-1)
     _let_go()
 
 

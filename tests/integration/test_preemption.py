@@ -266,6 +266,7 @@ def test_what_training_forks_can_be_ended(tmp_path: Path, workers: int) -> None:
 
 
 HANGS = """
+import ctypes
 import time
 from pathlib import Path
 
@@ -274,6 +275,10 @@ import phyla
 
 def hang():
     Path("hangs").touch()
+    if Path("outside").exists():
+        library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+        library.pthread_mutex_lock(mutex)
+        library.pthread_mutex_lock(mutex)
     while True:
         try:
             time.sleep(900)
@@ -305,18 +310,19 @@ WATCH = ("watch", "ckpt", "--suite", "study.py:suite", "--name", "deaf", "--form
         (RUN, 1, signal.SIGTERM, True, 75),
         (RUN, 0, signal.SIGTERM, False, 75),
         (RUN, 0, signal.SIGTERM, True, 75),
+        (RUN, 0, signal.SIGTERM, None, 75),  # outside of Python
         (RUN, 0, signal.SIGINT, False, 130),
         (WATCH, 1, signal.SIGINT, False, 130),
         (WATCH, 0, signal.SIGTERM, False, 75),
     ],
 )
 def test_what_hangs_is_ended_after_the_grace_time_and_goes_back_to_the_queue(
-    tmp_path: Path, words: tuple[str, ...], workers: int, number: int, swallows: bool, status: int
+    tmp_path: Path, words: tuple[str, ...], workers: int, number: int, swallows: bool | None, status: int
 ) -> None:
     (tmp_path / "study.py").write_text(HANGS)
     write(tmp_path / "ckpt", 1)
-    if swallows:
-        (tmp_path / "swallows").touch()
+    if swallows is not False:
+        (tmp_path / ("outside" if swallows is None else "swallows")).touch()
     command = ["-m", "phyla.cli", *words, "--workers", workers, "--grace", "0.5"]
     process = Forked(command, cwd=tmp_path, env=child_environment({}), merged=True)
     until((tmp_path / "hangs").exists, "training that hangs", process=process)

@@ -35,7 +35,7 @@ from phyla.launchers.spec import PERSON, seen_gpus
 from phyla.launchers.supervisor import Supervisor
 from phyla.machine import NoTime, Outdated
 from phyla.records import StudyState
-from phyla.signals import handle
+from phyla.signals import handle, listen
 from phyla.store import hold_on
 from phyla.store.again import repeatable
 from phyla.study.checked import checked_kinds, checked_seconds
@@ -224,7 +224,9 @@ def work(
         here.stop()
 
     def interrupt(number: int, frame: object) -> None:
+        why = PERSON if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
         if deadline.passed:
+            stopped_by.append(why)
             raise KeyboardInterrupt if stopped_by[0] == PERSON else Preempted(stopped_by[0])
         if stopped_by:
             if number == signal.SIGINT:
@@ -232,11 +234,11 @@ def work(
                 client.store.hold_on(0.0)
                 raise KeyboardInterrupt
             return
-        deadline.start(number)
-        stop(PERSON if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}")
+        stop(why)
 
     main = threading.current_thread() is threading.main_thread()
     previous = {n: handle(n, interrupt) for n in term.signals} if main else {}
+    end_listening = listen(term.signals, deadline.wait) if main else lambda: None
     timer = threading.Timer(term.stops_at - settings.system_clock(), stop, [term.over(wholly=True)])
     timer.daemon = True
     if term.limit_s is not None:
@@ -248,6 +250,7 @@ def work(
         raise
     finally:
         deadline.done.set()
+        end_listening()
         timer.cancel()
         for number, handler in previous.items():
             signal.signal(number, handler)
@@ -268,11 +271,8 @@ class Deadline:
         self.passed = False
         self.done = threading.Event()
 
-    def start(self, number: int) -> None:
-        """Wait for the end from now on; called in a signal handler of the main thread."""
-        threading.Thread(target=self._wait, args=(number,), name="phyla-grace", daemon=True).start()
-
-    def _wait(self, number: int) -> None:
+    def wait(self, number: int) -> None:
+        """Wait for the end from a signal on, in a thread beside the main one."""
         if self.done.wait(self._term.grace_s):
             return
         self.passed = True
