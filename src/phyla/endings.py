@@ -1,6 +1,6 @@
 """Ends a process whose work is done, whatever user code left running in it.
 
-At its end Python waits for every thread and every process of `multiprocessing` that somebody started and forgot.
+At exit, Python waits for every thread and every process of `multiprocessing` that is still running.
 """
 
 import atexit
@@ -65,7 +65,7 @@ def _end(status: int, left: int | None, due: threading.Event, handlers: threadin
     others = [each for each in threading.enumerate() if each is not threading.main_thread()]
     threads = [f"the thread {each.name!r}" for each in others if not each.daemon]
     if any(each.name == "QueueFeederThread" for each in others):
-        threads.append("a queue of multiprocessing that nobody emptied")
+        threads.append("a queue of multiprocessing that still holds items")
     processes = [f"the process {each.name!r} (number {each.pid})" for each in _processes() if not each.daemon]
     what = ", ".join([*threads, *processes]) or "something that acts when Python exits"
     with contextlib.suppress(OSError, ValueError):

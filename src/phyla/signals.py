@@ -6,6 +6,10 @@ import threading
 from collections.abc import Callable, Collection
 from typing import Any
 
+EXIT_PREEMPTED = 75
+"""Exit status after a signal or a time limit: run it again (`EX_TEMPFAIL` of sysexits.h)."""
+EXIT_INTERRUPTED = 130
+"""Exit status after a person pressed Ctrl-C."""
 _HANDLED: dict[int, tuple[int, Any]] = {}
 """The handler's id, and how the signal was handled before. A handler that was replaced must not be kept alive."""
 _LISTENING: set[int] = set()

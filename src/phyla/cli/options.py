@@ -17,6 +17,7 @@ from typer import Argument, BadParameter, Context, Exit, Option
 from phyla import settings, study_modules
 from phyla.cli.output import show
 from phyla.errors import Preempted, UsageError
+from phyla.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from phyla.words import masked, pasted
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_PREEMPTED = 75
-"""Stopped by a signal or a time limit, and to be run again (`EX_TEMPFAIL` of sysexits.h)."""
-EXIT_INTERRUPTED = 130
 
 PLACES = ("--home", "--storage", "--server", "--checkpoints")
 """Options of `phyla` itself, which may also follow the command."""

@@ -306,7 +306,7 @@ class Client:
         found: list[Waiting] = []
         for study in self.controllers:
             with self.store.reader(study) as reader:
-                # What rests needs nobody, until it is given up.
+                # An eval task that rests needs no worker until it is given up.
                 resting = frozenset[str]() if is_ending(reader) else asleep(reader)
                 found += reader.waiting(resting)
         return found

@@ -16,12 +16,13 @@ from typing import Any, final
 
 from phyla.errors import ConfigurationError
 from phyla.launchers.contract import Pool, called, refuse_options, refuse_store
+from phyla.signals import EXIT_PREEMPTED
 
 OPTIONS = ("image", "kind", "namespace", "context", "directory", "secret", "volume", "user", "grace", "output")
 GRACE_S = 300  # that training has to save after SIGTERM
 CALL_S = 60.0  # that the cluster has to answer kubectl
 FAILURES = 3  # of each worker before a Job gives up; preemptions are none
-EXIT_USAGE, EXIT_PREEMPTED = 2, 75
+EXIT_USAGE = 2
 DNS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 NAME_LETTERS = 48
 """Names of Jobs have at most 63 letters, of which the pool's identity takes some."""

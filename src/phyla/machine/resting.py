@@ -16,7 +16,7 @@ REST_AFTER = 2
 """Checkpoints on which an eval task fails with the same error before it rests."""
 REST_S = 60.0
 REST_SHARE = 10.0
-"""It rests for so many times as long as it took to fail, and for `REST_S` at least."""
+"""It rests ten times as long as it took to fail, and at least `REST_S` seconds."""
 _NUMBER = re.compile(r"[0-9a-f]*\d[0-9a-f.]*")
 
 

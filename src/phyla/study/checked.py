@@ -150,7 +150,8 @@ def checked_starts(given: Any, space: Space, strategy: Strategy) -> tuple[StartF
     if len(points) > members and not isinstance(strategy, own):
         few = f"{counted(len(points), 'starting point')}, and the study {counted(members, 'member')}"
         raise SpaceError(
-            f"Space(initial=...) has {few}: {points[members]!r} is for nobody; leave it out, or have more members"
+            f"Space(initial=...) has {few}: {points[members]!r} has no member to start; leave it out, or have "
+            "more members"
         )
     if isinstance(given, str | PathLike | StartFrom) or not isinstance(given, Sequence):
         raise ConfigurationError(f"start_from={given!r}: must be a list, as in start_from=[{given!r}]")

@@ -35,7 +35,7 @@ from phyla.launchers.spec import PERSON, seen_gpus
 from phyla.launchers.supervisor import Supervisor
 from phyla.machine import NoTime, Outdated
 from phyla.records import StudyState
-from phyla.signals import handle, listen
+from phyla.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED, handle, listen
 from phyla.store import hold_on
 from phyla.store.again import repeatable
 from phyla.study.checked import checked_kinds, checked_seconds
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from phyla.study.study import Study
 
 LOG = logging.getLogger("phyla")
-EXIT_PREEMPTED, EXIT_INTERRUPTED = 75, 130
 UNNOTICED_S = 5.0
 """Seconds that user code has to raise what interrupts it."""
 MOST_WORKERS = 10_000

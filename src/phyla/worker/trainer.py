@@ -239,7 +239,7 @@ class Trainer:
             self._stop_study(record, f"{message}; {advice_on(storage)}", session)
             return None
         if isinstance(error, ConfigurationError):
-            # Whoever trains the trial again does the same.
+            # Another attempt would fail in the same way.
             what = cause_of(error, self.train, None).words()
             self._stop_study(record, f"trial {record.id} of member {record.member} failed with {what}", session)
             return None

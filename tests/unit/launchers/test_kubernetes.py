@@ -16,7 +16,8 @@ import pytest
 from phyla.cli import options
 from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers import Launcher, Pool, launcher_named
-from phyla.launchers.kubernetes import EXIT_PREEMPTED, EXIT_USAGE, manifest
+from phyla.launchers.kubernetes import EXIT_USAGE, manifest
+from phyla.signals import EXIT_PREEMPTED
 
 HERE, SERVICE = Path("/home/me/project"), "http://phyla:8470"
 COMMAND = ["-P", "-m", "phyla.cli", "worker", str(HERE / "digits.py"), "/else/where.py"]
@@ -137,7 +138,7 @@ def test_a_preempted_or_drained_worker_of_a_job_gets_a_successor(tmp_path: Path)
 
 
 def test_the_statuses_are_those_of_the_command_line() -> None:
-    assert (EXIT_PREEMPTED, EXIT_USAGE) == (options.EXIT_PREEMPTED, options.EXIT_USAGE)
+    assert (EXIT_PREEMPTED, EXIT_USAGE) == (75, options.EXIT_USAGE)
 
 
 def test_a_worker_has_what_it_asks_for_and_may_do_no_more(tmp_path: Path) -> None:

@@ -305,7 +305,7 @@ THREE = phyla.Space(lr=phyla.Float(0.0, 1.0), initial=[{"lr": 0.3}, {"lr": 0.2},
 def test_a_starting_point_for_no_member_is_refused(strategy: Any) -> None:
     members = strategy.population_size
     first = f"{{'lr': {0.3 - members / 10:.1f}}}"
-    told = f"has 3 starting points, and the study {members} members?: {first} is for nobody"
+    told = f"has 3 starting points, and the study {members} members?: {first} has no member to start"
     with pytest.raises(SpaceError, match=told):
         study(strategy, THREE)
 
