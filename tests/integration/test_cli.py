@@ -20,6 +20,7 @@ import phyla
 from command_line import Phyla
 from forked import Forked
 from listing import list_studies
+from phyla.cli import main
 from phyla.cli.options import person
 from phyla.settings import child_environment
 from phyla.store import open_store
@@ -359,6 +360,40 @@ def test_export(phyla_at: Phyla, tmp_path: Path) -> None:
     assert [(row["trial"], row["step"], row["metrics.loss"]) for row in reports] == [(1, 5, "nan")]
     schedule = json.loads(phyla_at("export", "small", "--what", "schedule", "--trial", 1))
     assert len(schedule["segments"]) == 1
+
+
+def test_a_schedule_that_ends_before_training_does_is_said_to(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(trial: phyla.Trial) -> None:
+        (trial.checkpoint_dir / "weights.txt").write_text("x")
+        trial.report(loss=trial.end_step % 9 + trial.params["lr"])  # best at step 10 of 20
+
+    space, strategy = (
+        {"lr": phyla.Float(0.01, 0.1)},
+        phyla.PBT(population_size=3, steps_per_trial=5, total_steps=20),
+    )
+    results = phyla.Study("early", space, phyla.Minimize("loss"), strategy, train, home=tmp_path).run()
+    assert results.best is not None
+    best, last = results.best.trial, [one for one in results.trials() if one.reached_step == 20]
+    final = min(last, key=lambda one: one.fitness or 0.0).id
+
+    def exported(*words: object) -> tuple[str, str]:
+        monkeypatch.setattr(sys, "argv", ["phyla", "export", "early", "--home", str(tmp_path), *map(str, words)])
+        with pytest.raises(SystemExit):
+            main()
+        printed = capfd.readouterr()
+        return printed.out, printed.err
+
+    out, err = exported("--what", "schedule")
+    assert json.loads(out)["segments"][-1]["end_step"] == 10
+    assert err == (
+        f"note: this schedule ends at step 10 of 20, where the best score was: trial {best}; "
+        f"the best at step 20 is that of --trial {final}\n"
+    )
+    out, err = exported("--what", "schedule", "--trial", final)
+    assert json.loads(out)["segments"][-1]["end_step"] == 20
+    assert err == ""
 
 
 def test_export_writes_a_file_at_once_and_replaces_none(phyla_at: Phyla, tmp_path: Path) -> None:

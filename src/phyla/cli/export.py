@@ -83,6 +83,8 @@ def export(
     elif what == "schedule":
         schedule = results.schedule(trial)
         value = schedule.to_json()
+        if trial is None:
+            say_where_it_ends(results)
         rows = [
             {**picked(segment, "start_step", "end_step", "trial", "member"), **_named("params", segment.params)}
             for segment in schedule.segments
@@ -98,6 +100,22 @@ def export(
         ]
     names = dict.fromkeys(name for row in rows for name in row)
     _write(csv_lines(rows, names) if written == "csv" else [to_json(rows if value is None else value), "\n"], file)
+
+
+def say_where_it_ends(results: "Results") -> None:
+    """Say on standard error if the best trial ended before its study does, and which one was best at the end."""
+    plan: Any = results.study().config["plan"]
+    best, total = results.lineage().best(), plan["member_steps"]
+    if best is None or total is None or (best.reached_step or 0) >= total:
+        return
+    final = [
+        (one.order, -one.id)
+        for one in results.trials()
+        if one.order is not None and (one.reached_step or 0) >= total
+    ]
+    other = f"; the best at step {total} is that of --trial {-max(final)[1]}" if final else ""
+    where = f"ends at step {best.reached_step} of {total}, where the best score was: trial {best.id}"
+    print(f"note: this schedule {where}{other}", file=sys.stderr)
 
 
 def _named(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
 from phyla.cli.evaluations import AGAIN
+from phyla.cli.export import say_where_it_ends
 from phyla.cli.live import ChangeDisplay, StudyDisplay
 from phyla.cli.options import again
 from phyla.cli.output import print_table
@@ -249,6 +250,7 @@ def replay(
 
     With --continue the new study starts from the best checkpoint, with its last hyperparameters.
     """
+    from phyla.study import load_study
     from phyla.study.files import load_studies
     from phyla.study.repeating import prepare
 
@@ -262,6 +264,8 @@ def replay(
     prepared = prepare(study, places, source, steps=steps, trial=trial, from_step=from_step, name=name)
     for note in prepared.notes:
         print(f"note: {note}", file=sys.stderr)
+    if trial is None and steps is None:
+        say_where_it_ends(load_study(study, **options.where(ctx)))
     if not _run(prepared.study, workers, gpus_per_worker=gpus_per_worker):
         raise Exit(options.EXIT_FAILED)
 
