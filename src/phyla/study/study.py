@@ -50,7 +50,8 @@ class Study:
         storage: URL of the store, such as `postgresql://user@host/db`; by default SQLite in the home.
         checkpoints: directory for checkpoints, or a URL such as `s3://bucket/prefix`; by default in the home.
         suites: what is evaluated on every checkpoint; with `FromSuite` one of them gives the fitness.
-        stopping: a rule, or several, that may stop a running trial early, such as `MedianStopping(min_steps=100)`.
+        stopping: a rule, or several, that may stop a running trial early, such as `MedianStopping(min_steps=100)`,
+            or end the whole study, such as `Plateau(steps=10_000)`.
         start_from: checkpoints that exist, as paths or `StartFrom(path, ...)`, at most one per member: member i
             starts from entry i modulo their number. They are imported when the study is made, and cannot change.
         retention: which checkpoints are kept besides those in use.
