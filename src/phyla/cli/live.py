@@ -305,8 +305,9 @@ def members_table(progress: "Progress", members: Sequence[Member], width: int = 
         # Those that are on the Pareto front now.
         best = {each.index: "*" for each in progress.members if each.head and each.head.trial in front}
     last = "front" if progress.aim.tradeoffs else ">best"
-    headings = [">member", ">steps", ">gen", ">fitness", last, "~hyperparameters", "~last decision", "state"]
-    columns = [0, 1, 3, 4, 7] if width < NARROW else [0, 1, 2, 3, 4, 5, 7] if width < WIDE else range(8)
+    # The widest come last, where no other column has to make room for them.
+    headings = [">member", ">steps", ">gen", ">fitness", last, "state", "~hyperparameters", "~last decision"]
+    columns = [0, 1, 3, 4, 5] if width < NARROW else range(7 if width < WIDE else 8)
     rows = []
     for member in members:
         trial = progress.trials.get(member.index)
@@ -319,7 +320,7 @@ def members_table(progress: "Progress", members: Sequence[Member], width: int = 
             fitness(progress.scored(member)),
             best.get(member.index, ""),
         )
-        row = (*place, trial and params(trial.params), decision, progress.doing(member))
+        row = (*place, progress.doing(member), trial and params(trial.params), decision)
         rows.append([row[column] for column in columns])
     headings = [headings[column] for column in columns]
     return table(headings, rows, ["bold" if member.index in best else "" for member in members])

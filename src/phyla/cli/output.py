@@ -55,6 +55,15 @@ class _Visible(Console):
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print; in a file or a pipe without the blanks that fill a table's rows."""
+        if self.is_terminal:
+            super().print(*objects, **options)
+            return
+        with self.capture() as captured:
+            super().print(*objects, **options)
+        self.file.write(re.sub(" +$", "", captured.get(), flags=re.MULTILINE))
+
 
 def console() -> Console:
     """Return a console that colours nothing by itself; without a terminal it cuts only to `COLUMNS`."""
@@ -111,10 +120,11 @@ def print_table(
     """Print a table, with an empty line before it if there shall be a gap; print nothing without rows."""
     made = table(headings, rows, styles)
     if made.rows:
-        made.caption = caption
         if gap:
             show()
         console().print(made)
+        if caption:
+            show(caption)
 
 
 def picked(record: object, *names: str, **renamed: str) -> dict[str, Any]:
