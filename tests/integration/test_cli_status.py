@@ -12,7 +12,7 @@ import pytest
 
 import phyla
 from command_line import Phyla
-from phyla.cli.live import StudyDisplay
+from phyla.study.display import StudyDisplay
 from phyla.study.progress import silent_s
 from waiting import until
 
