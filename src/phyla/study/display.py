@@ -22,7 +22,7 @@ from phyla.words import counted, duration, fitness, infeasible, lag_words, param
 
 if TYPE_CHECKING:
     from phyla.records import Attempt
-    from phyla.study.notebook import Cell
+    from phyla.study.notebook import NotebookCell
     from phyla.study.progress import Progress
     from phyla.study.results import Results
     from phyla.study.study import Study
@@ -43,15 +43,15 @@ NARROW, WIDE = 70, 120
 STILL_STOPPING = "stopping: waiting for what is running (Ctrl-C stops at once)"
 
 
-def display(study: "Study", workers: int | None) -> "StudyDisplay | Cell":
+def display(study: "Study", workers: int | None) -> "StudyDisplay | NotebookCell":
     """Return what shows a run that Python started: a cell of a notebook, or lines on standard error.
 
     Training in this process may draw progress bars of its own, so that nothing is drawn beside them.
     """
     if in_notebook():
-        from phyla.study.notebook import Cell
+        from phyla.study.notebook import NotebookCell
 
-        return Cell()
+        return NotebookCell()
     return StudyDisplay(study.name, starting=starting(study, workers), stderr=True, draws=workers != 0)
 
 

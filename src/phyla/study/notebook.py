@@ -45,7 +45,7 @@ def outline(study: "Study") -> dict[str, str]:
 
 
 @final
-class Cell:
+class NotebookCell:
     """Shows in a cell of a notebook, in place, how a study goes on."""
 
     def __init__(self) -> None:

@@ -59,7 +59,7 @@ from phyla.worker import Command, Launch, Worker
 if TYPE_CHECKING:
     from phyla.integrations.trackers import Tracker
     from phyla.study.display import StudyDisplay
-    from phyla.study.notebook import Cell
+    from phyla.study.notebook import NotebookCell
     from phyla.study.study import Study
 
 LOG = logging.getLogger("phyla")
@@ -91,7 +91,7 @@ class Crew:
     on_progress: Callable[[Results], None] | None = None
     on_interrupt: Callable[[], None]
 
-    def shown_by(self, display: "StudyDisplay | Cell") -> "Crew":
+    def shown_by(self, display: "StudyDisplay | NotebookCell") -> "Crew":
         """Return the same, shown by a display."""
 
         def interrupted() -> None:
