@@ -190,7 +190,7 @@ lightning_warnings = pytest.mark.filterwarnings(
 def test_lightning_that_would_end_before_the_trial_is_refused(tmp_path: Path) -> None:
     from lightning.pytorch import Callback, Trainer
 
-    class EndsEarly(Callback):
+    class EndsEarly(Callback):  # type: ignore[misc]  # mypy does not read Lightning
         def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
             trainer.should_stop = trainer.global_step == 3
 
@@ -203,7 +203,7 @@ def test_lightning_that_would_end_before_the_trial_is_refused(tmp_path: Path) ->
 def test_lightning_that_would_end_before_the_strategy_is_refused_in_the_first_trial(tmp_path: Path) -> None:
     said = refused(lambda trial: fit(trial, max_steps=6), tmp_path)  # the trial itself ends at 4
     assert "trial 1 of member 0 failed with" in said
-    assert "Trainer(...) has max_steps=6, and the strategy trains total_steps=8" in said
+    assert "Trainer(...) has max_steps=6, and the strategy trains 8" in said
 
 
 @lightning_warnings
@@ -355,7 +355,7 @@ def test_a_trainer_of_trl_trains_each_trial_with_its_own_hyperparameters(
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"max_steps": 6}, "TrainingArguments(...) has max_steps=6, and the strategy trains total_steps=8"),
+        ({"max_steps": 6}, "TrainingArguments(...) has max_steps=6, and the strategy trains 8"),
         ({"output_dir": "elsewhere"}, "TrainingArguments(output_dir='elsewhere'): give callback.output_dir"),
         ({"save_only_model": True}, "TrainingArguments(save_only_model=True): a trial goes on with the optimizer"),
     ],
