@@ -174,3 +174,13 @@ def test_of_a_large_population_the_best_members_are_listed(cli: Phyla) -> None:
     assert many.ask() is not None
     assert "the best 500 of 501 members; all of them: phyla status many --json" in cli("status", "many")
     assert len(json.loads(cli("status", "many", "--json"))["members"]) == 501
+
+
+def test_what_failed_is_told_of_members_that_are_not_listed(cli: Phyla, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phyla.cli.status.MEMBERS_SHOWN", 1)
+    made = study("few")
+    _, second = made.ask(2)
+    made.tell(second, error="ValueError: no")
+    shown = cli("status", "few")
+    assert "the best 1 of 2 members" in shown
+    assert re.search(rf"^ *{second.id} +1 +1 +pending +ValueError: no$", shown, re.MULTILINE)

@@ -95,7 +95,7 @@ def _watch(results: "Results") -> None:
         while results.state is StudyState.RUNNING:
             display.progressed(results)
             time.sleep(LIVE_EVERY_S)
-    for line in _study_lines(results, results.progress()):
+    for line in _study_lines(results, results.progress(lambda members: ())):
         print(line)
 
 
@@ -161,10 +161,18 @@ def _study_json(results: "Results", progress: "Progress") -> dict[str, Any]:
     }
 
 
+def _listed(members: Sequence["Member"]) -> list["Member"]:
+    """Return the members that are listed, and those that are at work: with what failed and is tried again."""
+    from phyla.study.display import foremost
+
+    every = {member.index: member for member in foremost(members, MEMBERS_SHOWN, MEMBERS_SHOWN)}
+    return list((every | {one.index: one for one in members if one.current_trial is not None}).values())
+
+
 def _study(results: "Results", *, as_json: bool) -> None:
     from phyla.study.display import foremost, members_table
 
-    progress = results.progress()
+    progress = results.progress() if as_json else results.progress(_listed)
     spent = results.time_spent()
     found = results.evaluations() if results.has_suites else None
     lags = found.lag() if found else []
