@@ -10,11 +10,11 @@ from typer import Argument, Context, Option
 
 from phyla.cli import options
 from phyla.cli.evaluations import print_events, print_waiting, print_whys
-from phyla.cli.live import LIVE_EVERY_S, StudyDisplay, foremost, members_table
-from phyla.cli.output import console, picked, print_json, print_table
-from phyla.cli.output import show as print
+from phyla.cli.output import picked, print_json, print_table
 from phyla.errors import UsageError
 from phyla.records import Checkpoint, JobState, StudyState, said_by, shown, with_differences
+from phyla.terminal import console
+from phyla.terminal import show as print
 from phyla.words import counted, duration, fitness, lag_words, masked, measured, number, size, step
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ def status(
 
 
 def _watch(results: "Results") -> None:
+    from phyla.study.display import LIVE_EVERY_S, StudyDisplay
+
     with suppress(KeyboardInterrupt), StudyDisplay(results.name) as display:
         while results.state is StudyState.RUNNING:
             display.progressed(results)
@@ -160,6 +162,8 @@ def _study_json(results: "Results", progress: "Progress") -> dict[str, Any]:
 
 
 def _study(results: "Results", *, as_json: bool) -> None:
+    from phyla.study.display import foremost, members_table
+
     progress = results.progress()
     spent = results.time_spent()
     found = results.evaluations() if results.has_suites else None
