@@ -122,7 +122,7 @@ class WorkerSpec:
         files: the study files of the supervisor, by module name.
         name: of the worker; this, `log` and `beat_file` are given when its process is started.
         beat_file: where the worker counts its progress, as `BEATS`; then one byte that tells it to end, see
-            `phyla.worker.Closing`.
+            `phyla.worker.Closing`; then `LAST_WORDS`.
     """
 
     configs: Mapping[str, JsonObject]
