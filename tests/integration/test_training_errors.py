@@ -163,7 +163,7 @@ def dies(trial: Trial) -> None:
     ("how", "workers", "why"),
     [
         ("raise", 0, "ValueError: no cable"),
-        ("die", 1, r"worker process \d+ was ended by SIGSEGV"),
+        ("die", 1, r"worker process \d+ was ended by SIGSEGV; its log is (?P<log>.*)\. Once"),
     ],
 )
 def test_a_member_that_was_given_up_is_named_and_the_next_run_trains_it_alone(
@@ -191,7 +191,10 @@ def test_a_member_that_was_given_up_is_named_and_the_next_run_trains_it_alone(
         caplog.clear()
         results = made().run(workers=workers)
         assert results.state is StudyState.COMPLETED
-        assert re.match(told, results.incomplete or "")
+        found = re.match(told, results.incomplete or "")
+        assert found
+        if workers:
+            assert " in dies\n" in Path(found["log"]).read_text(), "the line that crashed"
         assert re.search(told, caplog.text)
     others = [trial for trial in results.trials() if trial.state is JobState.COMPLETED]
     assert [(trial.member, trial.end_step) for trial in others] == [(0, 5), (0, 10)]

@@ -7,8 +7,8 @@ from typing import Any, final
 
 from phyla.records.json import JsonObject
 
-LOG_FOLLOWS = "; the end of its log:"
-"""What stands between how a worker process ended and the last lines of its log."""
+LOG_FOLLOWS = "; its log is "
+"""What stands between how a worker process ended and the path of its log."""
 
 
 class JobState(StrEnum):
@@ -212,11 +212,8 @@ class Attempt:
 
 
 def said_by(error: str | None) -> str:
-    """Return the line of an error that says what happened: of a traceback the last one, else the first.
-
-    A log that follows is left out, and so is the word of it: two errors that differ in nothing else are the same.
-    """
+    """Return the line of an error that says what happened: of a traceback the last one, else the first."""
     lines = [line for line in (error or "").strip().splitlines() if line.strip()]
     if not lines:
         return "-"
-    return lines[-1 if lines[0].startswith("Traceback") else 0].strip().removesuffix(LOG_FOLLOWS)
+    return lines[-1 if lines[0].startswith("Traceback") else 0].strip()

@@ -291,8 +291,8 @@ def _raised(cause: Cause, files: Sequence[Path]) -> str:
 
 def _ended(error: str | None) -> str:
     """Return how a worker process ended, and the last line of its log."""
-    how, _, log = (error or "").partition(f"{LOG_FOLLOWS}\n")
-    return ": ".join([how, *log.splitlines()[-1:]])
+    how, _, log = (error or "").partition(LOG_FOLLOWS)
+    return ": ".join([how, *log.partition("\n\nCurrent thread ")[0].splitlines()[1:][-1:]])
 
 
 @contextlib.contextmanager

@@ -257,7 +257,8 @@ def work(
     try:
         ended = here.run(on_tick)
     except BaseException:
-        client.lose_worker(here.name, "its run was interrupted", counts=False)
+        with contextlib.suppress(StoreError):  # its lease runs out then
+            client.lose_worker(here.name, "its run was interrupted", counts=False)
         raise
     finally:
         deadline.done.set()

@@ -114,10 +114,13 @@ def test_the_log_of_a_process_that_died_makes_no_difference() -> None:
     run = WatchedRun([suite_of("a")])
     run.observe(100, 200, 300, 400)
     died = "worker process {} was ended by SIGSEGV" + "{}"
-    logs = {400: "", 300: f"{LOG_FOLLOWS}\nwhat another eval task printed\nin several lines"}
+    logs = {
+        400: f"{LOG_FOLLOWS}a.log",
+        300: f"{LOG_FOLLOWS}b.log\nwhat another eval task printed\nin several lines",
+    }
     assert len(attempt(run, lambda work: died.format(work.job.id, logs[work.seen.step]))) == 2
     (text,) = resting(run)
-    assert "was ended by SIGSEGV. It is tried" in text
+    assert "was ended by SIGSEGV; its log is b.log. It is tried" in text
 
 
 def test_one_failure_in_several_shards_is_one_checkpoint() -> None:
