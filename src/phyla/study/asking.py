@@ -194,6 +194,12 @@ def tell_failed(study: "Study", client: Client, trials: Sequence[Trial], error: 
         session.check_not_told(error)
     said = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
     for session in map(session_of, trials):
+        reports = session.take_reports()
+        try:
+            client.report(session.id, session.token, reports)
+        except StoreError:
+            session.give_back(reports)
+            raise
         session.discard()
         session.release()
         failure = Failure(job=session.id, token=session.trial.token, error=said, timings=session.timings())

@@ -84,6 +84,25 @@ def test_an_exception_can_be_told_and_what_says_nothing_cannot(tmp_path: Path) -
     assert [trial.error for trial in made.results().trials()] == ["ValueError: boom", "bang"]
 
 
+def test_what_a_trial_reported_before_it_failed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = study(tmp_path)
+    trial = made.ask()
+    assert trial is not None
+    for value in (1.0, 2.0):
+        trial.report(score=value)
+
+    def away(*_: object) -> None:
+        raise StoreError("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Controller, "report", away)
+        with pytest.raises(StoreError, match="away"):
+            made.tell(trial, error="boom")
+    made.tell(trial, error="boom")
+    assert [row.error for row in made.results().trials()] == ["boom"]
+    assert [each.metrics["score"] for each in made.results().reports(trial.id)] == [1.0, 2.0]
+
+
 def test_every_metric_that_the_objective_needs_has_to_be_told(tmp_path: Path) -> None:
     objective = phyla.Constrained(phyla.Maximize("score"), subject_to=["cost <= 2", "size < 9"])
     strategy = phyla.PBT(population_size=1, steps_per_trial=1, total_steps=1)
