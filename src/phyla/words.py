@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from phyla.records import Json, Scored, TrialRecord
+from phyla.records import Json, Scored, TrialRecord, on_one_line
 
 if TYPE_CHECKING:
     from phyla.evaluation import Lag
@@ -26,7 +26,7 @@ def listed(names: Sequence[str], most: int = 3) -> str:
 def number(value: Json, digits: int = 4) -> str:
     """Return a value as a person reads it: some digits of a float, thousands separated."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return "none" if value is None else str(value)
+        return "none" if value is None else on_one_line(str(value))
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:,.0f}" if 10**digits <= abs(value) < 1e9 else f"{value:.{digits}g}"
@@ -69,7 +69,8 @@ def infeasible(scored: Scored | TrialRecord | None) -> str:
 def params(values: Mapping[str, Any]) -> str:
     """Return hyperparameters on one line."""
     return " ".join(
-        f"{name}={f'{value:.3g}' if isinstance(value, float) else value}" for name, value in values.items()
+        f"{name}={f'{value:.3g}' if isinstance(value, float) else on_one_line(str(value))}"
+        for name, value in values.items()
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import phyla
 from command_line import Phyla
-from phyla.cli.live import StudyDisplay
+from phyla.study.display import StudyDisplay
 from phyla.study.progress import silent_s
 from waiting import until
 
@@ -47,7 +47,7 @@ def test_a_study_between_trials_is_said_to_have_no_trial_running(cli: Phyla) -> 
     made.tell(trial, error="ValueError: no")
     shown = until(lambda: HINT in (said := cli("status", "new")) and said, HINT)
     assert "no trial is running, and nothing has happened for" in shown
-    assert any(line.endswith("queued") for line in shown.splitlines())
+    assert re.search(r" queued +lr=", shown)
 
 
 def test_what_a_process_held_that_is_gone_is_not_said_to_run(cli: Phyla, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_what_a_process_held_that_is_gone_is_not_said_to_run(cli: Phyla, monkeyp
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 9
     shown = cli("status", "killed")
-    assert re.search(r" worker gone *\n", shown)
+    assert re.search(r" worker gone +lr=", shown)
     assert "its process is gone; ends in" in shown
     assert HINT in shown
     assert "(1 held by workers that are gone);" in shown
@@ -174,3 +174,13 @@ def test_of_a_large_population_the_best_members_are_listed(cli: Phyla) -> None:
     assert many.ask() is not None
     assert "the best 500 of 501 members; all of them: phyla status many --json" in cli("status", "many")
     assert len(json.loads(cli("status", "many", "--json"))["members"]) == 501
+
+
+def test_what_failed_is_told_of_members_that_are_not_listed(cli: Phyla, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phyla.cli.status.MEMBERS_SHOWN", 1)
+    made = study("few")
+    _, second = made.ask(2)
+    made.tell(second, error="ValueError: no")
+    shown = cli("status", "few")
+    assert "the best 1 of 2 members" in shown
+    assert re.search(rf"^ *{second.id} +1 +1 +pending +ValueError: no$", shown, re.MULTILINE)

@@ -394,8 +394,8 @@ def test_a_whole_checkpoint_directory_vanishes_between_runs(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("reported", "said"),
     [
-        ({"score": "high"}, r"report\(score='high'\): a metric is a number, this is a str; leave it out"),
-        ({"score": None}, r"report\(score=None\): a metric is a number, this is a NoneType; leave it out"),
+        ({"score": "high"}, r"report\(score='high'\): a metric is a number, this is a str; report a number, or"),
+        ({"score": None}, r"report\(score=None\): a metric is a number, this is a NoneType; report a number, or"),
         ({"score": [1, 2]}, r"this is a list; report its mean or one of its elements"),
         (0.5, r"report\(0.5\): give it a name, as in trial.report\(loss=0.5\)"),
     ],

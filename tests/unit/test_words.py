@@ -4,8 +4,10 @@ import math
 
 import pytest
 
+from phyla.lineage import Schedule, Segment
 from phyla.records import said_by
-from phyla.words import counted, duration, masked, measured, number, size
+from phyla.strategies import describe
+from phyla.words import counted, duration, masked, measured, number, params, size
 
 
 @pytest.mark.parametrize(
@@ -99,3 +101,23 @@ def test_a_password_is_not_shown(url: str) -> None:
 )
 def test_a_url_without_a_password_stays_as_it_is(url: str) -> None:
     assert masked(url) == url
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("a\nb", r"a\nb"),
+        ("a\r\tb", r"a\r\tb"),
+        ("\x1b[31m\x9b\u2028", r"\x1b[31m\x9b\u2028"),
+        ("größer 模型 C:\\n", "größer 模型 C:\\n"),
+    ],
+)
+def test_a_value_is_one_line_wherever_it_is_shown(value: str, words: str) -> None:
+    assert number(value) == words
+    assert params({"note": value, "n": 1}) == f"note={words} n=1"
+    assert Schedule((Segment(0, 4, {"note": value}, 1, 0),)).table().splitlines()[1:] == [
+        f"{0:>9}  {4:>7}  {0:>6}  {1:>5}  {words:>4}"
+    ]
+    assert describe({"decision": "explore", "changes": {"note": {"from": value, "to": 1, "by": "x2"}}}) == (
+        f"explored; note {words} to 1"
+    )

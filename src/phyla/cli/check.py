@@ -8,8 +8,8 @@ from typer import Context, Exit, Option
 
 from phyla.cli import options
 from phyla.cli.output import print_json
-from phyla.cli.output import show as print
 from phyla.cli.run import chosen_study
+from phyla.terminal import show as print
 from phyla.words import counted
 
 WIDTH = 10

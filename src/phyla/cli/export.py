@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from typer import Argument, Context, Option
 
 from phyla.cli import options
-from phyla.cli.output import csv_lines, picked, print_json, print_table, to_json, visible, write_file
-from phyla.cli.output import show as print
+from phyla.cli.output import csv_lines, picked, print_json, print_table, to_json, write_file
 from phyla.errors import UsageError
+from phyla.terminal import show as print
+from phyla.terminal import visible
 from phyla.words import counted
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import Annotated
 from typer import Argument, Option
 
 from phyla.cli.output import print_json
-from phyla.cli.output import show as print
 from phyla.errors import UsageError
+from phyla.terminal import show as print
 from phyla.words import pasted
 
 

@@ -8,10 +8,11 @@ from rich.text import Text
 from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
-from phyla.cli.output import console, picked, print_json, print_table
-from phyla.cli.output import show as print
+from phyla.cli.output import picked, print_json, print_table
 from phyla.cli.run import chosen_study
 from phyla.errors import UsageError
+from phyla.terminal import console
+from phyla.terminal import show as print
 from phyla.words import counted, size
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}

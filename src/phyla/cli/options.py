@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from typer import Argument, BadParameter, Context, Exit, Option
 
 from phyla import settings, study_modules
-from phyla.cli.output import show
 from phyla.errors import Preempted, UsageError
 from phyla.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED
+from phyla.terminal import show
 from phyla.words import masked, pasted
 
 if TYPE_CHECKING:

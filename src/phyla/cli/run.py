@@ -10,14 +10,14 @@ from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
 from phyla.cli.evaluations import AGAIN
-from phyla.cli.live import ChangeDisplay, StudyDisplay
+from phyla.cli.live import ChangeDisplay
 from phyla.cli.options import again
 from phyla.cli.output import print_table
-from phyla.cli.output import show as print
 from phyla.cli.status import damage_lines
 from phyla.cli.trials import best_lines
 from phyla.errors import Preempted, TimeTooShort, UsageError
 from phyla.records import JobState, StudyState, said_by, shown
+from phyla.terminal import show as print
 from phyla.words import counted, duration, pasted, step
 
 if TYPE_CHECKING:
@@ -303,13 +303,9 @@ def _run(study: "Study", workers: int, hint: str = "", **more: Any) -> bool:
 
     It is none if no score is finite, or members were given up.
     """
-    told = [
-        counted(study.rules.strategy.population_size, "member"),
-        counted(workers, "worker") if workers else "no worker",
-    ]
-    watch = study.places.command("status", study.name, "--watch")
-    starting = f"starting {study.name}: {', '.join(told)}; watch it elsewhere with: {watch}"
-    display = StudyDisplay(study.name, hint, starting)
+    from phyla.study.display import StudyDisplay, starting
+
+    display = StudyDisplay(study.name, hint, starting(study, workers))
     with options.interruptible(lambda: f"{_requeued(display.results)}. Resume it with: {again()}"), display:
         results = study.run(workers, on_progress=display.progressed, on_interrupt=display.interrupted, **more)
         display.progressed(results)

@@ -10,11 +10,11 @@ from typer import Argument, Context, Option
 
 from phyla.cli import options
 from phyla.cli.evaluations import print_events, print_waiting, print_whys
-from phyla.cli.live import LIVE_EVERY_S, StudyDisplay, foremost, members_table
-from phyla.cli.output import console, picked, print_json, print_table
-from phyla.cli.output import show as print
+from phyla.cli.output import picked, print_json, print_table
 from phyla.errors import UsageError
 from phyla.records import Checkpoint, JobState, StudyState, said_by, shown, with_differences
+from phyla.terminal import console
+from phyla.terminal import show as print
 from phyla.words import counted, duration, fitness, lag_words, masked, measured, number, size, step
 
 if TYPE_CHECKING:
@@ -89,11 +89,13 @@ def status(
 
 
 def _watch(results: "Results") -> None:
+    from phyla.study.display import LIVE_EVERY_S, StudyDisplay
+
     with suppress(KeyboardInterrupt), StudyDisplay(results.name) as display:
         while results.state is StudyState.RUNNING:
             display.progressed(results)
             time.sleep(LIVE_EVERY_S)
-    for line in _study_lines(results, results.progress()):
+    for line in _study_lines(results, results.progress(lambda members: ())):
         print(line)
 
 
@@ -159,8 +161,18 @@ def _study_json(results: "Results", progress: "Progress") -> dict[str, Any]:
     }
 
 
+def _listed(members: Sequence["Member"]) -> list["Member"]:
+    """Return the members that are listed, and those that are at work: with what failed and is tried again."""
+    from phyla.study.display import foremost
+
+    every = {member.index: member for member in foremost(members, MEMBERS_SHOWN, MEMBERS_SHOWN)}
+    return list((every | {one.index: one for one in members if one.current_trial is not None}).values())
+
+
 def _study(results: "Results", *, as_json: bool) -> None:
-    progress = results.progress()
+    from phyla.study.display import foremost, members_table
+
+    progress = results.progress() if as_json else results.progress(_listed)
     spent = results.time_spent()
     found = results.evaluations() if results.has_suites else None
     lags = found.lag() if found else []

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
-from phyla.cli.live import ChangeDisplay, StudyDisplay, progress_line
-from phyla.cli.output import show as print
+from phyla.cli.live import ChangeDisplay
 from phyla.cli.run import chosen_study, finish
 from phyla.errors import PhylaError, Preempted
 from phyla.records import StudyState
+from phyla.terminal import show as print
 
 if TYPE_CHECKING:
     from phyla.study import Study
@@ -98,6 +98,8 @@ def _join(ctx: Context, files: Sequence[str]) -> int:
 
 def _take_turns(ctx: Context) -> None:
     """Work for the first file, then for the others in a process that has not loaded the first one's modules."""
+    from phyla.study.display import StudyDisplay, progress_line
+
     given: dict[str, Any] = {**options.where(ctx), **ctx.params}
     files, limit_s, wait = given.pop("files"), given.pop("time_limit"), given["wait"]
     began, found, completed, ended = time.monotonic(), [], 0, False

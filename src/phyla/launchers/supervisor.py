@@ -20,7 +20,7 @@ from phyla.client import Client
 from phyla.errors import Preempted, StoreBusy, StoreError, StoreUnavailable, StudyChanged, StudyFailed, advice_on
 from phyla.launchers.packing import Packing, wide_tasks
 from phyla.launchers.spec import BEATS, PERSON, VISIBLE, Exit, Term, WorkerSpec, seen_gpus
-from phyla.records import WorkKind
+from phyla.records import LOG_FOLLOWS, WorkKind
 from phyla.settings import SAVE_EVERY, child_environment, system_clock, thread_environment
 from phyla.worker import Closing, Launch, keeper
 from phyla.worker.outputs import drop_middle, tail
@@ -374,7 +374,7 @@ class Supervisor:
             no_room = full([Path(spec.log).parent])
             how = f"{how}; {no_room}" if no_room else how
             blameless = no_room or status in (Exit.STORE_FAILED, Exit.CHECKPOINTS_ABSENT)
-            why = how + (f"; the end of its log:\n{end}" if end else "")
+            why = how + (f"{LOG_FOLLOWS}\n{end}" if end else "")
             self._crashed(spec, why, counts=not blameless, held=held)
 
     def _check_progress(self, process: _Process) -> None:

@@ -19,6 +19,7 @@ from phyla.records.evaluation import (
     Waiting,
 )
 from phyla.records.job import (
+    LOG_FOLLOWS,
     Attempt,
     AttemptState,
     Cause,
@@ -33,7 +34,7 @@ from phyla.records.job import (
 )
 from phyla.records.json import Json, JsonObject, json_number, read_list, read_number, read_object, strict
 from phyla.records.member import Member, MemberState, Scored
-from phyla.records.names import FileName, restored, shown, storable, storable_text
+from phyla.records.names import FileName, on_one_line, restored, shown, storable, storable_text
 from phyla.records.objective import (
     UNLESS_NONE,
     WORST,

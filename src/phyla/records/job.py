@@ -7,6 +7,9 @@ from typing import Any, final
 
 from phyla.records.json import JsonObject
 
+LOG_FOLLOWS = "; the end of its log:"
+"""What stands between how a worker process ended and the last lines of its log."""
+
 
 class JobState(StrEnum):
     """Life of a job; the allowed moves are in `phyla.machine.jobs.TRANSITIONS`."""
@@ -214,8 +217,11 @@ class Attempt:
 
 
 def said_by(error: str | None) -> str:
-    """Return the line of an error that says what happened: of a traceback the last one, else the first."""
+    """Return the line of an error that says what happened: of a traceback the last one, else the first.
+
+    A log that follows is left out, and so is the word of it: two errors that differ in nothing else are the same.
+    """
     lines = [line for line in (error or "").strip().splitlines() if line.strip()]
     if not lines:
         return "-"
-    return lines[-1 if lines[0].startswith("Traceback") else 0].strip()
+    return lines[-1 if lines[0].startswith("Traceback") else 0].strip().removesuffix(LOG_FOLLOWS)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 _UNSTORABLE = re.compile(r"[\\\0\ud800-\udfff]")
 _ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|(\\))")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _BYTES = 0xDC00
 """What Python adds to a byte that is not UTF-8."""
 _JOINER = "\u200d"
@@ -33,6 +34,11 @@ def shown(name: str) -> str:
     if name.isprintable() and "\\" not in name:
         return name
     return "".join(_escape(c) if c == "\\" or not (c.isprintable() or c == _JOINER) else c for c in name)
+
+
+def on_one_line(text: str) -> str:
+    """Return text with line breaks and other control characters written out, as Python's `ascii` does."""
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def restored(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from phyla.records import Json, JsonObject
+from phyla.records import Json, JsonObject, on_one_line
 
 
 def describe(reason: JsonObject, who: str = "") -> str:
@@ -135,7 +135,7 @@ def _score(scored: JsonObject) -> str:
 def _number(value: Json) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
-    return "none" if value is None else f"{value:,}" if type(value) is int else str(value)
+    return "none" if value is None else f"{value:,}" if type(value) is int else on_one_line(str(value))
 
 
 def _mapping(value: Json) -> JsonObject:

@@ -43,6 +43,9 @@ PRINTED = re.compile(
     re.IGNORECASE,
 )
 """A metric that a script prints, and its value; the second group is of one to minimize."""
+PERCENT = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z]")
+BRACES = re.compile(r"\{.*?\}")
+"""Where a value stands in a text that is filled in."""
 NUMBER = r"([-+]?(?:\d*\.?\d+(?:\.?e[-+]?\d+)?|nan\b|inf\b))"
 
 
@@ -253,12 +256,21 @@ def _step(tree: ast.Module, end: Option | None) -> str | None:
 
 
 def _printed(tree: ast.Module) -> str:
-    """Return what a script prints, one line for each call, with a NUL for each value."""
+    """Return what a script prints or logs, one line for each call, with a NUL for each value."""
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    printing = (
-        call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", "")) in ("print", "echo")
-    )
-    return "\n".join(" ".join(map(_template, call.args)) for call in printing)
+    return "\n".join(_line(call) for call in calls if _called(call) in ("print", "echo", "info", "warning"))
+
+
+def _called(call: ast.Call) -> str:
+    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
+
+
+def _line(call: ast.Call) -> str:
+    match call.args:
+        case [ast.Constant(value=str(text)), _, *_] if _called(call) in ("info", "warning"):
+            # A logger fills in what follows: Python's own as % does, Loguru as format does.
+            return PERCENT.sub("\0", text) if PERCENT.search(text) else BRACES.sub("\0", text)
+    return " ".join(map(_template, call.args))
 
 
 def _template(node: ast.expr) -> str:
@@ -268,9 +280,9 @@ def _template(node: ast.expr) -> str:
         case ast.JoinedStr(values=parts):
             return "".join(map(_template, parts))
         case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod()):
-            return re.sub(r"%[-+ #0]*\d*(\.\d+)?[a-zA-Z]", "\0", text)
+            return PERCENT.sub("\0", text)
         case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format")):
-            return re.sub(r"\{.*?\}", "\0", text)
+            return BRACES.sub("\0", text)
     return "\0"
 
 
@@ -330,7 +342,7 @@ def _options(tree: ast.Module, source: str, others: set[str]) -> Iterator[Option
 
 def _declared(call: ast.Call) -> Iterator[Option]:
     """Yield the option that a call of argparse or click declares."""
-    called = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    called = _called(call)
     texts = [word for word in map(_literal, call.args) if isinstance(word, str)]
     keywords = {keyword.arg: _literal(keyword.value) for keyword in call.keywords}
     if called in ("add_argument", "option", "argument") and texts:

@@ -16,7 +16,7 @@ import numpy as np
 from phyla.checkpoints import LocalCheckpoints
 from phyla.checkpoints.content import MANIFEST_NAME, Manifest, digests, scan
 from phyla.errors import CheckpointError, SpaceError, StudyFailed
-from phyla.records import Cause, JobKind, JobState, Member, MemberState, StartFrom, TrialRecord
+from phyla.records import LOG_FOLLOWS, Cause, JobKind, JobState, Member, MemberState, StartFrom, TrialRecord
 from phyla.space import Choice
 from phyla.strategies import Context, Decision, Measure, Population, Start, Stop, Strategy, Wait
 from phyla.study import facts
@@ -291,7 +291,7 @@ def _raised(cause: Cause, files: Sequence[Path]) -> str:
 
 def _ended(error: str | None) -> str:
     """Return how a worker process ended, and the last line of its log."""
-    how, _, log = (error or "").partition("; the end of its log:\n")
+    how, _, log = (error or "").partition(f"{LOG_FOLLOWS}\n")
     return ": ".join([how, *log.splitlines()[-1:]])
 
 

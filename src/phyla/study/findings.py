@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 from phyla.arguments import suggestion
 from phyla.errors import StoreError
 from phyla.machine import RECENT, SAME_SAMPLES, TrainRules, expected_s
-from phyla.records import AttemptState, GroupState, JobKind, JobState, StudyState, TrialRecord
+from phyla.records import AttemptState, GroupState, JobKind, JobState, MemberState, StudyState, TrialRecord
 from phyla.settings import system_clock
 from phyla.study.progress import Failures, Throttle
 from phyla.words import duration
@@ -225,14 +225,18 @@ def in_vain(reader: "Reader", term: "Term") -> str | None:
 
 def say_nothing_to_do(reader: "Reader") -> None:
     """Say that a study is complete already, since when, and how to go on."""
-    name, completed = reader.study().name, reader.counts().get("completed", 0)
+    study, completed = reader.study(), reader.counts().get("completed", 0)
     ended = max((trial.ended_at or 0.0 for trial in reader.last_completed(1)), default=0.0)
     since = f": its {completed} trials were completed on {date(ended)}" if completed else ""
+    early = any(member.state is not MemberState.DONE for member in reader.members())
+    why = f" ({study.message})" if early and study.message else ""
     LOG.warning(
-        "nothing to do: study %r is complete%s. To train longer, raise total_steps in the file, then: phyla "
+        "nothing to do: study %r is complete%s%s. To train longer, %s in the file, then: phyla "
         "change FILE (in Python: study.change()), and run it again. To start anew, which deletes what is stored, "
         "run it with --overwrite %s (in Python: overwrite=True); to keep it, give the study another name",
-        name,
+        study.name,
         since,
-        name,
+        why,
+        "change what ended it" if why else "raise total_steps",
+        study.name,
     )

@@ -1,8 +1,7 @@
 """How a study looks in a notebook, once and while it runs."""
 
-import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 from phyla.errors import StoreError
 from phyla.report import notebook
@@ -45,22 +44,28 @@ def outline(study: "Study") -> dict[str, str]:
     return notebook.summary(f"{study.name}: has not run yet", rows)
 
 
-def in_notebook() -> bool:
-    """Return whether this is a notebook; IPython in a terminal is none."""
-    ipython: Any = sys.modules.get("IPython")
-    return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
-
-
 @final
-class Shown:
+class NotebookCell:
     """Shows in a cell of a notebook, in place, how a study goes on."""
 
     def __init__(self) -> None:
         self._throttle = Throttle(EVERY_S)
         self._handle: Any = None
+        self._results: Results | None = None
 
-    def __call__(self, results: "Results", *, at_once: bool = False) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._results is not None:
+            self.progressed(self._results, at_once=True)
+
+    def interrupted(self) -> None:
+        """Say nothing: the kernel shows that it was interrupted."""
+
+    def progressed(self, results: "Results", *, at_once: bool = False) -> None:
         """Show how the study stands, if it is time."""
+        self._results = results
         # Showing is not worth ending a run for.
         with suppress(StoreError), self._throttle.turn(at_once=at_once) as due:
             if not due:

@@ -58,6 +58,8 @@ from phyla.worker import Command, Launch, Worker
 
 if TYPE_CHECKING:
     from phyla.integrations.trackers import Tracker
+    from phyla.study.display import StudyDisplay
+    from phyla.study.notebook import NotebookCell
     from phyla.study.study import Study
 
 LOG = logging.getLogger("phyla")
@@ -85,8 +87,18 @@ class Crew:
     save_every_s: float | None = None
     term: Term = field(default_factory=Term)
     trackers: "Sequence[Tracker]" = ()
+    logs_failures: bool = False
     on_progress: Callable[[Results], None] | None = None
     on_interrupt: Callable[[], None]
+
+    def shown_by(self, display: "StudyDisplay | NotebookCell") -> "Crew":
+        """Return the same, shown by a display."""
+
+        def interrupted() -> None:
+            display.interrupted()
+            self.on_interrupt()
+
+        return replace(self, on_progress=display.progressed, on_interrupt=interrupted)
 
     @cached_property
     def environments(self) -> Sequence[Mapping[str, str]]:
@@ -305,9 +317,8 @@ def run_study(study: "Study", client: Client, crew: Crew) -> Results:
             with store.reader(key) as reader:
                 say_nothing_to_do(reader)
 
-        # Whoever is told of progress shows what failed.
         with store.reader(key) as reader:
-            failures = Failures(reader.now()) if crew.on_progress is None else None
+            failures = Failures(reader.now()) if crew.logs_failures else None
         look = partial(study.lookout.look, store, key, failures=failures)
         try:
             with noted(client, results.state), follow(crew.trackers, store, client.record, study.places):
@@ -340,7 +351,7 @@ def run_study(study: "Study", client: Client, crew: Crew) -> Results:
         record = results.study()
         if record.state is StudyState.FAILED:
             raise StudyFailed(f"study {study.name!r} stopped itself: {record.message}")
-        lacking = incomplete(store, record) if crew.on_progress is None else None
+        lacking = incomplete(store, record) if crew.logs_failures else None
         if lacking is not None:
             LOG.warning("warning: %s", lacking)
     return results

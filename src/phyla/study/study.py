@@ -1,7 +1,6 @@
 """A study: what to search, how, with which training function; run it and read its results."""
 
 import copy
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -50,7 +49,8 @@ class Study:
         storage: URL of the store, such as `postgresql://user@host/db`; by default SQLite in the home.
         checkpoints: directory for checkpoints, or a URL such as `s3://bucket/prefix`; by default in the home.
         suites: what is evaluated on every checkpoint; with `FromSuite` one of them gives the fitness.
-        stopping: a rule, or several, that may stop a running trial early, such as `MedianStopping(min_steps=100)`.
+        stopping: a rule, or several, that may stop a running trial early, such as `MedianStopping(min_steps=100)`,
+            or end the whole study, such as `Plateau(steps=10_000)`.
         start_from: checkpoints that exist, as paths or `StartFrom(path, ...)`, at most one per member: member i
             starts from entry i modulo their number. They are imported when the study is made, and cannot change.
         retention: which checkpoints are kept besides those in use.
@@ -164,6 +164,7 @@ class Study:
         overwrite: bool = False,
         trackers: "Sequence[str | Tracker]" = (),
         pool: "Pool | None" = None,
+        progress: bool = True,
         on_progress: Callable[[Results], None] | None = None,
         on_interrupt: Callable[[], None] = lambda: None,
     ) -> Results:
@@ -190,8 +191,9 @@ class Study:
             trackers: where to log metrics, hyperparameters, lineage and evaluations: `tensorboard`, `wandb` or
                 `mlflow`, perhaps with a place as in `tensorboard=DIR`, `wandb=PROJECT`, `mlflow=URI`.
             pool: workers that a launcher places, instead of processes of this one; see `phyla.launchers.Pool`.
-            on_progress: called many times a second in this process; with `workers=0` between trials. By default
-                a notebook shows in place how the study goes on.
+            progress: whether lines on standard error, or a cell of a notebook, show how the study goes on.
+            on_progress: called many times a second in this process, with `workers=0` between trials; it takes the
+                place of what `progress` shows.
             on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
 
         Raises:
@@ -211,11 +213,6 @@ class Study:
         from phyla.study.running import Crew, run_study
         from phyla.study.tracking import checked
 
-        shown = None
-        if on_progress is None and "IPython" in sys.modules:
-            from phyla.study.notebook import Shown, in_notebook
-
-            shown = Shown() if in_notebook() else None
         crew = Crew(
             workers=workers,
             placed=pool,
@@ -228,7 +225,8 @@ class Study:
             save_every_s=save_every_s,
             term=checked_term(stop_signal, time_limit_s, grace_s),
             trackers=checked(trackers, self.name, self.places),
-            on_progress=shown or on_progress,
+            logs_failures=on_progress is None,
+            on_progress=on_progress,
             on_interrupt=on_interrupt,
         )
         crew.check_study(self)
@@ -241,10 +239,13 @@ class Study:
                 self._client.store.close()
                 self._client = None
             delete(self)
-        results = run_study(self, self._open(portable=bool(workers)), crew)
-        if shown is not None:
-            shown(results, at_once=True)
-        return results
+        client = self._open(portable=bool(workers))
+        if on_progress is not None or not progress:
+            return run_study(self, client, crew)
+        from phyla.study.display import display
+
+        with display(self, workers if pool is None else None) as shown:
+            return run_study(self, client, crew.shown_by(shown))
 
     def work(
         self,

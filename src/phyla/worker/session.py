@@ -428,7 +428,7 @@ def _numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
             flat[name] = float(value)
         except (TypeError, ValueError):
             plain = value is None or isinstance(value, str | type)
-            do = "leave it out" if plain else "report its mean or one of its elements"
+            do = "report a number, or leave it out" if plain else "report its mean or one of its elements"
             raise ConfigurationError(
                 f"report({name}={value!r}): a metric is a number, this is a {type(value).__name__}; {do}"
             ) from None

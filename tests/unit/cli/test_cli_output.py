@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from phyla.cli.output import WIDE, console, page_width, table, to_json
+from phyla.cli.output import WIDE, page_width, print_table, to_json
+from phyla.terminal import console, table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,7 @@ LONG = "took over member 3 (0.9 against 0.1), " + ", ".join(f"lr{number} * 1.2" 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
     console().print(table(["trial", "~decision"], [[1, LONG]]))
-    return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    return capsys.readouterr().out.splitlines()
 
 
 def test_nothing_is_cut_in_a_file_or_a_pipe(
@@ -29,6 +30,18 @@ def test_nothing_is_cut_in_a_file_or_a_pipe(
     monkeypatch.delenv("COLUMNS", raising=False)
     assert printed(capsys)[-1] == f"1       {LONG}"
     assert page_width() == WIDE
+
+
+def test_rows_are_not_filled_with_blanks_in_a_file_or_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(
+        ["trial", "~decision", ">n"], [[1, LONG, 2], [10, "", ""], [2, "short", None]], caption="all: --json"
+    )
+    head, rule, *rows, caption = capsys.readouterr().out.splitlines()
+    assert [line for line in (head, rule, *rows, caption) if line != line.rstrip()] == []
+    assert [row.split() for row in rows] == [["1", *LONG.split(), "2"], ["10"], ["2", "short", "-"]]
+    assert set(rule) == {"─"}
+    assert len(rule) == max(map(len, rows))
+    assert caption == "all: --json"
 
 
 @pytest.mark.parametrize("columns", [60, 200])

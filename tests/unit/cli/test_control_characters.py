@@ -12,8 +12,8 @@ import pytest
 
 import phyla
 from command_line import Phyla
-from phyla.cli.output import console, table, visible
 from phyla.settings import child_environment
+from phyla.terminal import console, table, visible
 
 TITLE = "\x1b]0;pwned\x07\x1b[2J\x9b31m"
 SHOWN = r"\x1b]0;pwned\x07\x1b[2J\x9b31m"
@@ -23,7 +23,7 @@ import phyla
 def train(trial):
     raise ValueError("broken [bold]{title}[/bold] :smile:")
 
-study = phyla.Study("s", {{"lr": phyla.Float(0.1, 1.0)}}, phyla.Maximize("score"),
+study = phyla.Study("s", {{"note": phyla.Choice(["a\\nb"])}}, phyla.Maximize("score"),
     phyla.RandomSearch(members=1, total_steps=1), train, retries=phyla.Retries(attempts=1, broken=1))
 """
 
@@ -49,6 +49,7 @@ def test_errors_of_training_are_written_out(failed: Path, cli: Phyla) -> None:
         assert not commands_of(text), words
         if words in (("status", "s"), ("trials", "s")):
             assert f"broken [bold]{SHOWN}[/bold] :smile:" in text
+    assert r"note=a\nb" in cli("trials", "s")
     assert TITLE not in cli("status", "s", "--json")
     assert r"\u001b]0;pwned" in cli("status", "s", "--json"), "JSON is as it was"
 
@@ -113,4 +114,4 @@ def test_every_command_prints_through_the_one_place() -> None:
     for file in folder.glob("*.py"):
         text = file.read_text()
         if " print(" in text and file.name != "output.py":
-            assert "from phyla.cli.output import show as print" in text, file.name
+            assert "from phyla.terminal import show as print" in text, file.name
