@@ -307,7 +307,10 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
 
     @router.post("/{name}/trials/{trial}/report", dependencies=[worker])
     def report(name: Name, trial: Id, reported: Reported) -> Standing:
-        """Report metrics, and learn whether to go on; keeps the lease."""
+        """Report metrics, and learn whether to go on; keeps the lease.
+
+        The same step and metrics again, as after an answer that was lost, count once.
+        """
         record, asked = found(name), controller(name)
         with store.reader(record.id) as reader:
             _check_step(reader, trial, reported.step)

@@ -194,11 +194,18 @@ def tell_failed(study: "Study", client: Client, trials: Sequence[Trial], error: 
         session.check_not_told(error)
     said = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
     for session in map(session_of, trials):
+        reports = session.take_reports()
+        try:
+            stopped = client.report(session.id, session.token, reports).stop_reason is not None
+        except StoreError:
+            session.give_back(reports)
+            raise
         session.discard()
         session.release()
         failure = Failure(job=session.id, token=session.trial.token, error=said, timings=session.timings())
         try:
-            _let_go(launch, session.id, partial(client.fail, failure))
+            # What a rule stopped by these reports has ended, and needs no failure.
+            _let_go(launch, session.id, (lambda: None) if stopped else partial(client.fail, failure))
         except LeaseLost as gone:
             lost = gone
     if lost is not None:
