@@ -8,7 +8,7 @@ import pytest
 import phyla
 from phyla.errors import ConfigurationError
 from phyla.records import StudyState
-from phyla.study import toml
+from phyla.study.files import toml
 
 
 def train(trial: phyla.Trial) -> None:

@@ -25,7 +25,7 @@ from phyla.launchers.process import _make
 from phyla.machine import Outdated
 from phyla.records import AttemptState, StudyState
 from phyla.study import Places
-from phyla.study.maintenance import maintain
+from phyla.study.maintaining.maintain import maintain
 from phyla.worker.surroundings import Surroundings
 from waiting import until
 from watching import command, run, start, write

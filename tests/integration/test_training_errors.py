@@ -22,7 +22,7 @@ from phyla.launchers import supervisor
 from phyla.records import CheckpointState, JobState, StudyState
 from phyla.settings import child_environment
 from phyla.study import Places
-from phyla.study.maintenance import maintain
+from phyla.study.maintaining.maintain import maintain
 from phyla.worker import Trial, session_of
 from waiting import until
 

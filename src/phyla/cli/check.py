@@ -30,7 +30,7 @@ def check(
 
     The experiments run in fresh processes and a temporary directory. The exit status is 1 if a check failed.
     """
-    from phyla.study.check import called, checks, steps_of
+    from phyla.study.checking.check import called, checks, steps_of
 
     out, found = sys.stdout, []
     # What the file and training print in this process must not come between.

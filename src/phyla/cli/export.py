@@ -51,7 +51,7 @@ def export(
     To tensorboard, wandb and mlflow goes all of a study: training metrics, hyperparameters, lineage, evaluations.
     """
     from phyla.study import Results, load_evaluations, load_study
-    from phyla.study.results import trial_row
+    from phyla.study.results.results import trial_row
 
     file = None if output is None else Path(output)
     if written in ("tensorboard", "wandb") and file is not None and file.is_file():

@@ -23,7 +23,8 @@ def init(
     ] = False,
 ) -> None:
     """Write a commented study file for a training script, from its source. It never overwrites a file."""
-    from phyla.study import drafting, toml
+    from phyla.study.files import draft as drafting
+    from phyla.study.files import toml
 
     if schema:
         print_json(toml.schema())

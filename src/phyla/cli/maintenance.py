@@ -20,7 +20,7 @@ STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 def stop(ctx: Context, study: options.StudyName) -> None:
     """Stop a study: running workers finish their trial and end."""
-    from phyla.study.maintenance import maintain
+    from phyla.study.maintaining.maintain import maintain
 
     maintenance = maintain(study, options.places(ctx))
     maintenance.stop("stopped by a person")
@@ -43,7 +43,7 @@ def change(
     A study that was stopped, or has failed, may go on then. Stop its workers before, and start them again after.
     """
     from phyla.study import load_study
-    from phyla.study.maintenance import maintain
+    from phyla.study.maintaining.maintain import maintain
 
     if Path(study).suffix in (".py", ".toml"):
         chosen = chosen_study(ctx, Path(study), of_file)
@@ -76,7 +76,7 @@ def gc(
     as_json: options.AsJson = False,
 ) -> None:
     """Delete checkpoints that are no longer needed; workers do the same from time to time."""
-    from phyla.study.maintenance import maintain
+    from phyla.study.maintaining.maintain import maintain
 
     maintenance = maintain(study, options.places(ctx))
     found = maintenance.retention()
@@ -124,7 +124,7 @@ def delete(
     ] = None,
 ) -> None:
     """Delete a study with its checkpoints, or a watched run; never the checkpoints of a watched directory."""
-    from phyla.study import deleting
+    from phyla.study.maintaining import delete as deleting
 
     places = options.places(ctx)
     doomed = deleting.look_at(name, places)
@@ -156,8 +156,8 @@ def doctor(
     as_json: options.AsJson = False,
 ) -> None:
     """Check the installation, the home, the store, studies and watched runs; only --adopt changes anything."""
-    from phyla.study.doctor import Verdict, examine
-    from phyla.study.maintenance import maintain
+    from phyla.study.maintaining.doctor import Verdict, examine
+    from phyla.study.maintaining.maintain import maintain
 
     if adopt:
         if name is None:

@@ -157,7 +157,7 @@ def database(ctx: Context) -> "Places":
 
 def opened(ctx: Context, name: str) -> "Results | Evaluations":
     """Open a study, or a watched run, by its name."""
-    from phyla.study.loading import open_any
+    from phyla.study.results.load import open_any
 
     return open_any(name, places(ctx))
 

@@ -160,7 +160,7 @@ def trials(
 ) -> None:
     """List the trials of a study."""
     from phyla.study import load_study
-    from phyla.study.results import trial_row
+    from phyla.study.results.results import trial_row
 
     results = load_study(study, **options.where(ctx))
     none = f"study {study!r} has no trials yet"

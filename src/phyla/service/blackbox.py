@@ -30,8 +30,8 @@ from phyla.service.doors import MOST_WAIT_S, Doors, News, may
 from phyla.service.studies import Studies
 from phyla.settings import system_clock
 from phyla.store import Reader, Store
-from phyla.study.tables import Where
-from phyla.study.toml import study_of
+from phyla.study.files.tables import Where
+from phyla.study.files.toml import study_of
 
 BIG = 2**63
 Name = Annotated[str, Path(max_length=100, pattern=r"^\w[\w.-]{0,99}$", description="Name of the study.")]

@@ -10,7 +10,7 @@ import pytest
 
 import phyla
 from command_line import Phyla
-from phyla.study.files import load_studies
+from phyla.study.files.load import load_studies
 
 ARGPARSE = """
 import argparse

@@ -27,8 +27,8 @@ from phyla.records import (
     TrialRecord,
 )
 from phyla.study import Progress
-from phyla.study import display as live
-from phyla.study.display import StudyDisplay, drawn, foremost, spark
+from phyla.study.running import display as live
+from phyla.study.running.display import StudyDisplay, drawn, foremost, spark
 
 
 def member(index: int, fitness: float | None) -> Member:

@@ -43,10 +43,10 @@ from phyla.records import JsonObject, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
 from phyla.store import Store, hold_on, open_store
 from phyla.store.again import repeatable
-from phyla.study.maintenance import gave_up, let_go_on
+from phyla.study.maintaining.maintain import gave_up, let_go_on
 from phyla.study.places import ROOT, find_population, find_study
-from phyla.study.progress import lease_s
-from phyla.study.results import ConfigChange, Results
+from phyla.study.results.progress import lease_s
+from phyla.study.results.results import ConfigChange, Results
 from phyla.worker import Command
 from phyla.worker.pinned import Pinned
 

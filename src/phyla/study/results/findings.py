@@ -13,7 +13,7 @@ from phyla.errors import StoreError
 from phyla.machine import RECENT, SAME_SAMPLES, TrainRules, expected_s
 from phyla.records import AttemptState, GroupState, JobKind, JobState, MemberState, StudyState, TrialRecord
 from phyla.settings import system_clock
-from phyla.study.progress import Failures, Throttle
+from phyla.study.results.progress import Failures, Throttle
 from phyla.words import duration
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from phyla.errors import ConfigurationError, StudyNotFound
 from phyla.evaluation.suite import outlines
-from phyla.study.evaluations import Evaluations
 from phyla.study.places import Places, find_study, names_in, open_existing, open_if_there
-from phyla.study.results import Results
+from phyla.study.results.evaluations import Evaluations
+from phyla.study.results.results import Results
 
 if TYPE_CHECKING:
     from phyla.report import StudyComparison

@@ -1,6 +1,6 @@
 """Experiments on a training function: members of studies, each study in a home and a process of its own.
 
-`phyla.study.check` compares what they leave. Nothing of the user's study is touched.
+`phyla.study.checking.check` compares what they leave. Nothing of the user's study is touched.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ from phyla.errors import CheckpointError, SpaceError, StudyFailed
 from phyla.records import LOG_FOLLOWS, Cause, JobKind, JobState, Member, MemberState, StartFrom, TrialRecord
 from phyla.space import Choice
 from phyla.strategies import Context, Decision, Measure, Population, Start, Stop, Strategy, Wait
-from phyla.study import facts
-from phyla.study.checked import Retention, Retries
-from phyla.study.results import Results
+from phyla.study.checking import checkpoint_contents as facts
+from phyla.study.results.results import Results
 from phyla.study.study import Study
+from phyla.study.validation import Retention, Retries
 from phyla.worker.outputs import OUTPUT_IN, last_lines
 from phyla.worker.pinned import NOTHING, Pinned
 

@@ -16,7 +16,7 @@ from phyla.errors import ConfigurationError, StudyNotFound
 from phyla.evaluation import Suite
 from phyla.machine import SUITE_LEFT
 from phyla.records import Checkpoint, CheckpointState, GroupState, JobState, StudyRecord, shown
-from phyla.study.files import chosen_suites
+from phyla.study.files.load import chosen_suites
 from phyla.study.places import Places, names_in, open_if_there
 from phyla.words import masked
 

@@ -15,16 +15,16 @@ from rich.text import Text
 
 from phyla.errors import PhylaError, StoreError
 from phyla.records import Member, said_by
-from phyla.study.feed import decisions
-from phyla.study.progress import Throttle
+from phyla.study.results.decision_log import decisions
+from phyla.study.results.progress import Throttle
 from phyla.terminal import STOPPING, Display, table
 from phyla.words import counted, duration, fitness, infeasible, lag_words, params, score
 
 if TYPE_CHECKING:
     from phyla.records import Attempt
-    from phyla.study.notebook import NotebookCell
-    from phyla.study.progress import Progress
-    from phyla.study.results import Results
+    from phyla.study.results.notebook import NotebookCell
+    from phyla.study.results.progress import Progress
+    from phyla.study.results.results import Results
     from phyla.study.study import Study
 
 LIVE_EVERY_S = 0.25
@@ -49,7 +49,7 @@ def display(study: "Study", workers: int | None) -> "StudyDisplay | NotebookCell
     Training in this process may draw progress bars of its own, so that nothing is drawn beside them.
     """
     if in_notebook():
-        from phyla.study.notebook import NotebookCell
+        from phyla.study.results.notebook import NotebookCell
 
         return NotebookCell()
     return StudyDisplay(study.name, starting=starting(study, workers), stderr=True, draws=workers != 0)

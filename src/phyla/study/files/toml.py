@@ -17,9 +17,7 @@ from phyla.records import Objective, StartFrom
 from phyla.space import Choice, Float, Int, Ordinal, Parameter, Space
 from phyla.store.sqlite_url import PREFIX, read_sqlite_url, sqlite_url
 from phyla.strategies import StoppingRule
-from phyla.study.checked import Retention, Retries
-from phyla.study.study import Study
-from phyla.study.tables import (
+from phyla.study.files.tables import (
     ANYTHING,
     BOOL,
     FLOAT,
@@ -46,6 +44,8 @@ from phyla.study.tables import (
     said,
     table,
 )
+from phyla.study.study import Study
+from phyla.study.validation import Retention, Retries
 from phyla.worker import Command
 
 STRATEGIES = "phyla.strategies"

@@ -10,7 +10,7 @@ from phyla.strategies import describe
 
 if TYPE_CHECKING:
     from phyla.store import Reader
-    from phyla.study.results import Results
+    from phyla.study.results.results import Results
 
 NEWEST = 200
 """Trials that are looked at, at least."""

@@ -30,10 +30,10 @@ from phyla.space import Params
 from phyla.store import pages, pages_of_attempts, reports_that_count
 from phyla.store.again import again
 from phyla.strategies import describe
-from phyla.study.course import course
-from phyla.study.findings import Finding, findings
 from phyla.study.places import Places, where_of
-from phyla.study.progress import Failures, Progress, best_of, lease_s, look
+from phyla.study.results.course import course
+from phyla.study.results.findings import Finding, findings
+from phyla.study.results.progress import Failures, Progress, best_of, lease_s, look
 from phyla.words import counted
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from phyla.report.columns import Attempts
     from phyla.report.style import Figure
     from phyla.store import Reader, Store
-    from phyla.study.evaluations import Evaluations
+    from phyla.study.results.evaluations import Evaluations
 
 T = TypeVar("T")
 
@@ -280,7 +280,7 @@ class Results:
     @property
     def incomplete(self) -> str | None:
         """Which members were given up in a study that is complete without them, and why; None where none was."""
-        from phyla.study.maintenance import incomplete
+        from phyla.study.maintaining.maintain import incomplete
 
         return incomplete(self._store, self.study())
 
@@ -356,7 +356,7 @@ class Results:
 
     def evaluations(self) -> "Evaluations":
         """Return what the suites have found on the study's checkpoints; a study without suites is refused."""
-        from phyla.study.loading import evaluations_of
+        from phyla.study.results.load import evaluations_of
 
         return evaluations_of(self._store, self.name, self.places)
 
@@ -407,7 +407,7 @@ class Results:
 
     def _ipython_display_(self) -> None:
         from phyla.report.notebook import display
-        from phyla.study.notebook import summary
+        from phyla.study.results.notebook import summary
 
         display(summary(self), self.figure())
 
@@ -422,7 +422,7 @@ class Results:
             UsageError: the baseline has another objective.
         """
         from phyla.report import write_report
-        from phyla.study.evaluations import ROWS
+        from phyla.study.results.evaluations import ROWS
 
         evaluation = self.evaluations().data(last=ROWS) if self.has_suites else None
         if baseline is not None and (baseline.metric, baseline.maximize) != (self.metric, self.maximize):
@@ -440,7 +440,7 @@ class Results:
             ImportError: a library is missing.
             Exception: whatever the tracker raises.
         """
-        from phyla.study.tracking import rebuild
+        from phyla.study.running.trackers import rebuild
 
         return rebuild(tracker, self._store, self.study(), self.places)
 

@@ -16,9 +16,9 @@ from phyla.integrations.trackers import Row, TrackedStudy, Tracker, Value, made
 from phyla.records import GroupState, JobKind, JobState, JsonObject, StudyRecord, TrialRecord
 from phyla.store import reports_that_count
 from phyla.strategies import describe
-from phyla.study.beside import Beside, Remembered
-from phyla.study.evaluations import Evaluations
 from phyla.study.places import Places
+from phyla.study.results.evaluations import Evaluations
+from phyla.study.running.background import Beside, Remembered
 
 if TYPE_CHECKING:
     from phyla.store import Reader, Store

@@ -42,7 +42,7 @@ from phyla.records import (
 )
 from phyla.store.again import again
 from phyla.study.places import ROOT, Places, entries, find_study
-from phyla.study.progress import best_of
+from phyla.study.results.progress import best_of
 from phyla.words import listed
 
 if TYPE_CHECKING:

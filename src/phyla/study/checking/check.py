@@ -1,6 +1,6 @@
 """Finds out by controlled experiments whether a training function does what populations need.
 
-What a running study shows by itself is in `phyla.study.findings`.
+What a running study shows by itself is in `phyla.study.results.findings`.
 """
 
 import inspect
@@ -21,7 +21,7 @@ from phyla.arguments import check_integer
 from phyla.errors import ConfigurationError
 from phyla.machine.retention import bound
 from phyla.records import StartFrom, TrialRecord
-from phyla.study import facts
+from phyla.study.checking import checkpoint_contents as facts
 from phyla.study.study import Study
 from phyla.words import counted, duration, listed, number, params, size
 from phyla.worker import Command
@@ -29,7 +29,7 @@ from phyla.worker.pinned import STEPPED, UNEVEN
 from phyla.worker.placeholders import spoken
 
 if TYPE_CHECKING:
-    from phyla.study.experiments import Experiments, Lengths, Outcome
+    from phyla.study.checking.experiments import Experiments, Lengths, Outcome
 
 STEPS = 10
 """Steps of a trial at most, unless told otherwise."""
@@ -91,7 +91,7 @@ def check(study: Study, *, steps: int | None = None, workers: int = 1) -> list[C
 
 def checks(study: Study, *, steps: int | None = None, workers: int = 1) -> Iterator[Checked]:
     """Yield what `check` returns, as soon as it is known."""
-    from phyla.study.experiments import Experiments
+    from phyla.study.checking.experiments import Experiments
 
     study_modules.only_when_run()
     if study.train is None:

@@ -14,11 +14,11 @@ from phyla.checkpoints.objects import Objects
 from phyla.errors import ConfigurationError, NotImportable, RunChanged, StoreBusy
 from phyla.evaluation import Suite
 from phyla.records import EvalEvent, JsonObject, StudyKind, StudyState
-from phyla.study.files import chosen_suites, runs_with, suites_of
+from phyla.study.files.load import chosen_suites, runs_with, suites_of
 from phyla.study.places import Places, check_kept, open_existing
-from phyla.study.progress import Throttle
-from phyla.study.standing import Change, Changes, Watched, account
-from phyla.study.targets import Target, targets_of
+from phyla.study.results.progress import Throttle
+from phyla.study.results.watched_runs import Change, Changes, Watched, account
+from phyla.study.watching.targets import Target, targets_of
 
 if TYPE_CHECKING:
     from phyla.client import Client
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from phyla.launchers import Gpus
     from phyla.launchers.process import Runs
     from phyla.store import Store
-    from phyla.study.running import Crew
+    from phyla.study.running.run import Crew
     from phyla.watcher import Following, WatchThread
     from phyla.worker import Launch
     from phyla.worker.evaluated_study import EvaluatedStudy
@@ -77,7 +77,7 @@ def watch(
         gpus: GPUs for these workers, as `CUDA_VISIBLE_DEVICES` names them; by default all that are visible.
         grace_s: seconds that eval tasks have to stop after a signal, as in `Study.run`.
         tensorboard: TensorBoard's log directory, where event files follow what is evaluated.
-        on_alert: a command that is started for each regression that is found; see `phyla.study.alerts`.
+        on_alert: a command that is started for each regression that is found; see `phyla.study.watching.alerts`.
         on_change: called in this thread for everything that happens.
         on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
         home: where studies live, as for `Study`.
@@ -98,10 +98,10 @@ def watch(
     from phyla.integrations.trackers.tensorboard import check_installed
     from phyla.launchers.process import open_watched
     from phyla.store import hold_on, open_store
-    from phyla.study.alerts import beside, words_of
-    from phyla.study.checked import check_tasks, checked_gpus, checked_term
-    from phyla.study.maintenance import remove_outputs, take_back
-    from phyla.study.running import Crew
+    from phyla.study.maintaining.maintain import remove_outputs, take_back
+    from phyla.study.running.run import Crew
+    from phyla.study.validation import check_tasks, checked_gpus, checked_term
+    from phyla.study.watching.alerts import beside, words_of
     from phyla.watcher import DirectoryWatcher, Following, StudyWatcher, WatchThread, get_format, lock
     from phyla.watcher.remote import Remote, is_url
     from phyla.watcher.snapshots import check_links
@@ -260,8 +260,8 @@ def evaluate(
     """
     from phyla.launchers.process import check_suites, open_watched
     from phyla.store import hold_on
-    from phyla.study.checked import checked_labels, checked_term
-    from phyla.study.running import Crew
+    from phyla.study.running.run import Crew
+    from phyla.study.validation import checked_labels, checked_term
     from phyla.worker import Launch
 
     places = Places.of(home, storage, checkpoints)
@@ -376,7 +376,7 @@ def _work(
     """Evaluate until the runs end; return False when a person interrupted it."""
     from phyla.launchers import WorkerSpec
     from phyla.launchers.process import lease_of, watched_worker
-    from phyla.study.running import work
+    from phyla.study.running.run import work
 
     name, lease_s = client.record.name, min(lease_of(record) for record, _ in runs)
     spec = WorkerSpec(

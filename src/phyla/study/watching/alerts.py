@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from phyla import settings
 from phyla.errors import ConfigurationError
 from phyla.records import StudyRecord, strict
-from phyla.study.beside import Beside, Remembered
-from phyla.study.evaluations import Evaluations
 from phyla.study.places import Places
-from phyla.study.standing import Changes
+from phyla.study.results.evaluations import Evaluations
+from phyla.study.results.watched_runs import Changes
+from phyla.study.running.background import Beside, Remembered
 
 if TYPE_CHECKING:
     from phyla.records import EvalEvent

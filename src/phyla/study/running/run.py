@@ -38,9 +38,7 @@ from phyla.records import StudyState
 from phyla.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED, handle, listen
 from phyla.store import hold_on
 from phyla.store.again import repeatable
-from phyla.study.checked import checked_kinds, checked_seconds
-from phyla.study.findings import in_vain, say_nothing_to_do
-from phyla.study.maintenance import (
+from phyla.study.maintaining.maintain import (
     incomplete,
     let_go_on,
     others_at_work,
@@ -48,18 +46,20 @@ from phyla.study.maintenance import (
     take_back,
     verify_best,
 )
-from phyla.study.opening import claim
 from phyla.study.places import Places
-from phyla.study.progress import Failures
-from phyla.study.provenance import noted
-from phyla.study.results import Results
-from phyla.study.tracking import environment, follow
+from phyla.study.results.findings import in_vain, say_nothing_to_do
+from phyla.study.results.progress import Failures
+from phyla.study.results.results import Results
+from phyla.study.running.open import claim
+from phyla.study.running.provenance import noted
+from phyla.study.running.trackers import environment, follow
+from phyla.study.validation import checked_kinds, checked_seconds
 from phyla.worker import Command, Launch, Worker
 
 if TYPE_CHECKING:
     from phyla.integrations.trackers import Tracker
-    from phyla.study.display import StudyDisplay
-    from phyla.study.notebook import NotebookCell
+    from phyla.study.results.notebook import NotebookCell
+    from phyla.study.running.display import StudyDisplay
     from phyla.study.study import Study
 
 LOG = logging.getLogger("phyla")

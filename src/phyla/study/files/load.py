@@ -68,7 +68,7 @@ def load_studies(path: str | Path, *, to_run: bool = False) -> "list[Study]":
     """
     file = Path(path)
     if file.suffix == ".toml":
-        from phyla.study.toml import read_studies
+        from phyla.study.files.toml import read_studies
 
         return read_studies(file)
     from phyla.study.study import Study
@@ -115,7 +115,7 @@ def load_suites(text: str) -> tuple[Suite, ...]:
         UsageError: there is no such file or suite, or it makes no sense; the message names the place.
     """
     if text.endswith(".toml"):
-        from phyla.study.toml import read_suites
+        from phyla.study.files.toml import read_suites
 
         return read_suites(Path(text))
     if text.endswith(".py"):

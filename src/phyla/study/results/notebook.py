@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 from phyla.errors import StoreError
 from phyla.report import notebook
-from phyla.study.feed import decisions
-from phyla.study.progress import Throttle
+from phyla.study.results.decision_log import decisions
+from phyla.study.results.progress import Throttle
 from phyla.words import counted, fitness, lag_words, params
 
 if TYPE_CHECKING:
-    from phyla.study.results import Results
+    from phyla.study.results.results import Results
     from phyla.study.study import Study
 
 EVERY_S = 1.0

@@ -29,13 +29,13 @@ from phyla.launchers.process import population_worker
 from phyla.machine import Ended, NoTime, Outdated, TrainRules
 from phyla.records import StudyState
 from phyla.signals import handle
-from phyla.study.checked import checked_kinds
-from phyla.study.maintenance import let_go_on, take_back
-from phyla.study.opening import claim
+from phyla.study.attached.member import AttachedMember
+from phyla.study.maintaining.maintain import let_go_on, take_back
 from phyla.study.places import Places, find_study
-from phyla.study.polling import AttachedMember
-from phyla.study.results import Results
+from phyla.study.results.results import Results
+from phyla.study.running.open import claim
 from phyla.study.study import LEASE_S, Study
+from phyla.study.validation import checked_kinds
 from phyla.worker import Launch, Trial, Worker, session_of
 
 LOG = logging.getLogger("phyla")

@@ -17,10 +17,10 @@ from phyla.errors import ConfigurationError, NotImportable, StudyChanged, StudyN
 from phyla.lineage import Lineage
 from phyla.records import Checkpoint, CheckpointState, JobKind, JobState, StartFrom, StudyState, TrialRecord
 from phyla.strategies import FixedSchedule, Replay, Strategy
-from phyla.study.checked import Retention, Retries
 from phyla.study.places import Places, find_study
-from phyla.study.results import Results
+from phyla.study.results.results import Results
 from phyla.study.study import Study
+from phyla.study.validation import Retention, Retries
 
 if TYPE_CHECKING:
     from phyla.worker import Trial, WorkerContext

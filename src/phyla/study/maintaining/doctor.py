@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, cast, final
 from phyla import settings
 from phyla.errors import CheckpointError, PhylaError
 from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState, shown
-from phyla.study.evaluations import Evaluations
 from phyla.study.places import Places, find_study
-from phyla.study.standing import standing
+from phyla.study.results.evaluations import Evaluations
+from phyla.study.results.watched_runs import standing
 from phyla.words import counted, listed, size
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, final
 from phyla import machine
 from phyla.controller import keeping_of
 from phyla.records import Aim, CheckpointState, StudyKind
-from phyla.study.deleting import taken
+from phyla.study.maintaining.delete import taken
 from phyla.study.places import Places, find_study
-from phyla.study.progress import best_of
+from phyla.study.results.progress import best_of
 
 if TYPE_CHECKING:
     from phyla.store import Reader

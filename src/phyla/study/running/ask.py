@@ -22,7 +22,7 @@ from phyla.errors import (
 )
 from phyla.machine import Claimed, Ended, Failure, Idle, NoWork, Outdated
 from phyla.records import MemberState, StudyState
-from phyla.study.maintenance import take_back
+from phyla.study.maintaining.maintain import take_back
 from phyla.worker import Launch, Session, Stopwatch, Trial, session_of, unusable_start
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from phyla.errors import ConfigurationError, ConnectionLost
 from phyla.evaluation import SuiteOutline
 from phyla.records import Checkpoint, CheckpointState, EvalEvent, Group, GroupState, StudyRecord, StudyState
 from phyla.store.again import again
-from phyla.study.evaluations import BestEvaluation, Evaluations
 from phyla.study.places import Places
+from phyla.study.results.evaluations import BestEvaluation, Evaluations
 
 if TYPE_CHECKING:
     from phyla.store import Store
