@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import phyla
-from phyla.study.polling import AttachedMember
+from phyla.study.attached.member import AttachedMember
 
 OPTIONS = json.loads(sys.argv[1]) if __name__ == "__main__" else {}
 

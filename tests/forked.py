@@ -46,7 +46,13 @@ _frameworks.set_forkserver_preload(
         *("torch._dynamo", "torch.distributed.checkpoint", "lightning.pytorch", "transformers.trainer"),
         *("transformers.models.gpt2.modeling_gpt2", "transformers.models.llama.modeling_llama"),
         *("jax.numpy", "optax", "orbax.checkpoint", "sklearn.datasets", "sklearn.linear_model"),
-        *("stable_baselines3", "phyla.cli.run", "phyla.cli.check", "phyla.study.running", "phyla.worker.trainer"),
+        *(
+            "stable_baselines3",
+            "phyla.cli.run",
+            "phyla.cli.check",
+            "phyla.study.running.run",
+            "phyla.worker.trainer",
+        ),
         "sqlalchemy.dialects.sqlite",
     ]
 )

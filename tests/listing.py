@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from phyla.study import Places, Results
-from phyla.study.loading import list_all
+from phyla.study.results.load import list_all
 
 
 def list_studies(home: Path, checkpoints: Path | None = None) -> list[Results]:

@@ -393,6 +393,9 @@ class NaiveTransaction:
         batches = [batch for key, batch in sorted(self._t.reports.items()) if key[:2] == (trial, wanted)]
         return [report for batch in batches for report in batch]
 
+    def reported(self, trial_id: int, token: int) -> int:
+        return len(self.reports(trial_id, token))
+
     def last_reports(self, trial_id: int, token: int, count: int) -> Sequence[Report]:
         return self.reports(trial_id, token)[-count:] if count > 0 else []
 

@@ -22,7 +22,7 @@ from flax.training.train_state import TrainState
 import phyla
 from phyla.errors import ConfigurationError
 from phyla.integrations.jax import OrbaxCheckpoint
-from phyla.study.facts import read
+from phyla.study.checking.checkpoint_contents import read
 
 sgd, adam = optax.inject_hyperparams(optax.sgd), optax.inject_hyperparams(optax.adam)
 WEIGHTS = {"a": jnp.ones(2), "b": jnp.ones(3)}

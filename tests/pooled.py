@@ -9,7 +9,7 @@ from phyla.launchers import Pool
 from phyla.records import StudyState
 from phyla.settings import child_environment
 from phyla.study import Places, Results
-from phyla.study.loading import open_any
+from phyla.study.results.load import open_any
 from waiting import until
 
 MEMBERS, STEPS, TOTAL = 2, 3, 9

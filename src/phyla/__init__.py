@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         simulate,
         watch,
     )
-    from phyla.study.attach import attach
+    from phyla.study.attached.attach import attach
     from phyla.watcher import Following
     from phyla.worker import Command, Evaluation, Trial, WorkerContext
 
@@ -102,7 +102,7 @@ _LATER = {
     "Truncation",
     "phyla.study": "Results Retention Retries Study compare continue_training load_evaluations "
     "load_schedule load_study replay run_replicates simulate watch",
-    "phyla.study.attach": "attach",
+    "phyla.study.attached.attach": "attach",
     "phyla.watcher": "Following",
     "phyla.worker": "Command Evaluation Trial WorkerContext",
 }

@@ -177,6 +177,10 @@ class StudyFailed(PhylaError):
     """The study stopped itself; the message says what to do."""
 
 
+class ProcessSpoiled(PhylaError):
+    """What user code changed in a process may have made phyla fail in it; the message names what was observed."""
+
+
 class TimeTooShort(StudyFailed):
     """No trial fits into the time limit of the run, and none saved its progress: running it again is in vain."""
 
@@ -214,4 +218,6 @@ def advice_on(error: OSError) -> str:
     """Return what to do about an error of storage, as a clause."""
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"user {os.geteuid()} lacks the permission: give it, or choose another home for the study"
+    if error.errno == errno.EBADF:
+        return "it was closed in this process: look for os.close and os.closerange in your code"
     return _ADVICE.get(error.errno or 0, "look at the file system's health")

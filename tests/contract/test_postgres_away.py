@@ -19,12 +19,13 @@ import phyla
 from phyla.client import Client
 from phyla.controller import Controller, sightings_of, to_config
 from phyla.errors import ConnectionLost, LeaseLost, StoreUnavailable
-from phyla.machine import Accepted, Claimed, Failure, NoWork, Work
+from phyla.machine import Accepted, Claimed, Completion, Failure, NoWork, Work
 from phyla.records import AttemptState, CheckpointState, JobState, StudyState
 from phyla.space import Float, Params, Space
 from phyla.store import Store, open_store
 from phyla.store.sql.postgres import PostgresSession
 from phyla.study import Change
+from phyla.worker.trainer import Trainer
 from serving import served
 from storing import completion, pbt, rules
 from waiting import until
@@ -269,6 +270,31 @@ def test_what_a_worker_asks_is_asked_again_when_its_connection_is_lost(postgres_
     with pytest.raises(ConnectionLost):
         cuts.during(client.study, times=4)
     store.close()
+
+
+def test_reports_whose_answer_was_lost_are_sent_again_and_stored_once(
+    postgres_url: str, tmp_path: Path, cuts: Cuts
+) -> None:
+    space = {"lr": phyla.Float(0.1, 1.0)}
+    search = phyla.RandomSearch(members=1, total_steps=9)
+
+    def train(trial: phyla.Trial) -> None:
+        for step in range(1, 10):
+            trial.report(score=float(step), step=step)
+            if step in (3, 5, 8):
+                with pytest.raises(ConnectionLost):
+                    cuts.during(trainer.flush)
+        (trial.checkpoint_dir / "w").write_text("")
+
+    study = phyla.Study("s", space, phyla.Maximize("score"), search, home=tmp_path, storage=postgres_url)
+    client = study._open()
+    trainer = Trainer(client, client.repository, train, metrics=["score"], work_root=tmp_path / "work")
+    (claimed,), _ = client.controller.claim(WORKER)
+    done = trainer.run(claimed.trial)
+    assert isinstance(done, Completion)
+    client.exchange([done], WORKER, 0)
+    with client.store.reader(client.record.id) as reader:
+        assert [report.step for report in reader.reports(claimed.trial.id)] == [*range(1, 10)]
 
 
 def test_ask_gives_each_trial_that_it_claimed(postgres_url: str, tmp_path: Path, cuts: Cuts) -> None:

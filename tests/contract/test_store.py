@@ -39,6 +39,7 @@ from phyla.store import Store, open_store, pages
 from phyla.store.sql.postgres import PostgresBackend
 from phyla.store.sql.sqlite import SqliteBackend
 from phyla.store.sql.store import SqlStore
+from phyla.strategies import MedianStopping
 from storing import (
     LEASE_S,
     STOPPING,
@@ -540,6 +541,31 @@ def test_reports_belong_to_their_attempt(subject: Subject) -> None:
         assert [report.metrics for report in reader.reports(trial.id)] == [{"a": 9.0}]
         assert [report.step for report in reader.reports(trial.id, 1)] == [1, 2, 3]
         assert reader.reports(trial.id, 3) == []
+
+
+def test_reports_that_come_again_count_once(subject: Subject) -> None:
+    size = 2
+    study = subject.store.create_study("s", {}, 1, size)
+    agreed = rules(pbt(size), stopping=(MedianStopping(min_steps=99),))
+    controller = Controller(subject.store, study.id, agreed)
+    claims, _ = controller.claim("w", size)
+    numbered = [Report(1, {"score": float(number)}, number) for number in (1, 2, 3, 4)]
+    # Each time the answer was lost, so that they come again with what was reported since.
+    for count in (1, 3, 3, 2):
+        controller.report(claims[0].trial.id, 1, numbered[:count])
+    done = completion(claims[0], 4.0)
+    for _ in range(2):
+        controller.complete([replace(done, reports=numbered[1:])])
+    # Who does not count sends one after the other; what was said before at another place is another report.
+    said = [Report(1, {"score": 1.0}), Report(2, {"score": math.nan}), Report(1, {"score": 1.0})]
+    for each in said:
+        for _ in range(2):
+            controller.report(claims[1].trial.id, 1, [each])
+    with subject.again().reader(study.id) as reader:
+        assert [one.metrics["score"] for one in reader.reports(claims[0].trial.id)] == [1.0, 2.0, 3.0, 4.0]
+        assert plain(reader.reports(claims[1].trial.id)) == plain(said)
+        tallies = [reader.attempt(claimed.trial.id, 1) for claimed in claims]
+        assert [each and each.tally and each.tally.count for each in tallies] == [4, 3]
 
 
 def test_starts_come_back_and_are_deleted_with_their_study(subject: Subject) -> None:

@@ -29,8 +29,8 @@ from phyla.errors import (
 from phyla.records import Attempt, AttemptState, JobState
 from phyla.store import open_store
 from phyla.study import Results
-from phyla.study.attach import Attached
-from phyla.study.polling import Answer
+from phyla.study.attached.attach import Attached
+from phyla.study.attached.member import Answer
 from waiting import until
 
 LOOP = Path(attached_loop.__file__)

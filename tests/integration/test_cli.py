@@ -385,6 +385,7 @@ def test_a_schedule_that_ends_before_training_does_is_said_to(
         printed = capfd.readouterr()
         return printed.out, printed.err
 
+    capfd.readouterr()  # how it went
     out, err = exported("--what", "schedule")
     assert json.loads(out)["segments"][-1]["end_step"] == 10
     assert err == (

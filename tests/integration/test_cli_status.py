@@ -12,8 +12,8 @@ import pytest
 
 import phyla
 from command_line import Phyla
-from phyla.cli.live import StudyDisplay
-from phyla.study.progress import silent_s
+from phyla.study.results.progress import silent_s
+from phyla.study.running.display import StudyDisplay
 from waiting import until
 
 HINT = "run it again to go on"

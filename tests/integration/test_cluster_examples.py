@@ -14,7 +14,7 @@ from digits_small import small
 from phyla.records import StudyState
 from phyla.settings import child_environment
 from phyla.study import Places, Results
-from phyla.study.loading import open_any
+from phyla.study.results.load import open_any
 from slurm_cluster import Cluster
 from waiting import until
 

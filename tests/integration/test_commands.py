@@ -17,9 +17,9 @@ import pytest
 
 import phyla
 from command_line import Phyla
-from phyla.cli.live import StudyDisplay
 from phyla.errors import StudyChanged, StudyFailed
 from phyla.records import AttemptState
+from phyla.study.running.display import StudyDisplay
 from waiting import until
 
 SRC = Path(phyla.__file__).parents[1]
@@ -175,8 +175,8 @@ def test_exit_status_75_gives_the_trial_back_without_a_failure_and_without_a_hot
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It looks all the time, also where a look takes long.
-    monkeypatch.setattr("phyla.cli.live.LINES_EVERY_S", 0.0)
-    monkeypatch.setattr("phyla.study.progress.SHARE", 0.0)
+    monkeypatch.setattr("phyla.study.running.display.LINES_EVERY_S", 0.0)
+    monkeypatch.setattr("phyla.study.results.progress.SHARE", 0.0)
     script = "if [ ! -e again ]; then echo busy >&2; echo >> again; exit 75; fi\n" + GOOD
     began = time.monotonic()
     with StudyDisplay("commands") as display:

@@ -18,7 +18,7 @@ from phyla.checkpoints.content import Entry, digests
 from phyla.errors import CheckpointCorrupt, StudyFailed
 from phyla.records import Checkpoint, CheckpointState, GroupState, JobState, StudyState, TrialRecord
 from phyla.study import Results
-from phyla.study.doctor import Verdict, examine
+from phyla.study.maintaining.doctor import Verdict, examine
 from phyla.worker import Trial
 
 STEPS = 5

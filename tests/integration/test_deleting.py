@@ -16,7 +16,7 @@ from phyla.checkpoints import LocalCheckpoints
 from phyla.errors import StateError
 from phyla.settings import child_environment
 from phyla.study import Places
-from phyla.study.deleting import delete
+from phyla.study.maintaining.delete import delete
 
 MEMBERS, TRIALS = 2, 3
 

@@ -188,9 +188,22 @@ lightning_warnings = pytest.mark.filterwarnings(
 
 @lightning_warnings
 def test_lightning_that_would_end_before_the_trial_is_refused(tmp_path: Path) -> None:
-    said = refused(lambda trial: fit(trial, max_steps=3), tmp_path)
+    from lightning.pytorch import Callback, Trainer
+
+    class EndsEarly(Callback):  # type: ignore[misc]  # mypy does not read Lightning
+        def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
+            trainer.should_stop = trainer.global_step == 3
+
+    said = refused(lambda trial: fit(trial, EndsEarly(), max_steps=8), tmp_path)
     assert "Lightning ended at global_step=3, and this trial ends at global_step=4; write max_steps=..." in said
     assert "with the strategy's total_steps, and leave out what ends training early, such as EarlyStopping" in said
+
+
+@lightning_warnings
+def test_lightning_that_would_end_before_the_strategy_is_refused_in_the_first_trial(tmp_path: Path) -> None:
+    said = refused(lambda trial: fit(trial, max_steps=6), tmp_path)  # the trial itself ends at 4
+    assert "trial 1 of member 0 failed with" in said
+    assert "Trainer(...) has max_steps=6, and the strategy trains 8" in said
 
 
 @lightning_warnings
@@ -342,7 +355,7 @@ def test_a_trainer_of_trl_trains_each_trial_with_its_own_hyperparameters(
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"max_steps": 3}, "the Trainer ends at step 3, and this trial at its step 4; write TrainingArguments"),
+        ({"max_steps": 6}, "TrainingArguments(...) has max_steps=6, and the strategy trains 8"),
         ({"output_dir": "elsewhere"}, "TrainingArguments(output_dir='elsewhere'): give callback.output_dir"),
         ({"save_only_model": True}, "TrainingArguments(save_only_model=True): a trial goes on with the optimizer"),
     ],

@@ -19,7 +19,7 @@ from phyla.cli import main
 from phyla.errors import ConfigurationError, StudyChanged
 from phyla.records import JobKind, JobState, StudyState
 from phyla.settings import child_environment
-from phyla.study.opening import join_study
+from phyla.study.running.open import join_study
 from waiting import until
 
 STEPS = 5

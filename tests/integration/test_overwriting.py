@@ -19,7 +19,7 @@ from phyla.errors import CheckpointsAbsent, ConfigurationError, NotImportable, S
 from phyla.records import StudyKind
 from phyla.settings import child_environment
 from phyla.store import open_store
-from phyla.study.deleting import overwrite
+from phyla.study.maintaining.delete import overwrite
 
 CELL = """
 def train(trial):

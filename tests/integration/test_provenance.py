@@ -10,7 +10,7 @@ import pytest
 import phyla
 from command_line import Phyla
 from phyla import study_modules
-from phyla.study.provenance import DIFF_BYTES, collect, packages
+from phyla.study.running.provenance import DIFF_BYTES, collect, packages
 
 FILE = """
 import phyla
@@ -125,7 +125,7 @@ def test_a_store_that_fails_does_not_end_the_study(
     def fails(*_: object) -> None:
         raise OSError("no such luck")
 
-    monkeypatch.setattr("phyla.study.provenance.collect", fails)
+    monkeypatch.setattr("phyla.study.running.provenance.collect", fails)
 
     def train(trial: phyla.Trial) -> None:
         (trial.checkpoint_dir / "w").write_text("w")

@@ -14,7 +14,7 @@ from object_store import client
 from phyla.errors import ConfigurationError
 from phyla.records import StudyState
 from phyla.study import Places, Results, load_study
-from phyla.study.maintenance import maintain
+from phyla.study.maintaining.maintain import maintain
 
 TRIALS = 3
 

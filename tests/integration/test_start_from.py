@@ -17,7 +17,7 @@ from phyla.lineage import Lineage
 from phyla.records import CheckpointState, JobKind, JobState, TrialRecord
 from phyla.settings import child_environment
 from phyla.study import Places
-from phyla.study.loading import list_all
+from phyla.study.results.load import list_all
 from phyla.worker import session_of
 
 SPACE = phyla.Space(lr=phyla.Float(0.01, 1.0, log=True), width=phyla.Int(1, 64))

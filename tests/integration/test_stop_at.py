@@ -1,4 +1,4 @@
-"""A study is complete once its goal is reached."""
+"""A study is complete once its goal is reached, or once it no longer improves."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 import phyla
 from phyla.errors import ConfigurationError
 from phyla.records import StudyState
-from phyla.study import toml
+from phyla.study.files import toml
 
 
 def train(trial: phyla.Trial) -> None:
@@ -80,3 +80,46 @@ def test_a_goal_in_a_study_file(tmp_path: Path) -> None:
     )
     (found,) = toml.read_studies(file)
     assert found.rules.objective == phyla.Minimize("loss", stop_at=0.1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_study_ends_when_the_best_no_longer_improves(
+    tmp_path: Path, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    best = phyla.Maximize("size")  # is what `train` was asked to reach, never more than 5
+
+    def plateau(stopping: Any) -> phyla.Study:
+        strategy = phyla.PBT(population_size=2, steps_per_trial=1, total_steps=40, quorum=1.0)
+        space = {"lr": phyla.Float(0.1, 1.0)}
+        return phyla.Study("flat", space, best, strategy, saturates, stopping=stopping, home=tmp_path)
+
+    rule = phyla.strategies.Plateau(steps=6)
+    results = plateau(rule).run(workers=workers)
+    assert results.state is StudyState.COMPLETED
+    assert results.study().message == "the best size has not improved for 6 steps"
+    # Five rounds rise, the last of them begins the six that do not.
+    assert 20 <= results.counts()["completed"] <= 22
+    caplog.clear()
+    assert plateau(rule).run().counts() == results.counts()
+    assert "the best size has not improved for 6 steps" in caplog.text
+    assert "change what ended it" in caplog.text
+    plateau(()).change()
+    assert plateau(()).run(workers=workers).counts() == {"completed": 80}
+
+
+def saturates(trial: phyla.Trial) -> None:
+    for _ in trial.steps():
+        pass
+    (trial.checkpoint_dir / "w").write_text("w")
+    trial.report(size=min(trial.end_step, 5))
+
+
+def test_a_plateau_in_a_study_file(tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text(
+        'name = "s"\nobjective = "minimize loss"\n[space]\nlr = { low = 0.1, high = 1.0 }\n'
+        '[command]\narguments = ["true", "{save_to}"]\n[[stopping]]\nname = "plateau"\nsteps = 8\n'
+        "[pbt]\npopulation_size = 2\nsteps_per_trial = 1\ntotal_steps = 20\n"
+    )
+    (found,) = toml.read_studies(file)
+    assert found.rules.stopping == (phyla.strategies.Plateau(steps=8),)

@@ -16,7 +16,7 @@ from phyla.records import StudyState
 from phyla.settings import child_environment
 from phyla.store import open_store
 from phyla.study import Places
-from phyla.study.maintenance import maintain
+from phyla.study.maintaining.maintain import maintain
 from toy_study import STEPS
 
 MEMBERS, TRIALS = 4, 12

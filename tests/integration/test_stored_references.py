@@ -1,6 +1,7 @@
 """What a database names is never run: by no command that looks, and by no worker."""
 
 import json
+import mmap
 import shutil
 import signal
 import sqlite3
@@ -24,7 +25,8 @@ from phyla.launchers.process import _make
 from phyla.machine import Outdated
 from phyla.records import AttemptState, StudyState
 from phyla.study import Places
-from phyla.study.maintenance import maintain
+from phyla.study.maintaining.maintain import maintain
+from phyla.worker.surroundings import Surroundings
 from waiting import until
 from watching import command, run, start, write
 
@@ -301,22 +303,19 @@ def test_what_a_worker_process_imports_comes_from_its_supervisor(folder: Path) -
     plant(folder / "home", plant_function, plant_training, plant_suite)
     with closing(sqlite3.connect(folder / "home" / "phyla.db")) as connection, connection:
         connection.execute("UPDATE studies SET state = 'running'")
-    beats = folder / "beats"
-    beats.write_bytes(bytes(64))
     spec = WorkerSpec(
         configs={"s": given},
         storage=study.places.storage,
         checkpoints=str(study.places.checkpoints("s")),
         work_root=str(folder / "work"),
         index=0,
-        beat_file=str(beats),
         kinds=("train", "evaluate"),
         name="here",
     )
     before = sys.path[:]
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        worker, store = _make(WorkerSpec.from_json(spec.to_json()))
+        worker, store = _make(WorkerSpec.from_json(spec.to_json()), mmap.mmap(-1, 64), Surroundings())
         outdated = worker.run()
         store.close()
     finally:
@@ -398,6 +397,7 @@ def test_a_worker_changes_nothing(tmp_path: Path) -> None:
 
 SUITES = """
 import json
+import mmap
 
 import phyla
 

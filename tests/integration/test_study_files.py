@@ -17,7 +17,7 @@ from command_line import Phyla
 from forked import Forked
 from phyla.records import JobState
 from phyla.settings import child_environment
-from phyla.study.files import load_studies
+from phyla.study.files.load import load_studies
 from study_files import blocks, write_files
 from waiting import until
 

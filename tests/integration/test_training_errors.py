@@ -22,7 +22,7 @@ from phyla.launchers import supervisor
 from phyla.records import CheckpointState, JobState, StudyState
 from phyla.settings import child_environment
 from phyla.study import Places
-from phyla.study.maintenance import maintain
+from phyla.study.maintaining.maintain import maintain
 from phyla.worker import Trial, session_of
 from waiting import until
 
@@ -163,7 +163,7 @@ def dies(trial: Trial) -> None:
     ("how", "workers", "why"),
     [
         ("raise", 0, "ValueError: no cable"),
-        ("die", 1, r"worker process \d+ was ended by SIGSEGV"),
+        ("die", 1, r"worker process \d+ was ended by SIGSEGV; its log is (?P<log>.*)\. Once"),
     ],
 )
 def test_a_member_that_was_given_up_is_named_and_the_next_run_trains_it_alone(
@@ -191,7 +191,10 @@ def test_a_member_that_was_given_up_is_named_and_the_next_run_trains_it_alone(
         caplog.clear()
         results = made().run(workers=workers)
         assert results.state is StudyState.COMPLETED
-        assert re.match(told, results.incomplete or "")
+        found = re.match(told, results.incomplete or "")
+        assert found
+        if workers:
+            assert " in dies\n" in Path(found["log"]).read_text(), "the line that crashed"
         assert re.search(told, caplog.text)
     others = [trial for trial in results.trials() if trial.state is JobState.COMPLETED]
     assert [(trial.member, trial.end_step) for trial in others] == [(0, 5), (0, 10)]
@@ -394,8 +397,8 @@ def test_a_whole_checkpoint_directory_vanishes_between_runs(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("reported", "said"),
     [
-        ({"score": "high"}, r"report\(score='high'\): a metric is a number, this is a str; leave it out"),
-        ({"score": None}, r"report\(score=None\): a metric is a number, this is a NoneType; leave it out"),
+        ({"score": "high"}, r"report\(score='high'\): a metric is a number, this is a str; report a number, or"),
+        ({"score": None}, r"report\(score=None\): a metric is a number, this is a NoneType; report a number, or"),
         ({"score": [1, 2]}, r"this is a list; report its mean or one of its elements"),
         (0.5, r"report\(0.5\): give it a name, as in trial.report\(loss=0.5\)"),
     ],

@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 
 import forked
-from phyla.cli.live import STOPPING
 from phyla.controller import Sightings
 from phyla.records import Checkpoint, CheckpointKind, CheckpointState, GroupState, JobKind, StudyState
 from phyla.store import open_store
+from phyla.terminal import STOPPING
 from waiting import until
 from watching import (
     Look,

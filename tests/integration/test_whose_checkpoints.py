@@ -19,7 +19,7 @@ from phyla.errors import CheckpointsAbsent, CheckpointsNotOurs
 from phyla.records import CheckpointState, GroupState, StudyState
 from phyla.settings import child_environment
 from phyla.study import Places, Results, load_study
-from phyla.study.maintenance import maintain
+from phyla.study.maintaining.maintain import maintain
 
 MEMBERS, TRIALS = 3, 4
 

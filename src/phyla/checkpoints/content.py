@@ -8,7 +8,6 @@ Definition of a digest (manifest format 1), in hexadecimal:
 BLAKE3 takes a third of the processor time of SHA-256, which a commit has to hide behind its flush.
 """
 
-import json
 import os
 import posixpath
 import stat
@@ -16,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from json import dumps, loads  # training may replace them where they are
 from pathlib import Path
 from typing import Self, final
 
@@ -199,12 +199,9 @@ class Manifest:
     def to_json(self) -> str:
         """Return the text of the manifest file: one line per file and a checksum of the text before it."""
         lines = ",\n".join(
-            json.dumps({"path": file.path, "size_bytes": file.size_bytes, "digest": file.digest})
-            for file in self.files
+            dumps({"path": file.path, "size_bytes": file.size_bytes, "digest": file.digest}) for file in self.files
         )
-        head = json.dumps(
-            {"format": FORMAT, "step": self.step, "created_at": self.created_at, "digest": self.digest}
-        )
+        head = dumps({"format": FORMAT, "step": self.step, "created_at": self.created_at, "digest": self.digest})
         text = f'{head[:-1]}, "files": [\n{lines}\n]'
         return f'{text}, "checksum": "{blake3(text.encode()).hexdigest()}"}}\n'
 
@@ -213,7 +210,7 @@ class Manifest:
         """Read a manifest file back; only exactly what `to_json` writes is accepted."""
         try:
             text = content.decode()
-            raw = json.loads(text)
+            raw = loads(text)
             written_format = raw["format"]
             manifest = cls(
                 step=raw["step"],

@@ -1,11 +1,11 @@
 """Whose a checkpoint directory is: a marker in it says so, and the names of what is made there repeat it."""
 
-import json
 import re
 import socket
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
+from json import dumps, loads  # training may replace them where they are
 from pathlib import Path
 from typing import NamedTuple, final
 
@@ -137,7 +137,7 @@ class Ownership:
             content = self._place.read()
             if content is None:
                 return None
-            raw = json.loads(content)
+            raw = loads(content)
             if raw["format"] != FORMAT:
                 raise ValueError(f"format {raw['format']!r}")
             return str(raw["store"]), str(raw["study"])
@@ -181,7 +181,7 @@ class Ownership:
             )
 
     def _write(self, *, replace: bool) -> None:
-        text = json.dumps({"format": FORMAT, "store": self._owner.store, "study": self._owner.study}) + "\n"
+        text = dumps({"format": FORMAT, "store": self._owner.store, "study": self._owner.study}) + "\n"
         self._place.write(text, replace=replace)
 
     def _unreachable(self, why: str) -> CheckpointsAbsent:

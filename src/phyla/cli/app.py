@@ -21,8 +21,6 @@ from phyla.cli.evaluations import evaluations
 from phyla.cli.export import compare, export, report
 from phyla.cli.init import init
 from phyla.cli.maintenance import change, delete, doctor, gc, stop
-from phyla.cli.output import show as print
-from phyla.cli.output import visible
 from phyla.cli.pools import down, up, workers
 from phyla.cli.run import replay, run, watch
 from phyla.cli.serve import dashboard, serve, token
@@ -31,6 +29,8 @@ from phyla.cli.status import status
 from phyla.cli.trials import best, trials
 from phyla.cli.worker import worker
 from phyla.errors import PhylaError, UsageError, advice_on, hidden_modules, is_storage_error
+from phyla.terminal import show as print
+from phyla.terminal import visible
 
 
 class Commands(TyperGroup):

@@ -8,8 +8,8 @@ from typer import Context, Exit, Option
 
 from phyla.cli import options
 from phyla.cli.output import print_json
-from phyla.cli.output import show as print
 from phyla.cli.run import chosen_study
+from phyla.terminal import show as print
 from phyla.words import counted
 
 WIDTH = 10
@@ -30,7 +30,7 @@ def check(
 
     The experiments run in fresh processes and a temporary directory. The exit status is 1 if a check failed.
     """
-    from phyla.study.check import called, checks, steps_of
+    from phyla.study.checking.check import called, checks, steps_of
 
     out, found = sys.stdout, []
     # What the file and training print in this process must not come between.

@@ -8,9 +8,9 @@ from typer import Context, Option
 
 from phyla.cli import options
 from phyla.cli.output import page_width, picked, print_json, print_table
-from phyla.cli.output import show as print
 from phyla.errors import UsageError
 from phyla.records import shown
+from phyla.terminal import show as print
 from phyla.words import counted, lag_words, measured
 
 if TYPE_CHECKING:

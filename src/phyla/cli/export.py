@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from typer import Argument, Context, Option
 
 from phyla.cli import options
-from phyla.cli.output import csv_lines, picked, print_json, print_table, to_json, visible, write_file
-from phyla.cli.output import show as print
+from phyla.cli.output import csv_lines, picked, print_json, print_table, to_json, write_file
 from phyla.errors import UsageError
+from phyla.terminal import show as print
+from phyla.terminal import visible
 from phyla.words import counted
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def export(
     To tensorboard, wandb and mlflow goes all of a study: training metrics, hyperparameters, lineage, evaluations.
     """
     from phyla.study import Results, load_evaluations, load_study
-    from phyla.study.results import trial_row
+    from phyla.study.results.results import trial_row
 
     file = None if output is None else Path(output)
     if written in ("tensorboard", "wandb") and file is not None and file.is_file():

@@ -6,8 +6,8 @@ from typing import Annotated
 from typer import Argument, Option
 
 from phyla.cli.output import print_json
-from phyla.cli.output import show as print
 from phyla.errors import UsageError
+from phyla.terminal import show as print
 from phyla.words import pasted
 
 
@@ -23,7 +23,8 @@ def init(
     ] = False,
 ) -> None:
     """Write a commented study file for a training script, from its source. It never overwrites a file."""
-    from phyla.study import drafting, toml
+    from phyla.study.files import draft as drafting
+    from phyla.study.files import toml
 
     if schema:
         print_json(toml.schema())

@@ -8,10 +8,11 @@ from rich.text import Text
 from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
-from phyla.cli.output import console, picked, print_json, print_table
-from phyla.cli.output import show as print
+from phyla.cli.output import picked, print_json, print_table
 from phyla.cli.run import chosen_study
 from phyla.errors import UsageError
+from phyla.terminal import console
+from phyla.terminal import show as print
 from phyla.words import counted, size
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -19,7 +20,7 @@ STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 def stop(ctx: Context, study: options.StudyName) -> None:
     """Stop a study: running workers finish their trial and end."""
-    from phyla.study.maintenance import maintain
+    from phyla.study.maintaining.maintain import maintain
 
     maintenance = maintain(study, options.places(ctx))
     maintenance.stop("stopped by a person")
@@ -42,7 +43,7 @@ def change(
     A study that was stopped, or has failed, may go on then. Stop its workers before, and start them again after.
     """
     from phyla.study import load_study
-    from phyla.study.maintenance import maintain
+    from phyla.study.maintaining.maintain import maintain
 
     if Path(study).suffix in (".py", ".toml"):
         chosen = chosen_study(ctx, Path(study), of_file)
@@ -75,7 +76,7 @@ def gc(
     as_json: options.AsJson = False,
 ) -> None:
     """Delete checkpoints that are no longer needed; workers do the same from time to time."""
-    from phyla.study.maintenance import maintain
+    from phyla.study.maintaining.maintain import maintain
 
     maintenance = maintain(study, options.places(ctx))
     found = maintenance.retention()
@@ -123,7 +124,7 @@ def delete(
     ] = None,
 ) -> None:
     """Delete a study with its checkpoints, or a watched run; never the checkpoints of a watched directory."""
-    from phyla.study import deleting
+    from phyla.study.maintaining import delete as deleting
 
     places = options.places(ctx)
     doomed = deleting.look_at(name, places)
@@ -155,8 +156,8 @@ def doctor(
     as_json: options.AsJson = False,
 ) -> None:
     """Check the installation, the home, the store, studies and watched runs; only --adopt changes anything."""
-    from phyla.study.doctor import Verdict, examine
-    from phyla.study.maintenance import maintain
+    from phyla.study.maintaining.doctor import Verdict, examine
+    from phyla.study.maintaining.maintain import maintain
 
     if adopt:
         if name is None:

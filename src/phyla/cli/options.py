@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from typer import Argument, BadParameter, Context, Exit, Option
 
 from phyla import settings, study_modules
-from phyla.cli.output import show
 from phyla.errors import Preempted, UsageError
 from phyla.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED
+from phyla.terminal import show
 from phyla.words import masked, pasted
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def database(ctx: Context) -> "Places":
 
 def opened(ctx: Context, name: str) -> "Results | Evaluations":
     """Open a study, or a watched run, by its name."""
-    from phyla.study.loading import open_any
+    from phyla.study.results.load import open_any
 
     return open_any(name, places(ctx))
 

@@ -15,9 +15,9 @@ from phyla import settings
 from phyla.arguments import check_name
 from phyla.cli import options
 from phyla.cli.output import print_json, print_table
-from phyla.cli.output import show as print
 from phyla.cli.worker import worker_command
 from phyla.errors import LauncherFailed, StoreBusy, StoreUnavailable, UsageError
+from phyla.terminal import show as print
 from phyla.words import counted, masked
 
 if TYPE_CHECKING:

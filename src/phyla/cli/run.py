@@ -11,19 +11,19 @@ from typer import Argument, Context, Exit, Option
 from phyla.cli import options
 from phyla.cli.evaluations import AGAIN
 from phyla.cli.export import say_where_it_ends
-from phyla.cli.live import ChangeDisplay, StudyDisplay
+from phyla.cli.live import ChangeDisplay
 from phyla.cli.options import again
 from phyla.cli.output import print_table
-from phyla.cli.output import show as print
 from phyla.cli.status import damage_lines
 from phyla.cli.trials import best_lines
 from phyla.errors import Preempted, TimeTooShort, UsageError
 from phyla.records import JobState, StudyState, said_by, shown
+from phyla.terminal import show as print
 from phyla.words import counted, duration, pasted, step
 
 if TYPE_CHECKING:
     from phyla.study import Results, Study, Watched
-    from phyla.study.targets import Planned
+    from phyla.study.watching.targets import Planned
 
 EXAMPLE = """  # at the top level of the file, not inside a function or under `if __name__ == "__main__":`
   import phyla
@@ -74,7 +74,7 @@ def run(
     if sys.stderr.isatty():
         print(f"reading {file}", file=sys.stderr)
     from phyla.cli.pools import pool_of
-    from phyla.study.repeating import replicates as replicates_of
+    from phyla.study.repeating.replay import replicates as replicates_of
 
     if launcher is None and launcher_option:
         raise UsageError(f"--launcher-option {launcher_option[0]}: give --launcher, too")
@@ -172,9 +172,9 @@ def watch(
     plan: Annotated[bool, Option("--plan", help="Print what would be computed, and change nothing.")] = False,
 ) -> None:
     """Evaluate every checkpoint that a training job writes, until it ends. Ctrl-C stops it."""
-    from phyla.study.files import chosen_suites
-    from phyla.study.targets import plan as planned
-    from phyla.study.watching import watch as follow
+    from phyla.study.files.load import chosen_suites
+    from phyla.study.watching.targets import plan as planned
+    from phyla.study.watching.watch import watch as follow
     from phyla.watcher import Following, get_format
 
     name_of_format, _, files = format.partition("=")
@@ -251,8 +251,8 @@ def replay(
     With --continue the new study starts from the best checkpoint, with its last hyperparameters.
     """
     from phyla.study import load_study
-    from phyla.study.files import load_studies
-    from phyla.study.repeating import prepare
+    from phyla.study.files.load import load_studies
+    from phyla.study.repeating.replay import prepare
 
     if steps is not None and from_step is not None:
         raise UsageError("--continue and --from exclude each other: a continuation starts from the checkpoint")
@@ -272,7 +272,7 @@ def replay(
 
 def chosen_study(ctx: Context, file: Path, name: str | None, *, to_run: bool = False) -> "Study":
     """Return the study of a file, by name if there are several, in the place that the options say."""
-    from phyla.study.files import load_studies
+    from phyla.study.files.load import load_studies
 
     if file.suffix == ".toml" and (words := options.for_file()):
         raise UsageError(f"{pasted(['--', *words])}: {file} is no Python file, and reads no command line")
@@ -307,13 +307,9 @@ def _run(study: "Study", workers: int, hint: str = "", **more: Any) -> bool:
 
     It is none if no score is finite, or members were given up.
     """
-    told = [
-        counted(study.rules.strategy.population_size, "member"),
-        counted(workers, "worker") if workers else "no worker",
-    ]
-    watch = study.places.command("status", study.name, "--watch")
-    starting = f"starting {study.name}: {', '.join(told)}; watch it elsewhere with: {watch}"
-    display = StudyDisplay(study.name, hint, starting)
+    from phyla.study.running.display import StudyDisplay, starting
+
+    display = StudyDisplay(study.name, hint, starting(study, workers))
     with options.interruptible(lambda: f"{_requeued(display.results)}. Resume it with: {again()}"), display:
         results = study.run(workers, on_progress=display.progressed, on_interrupt=display.interrupted, **more)
         display.progressed(results)

@@ -9,8 +9,8 @@ from typer import Argument, Context, Option
 from phyla.cli import options
 from phyla.cli.options import seconds
 from phyla.cli.output import print_json, print_table
-from phyla.cli.output import show as print
 from phyla.errors import ConfigurationError, UsageError
+from phyla.terminal import show as print
 
 
 def serve(

@@ -7,10 +7,11 @@ from typer import BadParameter, Context, Option
 
 from phyla.arguments import suggestion
 from phyla.cli import options
-from phyla.cli.output import NOTHING, print_json, print_table
-from phyla.cli.output import show as print
+from phyla.cli.output import print_json, print_table
 from phyla.cli.run import chosen_study
 from phyla.errors import UsageError
+from phyla.terminal import NOTHING
+from phyla.terminal import show as print
 from phyla.words import counted, duration
 
 if TYPE_CHECKING:

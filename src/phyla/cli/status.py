@@ -10,11 +10,11 @@ from typer import Argument, Context, Option
 
 from phyla.cli import options
 from phyla.cli.evaluations import print_events, print_waiting, print_whys
-from phyla.cli.live import LIVE_EVERY_S, StudyDisplay, foremost, members_table
-from phyla.cli.output import console, picked, print_json, print_table
-from phyla.cli.output import show as print
+from phyla.cli.output import picked, print_json, print_table
 from phyla.errors import UsageError
 from phyla.records import Checkpoint, JobState, StudyState, said_by, shown, with_differences
+from phyla.terminal import console
+from phyla.terminal import show as print
 from phyla.words import counted, duration, fitness, lag_words, masked, measured, number, size, step
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def status(
 ) -> None:
     """Show all studies and watched runs; or one: its members or checkpoints, what is running and what failed."""
     from phyla.study import Results, load_study
-    from phyla.study.loading import list_all
-    from phyla.study.standing import standing
+    from phyla.study.results.load import list_all
+    from phyla.study.results.watched_runs import standing
 
     if study is None and (disk or provenance or watch):
         option = "--disk" if disk else "--provenance" if provenance else "--watch"
@@ -89,6 +89,8 @@ def status(
 
 
 def _watch(results: "Results") -> None:
+    from phyla.study.running.display import LIVE_EVERY_S, StudyDisplay
+
     with suppress(KeyboardInterrupt), StudyDisplay(results.name) as display:
         while results.state is StudyState.RUNNING:
             display.progressed(results)
@@ -98,7 +100,7 @@ def _watch(results: "Results") -> None:
 
 
 def _disk(name: str, places: "Places", *, as_json: bool) -> None:
-    from phyla.study.disk import disk
+    from phyla.study.maintaining.disk_usage import disk
 
     uses = disk(name, places)
     if as_json:
@@ -109,7 +111,7 @@ def _disk(name: str, places: "Places", *, as_json: bool) -> None:
 
 
 def _provenance(results: "Results", *, as_json: bool) -> None:
-    from phyla.study.findings import date
+    from phyla.study.results.findings import date
 
     rows = with_differences(results.starts())
     if as_json:
@@ -161,11 +163,15 @@ def _study_json(results: "Results", progress: "Progress") -> dict[str, Any]:
 
 def _listed(members: Sequence["Member"]) -> list["Member"]:
     """Return the members that are listed, and those that are at work: with what failed and is tried again."""
+    from phyla.study.running.display import foremost
+
     every = {member.index: member for member in foremost(members, MEMBERS_SHOWN, MEMBERS_SHOWN)}
     return list((every | {one.index: one for one in members if one.current_trial is not None}).values())
 
 
 def _study(results: "Results", *, as_json: bool) -> None:
+    from phyla.study.running.display import foremost, members_table
+
     progress = results.progress() if as_json else results.progress(_listed)
     spent = results.time_spent()
     found = results.evaluations() if results.has_suites else None
@@ -349,7 +355,7 @@ def _run_json(one: "Standing") -> dict[str, Any]:
 
 def _run(found: "Evaluations", *, as_json: bool) -> None:
     """Show one watched run: its checkpoints, its suites, how far they are behind, and what went wrong."""
-    from phyla.study.standing import standing
+    from phyla.study.results.watched_runs import standing
 
     one, lags = standing(found), found.lag()
     if as_json:

@@ -6,9 +6,9 @@ from typer import Context, Option
 
 from phyla.cli import options
 from phyla.cli.output import picked, print_json, print_table
-from phyla.cli.output import show as print
 from phyla.errors import StudyNotFound, UsageError
 from phyla.records import JobState, TrialRecord, said_by
+from phyla.terminal import show as print
 from phyla.words import counted, fitness, infeasible, measured, number, params, size, step
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def trials(
 ) -> None:
     """List the trials of a study."""
     from phyla.study import load_study
-    from phyla.study.results import trial_row
+    from phyla.study.results.results import trial_row
 
     results = load_study(study, **options.where(ctx))
     none = f"study {study!r} has no trials yet"

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
-from phyla.cli.live import ChangeDisplay, StudyDisplay, progress_line
-from phyla.cli.output import show as print
+from phyla.cli.live import ChangeDisplay
 from phyla.cli.run import chosen_study, finish
 from phyla.errors import PhylaError, Preempted
 from phyla.records import StudyState
+from phyla.terminal import show as print
 
 if TYPE_CHECKING:
     from phyla.study import Study
@@ -74,7 +74,7 @@ def worker(
 
 def _join(ctx: Context, files: Sequence[str]) -> int:
     """Evaluate for the watched runs that have the suites of some files, until they end; return the exit status."""
-    from phyla.study.watching import evaluate
+    from phyla.study.watching.watch import evaluate
 
     given = ctx.params
     # A word that names neither a file nor a module names a run.
@@ -98,6 +98,8 @@ def _join(ctx: Context, files: Sequence[str]) -> int:
 
 def _take_turns(ctx: Context) -> None:
     """Work for the first file, then for the others in a process that has not loaded the first one's modules."""
+    from phyla.study.running.display import StudyDisplay, progress_line
+
     given: dict[str, Any] = {**options.where(ctx), **ctx.params}
     files, limit_s, wait = given.pop("files"), given.pop("time_limit"), given["wait"]
     began, found, completed, ended = time.monotonic(), [], 0, False
@@ -168,13 +170,13 @@ def _studies(ctx: Context, file: Path, name: str | None, *, wait: bool) -> "list
 
 
 def _defined(file: Path) -> "list[Study]":
-    from phyla.study.files import load_studies
+    from phyla.study.files.load import load_studies
 
     return load_studies(file) if file.suffix in SUFFIXES else []
 
 
 def _pause(stop_signal: str | None) -> None:
-    from phyla.study.checked import checked_term
+    from phyla.study.validation import checked_term
 
     def stop(number: int, frame: object) -> None:
         raise Preempted(f"stopped by {signal.Signals(number).name}")

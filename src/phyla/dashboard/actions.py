@@ -9,7 +9,7 @@ from phyla.controller import Sightings, suites_from
 from phyla.errors import StateError, UsageError
 from phyla.records import StudyRecord
 from phyla.store import Store
-from phyla.study.maintenance import Maintenance
+from phyla.study.maintaining.maintain import Maintenance
 from phyla.study.places import Places, check_kept
 from phyla.words import counted
 

@@ -17,10 +17,10 @@ from phyla.report.style import Figure, tables, take_heading
 from phyla.report.words import text
 from phyla.service.doors import News
 from phyla.store import Store
-from phyla.study.evaluations import ROWS, Evaluations
-from phyla.study.loading import compare
 from phyla.study.places import Places
-from phyla.study.results import Results
+from phyla.study.results.evaluations import ROWS, Evaluations
+from phyla.study.results.load import compare
+from phyla.study.results.results import Results
 
 KEPT = 20
 """Studies, or comparisons, whose figures are kept."""

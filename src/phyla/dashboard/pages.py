@@ -25,14 +25,14 @@ from phyla.report.page import PLOTLY, templates_of
 from phyla.report.words import moment, outcome, short, step_of
 from phyla.store import Reader, Store
 from phyla.strategies import describe
-from phyla.study.evaluations import Evaluations
-from phyla.study.feed import decisions
-from phyla.study.findings import findings
-from phyla.study.maintenance import ACTION
+from phyla.study.maintaining.maintain import ACTION
 from phyla.study.places import Places, check_kept, where_of
-from phyla.study.progress import look
-from phyla.study.results import Results
-from phyla.study.standing import standing
+from phyla.study.results.decision_log import decisions
+from phyla.study.results.evaluations import Evaluations
+from phyla.study.results.findings import findings
+from phyla.study.results.progress import look
+from phyla.study.results.results import Results
+from phyla.study.results.watched_runs import standing
 from phyla.words import counted, duration, fitness, measured, number, params, score, size
 
 if TYPE_CHECKING:

@@ -52,8 +52,14 @@ class Steps:
         return self._session.interrupted
 
     def check_length(self, who: str, most: int) -> None:
-        """Warn, once a process, where a schedule would be longer than the strategy trains."""
+        """Refuse a training that ends before the strategy does; warn, once a process, of one that is longer."""
         total = self._session.total_steps
+        if most < (self.end if total is None else total + self._offset):
+            trains = f"this trial trains up to {self.end}" if total is None else f"the strategy trains {total}"
+            raise ConfigurationError(
+                f"{who} has max_steps={most}, and {trains}; write max_steps=... with the strategy's total_steps: "
+                "training ends there, and the schedule goes by it"
+            )
         if total is not None and most > total + self._offset and who not in _told:
             _told.add(who)
             LOG.warning(

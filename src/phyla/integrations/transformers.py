@@ -50,11 +50,6 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
         """Set the hyperparameters, after the Trainer loaded the optimizer."""
         self._check(args)
         self._steps = Steps(self.trial, state.global_step)
-        if state.max_steps < self._steps.end:
-            raise ConfigurationError(
-                f"the Trainer ends at step {state.max_steps}, and this trial at its step {self._steps.end}; write "
-                "TrainingArguments(max_steps=...) with the strategy's total_steps: the schedule goes by it"
-            )
         self._steps.check_length("TrainingArguments(...)", state.max_steps)
         groups, scheduler = kwargs["optimizer"].param_groups, kwargs["lr_scheduler"]
         reduced = [group["lr"] / (group.get("initial_lr") or group["lr"] or 1) for group in groups]

@@ -4,6 +4,7 @@ The process reads on standard input what to do. A process that works by itself m
 """
 
 import ctypes
+import faulthandler
 import mmap
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +26,7 @@ from phyla.endings import ending
 from phyla.errors import (
     CheckpointsAbsent,
     PhylaError,
+    ProcessSpoiled,
     RunChanged,
     StoreBusy,
     StoreError,
@@ -35,7 +38,7 @@ from phyla.errors import (
     is_storage_error,
 )
 from phyla.evaluation import Suite
-from phyla.launchers.spec import BEATS, Exit, WorkerSpec
+from phyla.launchers.spec import BEATS, LAST_WORDS, Exit, WorkerSpec
 from phyla.machine import NoTime, Outdated, TrainRules, WatchRules
 from phyla.records import JsonObject, StudyKind, StudyRecord, WorkKind
 from phyla.settings import escape_output
@@ -43,6 +46,7 @@ from phyla.signals import handle
 from phyla.store import Store, hold_on, open_store
 from phyla.watcher import DirectorySources
 from phyla.worker import EvaluatedStudy, Evaluator, Sources, StudySources, Trainer, Trial, Worker, WorkerContext
+from phyla.worker.surroundings import Surroundings
 
 Runs: TypeAlias = Sequence[tuple[StudyRecord, EvaluatedStudy]]
 """Watched studies, each with what it takes to evaluate it."""
@@ -187,10 +191,13 @@ def main() -> None:
 
 def _work() -> None:
     escape_output()
+    faulthandler.enable(all_threads=False)  # into the log
     spec = WorkerSpec.from_json(sys.stdin.readline())
-    die_with_parent(_take_input())
+    die_with_parent(supervisor := _take_input())
     try:
-        worker, store = _make(spec)
+        with open(spec.beat_file, "r+b") as file:
+            shared = mmap.mmap(file.fileno(), LAST_WORDS.stop)
+        worker, store = _make(spec, shared, Surroundings(supervisor))
         hold_on(store)
     except RunChanged as error:
         print(error, file=sys.stderr)  # noqa: T201
@@ -202,6 +209,11 @@ def _work() -> None:
     try:
         ended = worker.run()
         store.close()
+    except ProcessSpoiled as error:
+        shared[LAST_WORDS] = f"{error}".encode().ljust(LAST_WORDS.stop)[: LAST_WORDS.stop - LAST_WORDS.start]
+        with suppress(Exception):
+            traceback.print_exception(error)
+        os._exit(Exit.SPOILED)  # what Python does at exit may hang
     except (StoreError, CheckpointsAbsent) as error:
         _fail(error, Exit.STORE_FAILED)
     if isinstance(ended, (Outdated, NoTime)):
@@ -243,15 +255,14 @@ def die_with_parent(supervisor: int) -> None:
     threading.Thread(target=watch, name="phyla-parent", daemon=True).start()
 
 
-def _make(spec: WorkerSpec) -> tuple[Worker, Store]:
+def _make(spec: WorkerSpec, shared: mmap.mmap, surroundings: Surroundings) -> tuple[Worker, Store]:
     sys.path[:] = [*spec.python_path, *(entry for entry in sys.path if entry not in spec.python_path)]
     study_modules.begin(spec.argv, spec.files)
     store = open_store(spec.storage)
-    with open(spec.beat_file, "r+b") as file:
-        shared = mmap.mmap(file.fileno(), BEATS.size + 1)
     how: dict[str, Any] = {
         "beat": partial(BEATS.pack_into, shared, 0),
         "closing": lambda: shared[BEATS.size],
+        "surroundings": surroundings,
     }
     if spec.watched:
         suites = {name: suites_from(config, plugins.resolve) for name, config in spec.configs.items()}

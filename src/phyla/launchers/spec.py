@@ -36,6 +36,8 @@ STOP_AHEAD_S = 60.0
 BEATS = struct.Struct("<qqd")
 """What a worker writes where its supervisor can see it: signs of progress, work it handed in, and the time in
 seconds since the epoch when its running eval task takes too long, 0 for never."""
+LAST_WORDS = slice(BEATS.size + 1, 4096)
+"""Where it writes, behind its orders, why phyla failed in it: its log may be out of reach then."""
 
 
 @final
@@ -48,6 +50,7 @@ class Exit(IntEnum):
     OUTDATED = 116  # Settings or suites of the study were changed; its work is handed in.
     NO_TIME = 117  # Nothing is expected to end in the time that is left.
     LEFT = 118  # Its work was done, and something that it had started kept it alive; its last line says what.
+    SPOILED = 119  # phyla failed in a process that user code has changed; it says so beside its beats.
 
 
 @final
@@ -119,7 +122,7 @@ class WorkerSpec:
         files: the study files of the supervisor, by module name.
         name: of the worker; this, `log` and `beat_file` are given when its process is started.
         beat_file: where the worker counts its progress, as `BEATS`; then one byte that tells it to end, see
-            `phyla.worker.Closing`.
+            `phyla.worker.Closing`; then `LAST_WORDS`.
     """
 
     configs: Mapping[str, JsonObject]

@@ -19,8 +19,8 @@ from phyla.checkpoints import full
 from phyla.client import Client
 from phyla.errors import Preempted, StoreBusy, StoreError, StoreUnavailable, StudyChanged, StudyFailed, advice_on
 from phyla.launchers.packing import Packing, wide_tasks
-from phyla.launchers.spec import BEATS, PERSON, VISIBLE, Exit, Term, WorkerSpec, seen_gpus
-from phyla.records import WorkKind
+from phyla.launchers.spec import BEATS, LAST_WORDS, PERSON, VISIBLE, Exit, Term, WorkerSpec, seen_gpus
+from phyla.records import LOG_FOLLOWS, WorkKind
 from phyla.settings import SAVE_EVERY, child_environment, system_clock, thread_environment
 from phyla.worker import Closing, Launch, keeper
 from phyla.worker.outputs import drop_middle, tail
@@ -34,6 +34,9 @@ COLLECT_S = 1.0
 
 CRASHES_IN_A_ROW = 10
 """Workers that die without a completed trial in between before the run gives up."""
+
+SPOILED_IN_A_ROW = 2
+"""The same for those in which phyla fails because user code has changed the process."""
 
 OUTDATED_S = (1.0, 60.0)
 """Seconds until a worker with old settings is started again: at first, and at most; they double each time."""
@@ -97,6 +100,7 @@ class Supervisor:
         self._packing = Packing(self.gpus, [seen_gpus(each, self.gpus) for each in self.environments])
         self._cannot_go_on: StudyFailed | StudyChanged | None = None
         self._crashes = 0
+        self._spoiled = 0
         self._uncollected = 0
         self._stopped_by = ""
         self._said_left = False
@@ -288,7 +292,7 @@ class Supervisor:
             return
         room = self._packing.reserved.get(spec.index)
         gpus = self.environments[spec.index] if room is None else {VISIBLE: ",".join(sorted(room.gpus))}
-        Path(spec.beat_file).write_bytes(bytes(BEATS.size + 1))
+        Path(spec.beat_file).write_bytes(bytes(LAST_WORDS.stop))
         self._started += 1
         mark = f"{self.launch.id}:{self._started}:"
         saving = {} if spec.save_every_s is None else {SAVE_EVERY: f"{spec.save_every_s:g}"}
@@ -345,7 +349,7 @@ class Supervisor:
         if left and not self._said_left:
             LOG.warning("worker %d: %s", spec.index, (end.splitlines() or [""])[-1])
             self._said_left = True
-        within = f"{how} within the trial"
+        within = f"{how} within the trial{LOG_FOLLOWS}{spec.log}"
         held = self.client.lose_worker(spec.name, within, counts=True) if status == 0 else 0
         if status == 0 and not held:
             if process.closing:
@@ -362,6 +366,11 @@ class Supervisor:
                 self._start_later(spec, why)
         elif status == Exit.NO_TIME:
             self._out_of_time = True
+        elif status == Exit.SPOILED:
+            told = Path(spec.beat_file).read_bytes()
+            self._spoiled = self._spoiled + 1 if BEATS.unpack_from(told)[1] == process.trials else 1
+            why = told[LAST_WORDS].decode(errors="replace").rstrip()
+            self._crashed(spec, why)
         elif status == Exit.CANNOT_START:
             failed = StudyFailed(f"worker {spec.index} cannot start (its log is {spec.log}):\n{end}")
             if spec.index not in self._outdated:
@@ -374,14 +383,14 @@ class Supervisor:
             no_room = full([Path(spec.log).parent])
             how = f"{how}; {no_room}" if no_room else how
             blameless = no_room or status in (Exit.STORE_FAILED, Exit.CHECKPOINTS_ABSENT)
-            why = how + (f"; the end of its log:\n{end}" if end else "")
+            why = "\n".join([f"{how}{LOG_FOLLOWS}{spec.log}", *([end] if end else [])])
             self._crashed(spec, why, counts=not blameless, held=held)
 
     def _check_progress(self, process: _Process) -> None:
         beats, trials, deadline = BEATS.unpack_from(Path(process.spec.beat_file).read_bytes())
         now = time.monotonic()
         if trials != process.trials:
-            self._crashes = 0
+            self._crashes = self._spoiled = 0
             if process.spec.index in self._outdated:
                 self._outdated[process.spec.index] = 0
             self._uncollected += trials - process.trials
@@ -412,8 +421,9 @@ class Supervisor:
 
     def _start_again(self, spec: WorkerSpec, why: str) -> None:
         self._crashes += 1
-        if self._crashes >= CRASHES_IN_A_ROW:
-            message = f"{self._crashes} workers in a row ended without any progress, the last one: {why}"
+        if self._crashes >= CRASHES_IN_A_ROW or self._spoiled >= SPOILED_IN_A_ROW:
+            count = max(self._crashes, self._spoiled)
+            message = f"{count} workers in a row ended without any progress, the last one: {why}"
             self.client.give_up(message)
             raise StudyFailed(message)
         self._start(spec)

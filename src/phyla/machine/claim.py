@@ -84,6 +84,12 @@ def claim(view: View, rules: TrainRules, worker: str, gone: frozenset[str] = fro
 
 
 def _reached(view: View, rules: TrainRules) -> str | None:
+    """Return why the study is complete before its members are; None while it is not."""
+    found = (rule.ends(view.members(), rules.objective, view) for rule in rules.stopping)
+    return next((why for why in found if why is not None), None) or _goal(view, rules)
+
+
+def _goal(view: View, rules: TrainRules) -> str | None:
     """Return what says that the objective's `stop_at` is reached; None while it is not."""
     wanted = order_to_stop_at(rules.objective)
     if wanted is None:

@@ -18,7 +18,7 @@ from phyla.machine.observe import observe, set_unusable
 from phyla.machine.rules import TrainRules
 from phyla.machine.score import Worth, judged_values, mean_with, worth
 from phyla.machine.states import deciding_again, judged_again, published, without_states_on
-from phyla.machine.stopping import judge
+from phyla.machine.stopping import judge, unstored
 from phyla.machine.view import View
 from phyla.records import (
     AttemptState,
@@ -45,8 +45,9 @@ def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted 
     trial = owned(view.locked_trial(done.trial), done.trial, done.token)
     if trial is None:
         return _first_answer(view, done.trial, done.token), []
-    brought: list[Command] = [AddReports(trial.id, done.token, done.reports)] if done.reports else []
-    reason, judged = judge(view, rules, trial, done.reports)
+    reports = unstored(view, trial, done.reports)
+    brought: list[Command] = [AddReports(trial.id, done.token, reports)] if reports else []
+    reason, judged = judge(view, rules, trial, reports)
     if reason is not None:
         return Stopped(trial=trial.id, reason=reason), [*brought, *judged]
     rule = rules.strategy.fitness

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from phyla.machine.commands import Command, Insert, Update
 from phyla.machine.jobs import moved
 from phyla.machine.view import View
-from phyla.records import EvalEvent, EvalJob, JobState, MemberState, StudyState, said_by
+from phyla.records import LOG_FOLLOWS, EvalEvent, EvalJob, JobState, MemberState, StudyState, said_by
 
 REST_AFTER = 2
 """Checkpoints on which an eval task fails with the same error before it rests."""
@@ -88,4 +88,5 @@ def _rests(view: View, failed: Sequence[EvalJob]) -> bool:
 
 
 def _without_numbers(error: str | None) -> str:
-    return _NUMBER.sub("#", said_by(error).partition("; the full traceback")[0])
+    what = said_by(error).partition("; the full traceback")[0].partition(LOG_FOLLOWS)[0]
+    return _NUMBER.sub("#", what)

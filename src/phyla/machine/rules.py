@@ -91,6 +91,7 @@ class TrainRules:
         object.__setattr__(self, "stopping", tuple(self.stopping))
         for rule in self.stopping:
             check_rule(rule)
+            rule.check_strategy(self.strategy)
         names = [suite.name for suite in self.suites]
         if len(set(names)) < len(names):
             raise ConfigurationError(f"suites: each needs a name of its own, there are {', '.join(names)}")

@@ -52,11 +52,28 @@ def report(
     if trial.token != token or not running:
         reason = trial.stop_reason if trial.token == token else None
         return Standing(cancelled=True, stop_reason=reason), []
-    if not reports:
+    new = unstored(view, trial, reports)
+    if not new:
         return Standing(), []
-    reason, commands = judge(view, rules, trial, reports)
-    added = AddReports(trial_id, token, reports)
+    reason, commands = judge(view, rules, trial, new)
+    added = AddReports(trial_id, token, new)
     return Standing(cancelled=reason is not None, stop_reason=reason), [added, *commands]
+
+
+def unstored(view: View, trial: TrialRecord, reports: Sequence[Report]) -> Sequence[Report]:
+    """Leave out what the running attempt reported before: reports come again when their answer was lost."""
+    if not reports:
+        return ()
+    if reports[0].number:
+        stored = view.reported(trial.id, trial.token)
+        return [each for each in reports if each.number > stored]
+    last = view.last_reports(trial.id, trial.token, 1)
+    return reports[1:] if [_said(each) for each in last] == [_said(reports[0])] else reports
+
+
+def _said(report: Report) -> str:
+    # As text, in which nan is equal to nan.
+    return repr((report.step, sorted(report.metrics.items())))
 
 
 def judge(

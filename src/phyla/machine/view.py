@@ -106,6 +106,9 @@ class View(History, Protocol):
     def locked_member(self, index: int) -> Member:
         """Return a member; locks it."""
 
+    def reported(self, trial_id: int, token: int) -> int:
+        """Return how many reports of one attempt are stored."""
+
     def last_reports(self, trial_id: int, token: int, count: int) -> Sequence[Report]:
         """Return the last reports of one attempt, oldest first."""
 

@@ -19,6 +19,7 @@ from phyla.records.evaluation import (
     Waiting,
 )
 from phyla.records.job import (
+    LOG_FOLLOWS,
     Attempt,
     AttemptState,
     Cause,

@@ -1,11 +1,14 @@
 """A job, which is what a worker can lease, and the attempts at it: one try each, under one lease."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, final
 
 from phyla.records.json import JsonObject
+
+LOG_FOLLOWS = "; its log is "
+"""What stands between how a worker process ended and the path of its log."""
 
 
 class JobState(StrEnum):
@@ -82,10 +85,15 @@ class Phase(StrEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Metrics that training reported once, at a step: an age of the weights."""
+    """Metrics that training reported once, at a step: an age of the weights.
+
+    Attributes:
+        number: how many reports the attempt made with this one; 0 if whoever reports does not count them.
+    """
 
     step: int
     metrics: dict[str, float]
+    number: int = field(default=0, compare=False)
 
 
 @final

@@ -30,8 +30,8 @@ from phyla.service.doors import MOST_WAIT_S, Doors, News, may
 from phyla.service.studies import Studies
 from phyla.settings import system_clock
 from phyla.store import Reader, Store
-from phyla.study.tables import Where
-from phyla.study.toml import study_of
+from phyla.study.files.tables import Where
+from phyla.study.files.toml import study_of
 
 BIG = 2**63
 Name = Annotated[str, Path(max_length=100, pattern=r"^\w[\w.-]{0,99}$", description="Name of the study.")]
@@ -307,7 +307,10 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
 
     @router.post("/{name}/trials/{trial}/report", dependencies=[worker])
     def report(name: Name, trial: Id, reported: Reported) -> Standing:
-        """Report metrics, and learn whether to go on; keeps the lease."""
+        """Report metrics, and learn whether to go on; keeps the lease.
+
+        The same step and metrics again, as after an answer that was lost, count once.
+        """
         record, asked = found(name), controller(name)
         with store.reader(record.id) as reader:
             _check_step(reader, trial, reported.step)

@@ -209,15 +209,17 @@ class _Range(_Parameter[Number]):
         log, start, end = self._scale(value)
         here, exact = _place(value, log), bool(log) and end - start >= 1.0
         if other is not None and rng.random() >= self._chance(value, factor, 1.0 / other, exact):
-            factor = other
+            factor, other = other, factor
         way, vary = math.log(factor), 0.5 + rng.random()
+        if other is not None and self.step is not None and not exact:
+            way = math.copysign((abs(way) + abs(math.log(other))) / 2, way)  # as far up as down
         size = way if exact else min(max(way / 2, -0.5), 0.5) * (end - start) * vary
         turned = other is not None and not start <= here + size <= end
         if turned:  # by varying sizes, since the same one again and again would meet few values
             moved = _number(_mirrored(here + (size * vary if exact else size), start, end), log)
         else:
             moved = value * factor if exact and log is True else _number(here + size, log)
-        near = self._nearest(min(max(moved, self.low), self.high))
+        near = self._rounded(min(max(moved, self.low), self.high), rng)
         if self.step is not None and not turned:
             index, least = self._index(near), self._index(value) + (1 if way > 0 else -1)
             if index < least if way > 0 else index > least:
@@ -241,8 +243,8 @@ class _Range(_Parameter[Number]):
 
         On a log scale the mean step is 0. On a linear one factors lead up more often: there is more room above.
         """
-        if exact and self.step is not None and value * (up - 1.0) < 1.5 * self.step:
-            return 0.5  # both ways are one step
+        if self.step is not None and (not exact or value * (up - 1.0) <= self.step):
+            return 0.5  # both ways are as far
         if exact and not self.log:
             return (down - 1.0) / (down - 1.0 / up)
         return math.log(down) / (math.log(up) + math.log(down))
@@ -287,6 +289,16 @@ class _Range(_Parameter[Number]):
 
     def _nearest(self, number: Any) -> Any:
         return number if self.step is None else self._at(self._index(number))
+
+    def _rounded(self, number: Any, rng: "np.random.Generator") -> Any:
+        """The step below a number, or that above with a probability that grows with the distance.
+
+        The nearest one would be the same for all factors, and leave out numbers that no product comes near.
+        """
+        if self.step is None:
+            return number
+        below, rest = divmod(number - self.low, self.step)
+        return self._at(min(int(below) + (rest > 0 and rng.random() < rest / self.step), self._last))
 
     def _count(self, distance: float) -> int:
         """The number of steps nearest to a distance; exact for integers of any size."""
@@ -356,8 +368,8 @@ class Float(_Range[float]):
 class Int(_Range[int]):
     """A whole number between two bounds, both included.
 
-    Perturbing moves it as a `Float` and rounds, by at least one step in the direction in which the factor pushes,
-    unless a bound holds it.
+    Perturbing moves it as a `Float` and rounds up or down by chance, by at least one step in the direction in
+    which the factor pushes, unless a bound holds it.
 
     Args:
         low: The lower bound.

@@ -26,7 +26,7 @@ PUBLISHED = "published:"
 """Before the path of the file in which a service says where it is."""
 TOKEN_FILE = "service.token"
 """Beside that file; which file is sent as a token is not for that one to say."""
-ONCE = frozenset({"change", "note", "note_start", "renew_identity"})
+ONCE = frozenset({"change", "evaluate_again", "note", "note_start", "renew_identity"})
 """What is not asked again if it may have been done; all else gives the same answer twice."""
 PROMPT = frozenset({"renew", "report"})
 """What is called from time to time anyway, so that the next call will do."""

@@ -33,6 +33,7 @@ from phyla.strategies.starts import fresh, proceed, sampled, steps_to_line
 from phyla.strategies.stopping import Others, Reported, StoppingRule, StopWith, check_rule
 from phyla.strategies.stopping.divergence import Divergence
 from phyla.strategies.stopping.median import MedianStopping
+from phyla.strategies.stopping.plateau import Plateau
 from phyla.strategies.strategy import (
     Context,
     Decision,
@@ -85,6 +86,7 @@ __all__ = [
     "ParetoTournament",
     "ParetoTruncation",
     "Perturb",
+    "Plateau",
     "Population",
     "RandomSearch",
     "Replay",

@@ -130,7 +130,7 @@ def simulate(
     Raises:
         ConfigurationError: an argument makes no sense, or nothing says how long training takes.
     """
-    from phyla.study.checked import checked_kinds
+    from phyla.study.validation import checked_kinds
 
     rules = study.rules
     runs, seed = check_integer("runs", runs), check_integer("seed", seed, 0)

@@ -1,7 +1,6 @@
 """A study: what to search, how, with which training function; run it and read its results."""
 
 import copy
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -15,11 +14,11 @@ from phyla.machine import TrainRules
 from phyla.records import JsonObject, Objective, StartFrom
 from phyla.space import Space
 from phyla.strategies import StoppingRule, Strategy, check_space
-from phyla.study.checked import Retention, Retries, check_tasks, checked_gpus, checked_starts, checked_term
-from phyla.study.files import check_objectives
-from phyla.study.findings import Lookout
+from phyla.study.files.load import check_objectives
 from phyla.study.places import Places, find_study
-from phyla.study.results import ConfigChange, Replicate, Results
+from phyla.study.results.findings import Lookout
+from phyla.study.results.results import ConfigChange, Replicate, Results
+from phyla.study.validation import Retention, Retries, check_tasks, checked_gpus, checked_starts, checked_term
 from phyla.words import counted
 
 if TYPE_CHECKING:
@@ -50,7 +49,8 @@ class Study:
         storage: URL of the store, such as `postgresql://user@host/db`; by default SQLite in the home.
         checkpoints: directory for checkpoints, or a URL such as `s3://bucket/prefix`; by default in the home.
         suites: what is evaluated on every checkpoint; with `FromSuite` one of them gives the fitness.
-        stopping: a rule, or several, that may stop a running trial early, such as `MedianStopping(min_steps=100)`.
+        stopping: a rule, or several, that may stop a running trial early, such as `MedianStopping(min_steps=100)`,
+            or end the whole study, such as `Plateau(steps=10_000)`.
         start_from: checkpoints that exist, as paths or `StartFrom(path, ...)`, at most one per member: member i
             starts from entry i modulo their number. They are imported when the study is made, and cannot change.
         retention: which checkpoints are kept besides those in use.
@@ -130,7 +130,7 @@ class Study:
 
     def replicate(self, index: int) -> "Study":
         """Return this study with another name, `NAME-r{index}`, and another seed; see `phyla.run_replicates`."""
-        from phyla.study.repeating import replicate_seed
+        from phyla.study.repeating.replay import replicate_seed
 
         if self.replicate_of is not None:
             raise ConfigurationError(f"study {self.name!r} is a replicate of {self.replicate_of.of!r} itself")
@@ -164,6 +164,7 @@ class Study:
         overwrite: bool = False,
         trackers: "Sequence[str | Tracker]" = (),
         pool: "Pool | None" = None,
+        progress: bool = True,
         on_progress: Callable[[Results], None] | None = None,
         on_interrupt: Callable[[], None] = lambda: None,
     ) -> Results:
@@ -190,8 +191,9 @@ class Study:
             trackers: where to log metrics, hyperparameters, lineage and evaluations: `tensorboard`, `wandb` or
                 `mlflow`, perhaps with a place as in `tensorboard=DIR`, `wandb=PROJECT`, `mlflow=URI`.
             pool: workers that a launcher places, instead of processes of this one; see `phyla.launchers.Pool`.
-            on_progress: called many times a second in this process; with `workers=0` between trials. By default
-                a notebook shows in place how the study goes on.
+            progress: whether lines on standard error, or a cell of a notebook, show how the study goes on.
+            on_progress: called many times a second in this process, with `workers=0` between trials; it takes the
+                place of what `progress` shows.
             on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
 
         Raises:
@@ -207,15 +209,10 @@ class Study:
                 where SIGTERM, `stop_signal` or the end of its time did.
             StoreError: the database failed.
         """
-        from phyla.study.deleting import overwrite as delete
-        from phyla.study.running import Crew, run_study
-        from phyla.study.tracking import checked
+        from phyla.study.maintaining.delete import overwrite as delete
+        from phyla.study.running.run import Crew, run_study
+        from phyla.study.running.trackers import checked
 
-        shown = None
-        if on_progress is None and "IPython" in sys.modules:
-            from phyla.study.notebook import Shown, in_notebook
-
-            shown = Shown() if in_notebook() else None
         crew = Crew(
             workers=workers,
             placed=pool,
@@ -228,7 +225,8 @@ class Study:
             save_every_s=save_every_s,
             term=checked_term(stop_signal, time_limit_s, grace_s),
             trackers=checked(trackers, self.name, self.places),
-            on_progress=shown or on_progress,
+            logs_failures=on_progress is None,
+            on_progress=on_progress,
             on_interrupt=on_interrupt,
         )
         crew.check_study(self)
@@ -241,10 +239,13 @@ class Study:
                 self._client.store.close()
                 self._client = None
             delete(self)
-        results = run_study(self, self._open(portable=bool(workers)), crew)
-        if shown is not None:
-            shown(results, at_once=True)
-        return results
+        client = self._open(portable=bool(workers))
+        if on_progress is not None or not progress:
+            return run_study(self, client, crew)
+        from phyla.study.running.display import display
+
+        with display(self, workers if pool is None else None) as shown:
+            return run_study(self, client, crew.shown_by(shown))
 
     def work(
         self,
@@ -275,9 +276,9 @@ class Study:
             KeyboardInterrupt: a person stopped these workers; the study goes on.
             StoreError: the database failed.
         """
-        from phyla.study.checked import checked_labels
-        from phyla.study.opening import join_study
-        from phyla.study.running import Crew, add_workers
+        from phyla.study.running.open import join_study
+        from phyla.study.running.run import Crew, add_workers
+        from phyla.study.validation import checked_labels
 
         crew = Crew(
             workers=workers,
@@ -309,7 +310,7 @@ class Study:
             CheckpointsNotOurs: the store was copied, and its checkpoints are those of the original.
             StoreError: the database failed.
         """
-        from phyla.study.opening import change
+        from phyla.study.running.open import change
 
         if newcomers not in ("best", "fresh"):
             raise ConfigurationError(f"newcomers={newcomers!r}: choose 'best' or 'fresh'")
@@ -356,7 +357,7 @@ class Study:
             CheckpointStorageFailed: a checkpoint that a trial starts from cannot be read now.
             StoreError: the database failed.
         """
-        from phyla.study import asking
+        from phyla.study.running import ask as asking
 
         asked = asking.check_asked(count, wait_s)
         self._set_lease(lease_s)
@@ -396,7 +397,7 @@ class Study:
             StateError: a trial was told before, with other metrics.
             StoreError: the database failed; nothing counts yet, tell it again.
         """
-        from phyla.study import asking
+        from phyla.study.running import ask as asking
 
         many, each = asking.checked(trials, metrics, error)
         if error is not None:
@@ -406,7 +407,7 @@ class Study:
 
     def renew(self) -> None:
         """Renew the leases of the trials that this process asked for."""
-        from phyla.study import asking
+        from phyla.study.running import ask as asking
 
         client = self._open()
         client.renew(asking.asker(self, client).worker_name())
@@ -414,7 +415,7 @@ class Study:
     @property
     def finished(self) -> bool:
         """Whether the study takes no more work: it ended, or every member is done."""
-        from phyla.study import asking
+        from phyla.study.running import ask as asking
 
         return asking.finished(self._open())
 
@@ -425,7 +426,7 @@ class Study:
 
     def _ipython_display_(self) -> None:
         from phyla.report.notebook import display
-        from phyla.study.notebook import outline
+        from phyla.study.results.notebook import outline
 
         try:
             found = find_study(self.name, self.places) if self._client is None else None
@@ -444,7 +445,7 @@ class Study:
 
     def _open(self, *, portable: bool = False, works: bool = True) -> "Client":
         """Open it to look, to ask, to run here, or (`portable`) for worker processes that import its functions."""
-        from phyla.study.opening import open_study
+        from phyla.study.running.open import open_study
 
         if works:
             study_modules.only_when_run(study_modules.OwnLoop)
@@ -457,7 +458,7 @@ class Study:
 
     def config(self, *, portable: bool = False) -> JsonObject:
         """Return the configuration as JSON, as it is stored; `portable` where workers import its functions."""
-        from phyla.study.opening import stored_config
+        from phyla.study.running.open import stored_config
 
         return stored_config(self, portable=portable)
 

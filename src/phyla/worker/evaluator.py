@@ -4,7 +4,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -19,6 +19,7 @@ from phyla.errors import (
     ConfigurationError,
     NotImportable,
     PhylaError,
+    ProcessSpoiled,
     StoreError,
     advice_on,
     is_storage_error,
@@ -33,7 +34,7 @@ from phyla.settings import Clock, system_clock
 from phyla.worker.aggregation import Aggregation
 from phyla.worker.evaluated_study import EvaluatedStudy, apply_bindings
 from phyla.worker.evaluation import Evaluation, EvaluationCheckpoint, checkpoint_of, run_command
-from phyla.worker.forks import only_here
+from phyla.worker.surroundings import Surroundings
 from phyla.worker.trainer import logged, traceback_of
 
 KEPT = ". Then run the study again. Completed trials and evaluations are kept"
@@ -71,6 +72,7 @@ class Evaluator:
     timer: Callable[[], float] = time.perf_counter
     state: Any = None
     log: Path | None = None
+    surroundings: Surroundings = field(default_factory=Surroundings)
 
     def __post_init__(self) -> None:
         self._loaded: _Loaded | None = None
@@ -112,7 +114,7 @@ class Evaluator:
                 # An aggregate of the suite as it was would miss what the suite has now.
                 raise _Unknown(f"suite {suite.name!r} was changed")
             return Aggregation(client=self.client, work=work, study=study, suite=suite, now=self.clock()).run()
-        except (StoreError, CheckpointsAbsent):
+        except (StoreError, CheckpointsAbsent, ProcessSpoiled):
             raise
         except CheckpointStorageFailed as error:
             self._loaded = None
@@ -192,7 +194,8 @@ class Evaluator:
                     cwd = None if task.cwd is None else str(task.cwd)
                     run_command(task.command, evaluation, timeout_s=task.timeout_s, cwd=cwd)
                 else:
-                    only_here(task, evaluation)
+                    ran = f"eval task {task.name!r} ran on {shown(work.seen.name)}"
+                    self.surroundings.call(ran, task, evaluation)
                 if evaluation.should_stop:
                     return None
                 duration_s = self.timer() - began
@@ -200,8 +203,9 @@ class Evaluator:
                     raise ConfigurationError(
                         f"eval task {task.name!r} recorded nothing: call evaluation.record(...) or .save(...)"
                     )
-                study.sources.check(work.seen)
-                _flush(outputs)
+                with self.surroundings.relied_on():
+                    study.sources.check(work.seen)
+                    _flush(outputs)
                 unless_done.pop_all()
             finally:
                 self._current = None
@@ -233,7 +237,8 @@ class Evaluator:
         if held is not None and (held.suite, held.seen) == (suite.name, seen):
             return held.value
         self._loaded = None  # before the next one needs its memory
-        value = None if suite.load is None else only_here(suite.load, checkpoint)
+        ran = f"suite {suite.name!r} loaded {shown(checkpoint.name)}"
+        value = None if suite.load is None else self.surroundings.call(ran, suite.load, checkpoint)
         self._loaded = _Loaded(suite.name, seen, value)
         return value
 

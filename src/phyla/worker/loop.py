@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import TypeAlias, final
 
 from phyla.client import Client
-from phyla.errors import CheckpointsAbsent, ConfigurationError, GivenBack, LeaseLost, StoreError
+from phyla.errors import CheckpointsAbsent, ConfigurationError, GivenBack, LeaseLost, ProcessSpoiled, StoreError
 from phyla.machine import (
     ANY_GPUS,
     ClaimedEvaluation,
@@ -31,6 +31,7 @@ from phyla.records import Phase, TrialRecord, WorkKind
 from phyla.settings import Clock, system_clock
 from phyla.worker.evaluator import Evaluator
 from phyla.worker.session import Stopwatch
+from phyla.worker.surroundings import Surroundings
 from phyla.worker.trainer import Trainer
 
 FLUSH_S = 1.0
@@ -86,12 +87,16 @@ class Worker:
     stops_at: float | None = None
     run_s: float = math.inf
     closing: Callable[[], int] = lambda: Closing.OPEN
+    surroundings: Surroundings = field(default_factory=Surroundings)
 
     def __post_init__(self) -> None:
         if not self.name:
             raise ConfigurationError("a worker's name is empty: its leases go by it; pass Launch.worker_name()")
         kinds = {WorkKind.TRAIN: self.trainer, WorkKind.EVALUATE: self.evaluator}
         self._kinds = frozenset(kind for kind, handler in kinds.items() if handler is not None)
+        for handler in (self.trainer, self.evaluator):
+            if handler is not None:
+                handler.surroundings = self.surroundings
         self._watch = Stopwatch() if self.trainer is None else self.trainer.watch
         self._beats = 0
         self._handed_in = 0
@@ -122,8 +127,13 @@ class Worker:
 
         Raises:
             CheckpointsAbsent: the directory of the checkpoints is gone; the work is in the queue again.
+            ProcessSpoiled: phyla failed in a process that user code has changed.
             StoreError: the database failed.
         """
+        with self.surroundings.relied_on():
+            return self._run(on_tick)
+
+    def _run(self, on_tick: Callable[[], None]) -> Ended | Outdated | NoTime | None:
         done = threading.Event()
         flusher = threading.Thread(target=self._flush, args=(done,), name="phyla-reports", daemon=True)
         flusher.start()
@@ -195,7 +205,7 @@ class Worker:
     def _do(self, work: Work) -> Completion | Evaluated | None:
         """Do one piece of work; return its completion, or None when it failed or went back to the queue."""
         job = work.job if isinstance(work, ClaimedEvaluation) else work.trial
-        before, self._busy = self._busy, True
+        before, self._busy, calls = self._busy, True, self.surroundings.calls
         self._held.add(job.id)
         try:
             with suppress(LeaseLost):
@@ -212,6 +222,12 @@ class Worker:
         except CheckpointsAbsent:
             with suppress(LeaseLost):
                 self.client.release(job.id, job.token)
+            raise
+        except ProcessSpoiled:
+            if self.surroundings.calls == calls:
+                # It was an earlier job. The supervisor takes this one back if it cannot be released.
+                with suppress(Exception):
+                    self.client.release(job.id, job.token)
             raise
         finally:
             self._busy = before

@@ -110,6 +110,7 @@ class Session:
         self.stop_reason: JsonObject | None = None
         self._lock = threading.Lock()
         self._unsent: list[Report] = []
+        self._reported = 0
         self._values: dict[str, list[float]] = {metric: [] for metric in self.metrics}
         self._last: dict[str, float] = {}
         self.told: Mapping[str, Any] | None = None  # What the trial was completed with by `tell`.
@@ -191,7 +192,8 @@ class Session:
             step = self.reached_step
         with self._lock:
             self.beats += 1
-            self._unsent.append(Report(int(step), flat))
+            self._reported += 1
+            self._unsent.append(Report(int(step), flat, self._reported))
             first, last = self._steps or (step, step)
             self._steps = min(first, int(step)), max(last, int(step))
             self._last.update(flat)
@@ -426,7 +428,7 @@ def _numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
             flat[name] = float(value)
         except (TypeError, ValueError):
             plain = value is None or isinstance(value, str | type)
-            do = "leave it out" if plain else "report its mean or one of its elements"
+            do = "report a number, or leave it out" if plain else "report its mean or one of its elements"
             raise ConfigurationError(
                 f"report({name}={value!r}): a metric is a number, this is a {type(value).__name__}; {do}"
             ) from None

@@ -26,6 +26,7 @@ from phyla.errors import (
     LeaseLost,
     NoCheckpoint,
     NoFitness,
+    ProcessSpoiled,
     StoreError,
     TrialError,
     advice_on,
@@ -35,8 +36,8 @@ from phyla.machine import Completion, Failure
 from phyla.records import Cause, Phase, TrialRecord
 from phyla.settings import Clock, environment, system_clock
 from phyla.worker.command import Command
-from phyla.worker.forks import only_here
 from phyla.worker.session import Session, Stopwatch, unusable_start
+from phyla.worker.surroundings import Surroundings
 from phyla.worker.trial import Trial
 
 LOG = logging.getLogger("phyla")
@@ -80,6 +81,7 @@ class Trainer:
     save_every_s: float | None = None
     on_error: Callable[[BaseException], None] = lambda error: None
     environment: Mapping[str, str] = field(default_factory=dict)
+    surroundings: Surroundings = field(default_factory=Surroundings)
 
     def __post_init__(self) -> None:
         self.watch = Stopwatch(self.timer)
@@ -132,23 +134,24 @@ class Trainer:
         """
         self.watch.enter(Phase.LOADING)
         try:
-            unusable = unusable_start(record, self.client, self.repository)
-            if unusable is not None:
-                return replace(unusable, timings=self.watch.take())
-            session = Session(
-                record,
-                self.client,
-                self.repository,
-                metrics=self.metrics,
-                work_root=self.work_root,
-                clock=self.clock,
-                worker=self.state,
-                cached_state=self._take_cached(record),
-                on_report=on_report,
-                watch=self.watch,
-                save_every_s=self.save_every_s,
-            )
-            return self._run(session)
+            with self.surroundings.relied_on():
+                unusable = unusable_start(record, self.client, self.repository)
+                if unusable is not None:
+                    return replace(unusable, timings=self.watch.take())
+                session = Session(
+                    record,
+                    self.client,
+                    self.repository,
+                    metrics=self.metrics,
+                    work_root=self.work_root,
+                    clock=self.clock,
+                    worker=self.state,
+                    cached_state=self._take_cached(record),
+                    on_report=on_report,
+                    watch=self.watch,
+                    save_every_s=self.save_every_s,
+                )
+                return self._run(session)
         except CheckpointMissing:
             # It vanished just now: whoever claims the trial looks again.
             return None
@@ -165,8 +168,10 @@ class Trainer:
         try:
             member = str(session.record.member)
             with environment({name: text.replace("{member}", member) for name, text in self.environment.items()}):
-                only_here(self.train, session.trial)
-            return self._finish(session)
+                ran = f"trial {session.id} of member {member} was trained"
+                self.surroundings.call(ran, self.train, session.trial)
+            with self.surroundings.relied_on():
+                return self._finish(session)
         except GivenBack as error:
             self.given_back = given_back + 1
             LOG.warning("trial %d of member %d was given back: %s", session.id, session.record.member, error)
@@ -175,7 +180,7 @@ class Trainer:
         except LeaseLost:
             session.discard()
             raise
-        except StoreError:
+        except (StoreError, ProcessSpoiled):
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever training raises belongs to the trial
             return self._raised(session, error)

@@ -10,7 +10,7 @@ import pytest
 
 import phyla
 from command_line import Phyla
-from phyla.study.files import load_studies
+from phyla.study.files.load import load_studies
 
 ARGPARSE = """
 import argparse
@@ -322,9 +322,27 @@ def test_the_drafted_pattern_finds_numbers_and_no_words(
             "minimize val_loss",
             {"train_loss": "0.500", "val_loss": "0.400"},
         ),
+        (
+            'logging.info("epoch %d val_loss=%.6f", e, a)',
+            "INFO:root:epoch 3 val_loss=0.400000",
+            "minimize val_loss",
+            {"val_loss": "0.400000", "step": "3"},
+        ),
+        (
+            'logger.info("epoch {} | accuracy {:.2%}", e, a)',
+            "2026-01-01 10:00:00.000 | INFO | __main__:<module>:7 - epoch 3 | accuracy 0.90",
+            "maximize accuracy",
+            {"accuracy": "0.90", "step": "3"},
+        ),
+        (
+            'log.info(f"val acc: {a:.3f}")',
+            "[10:00:00] INFO val acc: 0.900",
+            "maximize val_acc",
+            {"val_acc": "0.900"},
+        ),
     ],
 )
-def test_what_the_script_prints_is_read(
+def test_what_the_script_prints_or_logs_is_read(
     cli: Phyla, tmp_path: Path, line: str, printed: str, objective: str, metrics: dict[str, str]
 ) -> None:
     (tmp_path / "train.py").write_text(f"parser.add_argument('--epochs', type=int, default=20)\n{line}\n")

@@ -14,9 +14,7 @@ import pytest
 from rich.console import Console
 
 import phyla
-from phyla import settings
-from phyla.cli import live
-from phyla.cli.live import StudyDisplay, drawn, foremost, spark
+from phyla import settings, terminal
 from phyla.records import (
     Aim,
     JobState,
@@ -29,6 +27,8 @@ from phyla.records import (
     TrialRecord,
 )
 from phyla.study import Progress
+from phyla.study.running import display as live
+from phyla.study.running.display import StudyDisplay, drawn, foremost, spark
 
 
 def member(index: int, fitness: float | None) -> Member:
@@ -295,7 +295,7 @@ def test_a_run_stops_even_if_nobody_can_be_told(study: phyla.Study, monkeypatch:
         with monkeypatch.context() as patched:
             patched.setattr(os, "write", write)
             display.interrupted()
-        assert display._message == live.STOPPING
+        assert display._message == terminal.STOPPING
 
 
 # What draws may find out before anything is printed.

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from phyla.cli.output import WIDE, console, page_width, print_table, table, to_json
+from phyla.cli.output import WIDE, page_width, print_table, to_json
+from phyla.terminal import console, table
 
 
 @dataclass(frozen=True, kw_only=True)

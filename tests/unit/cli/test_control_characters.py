@@ -12,8 +12,8 @@ import pytest
 
 import phyla
 from command_line import Phyla
-from phyla.cli.output import console, table, visible
 from phyla.settings import child_environment
+from phyla.terminal import console, table, visible
 
 TITLE = "\x1b]0;pwned\x07\x1b[2J\x9b31m"
 SHOWN = r"\x1b]0;pwned\x07\x1b[2J\x9b31m"
@@ -114,4 +114,4 @@ def test_every_command_prints_through_the_one_place() -> None:
     for file in folder.glob("*.py"):
         text = file.read_text()
         if " print(" in text and file.name != "output.py":
-            assert "from phyla.cli.output import show as print" in text, file.name
+            assert "from phyla.terminal import show as print" in text, file.name

@@ -171,6 +171,18 @@ def test_only_a_running_attempt_is_lost() -> None:
             assert machine.lose(tx, evaluator.rules, job, token, "it died", counts=True) == []
 
 
+def test_a_newer_attempt_is_not_lost_with_an_older_one() -> None:
+    """A supervisor that stood still may tell of a worker whose job another one has claimed since."""
+    evaluator = watched()
+    first = claim(evaluator)
+    evaluator.release(first)
+    again = claim(evaluator)
+    assert (again.job.id, first.job.token, again.job.token) == (first.job.id, 1, 2)
+    with evaluator.transaction() as tx:
+        assert machine.lose(tx, evaluator.rules, first.job.id, 1, "it died", counts=True) == []
+        assert machine.lose(tx, evaluator.rules, first.job.id, 2, "it died", counts=True) != []
+
+
 def test_an_evaluation_ends_with_its_checkpoint() -> None:
     evaluator = watched()
     work, other = claim(evaluator), claim(evaluator, "v")

@@ -10,7 +10,7 @@ from evaluation_simulation import EvaluatedStudy, WatchedRun, evaluated, failed,
 from phyla.client import Client
 from phyla.evaluation import EvalTask, Suite
 from phyla.machine import ClaimedEvaluation, TrainRules, WatchRules
-from phyla.records import GroupState, JobKind, JobState, Maximize, StudyState
+from phyla.records import LOG_FOLLOWS, GroupState, JobKind, JobState, Maximize, StudyState
 from phyla.space import Float, Space
 from phyla.strategies import PBT, FromSuite
 
@@ -108,6 +108,19 @@ def test_errors_that_differ_in_numbers_and_names_of_the_checkpoint_are_the_same(
     run.observe(100, 200, 300, 400)
     path = "FileNotFoundError: [Errno 2] No such file: '/home/.phyla/snapshots/job/step_{0}@{1:016x}/w.json'"
     assert len(attempt(run, lambda work: path.format(work.seen.step, work.seen.step * 0xABCDEF12345))) == 2
+
+
+def test_the_log_of_a_process_that_died_makes_no_difference() -> None:
+    run = WatchedRun([suite_of("a")])
+    run.observe(100, 200, 300, 400)
+    died = "worker process {} was ended by SIGSEGV" + "{}"
+    logs = {
+        400: f"{LOG_FOLLOWS}a.log",
+        300: f"{LOG_FOLLOWS}b.log\nwhat another eval task printed\nin several lines",
+    }
+    assert len(attempt(run, lambda work: died.format(work.job.id, logs[work.seen.step]))) == 2
+    (text,) = resting(run)
+    assert "was ended by SIGSEGV; its log is b.log. It is tried" in text
 
 
 def test_one_failure_in_several_shards_is_one_checkpoint() -> None:

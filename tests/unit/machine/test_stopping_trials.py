@@ -367,7 +367,7 @@ def test_a_rule_that_raises_stops_the_study_and_no_trial() -> None:
 
 
 @dataclass(frozen=True)
-class Always:
+class Always(StoppingRule):
     """Stops everything at once."""
 
     @property
@@ -576,7 +576,7 @@ def test_the_configuration_keeps_the_rules() -> None:
 
 
 @dataclass(frozen=True)
-class Odd:
+class Odd(StoppingRule):
     """A rule whose members can be anything."""
 
     marks_every: Any = None
@@ -591,7 +591,7 @@ class Odd:
     ("wrong", "message"),
     [
         (Divergence, "no stopping rule but a class"),
-        ("median", "no stopping rule, it has no judge and no marks_every and no history"),
+        ("median", "no stopping rule, it has no judge and no ends and no marks_every and no history"),
         (Odd(marks_every=0), r"Odd\(marks_every=0\)"),
         (Odd(history=None), r"Odd\(history=None\)"),
     ],

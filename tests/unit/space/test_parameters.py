@@ -235,6 +235,9 @@ INSIDE: dict[str, Parameter] = {
     "three": Int(3, 5, initial=3),
     "around 0": Int(-2, 2, initial=-2),
     "from 0": Int(0, 6, initial=0),
+    "from 0 to 10": Int(0, 10),
+    "offset, whole": Int(100, 105),
+    "tenths": Float(0.0, 1.0, step=0.1),
     "layers, log": Int(1, 8, log=True),
     "batch": Int(16, 4096, log=True),
     "frames": Int(100, 130),
@@ -245,8 +248,10 @@ INSIDE: dict[str, Parameter] = {
 }
 
 
-# Of whole numbers, doubling and halving would lead to the powers of two only.
-CHAINS = [(name, (0.8, 1.2)) for name in INSIDE] + [(name, (0.5, 2.0)) for name in INSIDE if name != "layers, log"]
+POWERS = ("layers", "layers, log", "width in steps", "from 0 to 10", "tenths")
+"""Of these few numbers, doubling and halving lead to the powers of two."""
+DOUBLED = [name for name in INSIDE if name not in POWERS]
+CHAINS = [(name, (0.8, 1.2)) for name in INSIDE] + [(name, (0.5, 2.0)) for name in DOUBLED]
 
 
 @pytest.mark.parametrize(("name", "factors"), CHAINS, ids=str)
@@ -257,7 +262,7 @@ def test_no_part_of_a_range_is_preferred(name: str, factors: tuple[float, float]
     values: Any = getattr(parameter, "values", None)
     if values is None and isinstance(parameter, Float | Int) and parameter.step is not None:
         low, count = parameter.low, round((parameter.high - parameter.low) / parameter.step) + 1
-        values = [low + parameter.step * index for index in range(count)] if count <= 10 else None
+        values = [low + parameter.step * index for index in range(count)] if count <= 11 else None
     if values is not None:
         shares = [sum(one == pytest.approx(value) for one in found) / len(found) for value in values]
     else:
@@ -266,7 +271,7 @@ def test_no_part_of_a_range_is_preferred(name: str, factors: tuple[float, float]
         assert ends <= 0.08 * len(found)
         shares = [*np.histogram([parameter.unit(one) for one in found], 10, (0, 1))[0] / len(found)]
         assert len(set(found)) > min(100, 0.6 * (parameter.high - parameter.low) / (parameter.step or 1e-9))
-    assert min(shares) >= 0.3 / len(shares), shares
+    assert min(shares) >= (0.4 if factors == (0.8, 1.2) else 0.3) / len(shares), shares
     assert max(shares) <= 3.5 / len(shares), shares
 
 

@@ -21,8 +21,8 @@ import phyla
 from phyla import study_modules
 from phyla.errors import ConfigurationError
 from phyla.study import Checked, check
-from phyla.study.check import called, checks, steps_of
-from phyla.study.facts import compared, gap, read
+from phyla.study.checking.check import called, checks, steps_of
+from phyla.study.checking.checkpoint_contents import compared, gap, read
 
 Train = Callable[[phyla.Trial], None]
 DATA = np.random.default_rng(7).normal(size=(64, 3))

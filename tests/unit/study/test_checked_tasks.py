@@ -4,7 +4,7 @@ import pytest
 
 from phyla import EvalTask, Suite
 from phyla.errors import ConfigurationError
-from phyla.study.checked import check_tasks
+from phyla.study.validation import check_tasks
 
 
 @pytest.mark.parametrize(

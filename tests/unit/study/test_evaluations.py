@@ -16,7 +16,7 @@ from phyla.evaluation import EvalTask, Suite
 from phyla.records import GroupState
 from phyla.store import open_store
 from phyla.study import Evaluations
-from phyla.study.loading import evaluations_of
+from phyla.study.results.load import evaluations_of
 
 
 @pytest.fixture(scope="module")
@@ -120,8 +120,8 @@ def test_only_the_newest_checkpoints_on_demand(run: EvaluatedRun) -> None:
 def test_a_history_is_read_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = eventful(tmp_path)
     whole = [list(run.evaluations.cells()), list(run.evaluations.points()), list(run.evaluations.groups())]
-    monkeypatch.setattr("phyla.study.evaluations.PAGE", 2)
-    monkeypatch.setattr("phyla.study.evaluations.ROWS", 3)
+    monkeypatch.setattr("phyla.study.results.evaluations.PAGE", 2)
+    monkeypatch.setattr("phyla.study.results.evaluations.ROWS", 3)
     assert [list(run.evaluations.cells()), list(run.evaluations.points()), list(run.evaluations.groups())] == whole
 
 

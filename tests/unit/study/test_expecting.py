@@ -7,7 +7,7 @@ import pytest
 
 import phyla
 from phyla.records import Member, MemberState
-from phyla.study.progress import trials_left
+from phyla.study.results.progress import trials_left
 from phyla.study.study import Study
 
 

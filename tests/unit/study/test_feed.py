@@ -8,7 +8,7 @@ import pytest
 import phyla
 from phyla.records import JsonObject
 from phyla.strategies import MedianStopping, describe
-from phyla.study.feed import decisions
+from phyla.study.results.decision_log import decisions
 
 
 def study(home: Path, **more: Any) -> phyla.Study:

@@ -11,8 +11,8 @@ from listing import list_studies
 from phyla.errors import ConfigurationError, StudyChanged, StudyNotFound, UsageError
 from phyla.records import StudyState
 from phyla.study import Places, Replicate, replicate_seed
-from phyla.study.maintenance import maintain
-from phyla.study.repeating import replicates
+from phyla.study.maintaining.maintain import maintain
+from phyla.study.repeating.replay import replicates
 
 
 def train(trial: phyla.Trial) -> None:

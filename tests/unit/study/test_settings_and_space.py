@@ -13,7 +13,7 @@ import phyla
 from phyla.cli import main
 from phyla.errors import ConfigurationError, SpaceError, StudyChanged
 from phyla.space import Params
-from phyla.strategies import Explored, ExplorePipeline, Strategy
+from phyla.strategies import Explored, ExplorePipeline, StoppingRule, Strategy
 from phyla.study import Places
 
 PERTURB: Any = phyla.Perturb
@@ -179,7 +179,7 @@ class Halve:
 
 
 @dataclass(frozen=True)
-class StopLarge:
+class StopLarge(StoppingRule):
     """The same, a stopping rule."""
 
     name: str

@@ -4,7 +4,7 @@ import pytest
 
 from phyla.errors import ConfigurationError
 from phyla.store import open_store
-from phyla.study.targets import targets_of
+from phyla.study.watching.targets import targets_of
 from phyla.watcher import get_format
 
 

@@ -12,6 +12,7 @@ from phyla.controller import Controller
 from phyla.errors import ConfigurationError, LeaseLost, NoFitness, StateError, StoreError, StudyFailed
 from phyla.records import Criteria, StudyState
 from phyla.store.sql.store import SqlStore
+from phyla.strategies import Divergence
 
 
 def study(home: Path, retries: int = 1) -> phyla.Study:
@@ -82,6 +83,44 @@ def test_an_exception_can_be_told_and_what_says_nothing_cannot(tmp_path: Path) -
     made.tell(first, error=ValueError("boom"))
     made.tell(second, error="bang")
     assert [trial.error for trial in made.results().trials()] == ["ValueError: boom", "bang"]
+
+
+def test_what_a_trial_reported_before_it_failed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = study(tmp_path)
+    trial = made.ask()
+    assert trial is not None
+    for value in (1.0, 2.0):
+        trial.report(score=value)
+
+    def away(*_: object) -> None:
+        raise StoreError("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Controller, "report", away)
+        with pytest.raises(StoreError, match="away"):
+            made.tell(trial, error="boom")
+    made.tell(trial, error="boom")
+    assert [row.error for row in made.results().trials()] == ["boom"]
+    assert [each.metrics["score"] for each in made.results().reports(trial.id)] == [1.0, 2.0]
+
+
+def test_a_trial_that_its_last_reports_stop_can_be_told_to_have_failed(tmp_path: Path) -> None:
+    made = phyla.Study(
+        "tell",
+        {"lr": phyla.Float(0.1, 1.0)},
+        phyla.Maximize("score"),
+        phyla.PBT(population_size=2, steps_per_trial=1, total_steps=2),
+        home=tmp_path,
+        storage="memory://",
+        stopping=Divergence(),
+    )
+    trial = made.ask()
+    assert trial is not None
+    trial.report(score=float("nan"))
+    made.tell(trial, error=ValueError("the loss is nan"))
+    assert made.results().counts() == {"cancelled": 1}
+    assert len(made.results().reports(trial.id)) == 1
+    assert made.ask() is not None
 
 
 def test_every_metric_that_the_objective_needs_has_to_be_told(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from phyla.study import progress
-from phyla.study.progress import SHARE, Throttle
+from phyla.study.results import progress
+from phyla.study.results.progress import SHARE, Throttle
 
 
 class Clock:

@@ -7,7 +7,7 @@ import pytest
 
 import phyla
 from phyla.records import JobState, TrialRecord
-from phyla.study.progress import step_s
+from phyla.study.results.progress import step_s
 
 DAYS_S = 3 * 86_400.0
 

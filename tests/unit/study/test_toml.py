@@ -22,9 +22,9 @@ import phyla
 from phyla import plugins
 from phyla.errors import UsageError
 from phyla.study import load_suites
-from phyla.study.files import load_studies
-from phyla.study.tables import registered
-from phyla.study.toml import schema
+from phyla.study.files.load import load_studies
+from phyla.study.files.tables import registered
+from phyla.study.files.toml import schema
 
 ROOT = Path(__file__).parents[3]
 START, END = "command = [", "total_steps = 40"
@@ -417,7 +417,7 @@ def test_the_schema_refuses_what_is_refused(old: str, new: str) -> None:
 
 def test_the_schema_describes_the_settings() -> None:
     described = schema()
-    # A new argument of Study needs a key in phyla/study/toml.py.
+    # A new argument of Study needs a key in phyla/study/files/toml.py.
     elsewhere = {"train": "command", "suites": "eval", "strategy": "pbt", "setup": "command"}
     arguments = inspect.signature(phyla.Study).parameters
     assert {elsewhere.get(name, name) for name in arguments} <= set(described["properties"])
@@ -429,9 +429,8 @@ def test_the_schema_describes_the_settings() -> None:
 
 def test_no_validation_library_is_needed(file: Path) -> None:
     read(file, ALL)
-    program = (
-        f"import sys; from phyla.study.files import load_studies; load_studies({str(file)!r}); print(*sys.modules)"
-    )
+    load = f"from phyla.study.files.load import load_studies; load_studies({str(file)!r})"
+    program = f"import sys; {load}; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=file.parent
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from phyla.study.files import load_studies
+from phyla.study.files.load import load_studies
 from study_files import DOCS, blocks, edited
 
 PAGES = ["how-to/study-files.md", "how-to/commands.md", "coming-from/wandb-sweeps.md"]

@@ -12,8 +12,8 @@ import pytest
 import phyla
 from phyla.errors import ConfigurationError
 from phyla.integrations.trackers import Row, TrackedStudy
-from phyla.study import beside
-from phyla.study.tracking import Feed, Following
+from phyla.study.running import background as beside
+from phyla.study.running.trackers import Feed, Following
 from phyla.worker import session_of
 from waiting import until
 

@@ -10,7 +10,7 @@ import pytest
 
 import phyla
 from phyla.errors import ConfigurationError
-from phyla.study import findings, progress
+from phyla.study.results import findings, progress
 
 
 def train(trial: phyla.Trial) -> None:

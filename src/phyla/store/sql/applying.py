@@ -87,7 +87,7 @@ _RENEW = (
 
 _r = reports.c
 _NEXT = (
-    sa.select(sa.func.coalesce(sa.func.max(_r.seq), 0) + 1)
+    sa.select(sa.func.coalesce(sa.func.max(_r.seq), 0) + sa.bindparam("count", type_=sa.Integer))
     .where(_r.study == STUDY, _r.trial == TRIAL, _r.token == TOKEN)
     .scalar_subquery()
 )
@@ -202,7 +202,7 @@ class SqlTransaction(Population, Evaluating):
                 self._run(_SET_STATE, name=name, **CHECKPOINTS.stored({"became": state.value, "why": error}))
             case machine.AddReports(trial_id, token, reported):
                 batch = encode([[report.step, report.metrics] for report in reported])
-                self._run(_ADD_REPORTS, trial=trial_id, token=token, reported=batch)
+                self._run(_ADD_REPORTS, trial=trial_id, token=token, reported=batch, count=len(reported))
             case machine.SetTally(trial_id, token, tally, found):
                 self._set_attempt(trial_id, token, tally=tally)
                 for mark in found:

@@ -101,6 +101,9 @@ _BATCHES = sa.select(_r.batch).where(_r.study == STUDY, _r.trial == TRIAL)
 _NEWEST_TOKEN = sa.select(sa.func.max(_r.token)).where(_r.study == STUDY, _r.trial == TRIAL).scalar_subquery()
 _REPORTS = _BATCHES.where(_r.token == TOKEN).order_by(_r.seq)
 _NEWEST_REPORTS = _BATCHES.where(_r.token == _NEWEST_TOKEN).order_by(_r.seq)
+_REPORTED = sa.select(sa.func.coalesce(sa.func.max(_r.seq), 0)).where(
+    _r.study == STUDY, _r.trial == TRIAL, _r.token == TOKEN
+)
 _LAST_REPORTS = _BATCHES.where(_r.token == TOKEN).order_by(_r.seq.desc()).limit(LIMIT)
 _AVERAGES = (
     sa.select(marks.c.average)
@@ -220,6 +223,9 @@ class Population(Queue):
         # A batch holds at least one report.
         batches = self._rows(_LAST_REPORTS, trial=trial_id, token=token, limit=count)
         return [report for (batch,) in reversed(batches) for report in _reports(batch)][-count:]
+
+    def reported(self, trial_id: int, token: int) -> int:
+        return int(self._value(_REPORTED, trial=trial_id, token=token))
 
     def averages(self, every: int, step: int, *, besides: int, limit: int) -> Sequence[float]:
         rows = self._rows(_AVERAGES, every=every, step=step, trial=besides, limit=limit)

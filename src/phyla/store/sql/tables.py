@@ -234,6 +234,7 @@ reports = sa.Table(
     sa.Column("study", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("trial", sa.ForeignKey("jobs.id", name="reports_trial"), primary_key=True, autoincrement=False),
     sa.Column("token", sa.Integer, primary_key=True, autoincrement=False),
+    # The number of the last report of the batch, within the attempt.
     sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("batch", sa.Text, nullable=False),
     _index("reports_by_trial", "trial"),

@@ -1,4 +1,4 @@
-"""Stopping rules: whether a running trial is worth going on with. One file a rule.
+"""Stopping rules: whether a running trial, or the whole study, is worth going on with. One file a rule.
 
 A new rule is a frozen dataclass that derives from `StoppingRule`; `divergence.py` is an example. `StopWith` takes
 a function instead.
@@ -6,14 +6,17 @@ a function instead.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
 
 import numpy as np
 
 from phyla.arguments import check, check_value
 from phyla.errors import ConfigurationError
-from phyla.records import JsonObject, Mark, Objective, Report, Tally, TrialRecord
+from phyla.records import JsonObject, Mark, Member, Objective, Report, Tally, TrialRecord
 from phyla.space import Params
+
+if TYPE_CHECKING:
+    from phyla.strategies.strategy import History, Strategy
 
 
 @final
@@ -92,10 +95,21 @@ class StoppingRule(Protocol):
         """
         ...
 
+    def ends(self, members: Sequence[Member], objective: Objective, history: "History") -> str | None:
+        """Return why the whole study is complete, in words; None lets it go on.
+
+        It is asked before each new trial, so it has to be quick. `members` are all of them, by index.
+        """
+        return None
+
+    def check_strategy(self, strategy: "Strategy") -> None:
+        """Raise a `ConfigurationError` for a strategy that it cannot work with."""
+        return
+
 
 def check_rule(rule: Any) -> None:
     """Refuse what is not a stopping rule."""
-    missing = [name for name in ("judge", "marks_every", "history") if not hasattr(rule, name)]
+    missing = [name for name in ("judge", "ends", "marks_every", "history") if not hasattr(rule, name)]
     if isinstance(rule, type) or missing:
         why = f", it has no {' and no '.join(missing)}" if missing else " but a class"
         raise ConfigurationError(f"stopping={rule!r}: this is no stopping rule{why}; use e.g. Divergence()")

@@ -185,7 +185,7 @@ def test_a_function_corrects_what_another_rule_proposed() -> None:
         assert "even" not in by
         told.add(str(explored.changes["width"]["by"]) if "width" in explored.changes else "kept")
     assert len(seen) > 1
-    assert told == {"kept", "x0.8, even"}
+    assert told == {"kept", "x0.8, even", "step, even"}
 
 
 def test_a_function_corrects_any_rule() -> None:

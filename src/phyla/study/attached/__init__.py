@@ -1,0 +1,1 @@
+"""Processes that the user started and that take part in a study."""

@@ -1,0 +1,1 @@
+"""Experiments on a training function: `phyla check`."""

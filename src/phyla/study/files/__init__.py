@@ -1,0 +1,1 @@
+"""Study files and suite files, in Python and TOML."""

@@ -1,0 +1,363 @@
+"""Drafts a study file for a training script, from its source alone: nothing is imported or run."""
+
+import ast
+import json
+import os
+import platform
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from phyla.errors import UsageError
+
+INTERPRETERS = {".py": "python", ".sh": "sh", ".jl": "julia", ".R": "Rscript", ".lua": "lua", ".pl": "perl"}
+LIBRARIES = ("tyro", "simple_parsing", "draccus", "HfArgumentParser", "ConfigStore")
+"""Libraries that make options of the fields of dataclasses."""
+ROLES = {
+    "{source}": r"resume(_.*)?|load(_.*)?|restore(_.*)?|init_from|from_checkpoint",
+    "{save_to}": r"(output|out|save|checkpoint|ckpt|model)_?(dir|path|to|folder)|save|output|out",
+    "{end_step}": r"((max|total|num|n)_)?(train_)?(steps|iterations|iters|timesteps|updates|epochs)",
+    "{seed}": r"(random_)?seed",
+}
+"""Placeholders, and the names of options that take them."""
+STOP = r"(stop|end|until|last)(_at|_after)?_(step|iteration|iter|timestep|update|epoch)s?|stop_at|until"
+"""Names of options for where to stop, beside one for the length of schedules, which stays that of the study."""
+CHECKPOINT = r"(.*_)?(checkpoint|ckpt)(_path)?"
+"""Names of options for a checkpoint to load, or, beside one to load, for a file to save."""
+ABSENT = {
+    "{source}": ("resume", "loads a checkpoint, so each trial starts over"),
+    "{save_to}": ("output_dir", "says where to save a checkpoint"),
+    "{end_step}": ("max_steps", "says until which step to train, counted from the very start"),
+}
+"""What a script cannot do without: a name that it may give it, and what it does."""
+FIXED = r".*(seed|step|epoch|iter|worker|env|interval|freq|every|port|rank|gpu|version|patience|warmup).*"
+"""Names of numbers that are no hyperparameters."""
+
+
+PRINTED = re.compile(
+    r"((?:(?:train|val|eval|test|dev)\w* )?[\w/]*?"
+    r"(?:(loss|error|perplexity|ppl|[rm]?mse|mae|nll)|acc|accuracy|f1|auc|reward|return|score))\W{0,4}?\0",
+    re.IGNORECASE,
+)
+"""A metric that a script prints, and its value; the second group is of one to minimize."""
+PERCENT = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z]")
+BRACES = re.compile(r"\{.*?\}")
+"""Where a value stands in a text that is filled in."""
+NUMBER = r"([-+]?(?:\d*\.?\d+(?:\.?e[-+]?\d+)?|nan\b|inf\b))"
+
+
+class Option(NamedTuple):
+    """An option of a script: its name, how it is written, and a default that is a literal.
+
+    It is written as `--lr`, as `--lr=`, or, where it is known by its place, as the empty text.
+    """
+
+    name: str
+    flag: str
+    default: Any
+    required: bool = False
+
+    @property
+    def file(self) -> str:
+        """Return the name of its default if that is a file, else an empty text."""
+        default = Path(self.default if isinstance(self.default, str) else "")
+        return default.name if default.suffix and not re.search("dir|folder", self.name) else ""
+
+    def given(self, value: str) -> str:
+        """Return the arguments that give it a value, in `{save_to}` under the default's name if that is a file."""
+        if value == "{save_to}" and self.file:
+            value += "/" + self.file.replace("{", "{{").replace("}", "}}")
+        arguments = [self.flag, value] if self.flag and not self.flag.endswith("=") else [f"{self.flag}{value}"]
+        return ", ".join(map(json.dumps, arguments))
+
+
+def draft(script: Path, output: Path) -> str:
+    """Return the text of a study file for a script, to be written to `output`.
+
+    Raises:
+        UsageError: Python cannot parse the script; it names the line.
+    """
+    source, tree = "", ast.Module([], [])
+    if script.suffix == ".py":
+        raw = script.read_bytes()
+        source = raw.decode(errors="replace")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about the script
+                tree = ast.parse(raw, str(script))
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise UsageError(
+                f"{script}: this Python, {platform.python_version()}, cannot parse it: {error}"
+            ) from None
+    else:
+        script.open().close()
+    called = script.name if script.name.isprintable() else json.dumps(script.name)
+    hydra = "hydra.main" in source
+    subcommand, elsewhere = _subcommand(tree)
+    found = {option.name: option for option in _options(tree, source, elsewhere)}
+    # There is no source at the start, so what is required cannot be the source.
+    optional = [option for option in found.values() if not option.required]
+    roles = {
+        role: _fitting(pattern, optional if role == "{source}" else found.values())
+        for role, pattern in ROLES.items()
+    }
+    length, stop = roles["{end_step}"], _fitting(STOP, found.values())
+    roles["{end_step}"] = stop or length
+    one = _fitting(CHECKPOINT, optional)
+    if roles["{source}"] is None:
+        roles["{source}"] = one
+    elif roles["{save_to}"] is None and one and one.file:
+        roles["{save_to}"] = one
+    rest = [option for option in found.values() if option not in roles.values() and _is_number(option.default)]
+    ranges = {option: text for option in rest if (text := _range(option.name, option.default))}
+    lines = [f"{', '.join(map(json.dumps, _start(script, output.absolute().parent, tree)))},", *subcommand]
+    if hydra:
+        lines.append('"{hydra}",  # ++name=value for each hyperparameter')
+    elif ranges:
+        lines += [f"{option.given(f'{{{option.name}}}')}," for option in ranges]
+    else:
+        lines.append('"--lr", "{lr}",  # TODO: how the script takes a hyperparameter')
+    for each in found.values():  # not every default can be hashed
+        if each.required and each not in [*ranges] and (ranges or each.flag != "--lr"):
+            value = next((role for role, one in roles.items() if one == each), "TODO")
+            what = f"  # TODO: {called} requires {each.flag or each.name}" if value == "TODO" else ""
+            lines.append(f"{each.given(value)},{what}")
+    for role, option in roles.items():
+        name, does = ABSENT.get(role, ("", ""))
+        example = Option(name, f"++{name}=" if hydra else f"--{name.replace('_', '-')}", None)
+        given = (option or example).given(role)
+        text = f"[{given}]," if role == "{source}" else f"{given},"
+        if option is None and name:
+            lines.append(f"# TODO: no option of {called} was found that {does}. With one, add: {text}")
+        elif option is not None and not option.required:
+            saved = roles["{save_to}"]
+            ending = Path(saved.file if saved else "").suffix or ".pt"
+            what = f"  # TODO: a directory; {{source:*{ending}}} is the newest such file in it"
+            lines.append(text + (what if role == "{source}" else ""))
+    others = [
+        f"{option.flag} {option.default}" if _is_number(option.default) else option.flag
+        for option in found.values()
+        if option.flag and option not in (length, *roles.values()) and option not in [*ranges]
+    ]
+    total = next(
+        (int(one.default) for one in (length, stop) if one and _is_number(one.default) and one.default >= 1), 1000
+    )
+    if length and stop:
+        lines.append(
+            f"{length.given(str(total))},  # as long as the study, for schedules; the same as total_steps"
+        )
+    elif length:
+        kind = re.search("step|iter|epoch|update", length.name)
+        way = Option("", f"--stop-{kind[0]}" if kind else "--stop-at", None).given("{end_step}")
+        named = length.flag or length.name
+        lines.append(
+            f"# TODO: {{end_step}} is where a trial ends. A schedule as long as {named} would "
+            f"end in every trial.\n    # If there is one, let {called} stop earlier, with: {way}, "
+            f"{length.given(str(total))}, the total_steps"
+        )
+    metrics, step = _metrics(tree), _step(tree, length or stop)
+    goals = [f"{'minimize' if low else 'maximize'} {re.sub(r'[ /]', '_', name)}" for name, low in metrics.items()]
+    other = "maximize accuracy" if goals[0].startswith("minimize") else "minimize loss"
+    return TEMPLATE.format(
+        objective=goals[0],
+        or_objective=", ".join(map(json.dumps, goals[1:] or [other])),
+        metrics="\n".join(
+            f"{re.sub(r'[ /]', '_', name)} = '(?i)(?<![\\w/]){name}\\W+?{NUMBER}'  # TODO" for name in metrics
+        )
+        + (f"\nstep = '(?i)\\b{step}\\W+?(\\d+)'" if step else ""),
+        script=called,
+        file=output.name,
+        name=json.dumps(re.sub(r"[^\w.-]", "-", script.stem)[:100].lstrip(".-") or "study"),
+        command="\n".join(f"    {line}" for line in lines),
+        space="\n".join(f"{option.name} = {text}" for option, text in ranges.items())
+        or "lr = { low = 1e-5, high = 1e-1, log = true }  # TODO: an example; what does the script take?",
+        others=f"# Other options: {', '.join(others)}\n" if others else "",
+        steps=max(1, total // 20),
+        total=total,
+    )
+
+
+TEMPLATE = """\
+# A study of {script}, drafted from its source by `phyla init`. Decide what is marked TODO, then:
+#   phyla check {file}    # does the script load, save and report as it should?
+#   phyla run {file}
+# Paths are relative to this file, and the command runs in its directory.
+
+name = {name}
+command = [
+{command}
+]
+objective = "{objective}"  # TODO: or {or_objective}; measured on the weights that are saved
+
+[metrics]  # what the script prints: regular expressions whose group is the number
+{metrics}
+# Or it writes JSON lines such as {{"step": 10, "loss": 0.3}} to {{metrics}}, or TensorBoard files: [tensorboard]
+
+[space]  # what can change in the middle of training, which the shape of the weights cannot
+{space}
+{others}
+[pbt]
+population_size = 8
+steps_per_trial = {steps}  # TODO: steps between two decisions
+total_steps = {total}  # TODO: steps of each member
+"""
+
+
+def _start(script: Path, folder: Path, tree: ast.Module) -> list[str]:
+    """Return the command of a script in a folder: of a file, or of a module if it has relative imports."""
+    top = script.absolute().parent
+    while (top / "__init__.py").exists():
+        top = top.parent
+    inside = any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree))
+    if inside and top == folder:
+        return ["python", "-m", ".".join(script.absolute().relative_to(top).with_suffix("").parts)]
+    relative = Path(os.path.relpath(script.absolute(), folder)).as_posix()
+    if script.suffix not in INTERPRETERS:
+        return [f"./{relative}"]
+    with script.open("rb") as file:
+        first = file.readline().decode(errors="replace")
+    named = first[2:].split() if first.startswith("#!") and script.suffix != ".py" else []
+    words = (
+        named[1:] if named and Path(named[0]).name == "env" else [Path(one).name for one in named[:1]] + named[1:]
+    )
+    return [*(words or [INTERPRETERS[script.suffix]]), relative]
+
+
+def _subcommand(tree: ast.Module) -> tuple[list[str], set[str]]:
+    """Return the line with the subcommand that trains, and the variables of parsers of others only."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    names: dict[ast.expr, str] = {
+        call: str(_literal(call.args[0])) for call in calls if getattr(call.func, "attr", "") == "add_parser"
+    }
+    if not names:
+        return [], set()
+    chosen = next((name for name in names.values() if "train" in name), next(iter(names.values())))
+    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and node.value in names]
+    held = {(one.id, names[node.value]) for node in assigned for one in node.targets if isinstance(one, ast.Name)}
+    others = {variable for variable, _ in held} - {variable for variable, name in held if name == chosen}
+    return [f"{json.dumps(chosen)},  # TODO: which of the subcommands? {', '.join(names.values())}"], others
+
+
+def _metrics(tree: ast.Module) -> dict[str, bool]:
+    """Return the metrics that a script prints, and whether to minimize each; first those of validation."""
+    found = {match[1].lower(): match[2] is not None for match in PRINTED.finditer(_printed(tree))}
+    order = sorted(found, key=lambda name: (name.startswith("train"), not re.match("val|eval|test|dev", name)))
+    return {name: found[name] for name in order} or {"loss": True}
+
+
+def _step(tree: ast.Module, end: Option | None) -> str | None:
+    """Return what a script prints before its step, if that is of the kind that its option counts."""
+    kind = re.search("step|iter|epoch|update", end.name if end else "")
+    found = re.search(rf"\b({kind[0]}\w*)\W{{0,4}}?\0", _printed(tree), re.IGNORECASE) if kind else None
+    return found and found[1].lower()
+
+
+def _printed(tree: ast.Module) -> str:
+    """Return what a script prints or logs, one line for each call, with a NUL for each value."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return "\n".join(_line(call) for call in calls if _called(call) in ("print", "echo", "info", "warning"))
+
+
+def _called(call: ast.Call) -> str:
+    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
+
+
+def _line(call: ast.Call) -> str:
+    match call.args:
+        case [ast.Constant(value=str(text)), _, *_] if _called(call) in ("info", "warning"):
+            # A logger fills in what follows: Python's own as % does, Loguru as format does.
+            return PERCENT.sub("\0", text) if PERCENT.search(text) else BRACES.sub("\0", text)
+    return " ".join(map(_template, call.args))
+
+
+def _template(node: ast.expr) -> str:
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(map(_template, parts))
+        case ast.BinOp(left=ast.Constant(value=str(text)), op=ast.Mod()):
+            return PERCENT.sub("\0", text)
+        case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format")):
+            return BRACES.sub("\0", text)
+    return "\0"
+
+
+def _fitting(pattern: str, options: Iterable[Option]) -> Option | None:
+    fitting = (option for option in options if re.fullmatch(pattern, option.name))
+    return next((option for option in fitting if not isinstance(option.default, bool)), None)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _range(name: str, default: float) -> str | None:
+    """Return the range of a hyperparameter whose name is known, around its default."""
+    name, after = name.lower(), f"  # default {default!r}"
+
+    def named(pattern: str) -> bool:
+        return re.fullmatch(pattern, name) is not None
+
+    if named(FIXED):
+        return None
+    if named(r"(.*_)?batch_size") and default >= 2:
+        near = [int(default) // 2, int(default), int(default) * 2]
+        return f"{{ choices = {near}, ordered = true }}{after}"
+    if named(
+        r"(.*_)?(lr|learning_rate)(_.*)?|eta0|alpha|weight_decay|wd|(ent|vf|kl|entropy|value)_(coef|coeff|cost|weight|bonus)"
+    ):
+        if default == 0:
+            return f"{{ low = 0.0, high = 0.01 }}{after}"
+        return f"{{ low = {default / 10:.1e}, high = {default * 10:.1e}, log = true }}{after}"
+    if named(r"(.*_)?(dropout|drop_rate|label_smoothing)") and 0 <= default < 1:
+        return f"{{ low = 0.0, high = {(1 + default) / 2:.6g} }}{after}"
+    distant = 0.8 <= default < 1 and named(r"beta|(.*_)?(decay|lambda|lam)(_rate)?")
+    if distant or (
+        named(r"gamma|discount(_factor)?|gae_lambda|momentum|beta_?[12]|(.*_)?ema") and 0 < default < 1
+    ):
+        # Far enough from 1 by five times more, or less.
+        low, high = max(0.0, 1 - 5 * (1 - default)), 1 - (1 - default) / 5
+        scale = ', log = "1-x"' if default >= 0.8 else ""
+        return f"{{ low = {low:.6g}, high = {high:.6g}{scale} }}{after}"
+    if named(r"(.*_)?clip(_.*)?|max_grad_norm") and default > 0:
+        return f"{{ low = {default / 3:.1e}, high = {default * 3:.1e}, log = true }}{after}"
+    return None
+
+
+def _options(tree: ast.Module, source: str, others: set[str]) -> Iterator[Option]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            if getattr(getattr(node.func, "value", None), "id", None) not in others:
+                yield from _declared(node)
+        elif isinstance(node, ast.ClassDef) and any(library in source for library in LIBRARIES):
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                    name = field.target.id
+                    yield Option(name, f"++{name}=" if "hydra" in source else f"--{name}", _literal(field.value))
+
+
+def _declared(call: ast.Call) -> Iterator[Option]:
+    """Yield the option that a call of argparse or click declares."""
+    called = _called(call)
+    texts = [word for word in map(_literal, call.args) if isinstance(word, str)]
+    keywords = {keyword.arg: _literal(keyword.value) for keyword in call.keywords}
+    if called in ("add_argument", "option", "argument") and texts:
+        flag = max(texts, key=lambda text: (text.startswith("--"), len(text))).partition("/")[0]
+        switch = keywords.get("is_flag") or str(keywords.get("action")).startswith("store_")
+        if flag.startswith("-"):
+            default, required = False if switch else keywords.get("default"), bool(keywords.get("required"))
+            yield Option(flag.lstrip("-").replace("-", "_"), flag, default, required)
+        elif called != "option" and re.fullmatch(r"[\w-]+", texts[0]):
+            needed = "default" not in keywords and keywords.get("nargs", 1) not in ("?", "*", "...", -1, None)
+            if keywords.get("required", needed):
+                yield Option(texts[0].replace("-", "_"), "", None, required=True)
+
+
+def _literal(node: ast.expr | None) -> Any:
+    with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None if node is None else ast.literal_eval(node)
+    return None

@@ -1,0 +1,283 @@
+"""Reads files that users give: studies and suites in Python (those in TOML are in `toml.py`), and schedules."""
+
+import importlib
+import json
+import shlex
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from phyla import plugins, study_modules
+from phyla.controller import suite_differences, suites_from
+from phyla.errors import ConfigurationError, NotImportable, RunChanged, StudyNotFound, UsageError
+from phyla.evaluation import Suite
+from phyla.evaluation.suite import check_aggregate, outlines, suite_named
+from phyla.machine import TrainRules
+from phyla.records import Json, JsonObject, StudyRecord, StudyState
+from phyla.study.places import names_in
+
+if TYPE_CHECKING:
+    from phyla.lineage import Schedule
+    from phyla.store import Store
+    from phyla.study.study import Study
+
+EXAMPLE = """  # at the top level of the file
+  import phyla
+  heldout = phyla.Suite("heldout", [my_eval_task], objective=phyla.Maximize("accuracy_mean"))"""
+
+
+def read_file(file: Path, what: str) -> ModuleType:
+    """Run a study file or suite file up to where it runs a study, and return what it defines."""
+    if not file.is_file():
+        raise UsageError(f"there is no file {file}" if not file.exists() else f"{file} is a directory, not a file")
+    if file.suffix != ".py":
+        raise UsageError(f"{file}: a {what} file is Python code or TOML, so its name ends in .py or .toml")
+    try:
+        return study_modules.load(file)
+    except SyntaxError as error:
+        raise UsageError(f"{error.filename or file}, line {error.lineno}: {error.msg}") from error
+    except (SystemExit, Exception) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if Path(frame.filename) == file.resolve()]
+        where = f"{file}, line {lines[-1]}:" if lines else f"{file}:"
+        if not isinstance(error, SystemExit):
+            raise UsageError(f"{where} {type(error).__name__}: {error}") from error
+        raise UsageError(
+            f"{where} the file ended itself with exit status {error.code} while it was read; give the "
+            "arguments that it parses after --, and put what ends the program under "
+            f'`if __name__ == "__main__":`, the {what} above it'
+        ) from error
+
+
+def load_studies(path: str | Path, *, to_run: bool = False) -> "list[Study]":
+    """Return the studies that a study file defines.
+
+    Args:
+        path: a Python file, whose studies are in variables at its top level; or a TOML file, which has one study.
+        to_run: whether to refuse a file that trains in a loop of its own.
+
+    Returns:
+        The studies, in order; none where the file defines only suites.
+
+    Raises:
+        UsageError: there is no such file, or it makes no sense; the message names the place.
+    """
+    file = Path(path)
+    if file.suffix == ".toml":
+        from phyla.study.files.toml import read_studies
+
+        return read_studies(file)
+    from phyla.study.study import Study
+
+    module = read_file(file, "study")
+    if to_run and getattr(module, study_modules.HAS_LOOP, False):
+        raise UsageError(
+            f"{file} trains in a loop of its own (phyla.attach, or study.ask); start it with: python {file}"
+        )
+    values = vars(module).values()
+    return list({id(value): value for value in values if isinstance(value, Study)}.values())
+
+
+def load_schedule(path: str | Path) -> "Schedule":
+    """Read a schedule that `phyla export STUDY --what schedule --format json` wrote.
+
+    Args:
+        path: the file.
+
+    Raises:
+        UsageError: there is no such file, or it holds no schedule.
+    """
+    from phyla.lineage import Schedule
+
+    try:
+        value = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise UsageError(f"cannot read the schedule {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(
+            f"{path} is no JSON: {error}; export it with: phyla export STUDY --what schedule --format json"
+        ) from error
+    return Schedule.from_json(value)
+
+
+def load_suites(text: str) -> tuple[Suite, ...]:
+    """Return the suites that a text names.
+
+    Args:
+        text: `file.py` for all suites at the top level of a file, `file.py:name` or `module:name` for one of
+            them by variable or by name, or `file.toml`.
+
+    Raises:
+        UsageError: there is no such file or suite, or it makes no sense; the message names the place.
+    """
+    if text.endswith(".toml"):
+        from phyla.study.files.toml import read_suites
+
+        return read_suites(Path(text))
+    if text.endswith(".py"):
+        found = _suites_in(read_file(Path(text), "suite"))
+        if not found:
+            raise UsageError(f"{text} defines no suite. It needs a phyla.Suite in a variable:\n\n{EXAMPLE}")
+        if twice := _twice(found):
+            raise UsageError(f"{text} has several suites called {twice}; name one with {text}:VARIABLE")
+        return found
+    source, colon, name = text.rpartition(":")
+    if not colon or not source or not name:
+        raise UsageError(
+            f"suite {text!r} is not understood; write file.py, file.py:name, module:name or file.toml"
+        )
+    module = _module(source, Path())
+    suites = _suites_in(module)
+    value = getattr(module, name, None)
+    chosen = [value] if isinstance(value, Suite) else [suite for suite in suites if suite.name == name]
+    if chosen:
+        return (chosen[0],)
+    raise UsageError(f"{source} has no suite {name!r}; it has {', '.join(s.name for s in suites) or 'none'}")
+
+
+def chosen_suites(given: Suite | str | Sequence[Suite | str]) -> tuple[Suite, ...]:
+    """Return suites, and those that texts name, once they make sense together."""
+    many = [given] if isinstance(given, (Suite, str)) else list(given)
+    found: list[Suite] = []
+    for each in many:
+        found += load_suites(each) if isinstance(each, str) else [each]
+    if not found:
+        raise ConfigurationError("there is no suite to evaluate: give at least one")
+    if twice := _twice(found):
+        raise ConfigurationError(f"several suites are called {twice}; give each a name of its own")
+    check_objectives(found)
+    return tuple(found)
+
+
+def _twice(suites: Sequence[Suite]) -> str:
+    counts = Counter(suite.name for suite in suites)
+    return ", ".join(sorted(name for name, count in counts.items() if count > 1))
+
+
+def check_objectives(suites: Sequence[Suite], rules: TrainRules | None = None) -> None:
+    """Make sure that suites can give what their objectives name, and that of a study with these rules."""
+    for suite in suites:
+        if suite.objective is not None:
+            check_aggregate(suite, suite.objective.metric, f"the objective of suite {suite.name!r}")
+    if rules is not None and rules.suite_fitness is not None:
+        suite = suite_named(suites, rules.suite_fitness.suite)
+        where = "the objective" if rules.suite_fitness.metric is None else "FromSuite"
+        for name in rules.aggregates.values():
+            check_aggregate(suite, name, where)
+
+
+def _suites_in(module: ModuleType) -> tuple[Suite, ...]:
+    return tuple({id(value): value for value in vars(module).values() if isinstance(value, Suite)}.values())
+
+
+def _module(source: str, folder: Path) -> ModuleType:
+    if source.endswith(".py"):
+        return read_file(folder / source, "suite")
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(source)
+    except Exception as error:
+        raise UsageError(f"cannot import {source}: {type(error).__name__}: {error}") from error
+
+
+def function_named(text: str, folder: Path) -> Any:
+    """Return the function that `file.py:name` or `module:name` names; the file is looked for in a folder."""
+    source, colon, name = text.rpartition(":")
+    if not colon:
+        raise UsageError(f"{text!r} names no function; write file.py:name or module:name")
+    found: Any = _module(source, folder)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise UsageError(f"{source} has no function {name!r}")
+    return found
+
+
+# Suites of watched runs
+
+
+def runs_with(store: "Store", suites: Sequence[Suite]) -> list[str]:
+    """Return the names of the watched runs whose suites are among these; of these the unended ones, if any.
+
+    Runs with other suites of the same names are left out, and so are those whose suites are from the same file in
+    another directory, if there is one with suites of this very file. A single run is returned even if its suites
+    differ.
+
+    Raises:
+        StudyNotFound: there is no such run.
+        RunChanged: there are several with suites of these names, and the suites of all of them differ.
+    """
+    given: dict[str, Json] = {suite.name: plugins.encode(suite) for suite in suites}
+    found = [
+        study
+        for study in store.studies()
+        if study.watched and given.keys() >= {suite.name for suite in outlines(study.config)}
+    ]
+    if not found:
+        raise StudyNotFound(
+            f"{store.url} has no watched run with the suites {', '.join(sorted(given)) or 'none'} alone; it has: "
+            f"{names_in(store, watched=True)}"
+        )
+    if len(found) > 1:
+        same: dict[int, JsonObject] = {
+            run.id: {"suites": [given[suite.name] for suite in outlines(run.config)]} for run in found
+        }
+        names = ", ".join(repr(run.name) for run in found)
+        found = [run for run in found if run.config["suites"] == same[run.id]["suites"]] or [
+            run for run in found if not suite_differences(run.config, same[run.id])
+        ]
+        if not found:
+            raise RunChanged(
+                f"the watched runs {names} have suites of these names ({', '.join(sorted(given))}), and those of "
+                "the suite file differ; give the file that the run is watched with, or see what differs from one "
+                "of them: phyla worker FILE --study NAME (in Python: names=)"
+            )
+    return [run.name for run in found if run.state is not StudyState.COMPLETED] or [run.name for run in found]
+
+
+def suites_of(store: "Store", name: str, given: "Suite | str | Sequence[Suite | str]") -> tuple[Suite, ...]:
+    """Return the given suites that a run has; without any, those of its stored ones that name no code."""
+    run = store.find_study(name)
+    if run is None:
+        raise StudyNotFound(
+            f"there is no watched run {name!r} in {store.url}; there are: {names_in(store, watched=True)}"
+        )
+    if not run.watched:
+        raise ConfigurationError(
+            f"run {name!r} is that of a study; add workers that evaluate it with: "
+            f"phyla worker FILE --study {shlex.quote(name)} --kinds evaluate (in Python: study.work())"
+        )
+    if not given:
+        return _without_code(run)
+    stored = [suite.name for suite in outlines(run.config)]
+    chosen = {suite.name: suite for suite in chosen_suites(given)}
+    missing = [each for each in stored if each not in chosen]
+    if missing:
+        raise ConfigurationError(
+            f"run {name!r} has the suites {', '.join(stored)}, and {', '.join(missing)} was not given; add the "
+            "file that defines it (in Python: to suites=)"
+        )
+    return tuple(chosen[each] for each in stored)
+
+
+def _without_code(run: StudyRecord) -> tuple[Suite, ...]:
+    """Return a run's suites from what is stored of them, where that names registered plug-ins only."""
+    try:
+        suites = suites_from(run.config)
+    except NotImportable as error:
+        raise ConfigurationError(f"run {run.name!r}: {error}: phyla worker FILE (in Python: suites=)") from error
+    commands = [(suite, task) for suite in suites for task in suite.tasks if task.command is not None]
+    if commands:
+        suite, task = commands[0]
+        raise ConfigurationError(
+            f"run {run.name!r}: eval task {task.name!r} of suite {suite.name!r} is the command {task.command!r}; "
+            "phyla runs no command that only the database names, so give the file that defines it: "
+            "phyla worker FILE (in Python: suites=)"
+        )
+    return suites

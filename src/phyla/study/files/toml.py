@@ -1,0 +1,282 @@
+"""Studies and suites in TOML files, and the JSON Schema of a study file.
+
+What is wrong with a file is a `UsageError` that names the key.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from phyla import plugins
+from phyla.errors import UsageError
+from phyla.evaluation import EvalTask, Suite
+from phyla.records import Objective, StartFrom
+from phyla.space import Choice, Float, Int, Ordinal, Parameter, Space
+from phyla.store.sqlite_url import PREFIX, read_sqlite_url, sqlite_url
+from phyla.strategies import StoppingRule
+from phyla.study.files.tables import (
+    ANYTHING,
+    BOOL,
+    FLOAT,
+    FUNCTION,
+    GROUPS,
+    INT,
+    LIST,
+    PATH,
+    TABLE,
+    TEXT,
+    Kind,
+    Schema,
+    Where,
+    any_of,
+    check_keys,
+    definition,
+    described,
+    keyed,
+    kind_of,
+    kinds_of,
+    list_of,
+    plugin,
+    registered,
+    said,
+    table,
+)
+from phyla.study.study import Study
+from phyla.study.validation import Retention, Retries
+from phyla.worker import Command
+
+STRATEGIES = "phyla.strategies"
+AGGREGATORS = "phyla.aggregators"
+STUDY_KEYS = ("command", "space")
+"""What a study file has, and no suite file."""
+OUTPUTS = ("metrics", "tensorboard")
+"""Settings of `Command` that are tables of their own."""
+OF_RUNS = ("command", "eval", "home", "storage", "checkpoints", "start_from", *OUTPUTS)
+"""What only means something where the study runs."""
+
+
+def read_studies(file: Path) -> list[Study]:
+    """Return the study of a TOML file; none if it is a suite file."""
+    raw = _parsed(file)
+    if "suite" in raw and not set(STUDY_KEYS) & set(raw):
+        return []
+    return [study_of(raw, Where(file))]
+
+
+def study_of(raw: Mapping[str, Any], where: Where, *, runs: bool = True) -> Study:
+    """Return the study of a table; one that does not run anything has neither command nor suites."""
+    keys, strategies = _keys(), plugins.of_group(STRATEGIES)
+    if not runs:
+        keys = {key: kind for key, kind in keys.items() if key not in OF_RUNS}
+    check_keys(raw, [*keys, *strategies], where)
+    for key in ("name", *STUDY_KEYS, "objective"):
+        if key not in raw and (runs or key != "command"):
+            raise UsageError(f"{where}: {key} is missing")
+    given = {key: keys[key](value, where.at(key)) for key, value in raw.items() if key in keys}
+    chosen = [key for key in raw if key in strategies]
+    if len(chosen) != 1:
+        found = f"it has the strategies {' and '.join(chosen)}" if chosen else "it has no strategy"
+        raise UsageError(
+            f"{where}: {found}; write one table such as [pbt]; there are {', '.join(sorted(strategies))}"
+        )
+    strategy = registered(STRATEGIES, chosen[0])(raw[chosen[0]], where.at(chosen[0]))
+    initial, constraints = given.pop("initial", ()), given.pop("constraints", ())
+    space = said(where.at("space"), Space, given.pop("space"), initial=initial, constraints=constraints)
+    if runs:
+        command = {"cwd": where.file.parent.absolute(), **given.pop("command")}
+        outputs = {key: given.pop(key) for key in OUTPUTS if key in given}
+        given["train"] = said(where.at("command"), Command, **command, **outputs)
+        said(where.at("command"), given["train"].check_space, space)
+    given["suites"] = given.pop("eval", ())
+    study: Study = said(where, Study, space=space, strategy=strategy, **given)
+    return study
+
+
+def _parsed(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file}: {error}") from error
+
+
+def read_suites(file: Path) -> tuple[Suite, ...]:
+    """Return the suites of a TOML file."""
+    raw, where = _parsed(file), Where(file)
+    if set(STUDY_KEYS) & set(raw):
+        raise UsageError(
+            f"{file} is a study file, not a suite file; run it with its suites in [[eval]]: phyla run {file}"
+        )
+    check_keys(raw, ["suite"], where)
+    if not raw.get("suite"):
+        raise UsageError(f"{file} defines no suite; write tables [[suite]] with name and tasks")
+    suites: tuple[Suite, ...] = _suites()(raw["suite"], where.at("suite"))
+    return suites
+
+
+def schema() -> Schema:
+    """Return the JSON Schema of a study file, with the plug-ins that are installed."""
+    keys, descriptions = _keys(), {**described(Command), **described(Study), **DESCRIPTIONS}
+    strategies = {name: registered(STRATEGIES, name).schema for name in plugins.of_group(STRATEGIES)}
+    whole = keyed(keys, ["name", *STUDY_KEYS, "objective"], dict, descriptions).schema
+    groups = sorted({*GROUPS.values(), AGGREGATORS})
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "A phyla study file",
+        **whole,
+        "properties": {**whole["properties"], **strategies},
+        "oneOf": [{"required": [name]} for name in strategies],
+        "definitions": {
+            **{group.removeprefix("phyla."): definition(group) for group in groups},
+            "arguments": list_of(any_of(TEXT, ARGUMENTS)).schema,
+            "parameter": PARAMETER.schema,
+            "space": {"type": "object", "minProperties": 1, "additionalProperties": _IN_SPACE},
+        },
+    }
+
+
+DESCRIPTIONS = {
+    "command": "The command of one trial: its arguments as a list; a nested list is left out when one of its "
+    "values is absent. Or a table with arguments and settings.",
+    "space": "The hyperparameters; a table of tables is a group.",
+    "objective": 'What is selected for, such as "minimize loss".',
+    "initial": "Starting points: the i-th table is for member i; names that it leaves out are drawn.",
+    "constraints": "Functions that take the hyperparameters and return whether they are allowed.",
+    "eval": "Suites that are run on every checkpoint.",
+}
+"""Of the keys that the arguments of `Study` do not describe."""
+
+
+ARGUMENTS = Kind("a list of texts, perhaps with lists in it", LIST.fits, {"$ref": "#/definitions/arguments"})
+
+
+@cache
+def _keys() -> Mapping[str, Kind]:
+    """Return the keys of a study file, but for the strategies."""
+    folder = replace(PATH, read=lambda value, where: value if value.startswith("{") else PATH.read(value, where))
+    settings = kinds_of(Command, arguments=ARGUMENTS, cwd=folder)
+    outputs = {key: settings.pop(key) for key in OUTPUTS}
+    in_full = keyed(settings, ["arguments"], dict, described(Command))
+    start = any_of(PATH, table(StartFrom, path=PATH))
+    return {
+        "name": TEXT,
+        "command": any_of(replace(ARGUMENTS, read=lambda value, where: {"arguments": value}), in_full),
+        "objective": plugin(GROUPS[Objective]),
+        "space": Kind("a table", TABLE.fits, {"$ref": "#/definitions/space"}, _group),
+        "seed": INT,
+        "home": PATH,
+        "storage": Kind("a URL in quotes", TEXT.fits, TEXT.schema, _storage),
+        "checkpoints": PATH,
+        "start_from": list_of(start),
+        "stopping": list_of(plugin(GROUPS[StoppingRule])),
+        "retention": table(Retention),
+        "retries": table(Retries),
+        **outputs,
+        "initial": list_of(TABLE),
+        "constraints": list_of(FUNCTION),
+        "eval": _suites(),
+    }
+
+
+def _storage(value: str, where: Where) -> str:
+    """Return the URL of a store; the path of a SQLite file is relative to the study file."""
+    if not value.startswith(PREFIX):
+        return value
+    return sqlite_url(where.file.parent.absolute() / said(where, read_sqlite_url, value))
+
+
+# Spaces
+
+
+def _group(value: Mapping[str, Any], where: Where) -> dict[str, Any]:
+    """Return a space, or a group in it: a table all of whose values are tables is a group."""
+    return {key: (_group if _is_group(item) else PARAMETER)(item, where.at(key)) for key, item in value.items()}
+
+
+def _is_group(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value) and all(isinstance(item, dict) for item in value.values())
+
+
+def _parameter(**given: Any) -> Parameter:
+    options = {key: value for key, value in given.items() if key in ("initial", "default", "when")}
+    rest = {key: value for key, value in given.items() if key not in options}
+    if "choices" in rest:
+        ordered = rest.pop("ordered", False)
+        values = rest.pop("choices")
+        if rest:
+            raise UsageError(f"choices and {min(rest)} exclude each other: it is either a list or a range")
+        return (Ordinal if ordered else Choice)(values, **options)
+    if "low" not in rest or "high" not in rest:
+        raise UsageError("give low and high, as in { low = 1e-4, high = 0.1, log = true }, or choices = [...]")
+    if "ordered" in rest:
+        raise UsageError("ordered belongs to choices; a range has an order")
+    low, high, step = rest["low"], rest["high"], rest.get("step", 1)
+    integer = rest.pop("int", None)
+    if integer is None and all(isinstance(number, int) for number in (low, high, step)):
+        raise UsageError(
+            f"low = {low} and high = {high} are whole numbers; add int = true for whole numbers only, or "
+            "int = false for all numbers between them"
+        )
+    return (Int if integer else Float)(**rest, **options)
+
+
+_RANGE_OR_LIST = keyed(
+    {
+        "low": FLOAT,
+        "high": FLOAT,
+        "log": kind_of(bool | Literal["1-x"]),
+        "int": BOOL,
+        "step": FLOAT,
+        "choices": list_of(ANYTHING),
+        "ordered": BOOL,
+        "initial": ANYTHING,
+        "default": ANYTHING,
+        "when": TABLE,
+    },
+    (),
+    _parameter,
+    {
+        **described(Float),
+        "int": "Whether only whole numbers are allowed.",
+        "choices": "The values of which one is chosen, without an order.",
+        "ordered": "Whether the choices have an order, so that exploring goes to a neighbour.",
+    },
+)
+PARAMETER = replace(
+    _RANGE_OR_LIST,
+    words="a table, such as { low = 1e-4, high = 0.1, log = true } or { choices = [32, 64] }",
+    schema={**_RANGE_OR_LIST.schema, "anyOf": [{"required": ["low", "high"]}, {"required": ["choices"]}]},
+)
+_IN_SPACE = {"anyOf": [{"$ref": "#/definitions/parameter"}, {"$ref": "#/definitions/space"}]}
+
+
+# Suites
+
+
+@cache
+def _suites() -> Kind:
+    own = table(EvalTask, _task, command=any_of(TEXT, kind_of(list[str])), cwd=PATH)
+
+    def read(value: Mapping[str, Any], where: Where) -> Any:
+        # A command runs in the directory of the file.
+        return own.read({"cwd": "", **value} if "command" in value else value, where)
+
+    task = replace(own, read=read)
+    named = replace(FUNCTION, read=lambda value, where: task.read({"evaluate": value}, where))
+    aggregate = any_of(
+        FUNCTION, replace(plugin(AGGREGATORS), fits=TABLE.fits, words="a table with name and metric")
+    )
+    tasks = list_of(any_of(named, task))
+    return list_of(table(Suite, tasks=tasks, aggregates=list_of(aggregate)))
+
+
+def _task(**settings: Any) -> EvalTask:
+    function = settings.pop("evaluate", None)
+    if isinstance(function, EvalTask):
+        # Decorated in its file: what is given here comes on top.
+        return replace(function, **settings)
+    return EvalTask(**{"name": getattr(function, "__name__", ""), **settings}, evaluate=function)

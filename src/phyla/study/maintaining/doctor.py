@@ -1,0 +1,303 @@
+"""A check-up of the installation, the home, the store and the studies in it; changes nothing."""
+
+import os
+import platform
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, cast, final
+
+from phyla import settings
+from phyla.errors import CheckpointError, PhylaError
+from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState, shown
+from phyla.study.places import Places, find_study
+from phyla.study.results.evaluations import Evaluations
+from phyla.study.results.watched_runs import standing
+from phyla.words import counted, listed, size
+
+if TYPE_CHECKING:
+    from phyla.store import RemoteStore, Store
+
+LITTLE_DISK_BYTES = 1 << 30
+FSYNC_ROUNDS = 5
+SLOW_FSYNC_S = 0.05
+SKEW_S = 1.0
+PACKAGES = ("phyla", "numpy", "scipy", "sqlalchemy", "blake3", "plotly", "typer", "pandas", "psycopg", "s3fs")
+PROBLEMS_SHOWN = 3
+UNKNOWN_SHOWN = 20
+
+
+class Verdict(StrEnum):
+    """How something is."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found: how something is, what was looked at, what was seen, and what to do, if anything."""
+
+    verdict: Verdict
+    about: str
+    text: str
+    advice: str = ""
+
+
+_ok = partial(Finding, Verdict.OK)
+_warn = partial(Finding, Verdict.WARN)
+_fail = partial(Finding, Verdict.FAIL)
+
+
+def _warn_if(bad: bool, about: str, text: str, advice: str) -> Finding:
+    return _warn(about, text, advice) if bad else _ok(about, text)
+
+
+def examine(places: Places, name: str | None = None, *, digests: bool = False) -> Iterator[Finding]:
+    """Check everything, or only the study or watched run of a name and its store, one finding after the other.
+
+    With `digests` every byte of every checkpoint is read.
+    """
+    from phyla.launchers import visible_gpus
+
+    if name is None:
+        packages = ", ".join(f"{one} {_version(one)}" for one in PACKAGES)
+        yield _ok("versions", f"Python {platform.python_version()}, {packages}")
+        yield from _directory("home", places.home)
+        kept = places.checkpoint_root
+        if isinstance(kept, Path) and not kept.is_relative_to(places.home):
+            yield from _directory("checkpoints", kept)
+        gpus = visible_gpus()
+        yield _ok("GPUs", f"{len(gpus)} visible: {', '.join(gpus)}" if gpus else "none visible")
+    else:
+        find_study(name, places, watched=True)[0].close()
+    yield from _store(places, name, digests=digests)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _directory(about: str, path: Path) -> Iterator[Finding]:
+    from phyla.store.sql.file_systems import network_file_system
+
+    # What does not exist yet is made by the first run, inside the nearest directory that does.
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        yield _fail(
+            about,
+            f"{path} cannot be written: {existing} is {'read-only' if existing.is_dir() else 'no directory'}",
+            "make it writable, or choose another place with --home or PHYLA_HOME",
+        )
+        return
+    yield _ok(about, f"{path}{'' if existing == path else ' (made by the first run)'}")
+    free = shutil.disk_usage(existing).free
+    yield _warn_if(
+        free < LITTLE_DISK_BYTES,
+        f"{about} disk",
+        f"{size(free)} free",
+        "make room, or choose another place: a study stops when the disk is full",
+    )
+    network = network_file_system(existing)
+    yield _warn_if(
+        network is not None,
+        f"{about} file system",
+        "local" if network is None else f"{network}, a network file system",
+        "checkpoints are fine there; for the store name a local file or a PostgreSQL server with --storage",
+    )
+    try:
+        with tempfile.NamedTemporaryFile(dir=existing, prefix=".phyla-doctor-") as file:
+            before = time.perf_counter()
+            for _ in range(FSYNC_ROUNDS):
+                file.write(bytes(4096))
+                file.flush()
+                os.fsync(file.fileno())
+            seconds = (time.perf_counter() - before) / FSYNC_ROUNDS
+    except OSError as error:
+        yield _fail(f"{about} flush", f"writing to {existing} failed: {error.strerror}")
+        return
+    yield _warn_if(
+        seconds > SLOW_FSYNC_S,
+        f"{about} flush",
+        f"{seconds * 1000:.1f} ms",
+        "every checkpoint and completed trial waits for a few of these; use longer trials or a faster disk",
+    )
+
+
+def _service(store: "RemoteStore") -> Iterator[Finding]:
+    began = settings.system_clock()
+    told = store.service()
+    took_s = settings.system_clock() - began
+    yield _warn_if(
+        told["version"] != version("phyla"),
+        "versions",
+        f"the service has phyla {told['version']}, this machine {version('phyla')}",
+        "install the same version on both",
+    )
+    skew_s = abs(told["time"] - began - took_s / 2)
+    yield _warn_if(
+        skew_s > took_s + SKEW_S,
+        "clocks",
+        f"{skew_s:.1f} s between the service and this machine",
+        "leases go by the store's clock, so nothing breaks; times in logs do not agree. Set the clocks",
+    )
+
+
+def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Finding]:
+    from phyla.store import SERVICES, open_store, schema_revision
+
+    if places.storage == "memory://":
+        yield _ok("store", "memory://, which ends with its process")
+        return
+    try:
+        file = places.sqlite_file
+        if file is not None:
+            yield _ok("SQLite", sqlite3.sqlite_version)
+            if not file.exists():
+                yield _ok("store", f"{file} does not exist yet; the first run makes it")
+                return
+        if places.storage.startswith(SERVICES):
+            store, schema = open_store(places.storage), ""
+            yield from _service(cast("RemoteStore", store))
+        else:
+            found = schema_revision(places.storage)
+            if found is None:
+                yield _ok("store", "empty; the first run makes its tables")
+                return
+            store, schema = open_store(places.storage), f", schema {found}"
+        known = store.studies()
+    except PhylaError as error:
+        yield _fail("store", str(error))
+        return
+    runs = sum(study.watched for study in known)
+    told = counted(len(known) - runs, "study", "studies")
+    told += f", {counted(runs, 'watched run')}" if runs else ""
+    yield _ok("store", f"{store.url}{schema}, {told}")
+    try:
+        for study in sorted(known, key=lambda study: study.watched):
+            if name not in (None, study.name):
+                continue
+            if study.watched:
+                yield from _run(store, study, places)
+            else:
+                yield from _study(store, study, places, digests=digests)
+    finally:
+        store.close()
+
+
+def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[Finding]:
+    about = f"watched run {run.name}"
+    how = standing(Evaluations(store, run, places))
+    with store.reader(run.id) as reader:
+        held = [reader.seen(number) for number in sorted(reader.held_paths())]
+    where = shown(run.location)
+    if run.kind is StudyKind.DIRECTORY and "://" not in run.location:
+        directory, absent = f"{about} directory", f"{where} does not exist"
+        if Path(run.location).is_dir():
+            yield _ok(directory, where)
+        elif run.state is StudyState.COMPLETED:
+            yield _warn(directory, absent, "checkpoints without a snapshot are gone")
+        else:
+            yield _fail(directory, absent, "mount its file system, or check the path")
+    lost = [shown(seen.path) for seen in held if not ("://" in seen.path or Path(seen.path).exists())]
+    if lost:
+        yield _fail(
+            about,
+            f"{len(lost)} of {len(held)} checkpoints that are best or wait for evaluation are not there: "
+            f"{'; '.join(lost[:PROBLEMS_SHOWN])}",
+            "if the home was moved, watch again: snapshots are found in the new one. Else put them back; what "
+            "waits for evaluation ends as gone, results are kept",
+        )
+    else:
+        yield _ok(
+            about,
+            f"{how.state}, {counted(how.checkpoints, 'checkpoint')} seen; "
+            f"{len(held)} best or waiting for evaluation, none missing",
+        )
+
+
+def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool) -> Iterator[Finding]:
+    from phyla.client import known_checkpoints, open_checkpoints, placed, sort_out
+
+    about = f"study {study.name}"
+    root = places.checkpoints(study.name, study.config)
+    repository = open_checkpoints(store, study.name, root)
+    try:
+        if known_checkpoints(store, study):
+            repository.check_owner()
+        committed = {*repository.names()}
+        names = {*committed, *repository.staged(), *repository.deleting()}
+    except CheckpointError as error:
+        yield _fail(about, str(error))
+        return
+    with store.reader(study.id) as reader:
+        found = sort_out(reader, names, repository.prefix)
+        live = reader.checkpoints(CheckpointState.LIVE)
+        rows, clients = placed(live), sum(row.weak for row in live)
+        damaged = reader.checkpoints(CheckpointState.DAMAGED)
+        lost = [row.name for row in placed(reader.checkpoints()) if row.state is CheckpointState.LOST]
+    again = {name for name, row in found.rows.items() if row.state is CheckpointState.DELETED} & committed
+    strange = [*found.unknown, *found.forgotten, *sorted(again)]
+    if strange:
+        yield _warn(
+            about,
+            f"{len(strange)} directories in {root} are not known to this store, or were deleted and are there "
+            f"again: {listed(strange, UNKNOWN_SHOWN)}",
+            "phyla leaves them alone; delete them yourself if nobody needs them",
+        )
+    problems = {}
+    for row in rows:
+        try:
+            digest = (repository.verify(row.name) if digests else repository.check(row.name)).digest
+        except CheckpointError as error:
+            problems[row.name] = str(error)
+        else:
+            if digest != row.digest:
+                told = f"the manifest of checkpoint {row.name} has digest {digest}, the study {row.digest}"
+                problems[row.name] = told
+    if problems:
+        # A worker that collects or a study that is deleted at this moment is no problem.
+        with store.reader(study.id) as reader:
+            still = {row.name for row in reader.checkpoints() if row.state is CheckpointState.LIVE}
+        problems = {name: text for name, text in problems.items() if name in still}
+    if problems:
+        yield _fail(
+            about,
+            f"{len(problems)} of {len(rows)} checkpoints are damaged or missing: "
+            f"{'; '.join([*problems.values()][:PROBLEMS_SHOWN])}",
+            "members that need one start from another's state; if all are missing, say where they are with "
+            "--checkpoints",
+        )
+    else:
+        read = ", every byte" if digests else ""
+        what = f"{counted(len(rows), 'checkpoint')} as they should be{read}"
+        if clients:
+            what = f"{counted(clients, 'checkpoint')}, whose files are with the clients that made them"
+        yield _ok(about, f"{study.state}, {what}")
+    if lost:
+        back = [name for name in lost if name in committed]
+        yield _warn(
+            f"{about} missing",
+            f"found missing when the study used them: {len(lost)}, of which {len(back)} are there again: "
+            f"{listed([*back, *(name for name in lost if name not in back)], PROBLEMS_SHOWN)}",
+            "put back what you need, and run the study again: it uses what is there again",
+        )
+    if damaged:
+        texts = "; ".join(f"{row.error}" for row in damaged[:PROBLEMS_SHOWN])
+        yield _warn(
+            f"{about} damage",
+            f"found damaged when the study used them: {len(damaged)}: {texts}",
+            "the study does not use them any more, and their files are kept; look at the disk's health",
+        )

@@ -1,0 +1,1 @@
+"""Training again what a study did: replicates, replays, continuations."""

@@ -1,0 +1,80 @@
+"""The newest decisions of a study in plain words."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, final
+
+from phyla.records import AttemptState, JobState, TrialRecord, said_by
+from phyla.strategies import describe
+
+if TYPE_CHECKING:
+    from phyla.store import Reader
+    from phyla.study.results.results import Results
+
+NEWEST = 200
+"""Trials that are looked at, at least."""
+ROUTINE = ("continue", "schedule", "replay")
+"""Decisions that are left out where nothing changes: nearly all trials of most studies."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Something that was decided about a member, or happened to its trial.
+
+    Attributes:
+        at: when, in seconds since the epoch.
+        trial: the trial that it led to, or that ended.
+        member: index of the member whose trial it is.
+        words: the whole of it on one line, the member included.
+        kind: "started" from nothing, "decided" otherwise; of a trial "failed", "stopped" or "cancelled".
+    """
+
+    at: float
+    trial: int
+    member: int
+    words: str
+    kind: str = "decided"
+
+    @property
+    def line(self) -> str:
+        """The time of day, and the words."""
+        return f"{time.strftime('%H:%M:%S', time.localtime(self.at))}  {self.words}"
+
+
+def decisions(results: "Results", *, limit: int) -> list[Decision]:
+    """Return what was decided last, and what failed, was stopped or cancelled, newest first.
+
+    Only the newest trials and the unfinished ones are read, so that it takes the same time however long the
+    history is. Members that go on unchanged are left out.
+    """
+    found = results._read(lambda reader: list(_found(reader, max(NEWEST, 5 * limit))))
+    return sorted(found, key=lambda one: (one.at, one.trial), reverse=True)[:limit]
+
+
+def _found(reader: "Reader", count: int) -> Iterator[Decision]:
+    trials = {trial.id: trial for trial in [*reader.newest_trials(count), *reader.unfinished()]}
+    for trial in trials.values():
+        who = f"member {trial.member}"
+
+        def told(words: str, at: float | None, kind: str, trial: TrialRecord = trial) -> Decision:
+            at = trial.created_at if at is None else at
+            return Decision(at=at, trial=trial.id, member=trial.member, words=words, kind=kind)
+
+        decision = trial.reason.get("decision")
+        if decision not in ROUTINE or trial.replaces is not None or trial.reason.get("changes"):
+            kind = "started" if decision == "start" else "decided"
+            yield told(describe(trial.reason, who), trial.created_at, kind)
+        for attempt in reader.attempts(trial.id) if trial.failures else ():
+            if attempt.state in (AttemptState.FAILED, AttemptState.LOST) and attempt.error:
+                last = trial.state is JobState.FAILED and attempt.token == trial.token
+                then = "failed for good" if last else "failed and is tried again"
+                why = replace(attempt.cause, log=None).words() if attempt.cause else said_by(attempt.error)
+                yield told(f"{who}: trial {trial.id} {then}: {why}", attempt.ended_at, "failed")
+        if trial.stop_reason is not None:
+            yield told(describe(trial.stop_reason, who), trial.ended_at, "stopped")
+        elif trial.state is JobState.CANCELLED:
+            yield told(
+                f"{who}: trial {trial.id} was cancelled: {said_by(trial.error)}", trial.ended_at, "cancelled"
+            )

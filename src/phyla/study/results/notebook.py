@@ -1,0 +1,78 @@
+"""How a study looks in a notebook, once and while it runs."""
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self, final
+
+from phyla.errors import StoreError
+from phyla.report import notebook
+from phyla.study.results.decision_log import decisions
+from phyla.study.results.progress import Throttle
+from phyla.words import counted, fitness, lag_words, params
+
+if TYPE_CHECKING:
+    from phyla.study.results.results import Results
+    from phyla.study.study import Study
+
+EVERY_S = 1.0
+DECISIONS_SHOWN = 5
+
+
+def summary(results: "Results") -> dict[str, str]:
+    """Return how a study stands as a bundle of MIME types."""
+    progress = results.progress(lambda members: ())
+    record, best = progress.study, progress.best
+    others = "".join(f", {count} {state}" for state, count in progress.counts.items() if state != "completed")
+    rows = [
+        ["trials", f"{progress.completed}/{progress.planned_trials or '?'} completed{others}"],
+        ["steps", f"{progress.spent_steps}/{progress.total_steps or '?'} by {counted(progress.active, 'member')}"],
+    ]
+    rows += [["message", record.message]] if record.message else []
+    if best is not None:
+        where = f"trial {best.id} of member {best.member}, step {best.reached_step:,}"
+        names = ", ".join(goal.metric for goal in results.aim.tradeoffs) or results.metric
+        rows += [[f"best {names}", f"{fitness(best)} ({where})"], ["with", params(best.params)]]
+    if results.has_suites:
+        rows += [["evaluation", lag_words(lag)] for lag in results.evaluations().lag()]
+    for one in decisions(results, limit=DECISIONS_SHOWN):
+        rows.append(["", one.line])
+    return notebook.summary(f"{record.name}: {record.state}", rows)
+
+
+def outline(study: "Study") -> dict[str, str]:
+    """Return the settings of a study that has not run yet as a bundle of MIME types."""
+    rows = [(name, str(getattr(study.rules, name))) for name in ("objective", "strategy", "space")]
+    return notebook.summary(f"{study.name}: has not run yet", rows)
+
+
+@final
+class NotebookCell:
+    """Shows in a cell of a notebook, in place, how a study goes on."""
+
+    def __init__(self) -> None:
+        self._throttle = Throttle(EVERY_S)
+        self._handle: Any = None
+        self._results: Results | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._results is not None:
+            self.progressed(self._results, at_once=True)
+
+    def interrupted(self) -> None:
+        """Say nothing: the kernel shows that it was interrupted."""
+
+    def progressed(self, results: "Results", *, at_once: bool = False) -> None:
+        """Show how the study stands, if it is time."""
+        self._results = results
+        # Showing is not worth ending a run for.
+        with suppress(StoreError), self._throttle.turn(at_once=at_once) as due:
+            if not due:
+                return
+            from IPython import display
+
+            if self._handle is None:
+                self._handle = display.display(summary(results), raw=True, display_id=True)
+            else:
+                self._handle.update(summary(results), raw=True)

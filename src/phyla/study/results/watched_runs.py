@@ -1,0 +1,235 @@
+"""How watched runs stand, and what happened in them since one looked last."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, final
+
+from phyla.errors import ConfigurationError, ConnectionLost
+from phyla.evaluation import SuiteOutline
+from phyla.records import Checkpoint, CheckpointState, EvalEvent, Group, GroupState, StudyRecord, StudyState
+from phyla.store.again import again
+from phyla.study.places import Places
+from phyla.study.results.evaluations import BestEvaluation, Evaluations
+
+if TYPE_CHECKING:
+    from phyla.store import Store
+
+COMMITTED_WITHIN_S = 60.0
+"""How long after its end a group may come into sight: that is the time when its transaction began."""
+
+ChangeKind: TypeAlias = Literal["seen", "quarantined", "complete", "partial", "skipped", "gone", "event"]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """An evaluation that should be there and is not."""
+
+    run: str
+    suite: str | None  # name of the suite; None where the checkpoint itself cannot be evaluated
+    seen: Checkpoint
+    state: str  # queued, partial, gone (during its turn) or quarantined
+    why: str
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How a watched run stands."""
+
+    run: StudyRecord
+    watcher: str | None  # the process of this machine that watches it; None if there is none here
+    checkpoints: int  # how many were seen, each version of a name counted
+    newest: Checkpoint | None  # the one seen last that can be evaluated, or could; None before there is one
+    step_from: str | None  # where its step comes from; None for a study
+    suites: tuple[SuiteOutline, ...]
+    # Of each suite, how many evaluations are in each state, without repetitions.
+    evaluations: Mapping[str, Counter[str]]
+    best: Mapping[str, BestEvaluation]  # the best checkpoint of each suite that has one
+    # Checkpoints that cannot be evaluated as they are now, with the reason as `error`.
+    quarantined: tuple[Checkpoint, ...]
+    missing: tuple[Missing, ...]  # evaluations that should be there and are not
+
+    @property
+    def state(self) -> str:
+        """The run's state; a run that has not ended and that no process of this machine watches says so."""
+        ended = self.run.state is StudyState.COMPLETED
+        return self.run.state.value if self.watcher or ended else f"{self.run.state}, not watched here"
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Evaluations of all suites by their state."""
+        return sum(self.evaluations.values(), Counter())
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """How watched runs stand, one after the other."""
+
+    standings: tuple[Standing, ...]
+
+    @property
+    def runs(self) -> tuple[StudyRecord, ...]:
+        """The runs."""
+        return tuple(one.run for one in self.standings)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Evaluations by state, over all runs."""
+        return sum((one.counts for one in self.standings), Counter())
+
+    @property
+    def checkpoints(self) -> int:
+        """How many checkpoints were seen."""
+        return sum(one.checkpoints for one in self.standings)
+
+    @property
+    def missing(self) -> list[Missing]:
+        """Evaluations that should be there and are not."""
+        return [each for one in self.standings for each in one.missing]
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing."""
+        return not self.missing
+
+
+@again(ConnectionLost)
+def account(store: "Store", names: Iterable[str], places: Places) -> Watched:
+    """Return how runs stand."""
+    runs = filter(None, map(store.find_study, names))
+    return Watched(tuple(standing(Evaluations(store, run, places)) for run in runs))
+
+
+def standing(found: Evaluations) -> Standing:
+    """Return how a watched run stands."""
+    from phyla.watcher import holder
+
+    run, suites = found.run, found.suites
+    evaluations: dict[str, Counter[str]] = {suite.name: Counter() for suite in suites}
+    lacking: dict[int, list[Group]] = {}
+    for group in found.groups():
+        if group.suite not in evaluations:
+            # It was taken out: nothing of it should be there.
+            continue
+        if group.replicate == 0:
+            evaluations[group.suite][group.state.value] += 1
+        # A checkpoint may be gone before its turn, or before its evaluation; then nothing is missing.
+        lost = group.state is GroupState.GONE and group.started and "before its" not in (group.why or "")
+        if lost or group.state in (GroupState.QUEUED, GroupState.PARTIAL):
+            lacking.setdefault(group.seen, []).append(group)
+    checkpoints, newest = 0, None
+    quarantined: dict[tuple[str, int], Checkpoint] = {}
+    missing = []
+    for seen in found.checkpoints():
+        checkpoints += 1
+        if seen.state is CheckpointState.QUARANTINED:
+            quarantined[seen.name, seen.index] = seen
+        else:
+            # What is copied may come before what is older; what has no step tells nothing.
+            if newest is None or (seen.branch, seen.step) >= (newest.branch, newest.step) or seen.step < 0:
+                newest = seen
+            quarantined.pop((seen.name, seen.index), None)
+        for group in lacking.get(seen.id, ()):
+            why = group.why or "its turn has not come yet"
+            state = group.state.value
+            missing.append(Missing(run=run.name, suite=group.suite, seen=seen, state=state, why=why))
+    for seen in quarantined.values():
+        why = seen.error or "it cannot be evaluated"
+        missing.append(Missing(run=run.name, suite=None, seen=seen, state="quarantined", why=why))
+    best = {}
+    for suite in suites:
+        # Its objective may be another one since; then the next evaluation finds the best one.
+        with suppress(ConfigurationError):
+            its = None if suite.objective is None else found.best(suite.name)
+            if its is not None:
+                best[suite.name] = its
+    return Standing(
+        run=run,
+        watcher=holder(found.places.watch_lock(run.name)),
+        checkpoints=checkpoints,
+        newest=newest,
+        step_from=None if newest is None else _step_from(run, newest),
+        suites=suites,
+        evaluations=evaluations,
+        best=best,
+        quarantined=tuple(quarantined.values()),
+        missing=tuple(missing),
+    )
+
+
+def _step_from(run: StudyRecord, newest: Checkpoint) -> str | None:
+    from phyla.watcher import get_format
+
+    options: Any = run.config.get("format")
+    if newest.trial is not None or not isinstance(options, dict):
+        return None
+    try:
+        return get_format(**{"name": "auto", **options}).step_rule(newest.name)
+    except ConfigurationError:
+        # Its format is a plug-in that is not installed here.
+        return None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Something that happened in a watched run."""
+
+    run: str
+    kind: ChangeKind  # a checkpoint was seen or put aside, a group ended, or `event`: something else
+    seen: Checkpoint | None = None  # the checkpoint; None where an event is about none
+    group: Group | None = None
+    event: EvalEvent | None = None
+
+    @property
+    def lag_s(self) -> float | None:
+        """Seconds from the writing of the checkpoint to the end of the group."""
+        if self.group is None or self.seen is None or self.group.ended_at is None:
+            return None
+        return max(0.0, self.group.ended_at - self.seen.written_at)
+
+
+@final
+class Changes:
+    """Tells at each call what happened in a run since the call before; what it holds already is not told."""
+
+    def __init__(self, store: "Store", run: StudyRecord) -> None:
+        self._store = store
+        self._run = run
+        self._seen_after = 0
+        self._events_after = 0
+        self._ended_since = 0.0
+        self._ended: dict[int, float | None] = {}
+        self._untold: list[Change] = []
+        self.new()
+
+    @again(ConnectionLost)
+    def new(self) -> list[Change]:
+        """Return what happened."""
+        name = self._run.name
+        found = self._untold  # includes what an earlier look found before it failed
+        with self._store.reader(self._run.id) as reader:
+            for seen in reader.all_seen(after=self._seen_after):
+                self._seen_after = seen.id
+                kind: ChangeKind = "quarantined" if seen.state is CheckpointState.QUARANTINED else "seen"
+                found.append(Change(run=name, kind=kind, seen=seen))
+            groups = reader.ended_groups(self._ended_since)
+            for group in groups:
+                # One may be queued, and end, again.
+                if self._ended.get(group.id) != group.ended_at:
+                    kind = cast("ChangeKind", group.state.value)
+                    found.append(Change(run=name, kind=kind, seen=reader.seen(group.seen), group=group))
+                    self._ended[group.id] = group.ended_at
+            self._ended = {group.id: group.ended_at for group in groups}
+            self._ended_since = reader.now() - COMMITTED_WITHIN_S
+            for event in reader.events(after=self._events_after):
+                if event.kind not in ("gone", "quarantined"):
+                    of = None if event.seen is None else reader.seen(event.seen)
+                    found.append(Change(run=name, kind="event", seen=of, event=event))
+                self._events_after = event.id
+        self._untold = []
+        return found

@@ -1,0 +1,1 @@
+"""Opening a study and running it to its end."""

@@ -1,0 +1,220 @@
+"""Asking for trials, and telling how they went."""
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from phyla import settings
+from phyla.arguments import check_value
+from phyla.client import Client
+from phyla.errors import (
+    CheckpointsAbsent,
+    CheckpointStorageFailed,
+    ConfigurationError,
+    LeaseLost,
+    NoFitness,
+    StoreError,
+    StudyChanged,
+    StudyFailed,
+)
+from phyla.machine import Claimed, Ended, Failure, Idle, NoWork, Outdated
+from phyla.records import MemberState, StudyState
+from phyla.study.maintaining.maintain import take_back
+from phyla.worker import Launch, Session, Stopwatch, Trial, session_of, unusable_start
+
+if TYPE_CHECKING:
+    from phyla.study.study import Study
+
+
+LOOK_S = 1.0
+"""How long to wait at most for a commit before asking again: leases end without one."""
+
+
+def asker(study: "Study", client: Client) -> Launch:
+    """Return the launch as whose worker this process asks."""
+    if study.launch is None:
+        study.launch = Launch(study.places.locks, client.store.url, [study.name])
+        take_back(client, study.launch)
+    return study.launch
+
+
+def check_asked(count: int | None, wait_s: float) -> int:
+    """Return how many trials `Study.ask` asks for; refuse arguments that make no sense."""
+    check_value("ask", "wait_s", wait_s, "[0, inf)")
+    asked: int = check_value("ask", "count", 1 if count is None else count, 1)
+    return asked
+
+
+def ask(study: "Study", client: Client, count: int, *, whole: bool, wait_s: float) -> list[Trial]:
+    """Claim up to `count` trials whose checkpoints can be used, or with `whole` as many; see `Study.ask`."""
+    ends_at = time.monotonic() + wait_s
+    while True:
+        trials, rest = _ask(study, client, count, whole)
+        left = ends_at - time.monotonic()
+        if trials or left <= 0 or not isinstance(rest, Idle):
+            break
+        client.wait(min(LOOK_S, left))
+    if not trials and isinstance(rest, Outdated):
+        raise StudyChanged(rest.why)
+    if not trials and isinstance(rest, Ended) and rest.state is StudyState.FAILED:
+        raise StudyFailed(rest.message or f"study {study.name!r} has failed")
+    return trials
+
+
+def _ask(study: "Study", client: Client, count: int, whole: bool) -> tuple[list[Trial], NoWork | None]:
+    launch = asker(study, client)
+    client.repository.check_owner()
+    trials: list[Trial] = []
+    rest: NoWork | None = None
+    # The seconds of trials that are trained together are counted once.
+    watch = Stopwatch()
+    while rest is None and len(trials) < count:
+        with launch.asking:
+            # Of a request that is made again because its answer was lost, the same trials are given again.
+            _, claimed, rest = client.exchange(
+                (), launch.worker_name(), count - len(trials), whole=whole, held=launch.given
+            )
+            records = [each.trial for each in claimed if isinstance(each, Claimed)]
+            launch.given.update(record.id for record in records)
+        for place, record in enumerate(records):
+            try:
+                unusable = unusable_start(record, client, client.repository)
+            except (CheckpointStorageFailed, CheckpointsAbsent):
+                for other in records[place:]:
+                    _let_go(launch, other.id, partial(client.release, other.id, other.token))
+                raise
+            if unusable is not None:
+                with contextlib.suppress(LeaseLost):
+                    _let_go(launch, record.id, partial(client.fail, unusable))
+                continue
+            session = Session(
+                record,
+                client,
+                client.repository,
+                metrics=study.rules.reported_metrics,
+                work_root=study.places.folder("work", study.name),
+                clock=settings.system_clock,
+                watch=watch,
+            )
+            trials.append(session.trial)
+    if whole and len(trials) < count:
+        for trial in trials:
+            _let_go(launch, trial.id, partial(client.release, trial.id, trial.token))
+        trials = []
+    return trials, rest
+
+
+def _let_go(launch: Launch, job: int, let_go: Callable[[], object]) -> None:
+    """Let a trial go that this process was given; it may be given it again."""
+    with launch.asking:
+        let_go()
+        launch.given.discard(job)
+
+
+def checked(
+    trials: Any, metrics: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, error: str | Exception | None
+) -> tuple[list[Trial], Sequence[Mapping[str, Any]]]:
+    """Return the trials and metrics that `Study.tell` was given; refuse what makes no sense."""
+    many = [*trials] if isinstance(trials, Sequence) else [trials]
+    each = [metrics] if isinstance(metrics, Mapping) else metrics
+    wrong = [one for one in many if not isinstance(one, Trial)]
+    if wrong:
+        raise ConfigurationError(f"tell({wrong[0]!r}): pass a trial that ask() gave")
+    if error is not None and (not isinstance(error, str | Exception) or error == ""):
+        raise ConfigurationError(f"tell(error={error!r}): pass the exception, or say what went wrong")
+    if error is not None and each is not None:
+        raise ConfigurationError("tell(): pass either metrics, or the error that training failed with")
+    if each is not None and not (isinstance(each, Sequence) and all(isinstance(one, Mapping) for one in each)):
+        raise ConfigurationError(
+            f'tell(metrics={metrics!r}): pass a mapping such as {{"loss": 0.3}}, or one for each'
+        )
+    if each is not None and len(each) != len(many):
+        raise ConfigurationError(f"tell(): {len(many)} trials, but {len(each)} mappings of metrics")
+    return many, each or ()
+
+
+def tell(
+    study: "Study",
+    client: Client,
+    trials: Sequence[Trial],
+    metrics: Sequence[Mapping[str, Any]],
+    checkpoint: Trial | None,
+) -> None:
+    """Complete trials, in one transaction; see `Study.tell`."""
+    launch = asker(study, client)
+    told = [session_of(trial).retold(values) for trial, values in zip(trials, metrics, strict=False)]
+    for trial, values, again in zip(trials, metrics, told, strict=False):
+        if not again:
+            trial.report(values)
+    sessions = [session_of(trial) for trial in trials]
+    for session in sessions:
+        if session.unreported:
+            raise NoFitness(session.missing(f"tell(): trial {session.id} never reported", "or pass metrics="))
+    if checkpoint is not None and (not trials or checkpoint is not trials[0]):
+        raise ConfigurationError("tell(checkpoint=...): pass the first of the trials, which holds it")
+    shared = session_of(checkpoint).commit() if checkpoint is not None else None
+    completions = [
+        session.completion(shared, index) if shared is not None else session.completion(session.commit())
+        for index, session in enumerate(sessions)
+    ]
+    # Trained together, they took equal parts of the time.
+    phases = {phase for each in completions for phase in each.timings or ()}
+    spent = {phase: sum((each.timings or {}).get(phase, 0.0) for each in completions) for phase in phases}
+    shares = {phase: seconds / len(completions) for phase, seconds in spent.items()}
+    completions = [replace(each, timings=shares) for each in completions]
+    try:
+        answers, _, _ = client.exchange(completions, launch.worker_name(), 0)
+    except StoreError:
+        for session, completion in zip(sessions, completions, strict=True):
+            session.give_back(completion.reports)
+        raise
+    for session, completion, answer in zip(sessions, completions, answers, strict=True):
+        session.release()
+        if not isinstance(answer, LeaseLost):
+            session.told = completion.metrics
+            launch.given.discard(session.id)
+    # The trials count already; if this fails, the next ask ends the study.
+    with contextlib.suppress(StoreError):
+        if finished(client):
+            # Asking, and getting nothing, ends a study whose members are all done.
+            client.exchange((), launch.worker_name(), 1)
+    for answer in answers:
+        if isinstance(answer, LeaseLost):
+            raise answer
+
+
+def tell_failed(study: "Study", client: Client, trials: Sequence[Trial], error: str | Exception) -> None:
+    """Fail trials; they are tried again or given up."""
+    launch = asker(study, client)
+    lost: LeaseLost | None = None
+    for session in map(session_of, trials):
+        session.check_not_told(error)
+    said = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    for session in map(session_of, trials):
+        reports = session.take_reports()
+        try:
+            stopped = client.report(session.id, session.token, reports).stop_reason is not None
+        except StoreError:
+            session.give_back(reports)
+            raise
+        session.discard()
+        session.release()
+        failure = Failure(job=session.id, token=session.trial.token, error=said, timings=session.timings())
+        try:
+            # What a rule stopped by these reports has ended, and needs no failure.
+            _let_go(launch, session.id, (lambda: None) if stopped else partial(client.fail, failure))
+        except LeaseLost as gone:
+            lost = gone
+    if lost is not None:
+        raise lost
+
+
+def finished(client: Client) -> bool:
+    """Return whether a study takes no more work: it ended, or every member is done."""
+    with client.store.reader(client.record.id) as reader:
+        return reader.study().state is not StudyState.RUNNING or all(
+            member.state is MemberState.DONE for member in reader.members()
+        )

@@ -1,0 +1,430 @@
+"""Running studies until they end, in this process or in worker processes."""
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from phyla import settings, study_modules
+from phyla.arguments import check_integer
+from phyla.client import Client
+from phyla.controller import sightings_of
+from phyla.errors import (
+    CheckpointsAbsent,
+    CheckpointStorageFailed,
+    ConfigurationError,
+    LauncherFailed,
+    Preempted,
+    StateError,
+    StoreError,
+    StudyChanged,
+    StudyFailed,
+    TimeTooShort,
+)
+from phyla.launchers import Gpus, Pool, Term, WorkerSpec, gpu_environments, visible_gpus
+from phyla.launchers.pools import CLOSED, PoolRun
+from phyla.launchers.process import population_worker
+from phyla.launchers.spec import PERSON, seen_gpus
+from phyla.launchers.supervisor import Supervisor
+from phyla.machine import NoTime, Outdated
+from phyla.records import StudyState
+from phyla.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED, handle, listen
+from phyla.store import hold_on
+from phyla.store.again import repeatable
+from phyla.study.maintaining.maintain import (
+    incomplete,
+    let_go_on,
+    others_at_work,
+    remove_outputs,
+    take_back,
+    verify_best,
+)
+from phyla.study.places import Places
+from phyla.study.results.findings import in_vain, say_nothing_to_do
+from phyla.study.results.progress import Failures
+from phyla.study.results.results import Results
+from phyla.study.running.open import claim
+from phyla.study.running.provenance import noted
+from phyla.study.running.trackers import environment, follow
+from phyla.study.validation import checked_kinds, checked_seconds
+from phyla.worker import Command, Launch, Worker
+
+if TYPE_CHECKING:
+    from phyla.integrations.trackers import Tracker
+    from phyla.study.results.notebook import NotebookCell
+    from phyla.study.running.display import StudyDisplay
+    from phyla.study.study import Study
+
+LOG = logging.getLogger("phyla")
+UNNOTICED_S = 5.0
+"""Seconds that user code has to raise what interrupts it."""
+MOST_WORKERS = 10_000
+"""Processes of one run on this machine."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Crew:
+    """Who works on studies, and who is told of it; see `Study.run`."""
+
+    workers: int
+    evaluators: int = 0
+    kinds: Sequence[str] = ("evaluate",)
+    gpus_per_worker: Gpus
+    placed: Pool | None = None  # Workers that a launcher places, instead of processes of this one.
+    gpus: Sequence[str] | None = None
+    eval_gpus: Sequence[str] | None = None
+    labels: Sequence[str] = ()
+    stall_timeout_s: float | None = None
+    yields: bool = False
+    save_every_s: float | None = None
+    term: Term = field(default_factory=Term)
+    trackers: "Sequence[Tracker]" = ()
+    logs_failures: bool = False
+    on_progress: Callable[[Results], None] | None = None
+    on_interrupt: Callable[[], None]
+
+    def shown_by(self, display: "StudyDisplay | NotebookCell") -> "Crew":
+        """Return the same, shown by a display."""
+
+        def interrupted() -> None:
+            display.interrupted()
+            self.on_interrupt()
+
+        return replace(self, on_progress=display.progressed, on_interrupt=interrupted)
+
+    @cached_property
+    def environments(self) -> Sequence[Mapping[str, str]]:
+        """Environment variables of each worker process; those of the evaluators come last."""
+        if self.placed is not None:
+            return ()
+        each, evaluating = self.gpus_per_worker, self.eval_gpus
+        if evaluating is None:
+            return gpu_environments(self.workers + self.evaluators, each, self.gpus)
+        visible = visible_gpus()
+        training = [gpu for gpu in visible if gpu not in evaluating]
+        if visible and self.workers and not training:
+            raise ConfigurationError(
+                f"eval_gpus={list(evaluating)}: these are all visible GPUs, so none is left for training; give "
+                "evaluation fewer, or leave eval_gpus out"
+            )
+        return [
+            *gpu_environments(self.workers, each, training),
+            *gpu_environments(self.evaluators, each, evaluating),
+        ]
+
+    @property
+    def pool(self) -> Sequence[str]:
+        """The GPUs that eval tasks may have which ask for several."""
+        return self.eval_gpus or self.gpus or visible_gpus()
+
+    def check(self, places: Places) -> None:
+        """Make sure that this process may start that many workers."""
+        for name in ("workers", "evaluators"):
+            object.__setattr__(self, name, check_integer(name, getattr(self, name), 0, MOST_WORKERS))
+        if not (self.workers or self.evaluators):
+            return
+        if settings.in_worker():
+            raise ConfigurationError(
+                "a worker process was to start workers, which would start workers without end; start them under "
+                '`if __name__ == "__main__":`, or use workers=0 inside training code'
+            )
+        if places.storage == "memory://":
+            raise ConfigurationError(
+                "storage='memory://' exists in this process only, where worker processes cannot see it; "
+                "run with --workers 0 (in Python: workers=0), or in another storage"
+            )
+
+    def check_study(self, study: "Study") -> None:
+        """Make sure that they can work on a study with a population."""
+        study_modules.only_when_run()
+        if study.train is None:
+            raise ConfigurationError(
+                "Study(train=...) is needed to run; a script with a loop of its own (phyla.attach, study.ask) is "
+                "started with: python FILE"
+            )
+        if isinstance(study.train, Command) and "train" in self.kinds:
+            study.train.check_program()
+        self.check(study.places)
+        suites = study.rules.suites
+        if "train" not in checked_kinds(self.kinds) and not suites:
+            raise ConfigurationError(f"kinds={self.kinds!r}: this study has no suites= to evaluate")
+        if self.evaluators and not (self.workers and suites):
+            given = f"evaluators={self.evaluators}" if self.eval_gpus is None else f"eval_gpus={self.eval_gpus!r}"
+            raise ConfigurationError(
+                f"{given}: evaluators need suites= to evaluate (in a TOML file: [[eval]]), and workers= of at "
+                "least 1 that train"
+            )
+        checked_seconds("stall_timeout_s", self.stall_timeout_s)
+        checked_seconds("save_every_s", self.save_every_s)
+        _ = self.environments  # raises where there are too few GPUs
+
+
+def work(
+    client: Client,
+    crew: Crew,
+    spec: WorkerSpec,
+    make: Callable[[WorkerSpec], Worker],
+    *,
+    launch: Launch,
+    logs: Path,
+    lease_s: float,
+    progress: Callable[[], int] = lambda: 0,
+    on_tick: Callable[[], None],
+) -> bool:
+    """Work on studies of any kind until they end; return False when a person interrupted it.
+
+    Worker processes are started by `spec`; without any, this process is the worker that `make` returns. Then the
+    first signal asks it to end soon, and a second Ctrl-C raises KeyboardInterrupt at once. Only the main thread
+    can handle signals; in another one they stay as they are.
+    """
+    hold_on(client.store)
+    term = crew.term
+    if crew.placed is not None:
+        return PoolRun(
+            client=client,
+            pool=crew.placed,
+            term=term,
+            progress=progress,
+            on_loss=partial(take_back, client, launch),
+            on_tick=on_tick,
+            on_interrupt=crew.on_interrupt,
+        ).run()
+    spec = replace(spec, stop_signal=term.stop_signal, labels=crew.labels)
+    if term.limit_s is not None:
+        spec = replace(spec, stops_at=term.stops_at, run_s=term.limit_s)
+    if crew.environments:
+        specs = [
+            replace(
+                spec,
+                index=index,
+                kinds=spec.kinds if index < crew.workers else ("evaluate",),
+                gpus=(0, len(seen_gpus(each, crew.pool))),
+            )
+            for index, each in enumerate(crew.environments)
+        ]
+        supervisor = Supervisor(
+            client,
+            specs,
+            launch=launch,
+            environments=crew.environments,
+            logs=logs,
+            renew_s=lease_s / 3,
+            stall_timeout_s=crew.stall_timeout_s,
+            gpus=crew.pool,
+            term=term,
+            on_tick=on_tick,
+            on_interrupt=crew.on_interrupt,
+        )
+        return supervisor.run()
+    here = make(replace(spec, gpus=(0, len(crew.pool)), name=launch.worker_name(), log=str(logs / "worker-0.log")))
+    stopped_by: list[str] = []
+
+    deadline = Deadline(client, here.name, term)
+
+    def stop(why: str) -> None:
+        crew.on_interrupt()
+        stopped_by.append(why)
+        here.stop()
+
+    def interrupt(number: int, frame: object) -> None:
+        why = PERSON if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
+        if deadline.passed:
+            stopped_by.append(why)
+            raise KeyboardInterrupt if stopped_by[0] == PERSON else Preempted(stopped_by[0])
+        if stopped_by:
+            if number == signal.SIGINT:
+                crew.on_interrupt()
+                client.store.hold_on(0.0)
+                raise KeyboardInterrupt
+            return
+        stop(why)
+
+    main = threading.current_thread() is threading.main_thread()
+    previous = {n: handle(n, interrupt) for n in term.signals} if main else {}
+    end_listening = listen(term.signals, deadline.wait) if main else lambda: None
+    timer = threading.Timer(term.stops_at - settings.system_clock(), stop, [term.over(wholly=True)])
+    timer.daemon = True
+    if term.limit_s is not None:
+        timer.start()
+    try:
+        ended = here.run(on_tick)
+    except BaseException:
+        with contextlib.suppress(StoreError):  # its lease runs out then
+            client.lose_worker(here.name, "its run was interrupted", counts=False)
+        raise
+    finally:
+        deadline.done.set()
+        end_listening()
+        timer.cancel()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if isinstance(ended, Outdated):
+        raise StudyChanged(ended.why)
+    why = stopped_by[0] if stopped_by else term.over(wholly=False) if isinstance(ended, NoTime) else PERSON
+    if why != PERSON and client.is_active():
+        raise Preempted(why)
+    return stopped_by[:1] != [PERSON]
+
+
+@final
+class Deadline:
+    """Ends user code of this process, which does not notice a signal: it is interrupted, then the process ends."""
+
+    def __init__(self, client: Client, worker: str, term: Term) -> None:
+        self._client, self._worker, self._term = client, worker, term
+        self.passed = False
+        self.done = threading.Event()
+
+    def wait(self, number: int) -> None:
+        """Wait for the end from a signal on, in a thread beside the main one."""
+        if self.done.wait(self._term.grace_s):
+            return
+        self.passed = True
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+        self._client.store.hold_on(0.0)
+        LOG.warning("what runs %s", self._term.deaf)
+        by_person = number == signal.SIGINT
+        # Code outside of Python may not notice. The kernel of a notebook has more to lose than a trial.
+        if self.done.wait(UNNOTICED_S) or (by_person and "IPython" in sys.modules):
+            return
+        with contextlib.suppress(StoreError):
+            self._client.lose_worker(self._worker, "its run was ended while it did not stop", counts=False)
+        os._exit(EXIT_INTERRUPTED if by_person else EXIT_PREEMPTED)
+
+
+def run_study(study: "Study", client: Client, crew: Crew) -> Results:
+    """Train until the study ends; resumes what an earlier run left. See `Study.run`."""
+    store, key = client.store, client.record.id
+    results = Results(store, client.record, study.places)
+    tracking = environment(crew.trackers, client.record, study.places)
+    with Launch(study.places.locks, store.url, [study.name]) as launch:
+        claim(client)
+        if results.state is not StudyState.COMPLETED or "train" in crew.kinds:
+            let_go_on(store, client.record)
+        take_back(client, launch)
+        client.recover()
+        _clean_outputs(study, client)
+        if study.rules.suites:
+            sightings_of(store, client.record, study.rules.suites).retry()
+        if results.state is StudyState.COMPLETED:
+            with store.reader(key) as reader:
+                say_nothing_to_do(reader)
+
+        with store.reader(key) as reader:
+            failures = Failures(reader.now()) if crew.logs_failures else None
+        look = partial(study.lookout.look, store, key, failures=failures)
+        try:
+            with noted(client, results.state), follow(crew.trackers, store, client.record, study.places):
+                # Nobody is started for a study that is complete already.
+                finished = not client.is_active() or _train(study, client, crew, launch, results, look, tracking)
+            look(at_once=True)
+            client.collect()
+            client.recover()
+            if results.state is StudyState.COMPLETED:
+                verify_best(client)
+        except (
+            CheckpointsAbsent,
+            CheckpointStorageFailed,
+            ConfigurationError,
+            LauncherFailed,
+            StateError,
+            TimeTooShort,
+        ) as error:
+            _stop(client, launch, str(error))
+            raise
+        except Preempted as error:
+            # On other machines, or in a pool, somebody may wait for work without a lease, and goes on.
+            if not study.places.reaches_others and str(error) != CLOSED:
+                _stop(client, launch, f"{error}; run it again to resume")
+            raise
+        _clean_outputs(study, client)
+        if not finished:
+            _stop(client, launch, "interrupted; run it again to resume")
+            raise KeyboardInterrupt
+        record = results.study()
+        if record.state is StudyState.FAILED:
+            raise StudyFailed(f"study {study.name!r} stopped itself: {record.message}")
+        lacking = incomplete(store, record) if crew.logs_failures else None
+        if lacking is not None:
+            LOG.warning("warning: %s", lacking)
+    return results
+
+
+def add_workers(study: "Study", client: Client, crew: Crew) -> Results:
+    """Train a study that others run, until it ends. See `Study.work`."""
+    results = Results(client.store, client.study(), study.places)
+    if client.is_active():
+        claim(client)
+        with Launch(study.places.locks, client.store.url, [study.name]) as launch:
+            if not _train(study, client, crew, launch, results):
+                raise KeyboardInterrupt
+    return results
+
+
+def _train(
+    study: "Study",
+    client: Client,
+    crew: Crew,
+    launch: Launch,
+    results: Results,
+    look: Callable[[], None] = lambda: None,
+    tracking: Mapping[str, str] | None = None,
+) -> bool:
+    def tick() -> None:
+        look()
+        if crew.on_progress is not None:
+            crew.on_progress(results)
+
+    name, places, lease_s = study.name, study.places, study.rules.lease_s
+    assert study.train is not None
+    spec = WorkerSpec(
+        configs={name: study.config(portable=True)} if crew.workers else {},
+        storage=places.storage,
+        checkpoints=str(places.checkpoints(name, client.record.config)),
+        work_root=str(places.folder("work", name)),
+        outputs=str(places.folder("outputs", name)),
+        kinds=tuple(sorted(set(crew.kinds))),
+        yields=crew.yields,
+        save_every_s=crew.save_every_s,
+        environment=tracking or {},
+    )
+    here = partial(population_worker, client, study.rules, study.train, study.setup, renew_s=lease_s / 3)
+
+    def done() -> int:
+        return results.counts().get("completed", 0) + len(results.evaluating())
+
+    logs = places.folder("logs", name)
+    try:
+        return work(
+            client, crew, spec, here, launch=launch, logs=logs, lease_s=lease_s, progress=done, on_tick=tick
+        )
+    except Preempted as error:
+        if "train" in crew.kinds and str(error) in (crew.term.over(wholly=True), crew.term.over(wholly=False)):
+            with client.store.reader(client.record.id) as reader:
+                why = in_vain(reader, crew.term)
+            if why is not None:
+                raise TimeTooShort(why) from None
+        raise
+
+
+@repeatable
+def _stop(client: Client, launch: Launch, why: str) -> None:
+    """Stop a study that is running, unless others are at work on it."""
+    if client.study().state is StudyState.RUNNING and not others_at_work(client, launch):
+        client.store.set_state(client.record.id, StudyState.STOPPED, why)
+
+
+@repeatable
+def _clean_outputs(study: "Study", client: Client) -> None:
+    if study.rules.suites:
+        # What cannot be removed now is removed after the next run.
+        with client.store.reader(client.record.id) as reader, contextlib.suppress(OSError):
+            remove_outputs(reader, study.places.folder("outputs", study.name))

@@ -1,0 +1,1 @@
+"""Evaluating what another job, or another study, writes."""

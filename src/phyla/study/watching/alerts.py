@@ -1,0 +1,114 @@
+"""What goes on beside a watched run: event files that follow it, and a command for each regression.
+
+The command is a list of arguments, never a shell's line. It gets the facts as JSON on standard input, and as
+`PHYLA_RUN`, `PHYLA_SUITE`, `PHYLA_TASK`, `PHYLA_CHECKPOINT`, `PHYLA_STEP` and `PHYLA_MESSAGE`.
+"""
+
+import json
+import logging
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phyla import settings
+from phyla.errors import ConfigurationError
+from phyla.records import StudyRecord, strict
+from phyla.study.places import Places
+from phyla.study.results.evaluations import Evaluations
+from phyla.study.results.watched_runs import Changes
+from phyla.study.running.background import Beside, Remembered
+
+if TYPE_CHECKING:
+    from phyla.records import EvalEvent
+    from phyla.store import Store
+
+LOG = logging.getLogger("phyla")
+FACTS = ("run", "suite", "task", "checkpoint", "step", "message")
+"""What the command also gets in its environment."""
+TIMEOUT_S = 60.0
+BOARD_EVERY_S = 5.0
+
+
+def words_of(command: str | Sequence[str] | None) -> list[str]:
+    """Return a command as a list of arguments; raise if there is no such program."""
+    try:
+        words = shlex.split(command) if isinstance(command, str) else list(command or ())
+    except ValueError as error:
+        raise ConfigurationError(f"on_alert={command!r} cannot be split into arguments: {error}") from error
+    if command is not None and (not words or shutil.which(words[0]) is None):
+        raise ConfigurationError(
+            f"on_alert={command!r}: there is no program {(words or [''])[0]!r} that can be run"
+        )
+    return words
+
+
+def beside(
+    stack: ExitStack,
+    store: "Store",
+    run: StudyRecord,
+    places: Places,
+    tensorboard: str | Path | None,
+    alert: Sequence[str],
+) -> None:
+    """Begin what goes on beside a run, until the stack is closed."""
+    if tensorboard is not None:
+        found, changes, written = Evaluations(store, run, places), Changes(store, run), False
+
+        def write() -> None:
+            nonlocal written
+            # Points may come late: all of them are written anew, where there are any new ones.
+            if changes.new() or not written:
+                written = False
+                found.write_tensorboard(tensorboard)
+                written = True
+
+        how = ("--format", "tensorboard", "--output", str(tensorboard))
+        instead = f"write them with: {places.command('export', run.name, *how)}"
+        stack.enter_context(Beside("writing TensorBoard's files", write, instead, every_s=BOARD_EVERY_S))
+    if alert:
+        told = Remembered(places.folder("tracking", run.name) / f"alerts-{run.id:016x}.json")
+        if told.read() is None:
+            # What was found before anybody wanted to know is no news.
+            with store.reader(run.id) as reader:
+                told.write(max((event.id for event in reader.events()), default=0))
+        instead = f"see the regressions with: {places.command('evaluations', run.name)}"
+        look = partial(_look, store, run, told, alert)
+        stack.enter_context(Beside("looking for regressions", look, instead))
+
+
+def _look(store: "Store", run: StudyRecord, told: Remembered, command: Sequence[str]) -> None:
+    """Run the command once for each regression that is new."""
+    with store.reader(run.id) as reader:
+        events = reader.events(after=told.read() or 0)
+    for event in events:
+        # Before the command: a run that dies meanwhile does not start it again.
+        told.write(event.id)
+        if event.kind == "regression":
+            _tell(run.name, event, command)
+
+
+def _tell(run: str, event: "EvalEvent", command: Sequence[str]) -> None:
+    facts: dict[str, Any] = {"run": run, "suite": event.suite, **event.data}
+    facts |= {"checkpoint": facts.pop("name", ""), "message": event.message}
+    named = {f"PHYLA_{name.upper()}": str(facts.get(name, "")) for name in FACTS}
+    what = f"the command on a regression of {run} ({shlex.join(command)})"
+    try:
+        done = subprocess.run(
+            command,
+            input=json.dumps(strict(facts)).encode(),
+            env=settings.child_environment(named),
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        LOG.warning("warning: %s took longer than %g s and was ended", what, TIMEOUT_S)
+    except OSError as error:
+        LOG.warning("warning: %s cannot be started: %s", what, error.strerror or error)
+    else:
+        if done.returncode:
+            LOG.warning("warning: %s ended with status %d", what, done.returncode)

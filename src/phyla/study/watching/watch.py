@@ -1,0 +1,391 @@
+"""Watch a training job that only writes checkpoints, or another study; evaluate with more workers."""
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phyla import plugins, settings
+from phyla.checkpoints import place_of
+from phyla.checkpoints.objects import Objects
+from phyla.errors import ConfigurationError, NotImportable, RunChanged, StoreBusy
+from phyla.evaluation import Suite
+from phyla.records import EvalEvent, JsonObject, StudyKind, StudyState
+from phyla.study.files.load import chosen_suites, runs_with, suites_of
+from phyla.study.places import Places, check_kept, open_existing
+from phyla.study.results.progress import Throttle
+from phyla.study.results.watched_runs import Change, Changes, Watched, account
+from phyla.study.watching.targets import Target, targets_of
+
+if TYPE_CHECKING:
+    from phyla.client import Client
+    from phyla.controller import Sightings
+    from phyla.launchers import Gpus
+    from phyla.launchers.process import Runs
+    from phyla.store import Store
+    from phyla.study.running.run import Crew
+    from phyla.watcher import Following, WatchThread
+    from phyla.worker import Launch
+    from phyla.worker.evaluated_study import EvaluatedStudy
+
+TELL_EVERY_S = 0.5
+
+
+def watch(
+    paths: str | Path | Sequence[str | Path],
+    suites: "Suite | str | Sequence[Suite | str]",
+    workers: int = 0,
+    *,
+    name: str | None = None,
+    format: str = "auto",  # noqa: A002 -- the word that users know
+    options: Mapping[str, Any] | None = None,
+    following: "Following | None" = None,
+    snapshot_dir: str | Path | None = None,
+    lease_s: float = 60.0,
+    poll_s: float = 10.0,
+    gpus_per_worker: "Gpus" = "auto",
+    gpus: Sequence[str | int] | None = None,
+    grace_s: float | None = None,
+    tensorboard: str | Path | None = None,
+    on_alert: str | Sequence[str] | None = None,
+    on_change: Callable[[Change], None] = lambda change: None,
+    on_interrupt: Callable[[], None] = lambda: None,
+    home: str | Path | None = None,
+    storage: str | None = None,
+    checkpoints: str | Path | None = None,
+) -> Watched:
+    """Evaluate every checkpoint that a training job writes, or uploads, until it ends.
+
+    A run that exists under its name is resumed; suites that changed are filled in for checkpoints that are
+    still there.
+
+    Args:
+        paths: directories or URLs (`s3://bucket/prefix`) of checkpoints; or the name of one study of the store.
+        suites: what to run on each checkpoint: suites, or texts as `load_suites` takes them.
+        workers: worker processes to start; 0 evaluates in this process, where `timeout_s` is not enforced.
+        name: of the run; by default made from the path, or the study's with `-watch`.
+        format: what checkpoints look like, one of `phyla.watcher.format_names()`.
+        options: further options of the format: `step`, `quiet_s`, `marker`, `templates`.
+        following: snapshots, how training ends, and the like.
+        snapshot_dir: directory for snapshots, on the file system of the checkpoints; by default in the home.
+        lease_s: seconds after which a worker that went silent loses its eval task.
+        poll_s: longest time between two looks.
+        gpus_per_worker: GPUs each worker sees, as in `Study.run`.
+        gpus: GPUs for these workers, as `CUDA_VISIBLE_DEVICES` names them; by default all that are visible.
+        grace_s: seconds that eval tasks have to stop after a signal, as in `Study.run`.
+        tensorboard: TensorBoard's log directory, where event files follow what is evaluated.
+        on_alert: a command that is started for each regression that is found; see `phyla.study.watching.alerts`.
+        on_change: called in this thread for everything that happens.
+        on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
+        home: where studies live, as for `Study`.
+        storage: URL of the database, as for `Study`.
+        checkpoints: where the checkpoints are, as for `Study`.
+
+    Returns:
+        How everything stands; `complete` tells whether nothing is missing.
+
+    Raises:
+        UsageError: an argument makes no sense, the run is followed elsewhere, or is another one.
+        CheckpointError: there is no such bucket, or it cannot be listed now.
+        StudyFailed: worker processes cannot start, or die again and again.
+        KeyboardInterrupt: a person stopped it; watch again to resume.
+        StoreError: the database failed.
+    """
+    from phyla.controller import sightings_of
+    from phyla.integrations.trackers.tensorboard import check_installed
+    from phyla.launchers.process import open_watched
+    from phyla.store import hold_on, open_store
+    from phyla.study.maintaining.maintain import remove_outputs, take_back
+    from phyla.study.running.run import Crew
+    from phyla.study.validation import check_tasks, checked_gpus, checked_term
+    from phyla.study.watching.alerts import beside, words_of
+    from phyla.watcher import DirectoryWatcher, Following, StudyWatcher, WatchThread, get_format, lock
+    from phyla.watcher.remote import Remote, is_url
+    from phyla.watcher.snapshots import check_links
+    from phyla.worker import Launch
+
+    places = Places.of(home, storage, checkpoints)
+    devices = checked_gpus("gpus", gpus)
+    term = checked_term(None, None, grace_s)
+    crew = Crew(
+        workers=workers, gpus_per_worker=gpus_per_worker, gpus=devices, term=term, on_interrupt=on_interrupt
+    )
+    crew.check(places)
+    alert = words_of(on_alert)
+    if tensorboard is not None:
+        check_installed()
+    if lease_s <= 0:
+        raise ConfigurationError(f"lease_s={lease_s!r}: must be above 0")
+    chosen, how = chosen_suites(suites), following or Following()
+    check_tasks(chosen, crew.pool)
+    scanner = partial(get_format, format, **(options or {}))
+    scanner()  # raises where there is no such format
+    with ExitStack() as stack:
+        store = open_store(places.storage)
+        stack.callback(store.close)
+        targets = targets_of(store, paths, name)
+        for target in targets:
+            if isinstance(target.directory, str):
+                _check_url(target.directory, how, snapshot_dir)
+            stack.enter_context(lock(places.watch_lock(target.name), target.name))
+        try:
+            name_of = plugins.reference if workers else plugins.reference_here
+            encoded = [plugins.encode(suite, name_of) for suite in chosen]
+        except NotImportable as error:
+            raise NotImportable(f"{error} (in a suite)") from error
+        for target in targets:
+            named = str(Path(snapshot_dir).expanduser().absolute()) if snapshot_dir else ""
+            if isinstance(target.directory, Path) and how.snapshots == "link":
+                check_links(target.directory, places.snapshots(target.name, named, store.identity().id))
+            config: JsonObject = {
+                "suites": encoded,
+                "format": {"name": format, **(options or {})},
+                "following": asdict(how),
+                "lease_s": lease_s,
+                "outputs": str(places.folder("outputs", target.name)),
+                "snapshots": named,
+                # Files of gin bindings are relative to it.
+                "gin_root": str(target.directory if isinstance(target.directory, Path) else Path.cwd()),
+                "checkpoints": ""
+                if target.study is None
+                else str(places.checkpoints(target.study.name, target.study.config)),
+            }
+            _create(store, target, config)
+        names = [target.name for target in targets]
+        configs: dict[str, JsonObject] = {each: {"suites": encoded} for each in names}
+        client, runs = open_watched(store, dict.fromkeys(names, chosen))
+        stack.enter_context(_copying(runs, places))
+        launch = stack.enter_context(Launch(places.locks, store.url, names))
+        take_back(client, launch)
+        for record, _ in runs:
+            beside(stack, store, record, places, tensorboard, alert)
+        changes = [Changes(store, record) for record, _ in runs]
+        shared = places.storage == "memory://"
+        looking = store if shared else stack.enter_context(contextlib.closing(open_store(places.storage)))
+        watchers: list[DirectoryWatcher | StudyWatcher] = []
+        for record, evaluated in runs:
+            sightings = sightings_of(looking, record, chosen)
+            sightings.backfill()
+            sightings.retry()
+            _note_edited(client, sightings, store, evaluated, record.id)
+            with store.reader(record.id) as reader:
+                remove_outputs(reader, evaluated.outputs)
+            stored: Any = record.config
+            best = places.folder("best", record.name)
+            watcher: DirectoryWatcher | StudyWatcher
+            if record.source is None:
+                root = Remote(record.location) if is_url(record.location) else Path(record.location)
+                held = places.snapshots(record.name, stored["snapshots"], store.identity().id)
+                watcher = DirectoryWatcher(
+                    sightings, root, scanner(), run=record, snapshots=held, best=best, following=how
+                )
+            else:
+                kept = place_of(stored["checkpoints"], places.home)
+                watcher = StudyWatcher(
+                    sightings, looking, record.source, checkpoints=kept, best=best, once=how.once
+                )
+            watchers.append(watcher)
+        follow = WatchThread(watchers, poll_s=poll_s)
+        stack.callback(follow.stop)
+        follow.start()
+        # The thread that looks does not wait for a server: it makes snapshots meanwhile.
+        looking.hold_on(0.0)
+        for (record, _), one in zip(runs, watchers, strict=True):
+            awaited = one.awaited() if isinstance(one, DirectoryWatcher) else None
+            if awaited is not None:
+                now = settings.system_clock()
+                event = EvalEvent(study=record.id, kind="awaiting", message=awaited, created_at=now)
+                on_change(Change(run=record.name, kind="event", event=event))
+        tell = _teller(changes, on_change, follow)
+        finished = _work(client, runs, configs, crew, places, launch, tell)
+        follow.stop()
+        if follow.error is not None:
+            raise follow.error
+        for change in (change for each in changes for change in each.new()):
+            on_change(change)
+        hold_on(looking)
+        follow.tend()
+        if not finished:
+            raise KeyboardInterrupt
+        return account(store, names, places)
+
+
+def evaluate(
+    names: str | Sequence[str] = (),
+    suites: "Suite | str | Sequence[Suite | str]" = (),
+    workers: int = 1,
+    *,
+    gpus_per_worker: "Gpus" = "auto",
+    labels: Sequence[str] = (),
+    stop_signal: str | int | None = None,
+    grace_s: float | None = None,
+    time_limit_s: float | None = None,
+    on_change: Callable[[Change], None] = lambda change: None,
+    on_interrupt: Callable[[], None] = lambda: None,
+    home: str | Path | None = None,
+    storage: str | None = None,
+    checkpoints: str | Path | None = None,
+) -> Watched:
+    """Add workers to runs that are watched, until those end.
+
+    They may be on any machine that sees the store and the files, and may be stopped at any time. They run the
+    suites that are given here, never functions or commands that the store names; suites that differ from those of
+    a run are refused. The workers of a study are started with `Study.work`.
+
+    Args:
+        names: of the runs; without any, those whose suites are given as they are stored, and of these the ones
+            that have not ended.
+        suites: what the runs are watched with: suites, or texts as `load_suites` takes them.
+        workers: worker processes to start; at least 1. The other arguments are those of `watch`.
+        gpus_per_worker: GPUs each worker sees.
+        labels: what eval tasks may ask for with `resources={"label": ...}`.
+        stop_signal: a signal that stops them as SIGTERM does, as in `Study.run`.
+        grace_s: seconds that they have to stop after a signal, as in `Study.run`.
+        time_limit_s: seconds that they may last, as in `Study.run`.
+        on_change: called for everything that happens.
+        on_interrupt: called for each Ctrl-C or SIGTERM.
+        home: where studies live, as for `Study`.
+        storage: URL of the database, as for `Study`.
+        checkpoints: where the checkpoints are, as for `Study`.
+
+    Raises:
+        StudyNotFound: there is no such run.
+        ConfigurationError: a run is that of a study, or has a suite that was not given.
+        RunChanged: a suite differs from that of the run; `StudyChanged` where it was changed meanwhile.
+        StudyFailed: worker processes cannot start, or die again and again.
+        KeyboardInterrupt: a person stopped it; `Preempted` where a signal or the end of its time did.
+    """
+    from phyla.launchers.process import check_suites, open_watched
+    from phyla.store import hold_on
+    from phyla.study.running.run import Crew
+    from phyla.study.validation import checked_labels, checked_term
+    from phyla.worker import Launch
+
+    places = Places.of(home, storage, checkpoints)
+    term = checked_term(stop_signal, time_limit_s, grace_s)
+    crew = Crew(
+        workers=workers,
+        gpus_per_worker=gpus_per_worker,
+        labels=checked_labels(labels),
+        term=term,
+        on_interrupt=on_interrupt,
+    )
+    crew.check(places)
+    if not workers:
+        raise ConfigurationError("workers=0: evaluate() starts worker processes, so it needs at least 1")
+    wanted = [names] if isinstance(names, str) else list(names)
+    if not wanted and not suites:
+        raise ConfigurationError("evaluate() needs the name of a run, or its suites")
+    with ExitStack() as stack:
+        store = open_existing(f"watched run{''.join(f' {name!r}' for name in wanted)}", places)
+        stack.callback(store.close)
+        hold_on(store)
+        wanted = wanted or runs_with(store, chosen_suites(suites))
+        given = {name: suites_of(store, name, suites) for name in wanted}
+        client, runs = open_watched(store, given)
+        configs: dict[str, JsonObject] = {
+            name: {"suites": [plugins.encode(suite) for suite in many]} for name, many in given.items()
+        }
+        check_suites(runs, configs)
+        stack.enter_context(_copying(runs, places))
+        if client.is_active():
+            launch = stack.enter_context(Launch(places.locks, store.url, wanted))
+            tell = _teller([Changes(store, record) for record, _ in runs], on_change)
+            if not _work(client, runs, configs, crew, places, launch, tell):
+                raise KeyboardInterrupt
+        return account(store, wanted, places)
+
+
+def _check_url(url: str, how: "Following", snapshot_dir: str | Path | None) -> None:
+    """Refuse options for directories alone, and a bucket that is not there or that cannot be listed."""
+    if how.snapshots != "link" or snapshot_dir is not None:
+        raise ConfigurationError(
+            f"{url}: leave out --snapshots (in Python snapshots=, snapshot_dir=): workers evaluate copies of what "
+            "is on an object store"
+        )
+    Objects(url, writes=False).infos("-")  # one request, since nothing is below that
+
+
+def _note_edited(
+    client: "Client", sightings: "Sightings", store: "Store", evaluated: "EvaluatedStudy", run: int
+) -> None:
+    """Note which eval tasks were edited under the same version, by the newest results of each suite."""
+    for suite in evaluated.suites:
+        with store.reader(run) as reader:
+            newest = reader.backlog(suite.name).complete
+            groups = [] if newest is None else reader.groups_of(newest)
+        for group in (group for group in groups if group.suite == suite.name and not group.replicate):
+            results = client.group_results(group.id, study=run).results
+            for message in evaluated.edited(suite, results).values():
+                sightings.note("changed-source", message)
+
+
+def _copying(runs: "Runs", places: Places) -> contextlib.AbstractContextManager[None]:
+    """Let workers keep copies of what is on an object store where this process would."""
+    remote = any("://" in record.location for record, _ in runs)
+    return settings.environment({"PHYLA_CACHE": str(settings.cache() or places.home / "cache")} if remote else {})
+
+
+def _create(store: "Store", target: Target, raw: JsonObject) -> None:
+    """Create a run, or let an existing one go on with these settings."""
+    kind = StudyKind.DIRECTORY if target.study is None else StudyKind.STUDY
+    location = str(target.directory or "")
+    source = None if target.study is None else target.study.id
+    record = store.create_study(target.name, raw, kind=kind, location=location, source=source)
+    check_kept(record)
+    if (record.kind, record.source, record.location) != (kind, source, location):
+        what = record.location or f"study number {record.source or record.id}"
+        raise RunChanged(
+            f"run {target.name!r} in {store.url} is that of {what}, not of {location or target.name}; give "
+            "this one another name (on the command line: --name)"
+        )
+    if record.config != raw or record.state is not StudyState.RUNNING:
+        from phyla.controller import housekeeping_of
+
+        housekeeping_of(store, record.id).store_config(raw, record.config)
+
+
+def _teller(
+    changes: Sequence[Changes], on_change: Callable[[Change], None], follow: "WatchThread | None" = None
+) -> Callable[[], None]:
+    """Return what tells what happened, often enough for a person, and seldom enough for the store."""
+    throttle = Throttle(TELL_EVERY_S)
+
+    def tell() -> None:
+        if follow is not None and follow.error is not None:
+            raise follow.error
+        with throttle.turn() as due, contextlib.suppress(StoreBusy):
+            for change in (change for each in changes for change in each.new()) if due else ():
+                on_change(change)
+
+    return tell
+
+
+def _work(
+    client: "Client",
+    runs: "Runs",
+    configs: Mapping[str, JsonObject],
+    crew: "Crew",
+    places: Places,
+    launch: "Launch",
+    on_tick: Callable[[], None],
+) -> bool:
+    """Evaluate until the runs end; return False when a person interrupted it."""
+    from phyla.launchers import WorkerSpec
+    from phyla.launchers.process import lease_of, watched_worker
+    from phyla.study.running.run import work
+
+    name, lease_s = client.record.name, min(lease_of(record) for record, _ in runs)
+    spec = WorkerSpec(
+        configs=configs,
+        watched=True,
+        storage=places.storage,
+        work_root=str(places.folder("work", name)),
+        kinds=("evaluate",),
+    )
+    here = partial(watched_worker, client, runs, renew_s=lease_s / 3)
+    logs = places.folder("logs", name)
+    return work(client, crew, spec, here, launch=launch, logs=logs, lease_s=lease_s, on_tick=on_tick)

@@ -1,0 +1,104 @@
+"""What phyla relies on in a process that it shares with user code, and what has changed of it since."""
+
+import os
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, final
+
+from phyla import errors
+from phyla.worker.forks import only_here
+
+SHOWN = 4
+"""Changes that a message names, at most."""
+_MODULES = ("builtins", "io", "json", "os", "pathlib", "shutil", "sqlite3", "threading", "time")
+_LIMITS = ("RLIMIT_FSIZE", "RLIMIT_NOFILE", "RLIMIT_AS", "RLIMIT_NPROC")
+_PLACES = (errors.StoreError, errors.CheckpointsAbsent, errors.CheckpointStorageFailed)
+_PHYLA = str(Path(errors.__file__).parent)
+
+
+@final
+class Surroundings:
+    """A snapshot of a process, with the state of a descriptor that stays open, taken before user code runs."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self.calls, self._ran = 0, ""
+        self._recursion = sys.getrecursionlimit()
+        self._files = {} if descriptor is None else {descriptor: _file(descriptor)}
+        self._limits = {name: _limit(name) for name in _LIMITS}
+        modules = [sys.modules[name] for name in _MODULES if name in sys.modules]
+        self._functions = [(each, name, value) for each in modules for name, value in vars(each).items()]
+
+    def call(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call user code; a recursion limit that it lowered is afterwards what it was."""
+        self.calls, self._ran = self.calls + 1, what + _origin(function)
+        try:
+            return only_here(function, *arguments)
+        finally:
+            if sys.getrecursionlimit() < self._recursion:
+                sys.setrecursionlimit(self._recursion)
+
+    @contextmanager
+    def relied_on(self) -> Iterator[None]:
+        """Run phyla's own code; raise `ProcessSpoiled` if it fails and the process is not what it was."""
+        try:
+            yield
+        except Exception as error:
+            found: list[str] = []
+            with suppress(Exception):  # what this needs may be spoiled itself
+                found = [*self._changes()] if self.calls and _is_own(error) else []
+            if not found:
+                raise
+            raise errors.ProcessSpoiled(
+                f"after {self._ran}, phyla failed in the same process with {_said(error)}. What has changed there "
+                f"since it began may be the cause: {'; '.join(found[:SHOWN])}. Let your function undo it "
+                "before it returns, or do it in a process of its own"
+            ) from error
+
+    def _changes(self) -> Iterator[str]:
+        for name, before in self._limits.items():
+            if _limit(name) < before:
+                yield f"{name} was lowered to {_limit(name):.0f}"
+        for descriptor, file in self._files.items():
+            if _file(descriptor) != file:
+                yield f"file descriptor {descriptor}, which is phyla's, was closed"
+        for module, name, value in self._functions:
+            now = vars(module).get(name)
+            if callable(value) and now is not value:
+                yield f"{module.__name__}.{name} was replaced{_origin(now)}"
+
+
+def _origin(function: Any) -> str:
+    code = getattr(function, "__code__", None)
+    return "" if code is None else f" ({code.co_filename}, line {code.co_firstlineno})"
+
+
+def _limit(name: str) -> float:
+    limit = resource.getrlimit(getattr(resource, name))[0]
+    return float("inf") if limit == resource.RLIM_INFINITY else limit
+
+
+def _file(descriptor: int) -> tuple[int, int] | None:
+    with suppress(OSError):
+        status = os.fstat(descriptor)
+        return status.st_dev, status.st_ino
+    return None
+
+
+def _is_own(error: Exception) -> bool:
+    """Return whether phyla failed, and not what it was given, or the disk that it writes to."""
+    full = any(each is not None and errors.is_storage_error(each) for each in (error, error.__cause__))
+    return not full and (isinstance(error, _PLACES) or not isinstance(error, errors.PhylaError))
+
+
+def _said(error: Exception) -> str:
+    """Return what failed, without advice on other causes, and the last place in phyla that it came through."""
+    place, trace = "", (error.__cause__ or error).__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_filename.startswith(_PHYLA):
+            place = f" (phyla{code.co_filename.removeprefix(_PHYLA)}, line {trace.tb_lineno}, in {code.co_name})"
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {str(error).partition('; ')[0].partition('. ')[0]}{place}"
