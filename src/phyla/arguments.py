@@ -10,13 +10,14 @@ from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any, TypeAlias, TypeVar
 
-from phyla.errors import ConfigurationError, WrongArgument
+from phyla.errors import ConfigurationError, UsageError, WrongArgument
 
 T = TypeVar("T")
 NAME = re.compile(r"\w[\w.-]{0,99}")
 """What studies, suites, eval tasks, labels and pools may be called: it leads nowhere else as part of a path."""
 MOST_MEMBERS = 1_000_000
 MOST_SECONDS = 1_000_000_000
+PRINTABLE = 10**4000
 MOST_STEPS = 2**53
 """Up to here every integer is a float as well, in JSON and in other languages."""
 
@@ -59,11 +60,18 @@ def check_name(what: str, name: object, more: str = "") -> None:
 
 def plain(value: Any) -> Any:
     """Return a number of NumPy or another library as Python's own; everything else as it is."""
-    if isinstance(value, int | float):
+    if isinstance(value, bool | float):
         return value
     if isinstance(value, Integral):
-        return int(value)
+        return printable(int(value))
     return float(value) if isinstance(value, Real) else value
+
+
+def printable(number: int, what: str = "a number", kind: type[UsageError] = ConfigurationError) -> int:
+    """Return a whole number; refuse one of more digits than Python prints, which no message could show."""
+    if abs(number) >= PRINTABLE:
+        raise kind(f"{what} has more than 4,000 digits; give a smaller one")
+    return number
 
 
 def check_integer(name: str, value: Any, least: int = 1, most: int | None = None, plugin: str = "") -> int:
@@ -131,6 +139,14 @@ def suggest_arguments(*kinds: type[Any]) -> None:
         setattr(kind, "__init__", _suggesting(kind))  # noqa: B010  # mypy refuses the assignment
 
 
+def brief(value: object) -> str:
+    """Return a value on a few characters, for a message."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # it has more digits than Python prints
+        return "..."
+
+
 def _suggesting(kind: type[Any]) -> Any:
     made = kind.__init__
     names = [name for name in list(inspect.signature(made).parameters)[1:] if name != "_"]
@@ -142,7 +158,7 @@ def _suggesting(kind: type[Any]) -> Any:
         try:
             made(self, *args, **settings)
         except (TypeError, ValueError, OverflowError) as error:
-            given = ", ".join([*map(reprlib.repr, args), *(f"{n}={reprlib.repr(v)}" for n, v in settings.items())])
+            given = ", ".join([*map(brief, args), *(f"{name}={brief(value)}" for name, value in settings.items())])
             raise WrongArgument(f"{kind.__name__}({given}): {error}") from error
 
     return init

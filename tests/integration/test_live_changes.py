@@ -246,6 +246,7 @@ def test_newcomers_that_make_no_sense(tmp_path: Path) -> None:
 
 
 def phyla_command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
+    capsys.readouterr()  # what was shown while studies ran
     before, sys.argv = sys.argv, ["phyla", *map(str, words)]
     try:
         with pytest.raises(SystemExit) as ended:

@@ -267,3 +267,15 @@ def test_the_first_study_of_the_readme_warns_of_nothing(tmp_path: Path) -> None:
         status, told = run(tmp_path, *words)
         assert status == 0
         assert "warning" not in told
+
+
+def test_starting_points_that_start_nothing_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    space = phyla.Space({"lr": phyla.Float(0.0, 1.0)}, initial=[{"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3}])
+    grid = phyla.GridSearch({"lr": [0.5, 0.6]}, total_steps=1)
+
+    def learns(trial: phyla.Trial) -> None:
+        (trial.checkpoint_dir / "w").write_text(str(trial.params["lr"]))
+        trial.report(score=trial.params["lr"])
+
+    phyla.Study("points", space, phyla.Maximize("score"), grid, learns, home=tmp_path).run()
+    assert "has 3 starting points, and the study 2 members" in caplog.text

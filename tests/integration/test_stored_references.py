@@ -223,6 +223,7 @@ ACTS: dict[str, tuple[object, ...]] = {
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
+    capsys.readouterr()  # what was shown while studies ran
     before, sys.argv = sys.argv, ["phyla", *map(str, words)]
     try:
         with pytest.raises(SystemExit) as ended:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
 from typing import TypeAlias, final
 
-from phyla.arguments import MOST_SECONDS, check_integer
+from phyla.arguments import MOST_SECONDS, check_integer, plain
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Suite
 from phyla.evaluation.suite import suite_named
@@ -84,7 +84,7 @@ class TrainRules:
             object.__setattr__(self, name, check_integer(name, getattr(self, name), most=MOST))
         if self.keep_every_steps is not None:
             object.__setattr__(self, "keep_every_steps", check_integer("keep_every_steps", self.keep_every_steps))
-        lease_s = self.lease_s
+        lease_s = plain(self.lease_s)
         if isinstance(lease_s, bool) or not isinstance(lease_s, int | float) or not 0 < lease_s <= MOST_SECONDS:
             raise ConfigurationError(f"lease_s={lease_s!r}: must be above 0, and at most {MOST_SECONDS:,}")
         object.__setattr__(self, "suites", tuple(self.suites))

@@ -25,16 +25,17 @@ def summary(title: str, *tables: Sequence[Sequence[str]]) -> dict[str, str]:
     return {"text/plain": "\n".join(plain), "text/html": "".join(page)}
 
 
-def display(told: Mapping[str, str], figure: "Figure | None" = None) -> None:
-    """Show a summary, and below it a figure as Plotly's own data: its HTML may load a script from another host."""
+def display(told: Mapping[str, str] | None, figure: "Figure | None" = None) -> None:
+    """Show a summary, if any, and below it a figure as Plotly's own data: its HTML may load a foreign script."""
     from IPython import display as ipython
 
-    ipython.display(dict(told), raw=True)
+    if told is not None:
+        ipython.display(dict(told), raw=True)
     if figure is not None:
         name = words.text(figure.layout.title.text or "figure")
-        told = {"text/plain": f"[{name}: a front end that knows Plotly shows it; see also write_report()]"}
+        text = {"text/plain": f"[{name}: a front end that knows Plotly shows it; see also write_report()]"}
         drawn: Any = json.loads(figure.to_json() or "{}")
-        ipython.display({**told, "application/vnd.plotly.v1+json": drawn}, raw=True)
+        ipython.display({**text, "application/vnd.plotly.v1+json": drawn}, raw=True)
 
 
 def dataframe(rows: Iterable[Mapping[str, Any]]) -> "pd.DataFrame":

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, TypeAlias, TypeVar, final
 
-from phyla.arguments import suggestion
+from phyla.arguments import brief, printable, suggestion
 from phyla.errors import SpaceError
 
 Scalar: TypeAlias = str | int | float | bool | None
@@ -30,7 +30,7 @@ def as_real(value: object, what: str) -> float:
     try:
         number = float(value)
     except OverflowError:
-        raise SpaceError(f"{what} must fit in a float, got {value!r}") from None
+        raise SpaceError(f"{what} must fit in a float, got {brief(value)}") from None
     if not math.isfinite(number):
         raise SpaceError(f"{what} must be finite, got {value!r}")
     return number
@@ -41,7 +41,7 @@ def as_integer(value: object, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
         hint = f"; did you mean {int(value)}?" if isinstance(value, float) and value.is_integer() else ""
         raise SpaceError(f"{what} must be an integer, got {value!r}{hint}")
-    return int(value)
+    return printable(int(value), what, SpaceError)
 
 
 def as_share(value: object, what: str) -> float:
@@ -58,7 +58,7 @@ def as_scalar(value: object, what: str) -> Scalar:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, Integral):
-        return int(value)
+        return printable(int(value), what, SpaceError)
     if isinstance(value, Real):
         return as_real(value, what)
     raise SpaceError(f"{what} must be a string, number, bool or None, got {value!r}; name it with a string")

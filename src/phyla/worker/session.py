@@ -11,7 +11,7 @@ from multiprocessing.process import current_process
 from pathlib import Path
 from typing import Any, final
 
-from phyla.arguments import nearest
+from phyla.arguments import nearest, printable
 from phyla.checkpoints import Checkpoints, attempt_name
 from phyla.client import Client
 from phyla.errors import CheckpointCorrupt, CheckpointMissing, ConfigurationError, LeaseLost, StateError
@@ -188,14 +188,13 @@ class Session:
         """Take metrics."""
         self._check_owner("report()")
         flat = _numbers(metrics)
-        if step is None:
-            step = self.reached_step
+        step = printable(int(self.reached_step if step is None else step), "report(step=...)")
         with self._lock:
             self.beats += 1
             self._reported += 1
-            self._unsent.append(Report(int(step), flat, self._reported))
+            self._unsent.append(Report(step, flat, self._reported))
             first, last = self._steps or (step, step)
-            self._steps = min(first, int(step)), max(last, int(step))
+            self._steps = min(first, step), max(last, step)
             self._last.update(flat)
             for metric, values in self._values.items():
                 if metric in flat:
@@ -426,6 +425,8 @@ def _numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
             continue
         try:
             flat[name] = float(value)
+        except OverflowError:
+            raise ConfigurationError(f"report({name}=...): the number is too large for a float") from None
         except (TypeError, ValueError):
             plain = value is None or isinstance(value, str | type)
             do = "report a number, or leave it out" if plain else "report its mean or one of its elements"

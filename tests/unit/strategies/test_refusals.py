@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import phyla
 from phyla.errors import ConfigurationError
 from phyla.strategies import (
     ASHA,
@@ -394,3 +395,25 @@ def test_what_is_no_strategy_is_told_all_that_it_lacks() -> None:
 )
 def test_settings_at_the_edge_are_taken(make: Callable[[], Any]) -> None:
     make()
+
+
+HUGE = 10**5000
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: phyla.PBT(population_size=2, steps_per_trial=1, total_steps=HUGE),
+        lambda: phyla.RandomSearch(members=HUGE, total_steps=1),
+        lambda: phyla.Int(0, HUGE),
+        lambda: phyla.Float(-HUGE, 0),
+        lambda: phyla.Choice([1, HUGE]),
+        lambda: phyla.Space(x=phyla.Float(0, 1)).validate({"x": HUGE}),
+        lambda: phyla.Maximize("score", stop_at=HUGE),
+        lambda: phyla.Retention(best=HUGE),
+        lambda: phyla.strategies.Perturb(factors=(0.8, HUGE)),
+    ],
+)
+def test_numbers_that_no_message_can_show_are_refused(make: Callable[[], Any]) -> None:
+    with pytest.raises(ConfigurationError, match=r"digits|too large|finite number"):
+        make()

@@ -47,7 +47,8 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> Cell:
     made, ipython, display = Cell(), ModuleType("IPython"), ModuleType("IPython.display")
     display.display = made.display  # type: ignore[attr-defined]  # a module that is made here
     ipython.display = display  # type: ignore[attr-defined]
-    ipython.get_ipython = lambda: SimpleNamespace(kernel=object())  # type: ignore[attr-defined]
+    shell = SimpleNamespace(kernel=object(), execution_count=1)
+    ipython.get_ipython = lambda: shell  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     return made
@@ -94,6 +95,10 @@ def test_a_study_shows_how_it_goes_on_and_what_it_found(tmp_path: Path, cell: Ce
     assert "took over member" in progress["text/html"]
     assert "&lt;script&gt;alert(1)" in progress["text/html"]
     assert "<script" not in progress["text/html"]
+
+    (figure,) = shown(cell, results)  # the table is above it, in the same cell
+    assert checked(figure)
+    sys.modules["IPython"].get_ipython().execution_count += 1
 
     for value in (results, made, study(tmp_path)):
         table, figure = shown(cell, value)

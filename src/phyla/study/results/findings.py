@@ -14,7 +14,7 @@ from phyla.machine import RECENT, SAME_SAMPLES, TrainRules, expected_s
 from phyla.records import AttemptState, GroupState, JobKind, JobState, MemberState, StudyState, TrialRecord
 from phyla.settings import system_clock
 from phyla.study.results.progress import Failures, Throttle
-from phyla.words import duration
+from phyla.words import counted, duration
 
 if TYPE_CHECKING:
     from phyla.launchers import Term
@@ -90,6 +90,15 @@ def findings(reader: "Reader") -> Iterator[Finding]:
             else f"{who} never read the hyperparameter {name!r}: its values change nothing. Read "
             f"trial.params[{name!r}], or leave it out of the space",
             about=name,
+        )
+    space: Any = study.config["space"]
+    points = len(space.get("initial") or ())
+    members = len(reader.members()) if points else 0
+    if points > members:
+        yield Finding(
+            kind="starting points",
+            text=f"Space(initial=...) has {counted(points, 'starting point')}, and the study "
+            f"{counted(members, 'member')}: the rest starts nothing. Leave it out, or have more members",
         )
     reported = {metric: None for trial in trials for metric in trial.metrics}
     stopping: Any = study.config.get("stopping") or {"rules": ()}

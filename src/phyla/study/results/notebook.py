@@ -1,5 +1,6 @@
 """How a study looks in a notebook, once and while it runs."""
 
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, final
 
@@ -44,6 +45,12 @@ def outline(study: "Study") -> dict[str, str]:
     return notebook.summary(f"{study.name}: has not run yet", rows)
 
 
+def cell() -> Any:
+    """Return what tells the cell that runs from all others; None where there is none."""
+    ipython: Any = sys.modules.get("IPython")
+    return None if ipython is None else getattr(ipython.get_ipython(), "execution_count", None)
+
+
 @final
 class NotebookCell:
     """Shows in a cell of a notebook, in place, how a study goes on."""
@@ -59,6 +66,7 @@ class NotebookCell:
     def __exit__(self, *error: object) -> None:
         if self._results is not None:
             self.progressed(self._results, at_once=True)
+            self._results.shown_in = cell()
 
     def interrupted(self) -> None:
         """Say nothing: the kernel shows that it was interrupted."""

@@ -152,6 +152,7 @@ class Results:
         replicate: which replicate of which study this is; None if it is none.
         lease_s: seconds a claim lasts unless renewed.
         has_suites: whether the study's checkpoints are evaluated.
+        shown_in: the cell of a notebook whose run shows it already; None if none does.
     """
 
     def __init__(self, store: "Store", study: StudyRecord, places: Places) -> None:
@@ -166,6 +167,7 @@ class Results:
         self.replicate = replicate_of(study.config)
         self.lease_s = lease_s(study.config)
         self.has_suites = bool(study.config.get("suites"))
+        self.shown_in: object = None
 
     def __repr__(self) -> str:
         try:
@@ -407,9 +409,11 @@ class Results:
 
     def _ipython_display_(self) -> None:
         from phyla.report.notebook import display
-        from phyla.study.results.notebook import summary
+        from phyla.study.results.notebook import cell, summary
 
-        display(summary(self), self.figure())
+        # The run of the same cell shows it above.
+        shown = self.shown_in is not None and self.shown_in == cell()
+        display(None if shown else summary(self), self.figure())
 
     def write_report(self, path: str | Path, *, baseline: "Results | None" = None) -> Path:
         """Write one self-contained HTML file with the figures, replacing it if it exists; return its path.
