@@ -100,3 +100,9 @@ def test_bad_places_and_options(tmp_path: Path, cli: Phyla) -> None:
     said = cli("run", file, "--home", tmp_path / "home", "--tracker", "mlfow", code=2)
     assert "there is no tracker 'mlfow'; did you mean 'mlflow'?" in said
     assert not (tmp_path / "home").exists()
+    (tmp_path / "taken").touch()
+    for taken in ("tensorboard={}", "mlflow=sqlite:///{}/a.db"):
+        place = tmp_path / "taken"
+        said = cli("run", file, "--home", tmp_path / "home", "--tracker", taken.format(place), code=2)
+        assert f"cannot write to {place}" in said
+        assert not (tmp_path / "home").exists()

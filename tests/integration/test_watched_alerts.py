@@ -100,6 +100,23 @@ def test_what_is_evaluated_again_is_told_and_the_board_follows(tmp_path: Path, c
     assert found == [pytest.approx(1.505)]
 
 
+def test_a_board_that_cannot_be_written_is_said_before_anything_is_evaluated(tmp_path: Path, cli: Phyla) -> None:
+    training, taken, foreign = tmp_path / "training", tmp_path / "taken", tmp_path / "logs" / "run" / "notes.txt"
+    (tmp_path / "suites.py").write_text(SUITES)
+    write(training, 100, 0.5)
+    taken.touch()
+    foreign.parent.mkdir(parents=True)
+    foreign.touch()
+    words = ("watch", training, "--suite", tmp_path / "suites.py", "--home", tmp_path / "home", "--name", "run")
+    for board, said in (
+        (taken, "cannot write to"),
+        (taken / "x", "cannot write to"),
+        (foreign.parents[1], foreign),
+    ):
+        assert str(said) in cli(*words, "--workers", 0, "--once", "--tensorboard", board, code=2)
+    assert "no study" in cli("status", "run", "--home", tmp_path / "home", code=2)
+
+
 def test_an_eval_task_that_was_edited_under_the_same_version_is_told(tmp_path: Path, cli: Phyla) -> None:
     training, suites = tmp_path / "training", tmp_path / "suites.py"
     words = ("watch", training, "--suite", suites, "--home", tmp_path / "home", "--workers", 0, "--name", "run")

@@ -54,8 +54,6 @@ def export(
     from phyla.study.results.results import trial_row
 
     file = None if output is None else Path(output)
-    if written in ("tensorboard", "wandb") and file is not None and file.is_file():
-        raise UsageError(f"--output {output}: that is a file, and --format {written} writes a directory; name one")
     if written in ("tensorboard", "wandb", "mlflow") and what is None and trial is None and suite is None:
         found = options.opened(ctx, study)
         if isinstance(found, Results):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from phyla.errors import UsageError
 from phyla.evaluation import Point
+from phyla.integrations.trackers import check_writable
 from phyla.integrations.trackers.tensorboard import SUFFIX, EventFiles, check_installed, folder_name
 
 
@@ -41,11 +42,9 @@ def replacing(run: str, directory: Path) -> Iterator[Path]:
 
     It raises what `write_tensorboard` raises.
     """
-    # Tells what to install before anything is made.
-    check_installed()
+    old = ours(run, directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        old = _ours(directory, folder_name(run))
         with tempfile.TemporaryDirectory(prefix=".phyla-", dir=directory) as folder:
             staged, former = Path(folder, "new"), Path(folder, "old")
             staged.mkdir()
@@ -74,10 +73,12 @@ def tag(point: Point) -> str:
     return f"{point.suite}/partial/{point.name}" if point.partial else f"{point.suite}/{point.name}"
 
 
-def _ours(directory: Path, base: str) -> list[Path]:
-    """Return what an earlier export left of a run; refuse anything else that is in it."""
-    mine = re.compile(re.escape(base) + r"(@(branch|model)\d+)*")
-    found = [path for path in directory.iterdir() if mine.fullmatch(path.name)]
+def ours(run: str, directory: Path) -> list[Path]:
+    """Return what an earlier export left of a run; raise what `write_tensorboard` would; writes nothing."""
+    check_installed()
+    check_writable(directory, "name another one")
+    mine = re.compile(re.escape(folder_name(run)) + r"(@(branch|model)\d+)*")
+    found = [path for path in directory.glob("*") if mine.fullmatch(path.name)]
     for path in found:
         inside = [path] if not path.is_dir() else [file for file in path.rglob("*") if not file.is_dir()]
         for file in inside:

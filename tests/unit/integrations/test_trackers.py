@@ -145,6 +145,76 @@ def test_a_library_that_is_missing_is_named(name: str, module: str, monkeypatch:
         made(name)
 
 
+IN_THE_WAY = ("a file", "below a file", "a dangling link", "too long a name", "where nothing can be made")
+
+
+def spoiled(how: str, tmp_path: Path) -> Path:
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.touch()
+    link.symlink_to(tmp_path / "nowhere")
+    places = (file, file / "a" / "b", link, tmp_path / ("x" * 300) / "a", Path("/proc/phyla/a"))
+    return dict(zip(IN_THE_WAY, places, strict=True))[how]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="not even root can make something in /proc")
+@pytest.mark.parametrize("how", IN_THE_WAY)
+@pytest.mark.parametrize(
+    "kind", ["tensorboard={}", "mlflow={}", "mlflow=file://{}", "mlflow=sqlite:///{}/a.db", "wandb"]
+)
+def test_a_place_that_cannot_be_written_is_named_before_anything_is_trained(
+    kind: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    wandb.teardown()
+    place = spoiled(how, tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    study = TrackedStudy(name="study", created_at=1.5, config={}, home=place if kind == "wandb" else tmp_path)
+    tracker = made(kind.format(place))
+    with pytest.raises(ConfigurationError, match=rf"cannot write to {place}.*or (name|give|choose)"):
+        tracker.environment(study)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_without_permission(study: TrackedStudy, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(ConfigurationError, match="Permission denied"):
+        TensorBoard(str(tmp_path / "a" / "logs")).environment(study)
+
+
+def test_what_is_in_the_way_within_a_place(study: TrackedStudy, tmp_path: Path) -> None:
+    member = tmp_path / "study" / "member1"
+    member.parent.mkdir()
+    member.touch()
+    with pytest.raises(ConfigurationError, match=f"cannot write to {member}: {member}: Not a directory"):
+        TensorBoard(str(tmp_path)).environment(study)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "{}/a/b",
+        "file:{}/a",
+        "sqlite:///{}/a/b.db",
+        "sqlite://",
+        "http://host/x",
+        "databricks",
+        "mysql+pymysql://h/x",
+    ],
+)
+def test_places_that_can_be_written_and_servers_are_left_alone(
+    uri: str, study: TrackedStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of a server no file of that name is looked for: one that is in the way would be.
+    monkeypatch.chdir(tmp_path)
+    for name in ("http:", "databricks", "mysql+pymysql:", "sqlite:"):
+        (tmp_path / name).touch()
+    before = sorted(tmp_path.iterdir())
+    assert MLflow(uri.format(tmp_path)).environment(study) == {}
+    assert TensorBoard(str(tmp_path / "a" / "b")).environment(study) == {}
+    assert sorted(tmp_path.iterdir()) == before
+
+
 ONLINE = """
 import sys
 from pathlib import Path

@@ -12,6 +12,8 @@ import pytest
 import phyla
 from phyla.errors import ConfigurationError
 from phyla.integrations.trackers import Row, TrackedStudy
+from phyla.integrations.trackers.mlflow import MLflow
+from phyla.integrations.trackers.wandb import WandB
 from phyla.study.running import background as beside
 from phyla.study.running.trackers import Feed, Following
 from phyla.worker import session_of
@@ -261,3 +263,20 @@ def test_trackers_that_make_no_sense(tmp_path: Path, given: object, message: str
     with pytest.raises(ConfigurationError, match=message):
         made(tmp_path).run(workers=0, trackers=given)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
+
+
+def test_what_was_told_must_be_remembered_in_the_home(tmp_path: Path) -> None:
+    (tmp_path / "tracking").touch()
+    with pytest.raises(
+        ConfigurationError, match=f"cannot write to {tmp_path}/tracking/tracked: .*: Not a directory"
+    ):
+        made(tmp_path).run(workers=0, trackers=[Told()])
+    assert [path.name for path in tmp_path.iterdir()] == ["tracking"]
+
+
+def test_a_study_is_not_written_to_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    results = made(tmp_path / "home").run(workers=0)
+    (tmp_path / "file").touch()
+    for tracker in (WandB(offline=tmp_path / "file"), MLflow(f"sqlite:///{tmp_path}/file/a.db")):
+        with pytest.raises(ConfigurationError, match=f"cannot write to {tmp_path}/file"):
+            results.write_tracker(tracker)

@@ -2,6 +2,8 @@
 
 import hashlib
 import importlib.util
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +71,11 @@ class Tracker(Protocol):
     def __init__(self, place: str | None = None) -> None: ...
 
     def environment(self, study: TrackedStudy) -> Mapping[str, str]:
-        """Return what training code gets in its environment; `{member}` in it stands for the member's index."""
+        """Return what training code gets in its environment; `{member}` in it stands for the member's index.
+
+        It is called before anything is trained, writes nothing, and raises ConfigurationError where the tracker
+        could not be used now, for example because its place cannot be written.
+        """
         return {}
 
     def open(self, study: TrackedStudy) -> None:
@@ -90,6 +96,18 @@ def check_installed(tracker: str, *modules: str, extra: str) -> None:
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise ImportError(f'{tracker} needs {module}: pip install "phyla[{extra}]"')
+
+
+def check_writable(folder: Path, instead: str) -> None:
+    """Raise ConfigurationError if no file can be made in a directory, or no such directory; leaves nothing."""
+    for existing in (folder, *folder.parents):
+        try:
+            with tempfile.TemporaryFile(dir=existing):
+                return
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError) or os.path.lexists(existing):
+                why = f"{existing}: {error.strerror}; make it a directory that can be written, or {instead}"
+                raise ConfigurationError(f"cannot write to {folder}: {why}") from error
 
 
 def made(tracker: str | Tracker) -> Tracker:

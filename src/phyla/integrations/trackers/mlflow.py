@@ -2,11 +2,13 @@
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar, Final, final
+from urllib.parse import unquote
 
 from phyla import settings
-from phyla.integrations.trackers import Row, TrackedStudy, Tracker, check_installed
+from phyla.integrations.trackers import Row, TrackedStudy, Tracker, check_installed, check_writable
 
 MOST: Final = 1000
 """Metrics that MLflow takes in one request."""
@@ -15,6 +17,10 @@ MOST_CHARACTERS: Final = 5000
 ID: Final = "phyla.run_id"
 _REFUSED = re.compile(r"[^\w\-. :/]")
 """Characters that the name of a metric may not have."""
+_LOCAL = re.compile(
+    r"(?P<file>sqlite(\+\w+)?:///(?!:memory:))|file:(//(localhost)?(?=/))?|(?!\w[\w+]*:|databricks|uc$)"
+)
+"""How URIs of this machine's files begin: a database, or a directory, also one that is a plain path."""
 
 
 @final
@@ -34,6 +40,12 @@ class MLflow(Tracker):
         # The last step of each metric, and when that was, in milliseconds.
         self._last: dict[tuple[str, str], tuple[int, int]] = {}
 
+    def environment(self, study: TrackedStudy) -> Mapping[str, str]:
+        if local := _LOCAL.match(uri := self._uri(study)):
+            path = Path(unquote(uri[local.end() :].partition("?")[0])).absolute()
+            check_writable(path.parent if local["file"] else path, "give the tracker mlflow another URI")
+        return {}
+
     def open(self, study: TrackedStudy) -> None:
         from mlflow import MlflowClient
 
@@ -42,10 +54,12 @@ class MLflow(Tracker):
             logging.getLogger(noisy).setLevel(logging.WARNING)
         self._study = study
         study.home.mkdir(parents=True, exist_ok=True)
-        place = self.place or settings.mlflow_uri() or f"sqlite:///{study.home / 'mlflow.db'}"
-        self._client: MlflowClient = MlflowClient(tracking_uri=place)
+        self._client: MlflowClient = MlflowClient(tracking_uri=self._uri(study))
         known = self._client.get_experiment_by_name(study.name)
         self._experiment = known.experiment_id if known else self._client.create_experiment(study.name)
+
+    def _uri(self, study: TrackedStudy) -> str:
+        return self.place or settings.mlflow_uri() or f"sqlite:///{study.home / 'mlflow.db'}"
 
     def log(self, rows: Sequence[Row]) -> None:
         from mlflow.entities import Metric, RunTag

@@ -1,12 +1,13 @@
 """TensorBoard's event files, written while a study runs: one TensorBoard run a member."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 from phyla.integrations import trackers
-from phyla.integrations.trackers import Row, TrackedStudy, Tracker
+from phyla.integrations.trackers import Row, TrackedStudy, Tracker, check_writable
 from phyla.settings import system_clock
 
 if TYPE_CHECKING:
@@ -81,10 +82,18 @@ class TensorBoard(Tracker):
         self._draft = draft
         self._last: dict[tuple[int, str], int] = {}
 
+    def environment(self, study: TrackedStudy) -> Mapping[str, str]:
+        folder = self._folder(study)
+        for each in chain([folder], folder.glob("member*")):
+            check_writable(each, "name another one, as in tensorboard=DIR")
+        return {}
+
     def open(self, study: TrackedStudy) -> None:
         self._last.clear()
-        folder = Path(self.place or study.home / "tensorboard") / folder_name(study.name)
-        self._files = EventFiles(folder, draft=self._draft)
+        self._files = EventFiles(self._folder(study), draft=self._draft)
+
+    def _folder(self, study: TrackedStudy) -> Path:
+        return Path(self.place or study.home / "tensorboard") / folder_name(study.name)
 
     def log(self, rows: Sequence[Row]) -> None:
         for row in rows:

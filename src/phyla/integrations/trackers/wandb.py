@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from phyla.errors import ConfigurationError
-from phyla.integrations.trackers import Row, TrackedStudy, Tracker, check_installed
+from phyla.integrations.trackers import Row, TrackedStudy, Tracker, check_installed, check_writable
 
 if TYPE_CHECKING:
     import wandb
@@ -41,9 +41,10 @@ class WandB(Tracker):
         """Return what lets `wandb.init()` in training code continue the run of the member.
 
         Raises:
-            ConfigurationError: W&B is online, and nobody has logged in.
+            ConfigurationError: W&B is online, and nobody has logged in; or its directory cannot be written.
         """
         how = self._how(study)
+        check_writable(how["dir"] / "wandb", "choose another --home (of an export: --output)")
         given = {
             "WANDB_RUN_ID": study.run_id("{member}"),
             "WANDB_NAME": study.run_name("{member}"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 from phyla import file_locks
 from phyla.errors import ConfigurationError
 from phyla.integrations.tensorboard import tag
-from phyla.integrations.trackers import Row, TrackedStudy, Tracker, Value, made
+from phyla.integrations.trackers import Row, TrackedStudy, Tracker, Value, check_writable, made
 from phyla.records import GroupState, JobKind, JobState, JsonObject, StudyRecord, TrialRecord
 from phyla.store import reports_that_count
 from phyla.strategies import describe
@@ -264,6 +264,7 @@ def checked(trackers: Sequence[str | Tracker], name: str, places: Places) -> tup
     found = tuple(map(made, trackers))
     for each in found:
         each.environment(TrackedStudy(name=name, created_at=0.0, config={}, home=places.home))
+        check_writable(places.folder("tracking", name), "choose another home with --home")
     return found
 
 
@@ -286,6 +287,7 @@ def follow(trackers: Sequence[Tracker], store: "Store", study: StudyRecord, plac
 
 def rebuild(tracker: Tracker, store: "Store", study: StudyRecord, places: Places) -> int:
     """Write all that is stored of a study to a tracker; return how many numbers there were."""
+    tracker.environment(tracked(study, places))  # raises where it cannot be used
     tracker.open(tracked(study, places))
     count = 0
     try:

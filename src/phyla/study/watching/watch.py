@@ -95,7 +95,7 @@ def watch(
         StoreError: the database failed.
     """
     from phyla.controller import sightings_of
-    from phyla.integrations.trackers.tensorboard import check_installed
+    from phyla.integrations.tensorboard import ours
     from phyla.launchers.process import open_watched
     from phyla.store import hold_on, open_store
     from phyla.study.maintaining.maintain import remove_outputs, take_back
@@ -115,8 +115,6 @@ def watch(
     )
     crew.check(places)
     alert = words_of(on_alert)
-    if tensorboard is not None:
-        check_installed()
     if lease_s <= 0:
         raise ConfigurationError(f"lease_s={lease_s!r}: must be above 0")
     chosen, how = chosen_suites(suites), following or Following()
@@ -131,6 +129,8 @@ def watch(
             if isinstance(target.directory, str):
                 _check_url(target.directory, how, snapshot_dir)
             stack.enter_context(lock(places.watch_lock(target.name), target.name))
+            if tensorboard is not None:
+                ours(target.name, Path(tensorboard))  # raises where they cannot be written
         try:
             name_of = plugins.reference if workers else plugins.reference_here
             encoded = [plugins.encode(suite, name_of) for suite in chosen]
