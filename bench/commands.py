@@ -17,7 +17,7 @@ from pathlib import Path
 
 import phyla
 from machine import facts
-from phyla.worker.processes import Process
+from phyla.worker.containment.processes import Process
 
 RESULTS = Path(__file__).parent / "results" / "commands.json"
 SCRIPT = """

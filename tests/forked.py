@@ -32,7 +32,7 @@ _context = multiprocessing.get_context("forkserver")
 
 def preload(*more: str) -> None:
     """Say what the process imports that others are forked from; it starts with the first of these."""
-    usual = ("phyla.cli.run", "phyla.study", "phyla.launchers.supervisor", "phyla.worker.trainer")
+    usual = ("phyla.cli.run", "phyla.study", "phyla.launchers.supervisor", "phyla.worker.training.trainer")
     service = ("phyla.service.serving", "phyla.dashboard", "phyla.store.remote", "httpx")
     _context.set_forkserver_preload([*usual, *service, "sqlalchemy.dialects.sqlite", "forked", *more])
 
@@ -51,7 +51,7 @@ _frameworks.set_forkserver_preload(
             "phyla.cli.run",
             "phyla.cli.check",
             "phyla.study.running.run",
-            "phyla.worker.trainer",
+            "phyla.worker.training.trainer",
         ),
         "sqlalchemy.dialects.sqlite",
     ]

@@ -25,7 +25,7 @@ from phyla.space import Float, Params, Space
 from phyla.store import Store, open_store
 from phyla.store.sql.postgres import PostgresSession
 from phyla.study import Change
-from phyla.worker.trainer import Trainer
+from phyla.worker.training.trainer import Trainer
 from serving import served
 from storing import completion, pbt, rules
 from waiting import until

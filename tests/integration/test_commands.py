@@ -301,7 +301,7 @@ def test_a_source_without_a_file_that_matches(tmp_path: Path) -> None:
 def test_100_mb_of_binary_output_fill_neither_memory_nor_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("phyla.worker.outputs.KEPT_BYTES", (1 << 20, 4 << 20))
+    monkeypatch.setattr("phyla.worker.commands.outputs.KEPT_BYTES", (1 << 20, 4 << 20))
     script = "echo first; head -c 100000000 /dev/zero; echo last\nhead -c 100000000 /dev/urandom >&2\nexit 3\n"
     made = study(tmp_path, shell(tmp_path, script, metrics={"loss": "loss=(\\d+)"}))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

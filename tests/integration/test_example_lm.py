@@ -17,7 +17,7 @@ from phyla.evaluation.recorder import decode, encode, merged
 from phyla.evaluation.regression import compare
 from phyla.records import Checkpoint, CheckpointKind, EvalJob
 from phyla.worker import Evaluation
-from phyla.worker.evaluation import checkpoint_of
+from phyla.worker.evaluating.evaluation import checkpoint_of
 
 pytestmark = pytest.mark.xdist_group("lm")
 """Its studies are made once, not by each process of tests."""

@@ -18,7 +18,7 @@ from forked import Forked
 from phyla.errors import PhylaError
 from phyla.records import AttemptState, StudyState
 from phyla.study import Results
-from phyla.worker.keeper import VARIABLE, end_marked
+from phyla.worker.containment.keeper import VARIABLE, end_marked
 
 STUDY = """
 import os, signal, subprocess, sys, time

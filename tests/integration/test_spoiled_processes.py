@@ -17,7 +17,7 @@ from phyla.checkpoints.content import MANIFEST_NAME, Manifest
 from phyla.errors import CheckpointsAbsent, NoCheckpoint, PhylaError, ProcessSpoiled, StudyFailed
 from phyla.records import AttemptState
 from phyla.worker import Trial
-from phyla.worker.surroundings import Surroundings
+from phyla.worker.containment.surroundings import Surroundings
 
 
 def broken(*args: Any, **named: Any) -> NoReturn:

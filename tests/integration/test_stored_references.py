@@ -26,7 +26,7 @@ from phyla.machine import Outdated
 from phyla.records import AttemptState, StudyState
 from phyla.study import Places
 from phyla.study.maintaining.maintain import maintain
-from phyla.worker.surroundings import Surroundings
+from phyla.worker.containment.surroundings import Surroundings
 from waiting import until
 from watching import command, run, start, write
 

@@ -191,7 +191,7 @@ def listed(text: str | None) -> list[str]:
 def works_here(workers: int) -> None:
     """Let what user code starts in this process end with it, if it works itself, as with worker processes."""
     if not workers:
-        from phyla.worker.keeper import end_children_at_exit
+        from phyla.worker.containment.keeper import end_children_at_exit
 
         end_children_at_exit()
 

@@ -15,7 +15,6 @@ from phyla import settings
 from phyla.arguments import check_name
 from phyla.cli import options
 from phyla.cli.output import print_json, print_table
-from phyla.cli.worker import worker_command
 from phyla.errors import LauncherFailed, StoreBusy, StoreUnavailable, UsageError
 from phyla.terminal import show as print
 from phyla.words import counted, masked
@@ -244,3 +243,12 @@ def _found(places: "Places", name: str | None) -> "list[Pool]":
         names = ", ".join(pool.name for pool in found) or "none"
         raise UsageError(f"there is no pool {name!r} in {places.pools}; there are: {names}")
     return chosen
+
+
+def worker_command(files: Sequence[str], **given: Any) -> list[str]:
+    """Return the words that start `phyla worker` with these options, as far as they have a value."""
+    words = []
+    for name, value in given.items():
+        if value is not None and value is not False:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return [sys.executable, "-P", "-m", "phyla.cli", "worker", *files, *words, *options.for_file(dashes=True)]

@@ -13,6 +13,7 @@ from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
 from phyla.cli.live import ChangeDisplay
+from phyla.cli.pools import worker_command
 from phyla.cli.run import chosen_study, finish
 from phyla.errors import PhylaError, Preempted
 from phyla.records import StudyState
@@ -137,15 +138,6 @@ def _take_turns(ctx: Context) -> None:
             raise Preempted("the time limit is over")
     words = worker_command(left, **given, time_limit=limit_s)
     os.execv(words[0], words)
-
-
-def worker_command(files: Sequence[str], **given: Any) -> list[str]:
-    """Return the words that start `phyla worker` with these options, as far as they have a value."""
-    words = []
-    for name, value in given.items():
-        if value is not None and value is not False:
-            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    return [sys.executable, "-P", "-m", "phyla.cli", "worker", *files, *words, *options.for_file(dashes=True)]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, final
 
 from phyla.errors import ConfigurationError
-from phyla.worker.trial import Trial, session_of
+from phyla.worker.training.trial import Trial, session_of
 
 __all__ = ["OrbaxCheckpoint"]
 

@@ -13,7 +13,7 @@ from phyla.errors import ConfigurationError
 from phyla.integrations.hyperparameters import keep_hyperparameters
 from phyla.integrations.random_states import random_state, restore_random
 from phyla.integrations.steps import Steps, refuse_measuring
-from phyla.worker.trial import Trial
+from phyla.worker.training.trial import Trial
 
 __all__ = ["PhylaCallback"]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import final
 
 from phyla.errors import ConfigurationError
-from phyla.worker.trial import Trial, session_of
+from phyla.worker.training.trial import Trial, session_of
 
 LOG = logging.getLogger("phyla")
 _told: set[str] = set()

@@ -7,7 +7,7 @@ from typing import Any
 from phyla.errors import ConfigurationError
 from phyla.integrations.hyperparameters import keep_hyperparameters
 from phyla.integrations.random_states import random_state, restore_random
-from phyla.worker.trial import Trial, session_of
+from phyla.worker.training.trial import Trial, session_of
 
 __all__ = ["keep_hyperparameters", "load", "save"]
 

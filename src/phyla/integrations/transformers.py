@@ -11,7 +11,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from phyla.errors import ConfigurationError
 from phyla.integrations.hyperparameters import keep_hyperparameters
 from phyla.integrations.steps import Steps, refuse_measuring
-from phyla.worker.trial import Trial
+from phyla.worker.training.trial import Trial
 
 __all__ = ["PhylaCallback"]
 

@@ -15,7 +15,7 @@ from phyla.client import Client
 from phyla.errors import ConfigurationError, LauncherFailed, Preempted, StateError, StoreError, StudyFailed
 from phyla.launchers.contract import Pool, launcher_named
 from phyla.launchers.spec import PERSON, Term
-from phyla.worker.outputs import tail
+from phyla.worker.commands.outputs import tail
 
 GRACE_S = 60.0
 """Seconds that workers have to save and to hand back what they are at."""

@@ -46,7 +46,7 @@ from phyla.signals import handle
 from phyla.store import Store, hold_on, open_store
 from phyla.watcher import DirectorySources
 from phyla.worker import EvaluatedStudy, Evaluator, Sources, StudySources, Trainer, Trial, Worker, WorkerContext
-from phyla.worker.surroundings import Surroundings
+from phyla.worker.containment.surroundings import Surroundings
 
 Runs: TypeAlias = Sequence[tuple[StudyRecord, EvaluatedStudy]]
 """Watched studies, each with what it takes to evaluate it."""

@@ -22,9 +22,10 @@ from phyla.launchers.packing import Packing, wide_tasks
 from phyla.launchers.spec import BEATS, LAST_WORDS, PERSON, VISIBLE, Exit, Term, WorkerSpec, seen_gpus
 from phyla.records import LOG_FOLLOWS, WorkKind
 from phyla.settings import SAVE_EVERY, child_environment, system_clock, thread_environment
-from phyla.worker import Closing, Launch, keeper
-from phyla.worker.outputs import drop_middle, tail
-from phyla.worker.processes import ending
+from phyla.worker import Closing, Launch
+from phyla.worker.commands.outputs import drop_middle, tail
+from phyla.worker.containment import keeper
+from phyla.worker.containment.processes import ending
 
 POLL_S = 0.02
 LOOK_S = 1.0

@@ -1,6 +1,7 @@
 """Figures and reports of studies and evaluations, from records; Plotly is imported with the first figure."""
 
-from phyla.report.comparison import ComparedStudy, StudyComparison, compare_studies
+from phyla.report.compared import ComparedStudy
+from phyla.report.comparison import StudyComparison, compare_studies
 from phyla.report.data import EvaluationData, StudyData, TimeSpent, time_spent
 from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
 from phyla.report.page import write_comparison_report, write_evaluation_report, write_report

@@ -1,252 +1,28 @@
 """The comparison of studies and their replicates: final values, tests, convergence."""
 
-import math
 import os
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import combinations
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, final
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, final
 
 from phyla.arguments import known
 from phyla.errors import UsageError
-from phyla.records import Phase, StudyState
-from phyla.report.data import StudyData, TimeSpent
-from phyla.report.measures import Band, By, Curve, band, curve
-from phyla.report.words import p_words
-from phyla.significance import (
-    difference_interval,
-    holm,
-    nonzero_differences,
-    rank_sum,
-    replicates_needed,
-    signed_rank,
-    smallest_p,
-)
-from phyla.words import counted, duration, number, score
+from phyla.records import StudyState
+from phyla.report.compared import ComparedGroups, ComparedStudy, StudyGroup
+from phyla.report.measures import By, Curve, curve
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from phyla.report.style import Figure
 
-ALPHA = 0.05
-"""Adjusted p below which a difference counts as significant."""
-MOST_NEEDED = 10_000
-"""Replicates needed beyond which a table does not give their number."""
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedStudy:
-    """One study of a comparison: its records, what it is a replicate of (else its own name), and which one."""
-
-    data: StudyData
-    group: str
-    replicate: int | None = None
-
-    @property
-    def name(self) -> str:
-        """Name of the study."""
-        return self.data.study.name
-
-
-@final
-class Spread(NamedTuple):
-    """Values of replicates, their quartiles (interpolated linearly) and their mean."""
-
-    values: tuple[float, ...]
-    low: float
-    median: float
-    high: float
-    mean: float
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairTest:
-    """Whether the final values of two groups, `first` and `second`, differ.
-
-    Attributes:
-        paired: whether replicates were compared in pairs of one seed.
-        count: replicates that were compared of each.
-        difference: median of the first less that of the second, over the replicates that were compared.
-        p: two-sided; None where a group has fewer than two replicates to compare.
-        p_holm: p adjusted for all pairs of groups (Holm 1979).
-        smallest: the smallest p that so few replicates can give; of pairs, those that differ count.
-        mean: mean of the first less that of the second.
-        interval: its 95 % t-interval (Welch's where replicates are not in pairs); None with fewer than two.
-        needed: replicates of each, more than there are, with which the observed difference would be significant
-            with a power of 80 %; None if it is, if there is no difference, or with fewer than two replicates.
-    """
-
-    first: str
-    second: str
-    paired: bool
-    count: tuple[int, int]
-    difference: float
-    mean: float
-    interval: tuple[float, float] | None
-    p: float | None
-    p_holm: float | None = None
-    smallest: float = 1.0
-    needed: int | None = None
-
-    @property
-    def is_significant(self) -> bool:
-        """Whether the adjusted p is below 5 %."""
-        return self.p_holm is not None and self.p_holm < ALPHA
-
-    @property
-    def test(self) -> str:
-        """Name of the test."""
-        return "Wilcoxon signed-rank" if self.paired else "Mann-Whitney"
-
-    def row(self) -> dict[str, str]:
-        """Return it as a row of a table; headings that begin with `>` are of numbers."""
-        if self.needed is None:
-            needed = "-" if self.is_significant else p_words(None) if self.p is None else "no difference"
-        else:
-            needed = f"{self.needed:,}" if self.needed <= MOST_NEEDED else f"> {MOST_NEEDED:,}"
-        return {
-            "study": self.first,
-            "against": self.second,
-            ">difference": number(self.difference),
-            "test": self.test,
-            ">n": counted(self.count[0], "pair") if self.paired else f"{self.count[0]}, {self.count[1]}",
-            ">p": p_words(self.p),
-            ">p adjusted": p_words(self.p_holm),
-            ">smallest p": "-" if self.p is None else p_words(self.smallest),
-            ">seeds needed": needed,
-        }
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {
-            **{name: getattr(self, name) for name in ("first", "second", "test", "difference", "p", "p_holm")},
-            "n": list(self.count),
-            "mean": self.mean,
-            "interval": self.interval and list(self.interval),
-            "smallest_p": self.smallest,
-            "seeds_needed": self.needed,
-        }
-
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class StudyGroup:
-    """Replicates of one study: those with a finite fitness, and how good each was after how much work."""
-
-    name: str
-    studies: tuple[ComparedStudy, ...]
-    curves: tuple[Curve, ...]
-
-    @cached_property
-    def band(self) -> Band:
-        """Median and quartiles over its replicates."""
-        return band(self.curves)
-
-    @cached_property
-    def final(self) -> Spread:
-        """The last values of its replicates."""
-        values = [one.ys[-1] for one in self.curves]
-        low, median, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
-        return Spread(tuple(values), low, median, high, statistics.fmean(values))
-
-    @cached_property
-    def by_seed(self) -> dict[int, float]:
-        """The last values by the seed of the replicate."""
-        return {one.data.study.seed: value for one, value in zip(self.studies, self.final.values, strict=True)}
-
-    @property
-    def steps(self) -> float:
-        """Steps that all members together have trained; the median over replicates."""
-        return statistics.median(one.data.total_steps for one in self.studies)
-
-    @property
-    def age(self) -> float:
-        """Age of the best weights, in steps; the median over replicates."""
-        return statistics.median(one.data.best_age or 0 for one in self.studies)
-
-    @cached_property
-    def time(self) -> TimeSpent:
-        """Where the time of its workers went, over all replicates."""
-        each = [one.data.time for one in self.studies]
-        return TimeSpent(
-            seconds={phase: sum(one.seconds[phase] for one in each) for phase in Phase},
-            timed=sum(one.timed for one in each),
-            ended=sum(one.ended for one in each),
-        )
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class StudyComparison:
-    """Several studies compared; replicates of one study are a group.
-
-    Attributes:
-        groups: those with at least one finite fitness, in the order given.
-        by: `steps` of all members together, or `time` in seconds in which anything was running.
-        target: the value whose first time is shown. By default it is the worst median of the groups' final values,
-            of two in the middle the worse one; so more than half of each group's replicates reached it.
-        notes: warnings, such as studies that were left out or are not complete.
-    """
-
-    groups: tuple[StudyGroup, ...]
-    metric: str
-    maximize: bool
-    by: By
-    target: float
-    notes: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        sizes = ", ".join(f"{group.name!r} ({len(group.studies)})" for group in self.groups)
-        return f"<StudyComparison of {sizes} by {self.metric!r}>"
-
-    def reached(self, group: StudyGroup) -> tuple[int, float | None]:
-        """Return how many replicates reached the target, and the median work until then, None if most did not."""
-        found = [one.first(self.target, maximize=self.maximize) for one in group.curves]
-        middle = statistics.median(math.inf if one is None else one for one in found)
-        return sum(one is not None for one in found), middle if math.isfinite(middle) else None
-
-    @cached_property
-    def tests(self) -> list[PairTest]:
-        """Tests of each two groups: in pairs where the other has all seeds of the smaller one, else as a whole."""
-        pairs = list(combinations(self.groups, 2))
-        found = [_test(first, second, alpha=ALPHA / len(pairs)) for first, second in pairs]
-        adjusted = iter(holm([test.p for test in found if test.p is not None]))
-        found = [replace(test, p_holm=None if test.p is None else next(adjusted)) for test in found]
-        return [replace(test, needed=None) if test.is_significant else test for test in found]
-
-    def table_of_groups(self) -> list[dict[str, str]]:
-        """Return a row of a table per group; headings that begin with `>` are of numbers."""
-        rows = []
-        for group in self.groups:
-            final, (count, work) = group.final, self.reached(group)
-            until = "never" if work is None else number(round(work)) if self.by == "steps" else duration(work)
-            until += f" ({count} of {len(group.studies)})" if count < len(group.studies) else ""
-            spread = f"{score(final.low)} to {score(final.high)}" if len(final.values) > 1 else "-"
-            rows.append(
-                {
-                    "study": group.name,
-                    ">replicates": str(len(final.values)),
-                    f">final {self.metric}": score(final.median),
-                    ">quartiles": spread,
-                    ">mean": score(final.mean),
-                    f">{self.by} until {score(self.target)}": until,
-                    ">steps trained": number(round(group.steps)),
-                    ">age of best": number(round(group.age)),
-                }
-            )
-        return rows
-
-    def table_of_tests(self) -> list[dict[str, str]]:
-        """Return a row of a table per test, like `table_of_groups`."""
-        return [test.row() for test in self.tests]
+class StudyComparison(ComparedGroups):
+    """Several studies compared, with figures and a report; replicates of one study are a group."""
 
     def figure(self, name: str = "curves") -> "Figure":
         """Return one of `phyla.report.COMPARISON_FIGURES`, "curves" or "differences"."""
@@ -278,53 +54,6 @@ class StudyComparison:
         from phyla.report.page import write_comparison_report
 
         return write_comparison_report(self, path)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
-        rows, groups = self.rows(), []
-        for group in self.groups:
-            count, work = self.reached(group)
-            final, band, time = group.final._asdict(), group.band, group.time
-            groups.append(
-                {
-                    "group": group.name,
-                    "final": {"n": len(final.pop("values")), **final},
-                    "reached": {"replicates": count, "median": work},
-                    "steps": group.steps,
-                    "age": group.age,
-                    "curve": {"x": band.xs, "low": band.low, "median": band.middle, "high": band.high},
-                    "time_s": {phase.value: seconds for phase, seconds in time.seconds.items()},
-                    "attempts": {"timed": time.timed, "ended": time.ended},
-                    "studies": [row for row in rows if row["group"] == group.name],
-                }
-            )
-        return {
-            **{name: getattr(self, name) for name in ("metric", "maximize", "by", "target")},
-            "groups": groups,
-            "tests": [test.to_json() for test in self.tests],
-            "notes": list(self.notes),
-        }
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return one flat row per study."""
-        return [
-            {
-                "group": group.name,
-                "study": one.name,
-                "replicate": one.replicate,
-                "seed": one.data.study.seed,
-                "state": one.data.study.state.value,
-                "final": its.ys[-1],
-                "work": its.last,
-                "steps": one.data.total_steps,
-                "age": one.data.best_age,
-                "wall_s": one.data.wall_seconds,
-                "reached_target_at": its.first(self.target, maximize=self.maximize),
-                **{f"{phase.value}_s": one.data.time.seconds[phase] for phase in Phase},
-            }
-            for group in self.groups
-            for one, its in zip(group.studies, group.curves, strict=True)
-        ]
 
 
 def compare_studies(
@@ -399,26 +128,3 @@ def _different_fitness(studies: Sequence[ComparedStudy]) -> list[str]:
     told = "; ".join(f"{rule} in {', '.join(names)}" for rule, names in rules.items())
     differ = f"The studies compute fitness differently, so values may not be comparable: {told}."
     return [differ] if len(rules) > 1 else []
-
-
-def _test(first: StudyGroup, second: StudyGroup, *, alpha: float) -> PairTest:
-    shared = sorted(first.by_seed.keys() & second.by_seed.keys())
-    paired = len(shared) == min(len(first.studies), len(second.studies))
-    ours, theirs = first.final.values, second.final.values
-    if paired:
-        ours, theirs = (tuple(group.by_seed[seed] for seed in shared) for group in (first, second))
-    fewer = min(len(ours), len(theirs))
-    needed = replicates_needed(ours, theirs, paired=paired, alpha=alpha)
-    differ = len(nonzero_differences(ours, theirs)) if paired else len(ours)
-    return PairTest(
-        first=first.name,
-        second=second.name,
-        paired=paired,
-        count=(len(ours), len(theirs)),
-        difference=statistics.median(ours) - statistics.median(theirs),
-        mean=statistics.fmean(ours) - statistics.fmean(theirs),
-        interval=difference_interval(ours, theirs, paired=paired) if fewer > 1 else None,
-        p=(signed_rank if paired else rank_sum)(ours, theirs) if fewer > 1 else None,
-        smallest=smallest_p(differ, len(theirs), paired=paired),
-        needed=None if needed is None else max(needed, fewer + 1),
-    )

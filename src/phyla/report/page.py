@@ -14,7 +14,7 @@ from phyla.evaluation.cells import causes
 from phyla.records import JobState, shown, with_differences
 from phyla.report import style, words
 from phyla.report.columns import finite_fitness
-from phyla.report.comparison import ALPHA, StudyComparison
+from phyla.report.compared import ALPHA, ComparedGroups
 from phyla.report.data import EvaluationData, StudyData
 from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
 from phyla.report.figures.progress import progress_figure
@@ -79,7 +79,7 @@ def write_evaluation_report(data: EvaluationData, path: str | os.PathLike[str]) 
     )
 
 
-def write_comparison_report(comparison: StudyComparison, path: str | os.PathLike[str]) -> Path:
+def write_comparison_report(comparison: ComparedGroups, path: str | os.PathLike[str]) -> Path:
     """Write a report of a comparison, like `write_report`."""
     groups = comparison.groups
     choose = max if comparison.maximize else min

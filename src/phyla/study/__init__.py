@@ -1,17 +1,17 @@
 """What a Python user holds: a study to run, and the results of one."""
 
 from phyla.study.checking.check import Checked, check
+from phyla.study.declaration import Replicate, Retention, Retries, replicate_seed
 from phyla.study.files.load import load_schedule, load_studies, load_suites
 from phyla.study.places import Places
-from phyla.study.repeating.replay import continue_training, replay, replicate_seed, run_replicates
+from phyla.study.repeating.replay import continue_training, replay, run_replicates
 from phyla.study.results.evaluations import BestEvaluation, Evaluations
 from phyla.study.results.load import compare, load_evaluations, load_study
 from phyla.study.results.progress import Progress
-from phyla.study.results.results import Best, BestCheckpoint, ConfigChange, Replicate, Results
+from phyla.study.results.results import Best, BestCheckpoint, ConfigChange, Results
 from phyla.study.results.watched_runs import Change, Missing, Standing, Watched
 from phyla.study.simulating import Simulated, simulate
 from phyla.study.study import Study
-from phyla.study.validation import Retention, Retries
 from phyla.study.watching.watch import evaluate, watch
 
 __all__ = [

@@ -14,11 +14,11 @@ from phyla.machine import TrainRules
 from phyla.records import JsonObject, Objective, StartFrom
 from phyla.space import Space
 from phyla.strategies import StoppingRule, Strategy, check_space
-from phyla.study.files.load import check_objectives
+from phyla.study.declaration import Replicate, Retention, Retries, replicate_seed
 from phyla.study.places import Places, find_study
 from phyla.study.results.findings import Lookout
-from phyla.study.results.results import ConfigChange, Replicate, Results
-from phyla.study.validation import Retention, Retries, check_tasks, checked_gpus, checked_starts, checked_term
+from phyla.study.results.results import ConfigChange, Results
+from phyla.study.validation import check_objectives, check_tasks, checked_gpus, checked_starts, checked_term
 from phyla.words import counted
 
 if TYPE_CHECKING:
@@ -130,8 +130,6 @@ class Study:
 
     def replicate(self, index: int) -> "Study":
         """Return this study with another name, `NAME-r{index}`, and another seed; see `phyla.run_replicates`."""
-        from phyla.study.repeating.replay import replicate_seed
-
         if self.replicate_of is not None:
             raise ConfigurationError(f"study {self.name!r} is a replicate of {self.replicate_of.of!r} itself")
         made = copy.copy(self)

@@ -1,13 +1,12 @@
-"""What users pass to a study and to its runs, once it makes sense."""
+"""Refuses arguments of a study and of its runs that make no sense."""
 
 import math
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
-from phyla.arguments import check, suggest_arguments
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.records import StartFrom
 from phyla.space import Space
@@ -17,52 +16,9 @@ from phyla.words import counted
 if TYPE_CHECKING:
     from phyla.evaluation import Suite
     from phyla.launchers import Term
+    from phyla.machine import TrainRules
 
 UNUSABLE = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
-    """Which checkpoints a study keeps besides those in use.
-
-    Args:
-        best: this many of the best ones.
-        front: with a Pareto objective, at most this many of its front, in place of the best; the most crowded go.
-        every_steps: also those whose step is a multiple of this; None keeps no milestones.
-
-    Raises:
-        ConfigurationError: a number is out of range.
-    """
-
-    best: int = 1
-    front: int = 100
-    every_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        check(self, best=1, front=1, every_steps=1)
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retries:
-    """How often a study tries again before it gives up.
-
-    Args:
-        attempts: attempts of one trial that may fail before the trial counts as broken.
-        broken: broken trials in a row that stop the study; counted afresh when it is run again.
-        stops: how often a stopping rule may stop a member within one generation; then its trial is left to run.
-
-    Raises:
-        ConfigurationError: a number is out of range.
-    """
-
-    attempts: int = 3
-    broken: int = 10
-    stops: int = 3
-
-    def __post_init__(self) -> None:
-        check(self, attempts=1, broken=1, stops=1)
 
 
 def checked_gpus(name: str, gpus: Sequence[str | int] | None) -> tuple[str, ...] | None:
@@ -164,4 +120,15 @@ def checked_starts(given: Any, space: Space, strategy: Strategy) -> tuple[StartF
     return tuple(checked)
 
 
-suggest_arguments(Retention, Retries)
+def check_objectives(suites: "Sequence[Suite]", rules: "TrainRules | None" = None) -> None:
+    """Make sure that suites can give what their objectives name, and that of a study with these rules."""
+    from phyla.evaluation.suite import check_aggregate, suite_named
+
+    for suite in suites:
+        if suite.objective is not None:
+            check_aggregate(suite, suite.objective.metric, f"the objective of suite {suite.name!r}")
+    if rules is not None and rules.suite_fitness is not None:
+        suite = suite_named(suites, rules.suite_fitness.suite)
+        where = "the objective" if rules.suite_fitness.metric is None else "FromSuite"
+        for name in rules.aggregates.values():
+            check_aggregate(suite, name, where)

@@ -1,14 +1,14 @@
 """Workers: claim a trial or an eval task, call the user's function, commit what it left, again."""
 
-from phyla.worker.command import Command
-from phyla.worker.evaluated_study import EvaluatedStudy, Sources, StudySources
-from phyla.worker.evaluation import Evaluation, EvaluationCheckpoint, Shard
-from phyla.worker.evaluator import Evaluator
+from phyla.worker.commands.command import Command
+from phyla.worker.evaluating.evaluated_study import EvaluatedStudy, Sources, StudySources
+from phyla.worker.evaluating.evaluation import Evaluation, EvaluationCheckpoint, Shard
+from phyla.worker.evaluating.evaluator import Evaluator
 from phyla.worker.launch import Launch, dead_launches, launch_of
 from phyla.worker.loop import Beat, Closing, Worker, WorkerContext
-from phyla.worker.session import Session, Stopwatch, unusable_start
-from phyla.worker.trainer import Trainer
-from phyla.worker.trial import Parent, Trial, session_of
+from phyla.worker.training.session import Session, Stopwatch, unusable_start
+from phyla.worker.training.trainer import Trainer
+from phyla.worker.training.trial import Parent, Trial, session_of
 
 __all__ = [
     "Beat",

@@ -29,10 +29,10 @@ from phyla.machine import (
 )
 from phyla.records import Phase, TrialRecord, WorkKind
 from phyla.settings import Clock, system_clock
-from phyla.worker.evaluator import Evaluator
-from phyla.worker.session import Stopwatch
-from phyla.worker.surroundings import Surroundings
-from phyla.worker.trainer import Trainer
+from phyla.worker.containment.surroundings import Surroundings
+from phyla.worker.evaluating.evaluator import Evaluator
+from phyla.worker.training.session import Stopwatch
+from phyla.worker.training.trainer import Trainer
 
 FLUSH_S = 1.0
 """How often reports of a running trial are sent."""

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from phyla.records import Minimize, Phase
-from phyla.worker.trial import Trial, session_of
+from phyla.worker.training.trial import Trial, session_of
 
 PIN = 20_240_601
 NOTHING = Minimize("phyla/nothing")

@@ -16,7 +16,7 @@ from phyla.evaluation import EvalTask, Suite
 from phyla.records import GroupState
 from phyla.store import open_store
 from phyla.study import Evaluations
-from phyla.study.results.load import evaluations_of
+from phyla.study.results.evaluations import evaluations_of
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from phyla.evaluation import EvalTask, Suite
 from phyla.machine import WatchRules
 from phyla.records import Checkpoint, GroupState
 from phyla.worker import EvaluatedStudy, Evaluation, Evaluator
-from phyla.worker.evaluated_study import apply_bindings
+from phyla.worker.evaluating.evaluated_study import apply_bindings
 
 
 @gin.configurable  # type: ignore[untyped-decorator]

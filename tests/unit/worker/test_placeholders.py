@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 import phyla
 from phyla.checkpoints import MANIFEST_NAME
 from phyla.errors import ConfigurationError, WrongArgument
-from phyla.worker.placeholders import Absent, filled, filled_arguments, hydra_overrides, spoken, text_of
+from phyla.worker.commands.placeholders import Absent, filled, filled_arguments, hydra_overrides, spoken, text_of
 
 SPACE = phyla.Space(
     {

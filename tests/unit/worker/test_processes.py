@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from phyla.worker.outputs import tail
-from phyla.worker.processes import CannotStart, Process, how
+from phyla.worker.commands.outputs import tail
+from phyla.worker.containment.processes import CannotStart, Process, how
 from waiting import until
 
 STRAYS = """
@@ -83,7 +83,7 @@ def test_nothing_is_left_of_a_command(tmp_path: Path, way: str) -> None:
 
 def test_nothing_is_left_when_the_process_that_ran_it_is_killed(tmp_path: Path) -> None:
     program = (
-        "import sys\nfrom phyla.worker.processes import Process\n"
+        "import sys\nfrom phyla.worker.containment.processes import Process\n"
         f"log = open({str(tmp_path / 'log')!r}, 'wb')\n"
         "Process([sys.executable, '-c', sys.argv[1], sys.argv[2]], output=log, errors=log).wait()"
     )
@@ -149,7 +149,7 @@ def test_what_cannot_be_started_is_said(tmp_path: Path, arguments: list[str], cw
 
 
 def test_the_middle_of_a_long_output_leaves_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phyla.worker.outputs.KEPT_BYTES", (1 << 20, 2 << 20))
+    monkeypatch.setattr("phyla.worker.commands.outputs.KEPT_BYTES", (1 << 20, 2 << 20))
     script = "echo first; head -c 20000000 /dev/urandom; echo last; read go"
     with (tmp_path / "log").open("wb") as log, Process(["sh", "-c", script], output=log, errors=log) as process:
         assert process.wait() == 1  # there is nothing to read

@@ -8,7 +8,7 @@ from tensorboardX import SummaryWriter
 from tensorboardX.proto.event_pb2 import Event
 
 from phyla.errors import MetricsUnreadable
-from phyla.worker.readings import LINE_BYTES, EventFiles, Lines, Readings
+from phyla.worker.commands.readings import LINE_BYTES, EventFiles, Lines, Readings
 
 
 class Files:
@@ -131,7 +131,7 @@ def test_scalars_of_tensorboard_are_read_while_they_are_written(tmp_path: Path) 
 
 
 def test_scalars_that_are_stored_as_tensors_are_read(tmp_path: Path) -> None:
-    from phyla.worker.readings import _number
+    from phyla.worker.commands.readings import _number
 
     event = Event()
     value = event.summary.value.add()

@@ -7,7 +7,7 @@ annotation says why.
 from collections.abc import Callable, Mapping
 
 from phyla.report import style
-from phyla.report.comparison import StudyComparison
+from phyla.report.compared import ComparedGroups
 from phyla.report.data import EvaluationData, StudyData
 from phyla.report.figures.comparison import curves_figure, differences_figure
 from phyla.report.figures.front import front_figure
@@ -35,7 +35,7 @@ EVALUATION_FIGURES: Mapping[str, Callable[[EvaluationData], style.Figure]] = {
     "lag": lag_figure,
 }
 """Figures of the evaluation of checkpoints by name."""
-COMPARISON_FIGURES: Mapping[str, Callable[[StudyComparison], style.Figure]] = {
+COMPARISON_FIGURES: Mapping[str, Callable[[ComparedGroups], style.Figure]] = {
     "curves": curves_figure,
     "differences": differences_figure,
 }

@@ -3,7 +3,7 @@
 import numpy as np
 
 from phyla.report import style
-from phyla.report.comparison import MOST_NEEDED, PairTest, StudyComparison
+from phyla.report.compared import MOST_NEEDED, ComparedGroups, PairTest
 from phyla.report.words import p_words, plain, short, time_unit
 from phyla.words import counted, number, score
 
@@ -13,7 +13,7 @@ PAIRS = 30
 """Differences that are drawn."""
 
 
-def curves_figure(comparison: StudyComparison) -> style.Figure:
+def curves_figure(comparison: ComparedGroups) -> style.Figure:
     """Return the median of every group over work, with a band between its quartiles."""
     unit, size = "steps of all members together", 1.0
     if comparison.by == "time":
@@ -57,7 +57,7 @@ def curves_figure(comparison: StudyComparison) -> style.Figure:
     return figure
 
 
-def differences_figure(comparison: StudyComparison) -> style.Figure:
+def differences_figure(comparison: ComparedGroups) -> style.Figure:
     """Return a row for each two groups: the difference of their means, its interval, and the replicates needed."""
     title = "Is the difference real?"
     tests = comparison.tests

@@ -25,8 +25,8 @@ from phyla.study.checking import checkpoint_contents as facts
 from phyla.study.study import Study
 from phyla.words import counted, duration, listed, number, params, size
 from phyla.worker import Command
+from phyla.worker.commands.placeholders import spoken
 from phyla.worker.pinned import STEPPED, UNEVEN
-from phyla.worker.placeholders import spoken
 
 if TYPE_CHECKING:
     from phyla.study.checking.experiments import Experiments, Lengths, Outcome

@@ -18,7 +18,7 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 
 from phyla.checkpoints.content import MANIFEST_NAME
-from phyla.worker.placeholders import age
+from phyla.worker.commands.placeholders import age
 
 Facts: TypeAlias = dict[str, Any]
 """By name, as in `state.pt: optimizer.step`: an array, some numbers, a number, or the digest of a file as text."""

@@ -20,10 +20,10 @@ from phyla.records import LOG_FOLLOWS, Cause, JobKind, JobState, Member, MemberS
 from phyla.space import Choice
 from phyla.strategies import Context, Decision, Measure, Population, Start, Stop, Strategy, Wait
 from phyla.study.checking import checkpoint_contents as facts
+from phyla.study.declaration import Retention, Retries
 from phyla.study.results.results import Results
 from phyla.study.study import Study
-from phyla.study.validation import Retention, Retries
-from phyla.worker.outputs import OUTPUT_IN, last_lines
+from phyla.worker.commands.outputs import OUTPUT_IN, last_lines
 from phyla.worker.pinned import NOTHING, Pinned
 
 SEEDS = (1_234_567, 7_654_321, 999_983)

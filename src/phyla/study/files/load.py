@@ -1,24 +1,22 @@
 """Reads files that users give: studies and suites in Python (those in TOML are in `toml.py`), and schedules."""
 
-import importlib
 import json
 import shlex
-import sys
-import traceback
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from phyla import plugins, study_modules
 from phyla.controller import suite_differences, suites_from
 from phyla.errors import ConfigurationError, NotImportable, RunChanged, StudyNotFound, UsageError
 from phyla.evaluation import Suite
-from phyla.evaluation.suite import check_aggregate, outlines, suite_named
-from phyla.machine import TrainRules
+from phyla.evaluation.suite import outlines
 from phyla.records import Json, JsonObject, StudyRecord, StudyState
+from phyla.study.files.python import module_named, read_file
 from phyla.study.places import names_in
+from phyla.study.validation import check_objectives
 
 if TYPE_CHECKING:
     from phyla.lineage import Schedule
@@ -28,29 +26,6 @@ if TYPE_CHECKING:
 EXAMPLE = """  # at the top level of the file
   import phyla
   heldout = phyla.Suite("heldout", [my_eval_task], objective=phyla.Maximize("accuracy_mean"))"""
-
-
-def read_file(file: Path, what: str) -> ModuleType:
-    """Run a study file or suite file up to where it runs a study, and return what it defines."""
-    if not file.is_file():
-        raise UsageError(f"there is no file {file}" if not file.exists() else f"{file} is a directory, not a file")
-    if file.suffix != ".py":
-        raise UsageError(f"{file}: a {what} file is Python code or TOML, so its name ends in .py or .toml")
-    try:
-        return study_modules.load(file)
-    except SyntaxError as error:
-        raise UsageError(f"{error.filename or file}, line {error.lineno}: {error.msg}") from error
-    except (SystemExit, Exception) as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if Path(frame.filename) == file.resolve()]
-        where = f"{file}, line {lines[-1]}:" if lines else f"{file}:"
-        if not isinstance(error, SystemExit):
-            raise UsageError(f"{where} {type(error).__name__}: {error}") from error
-        raise UsageError(
-            f"{where} the file ended itself with exit status {error.code} while it was read; give the "
-            "arguments that it parses after --, and put what ends the program under "
-            f'`if __name__ == "__main__":`, the {what} above it'
-        ) from error
 
 
 def load_studies(path: str | Path, *, to_run: bool = False) -> "list[Study]":
@@ -130,7 +105,7 @@ def load_suites(text: str) -> tuple[Suite, ...]:
         raise UsageError(
             f"suite {text!r} is not understood; write file.py, file.py:name, module:name or file.toml"
         )
-    module = _module(source, Path())
+    module = module_named(source, Path())
     suites = _suites_in(module)
     value = getattr(module, name, None)
     chosen = [value] if isinstance(value, Suite) else [suite for suite in suites if suite.name == name]
@@ -158,45 +133,8 @@ def _twice(suites: Sequence[Suite]) -> str:
     return ", ".join(sorted(name for name, count in counts.items() if count > 1))
 
 
-def check_objectives(suites: Sequence[Suite], rules: TrainRules | None = None) -> None:
-    """Make sure that suites can give what their objectives name, and that of a study with these rules."""
-    for suite in suites:
-        if suite.objective is not None:
-            check_aggregate(suite, suite.objective.metric, f"the objective of suite {suite.name!r}")
-    if rules is not None and rules.suite_fitness is not None:
-        suite = suite_named(suites, rules.suite_fitness.suite)
-        where = "the objective" if rules.suite_fitness.metric is None else "FromSuite"
-        for name in rules.aggregates.values():
-            check_aggregate(suite, name, where)
-
-
 def _suites_in(module: ModuleType) -> tuple[Suite, ...]:
     return tuple({id(value): value for value in vars(module).values() if isinstance(value, Suite)}.values())
-
-
-def _module(source: str, folder: Path) -> ModuleType:
-    if source.endswith(".py"):
-        return read_file(folder / source, "suite")
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(source)
-    except Exception as error:
-        raise UsageError(f"cannot import {source}: {type(error).__name__}: {error}") from error
-
-
-def function_named(text: str, folder: Path) -> Any:
-    """Return the function that `file.py:name` or `module:name` names; the file is looked for in a folder."""
-    source, colon, name = text.rpartition(":")
-    if not colon:
-        raise UsageError(f"{text!r} names no function; write file.py:name or module:name")
-    found: Any = _module(source, folder)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        raise UsageError(f"{source} has no function {name!r}")
-    return found
 
 
 # Suites of watched runs

@@ -21,7 +21,7 @@ from phyla.arguments import suggestion
 from phyla.errors import UsageError
 from phyla.records import Maximize, Minimize, Objective
 from phyla.strategies import Exploit, Explore, FitnessRule, FromSuite, StoppingRule
-from phyla.study.files.load import function_named
+from phyla.study.files.python import function_named
 
 Schema: TypeAlias = dict[str, Any]
 

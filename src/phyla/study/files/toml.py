@@ -17,6 +17,7 @@ from phyla.records import Objective, StartFrom
 from phyla.space import Choice, Float, Int, Ordinal, Parameter, Space
 from phyla.store.sqlite_url import PREFIX, read_sqlite_url, sqlite_url
 from phyla.strategies import StoppingRule
+from phyla.study.declaration import Retention, Retries
 from phyla.study.files.tables import (
     ANYTHING,
     BOOL,
@@ -45,7 +46,6 @@ from phyla.study.files.tables import (
     table,
 )
 from phyla.study.study import Study
-from phyla.study.validation import Retention, Retries
 from phyla.worker import Command
 
 STRATEGIES = "phyla.strategies"

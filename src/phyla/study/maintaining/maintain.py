@@ -212,7 +212,7 @@ def let_go_on(store: "Store", study: StudyRecord) -> bool:
 def take_back(client: Client, launch: "Launch") -> None:
     """Take back at once what dead launches of this machine held of studies."""
     from phyla.worker import launch_of
-    from phyla.worker.keeper import end_marked
+    from phyla.worker.containment.keeper import end_marked
 
     holders = _holders(client)
     dead = launch.dead({launch_of(holder) for holder in holders}) | launch.predecessors()

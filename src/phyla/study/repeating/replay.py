@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-import numpy as np
-
 from phyla import plugins, study_modules
 from phyla.arguments import check_integer
 from phyla.checkpoints import RemotePlace, local_copy
@@ -17,23 +15,13 @@ from phyla.errors import ConfigurationError, NotImportable, StudyChanged, StudyN
 from phyla.lineage import Lineage
 from phyla.records import Checkpoint, CheckpointState, JobKind, JobState, StartFrom, StudyState, TrialRecord
 from phyla.strategies import FixedSchedule, Replay, Strategy
+from phyla.study.declaration import Retention, Retries, replicate_seed
 from phyla.study.places import Places, find_study
 from phyla.study.results.results import Results
 from phyla.study.study import Study
-from phyla.study.validation import Retention, Retries
 
 if TYPE_CHECKING:
     from phyla.worker import Trial, WorkerContext
-
-
-def replicate_seed(seed: int, *key: int) -> int:
-    """Return the seed of a replicate, in [0, 2**53).
-
-    It depends on the study's seed and the key alone, in every version. The key is the index of the replicate, so
-    replicates of different studies with the same seed share their seeds, and can be compared in pairs.
-    """
-    sequence = np.random.SeedSequence(entropy=seed, spawn_key=key)
-    return int(sequence.generate_state(1, np.uint64)[0]) >> 11
 
 
 def replicates(study: Study, count: int) -> list[Study]:

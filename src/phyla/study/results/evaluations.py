@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 from phyla import plugins
 from phyla.arguments import known
 from phyla.checkpoints import RemotePlace, is_there, local_copy, place_of
-from phyla.errors import ConfigurationError, StateError
+from phyla.errors import ConfigurationError, StateError, StudyNotFound
 from phyla.evaluation import Cell, CellStatus, Estimate, GroupValues, Lag, Point, SuiteOutline
 from phyla.evaluation.cells import cell, current_tasks, group_values, lag
 from phyla.evaluation.points import cell_points, group_points
@@ -402,3 +402,18 @@ def _row(
             if group is not None and group.state in (GroupState.COMPLETE, GroupState.PARTIAL):
                 row.values.append(group_values(seen, group))
     return row
+
+
+def evaluations_of(store: "Store", name: str, places: Places) -> Evaluations:
+    """Return what the suites of a study of any kind have found."""
+    found = store.find_study(name)
+    if found is None:
+        names = ", ".join(repr(known.name) for known in store.studies() if outlines(known.config)) or "none"
+        raise StudyNotFound(f"there is no run {name!r} in {store.url}; runs that are evaluated: {names}")
+    with store.reader(found.id) as reader:
+        evaluated = found.watched or bool(found.config.get("suites")) or bool(reader.all_seen(limit=1))
+    if not evaluated:
+        raise StudyNotFound(
+            f"study {name!r} has no suites, so nothing was evaluated; give it some: Study(..., suites=[...])"
+        )
+    return Evaluations(store, found, places)

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phyla.errors import ConfigurationError, StudyNotFound
-from phyla.evaluation.suite import outlines
 from phyla.study.places import Places, find_study, names_in, open_existing, open_if_there
-from phyla.study.results.evaluations import Evaluations
+from phyla.study.results.evaluations import Evaluations, evaluations_of
 from phyla.study.results.results import Results
 
 if TYPE_CHECKING:
@@ -59,21 +58,6 @@ def load_evaluations(
     """
     places = Places.of(home, storage, checkpoints)
     return evaluations_of(open_existing(f"run {name!r}", places), name, places)
-
-
-def evaluations_of(store: "Store", name: str, places: Places) -> Evaluations:
-    """Return what the suites of a study of any kind have found."""
-    found = store.find_study(name)
-    if found is None:
-        names = ", ".join(repr(known.name) for known in store.studies() if outlines(known.config)) or "none"
-        raise StudyNotFound(f"there is no run {name!r} in {store.url}; runs that are evaluated: {names}")
-    with store.reader(found.id) as reader:
-        evaluated = found.watched or bool(found.config.get("suites")) or bool(reader.all_seen(limit=1))
-    if not evaluated:
-        raise StudyNotFound(
-            f"study {name!r} has no suites, so nothing was evaluated; give it some: Study(..., suites=[...])"
-        )
-    return Evaluations(store, found, places)
 
 
 def open_any(name: str, places: Places) -> Results | Evaluations:

@@ -30,6 +30,7 @@ from phyla.space import Params
 from phyla.store import pages, pages_of_attempts, reports_that_count
 from phyla.store.again import again
 from phyla.strategies import describe
+from phyla.study.declaration import replicate_of
 from phyla.study.places import Places, where_of
 from phyla.study.results.course import course
 from phyla.study.results.findings import Finding, findings
@@ -117,26 +118,6 @@ class ConfigChange:
     name: str  # dotted name of the setting, such as `strategy.total_steps`
     before: Json  # its value until then, as JSON
     after: Json  # its value from then on
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replicate:
-    """Which replicate of which study this is, from 0. It decides nothing; it is remembered with the study."""
-
-    of: str
-    index: int
-
-    @property
-    def name(self) -> str:
-        """Name of the study that is this replicate: `NAME-r0`, `NAME-r1`, ..."""
-        return f"{self.of}-r{self.index}"
-
-
-def replicate_of(config: Mapping[str, Any]) -> Replicate | None:
-    """Return which replicate the study of a configuration is; None if it is none."""
-    stored = config.get("replicate")
-    return None if stored is None else Replicate(of=str(stored["of"]), index=int(stored["index"]))
 
 
 @final
@@ -358,7 +339,7 @@ class Results:
 
     def evaluations(self) -> "Evaluations":
         """Return what the suites have found on the study's checkpoints; a study without suites is refused."""
-        from phyla.study.results.load import evaluations_of
+        from phyla.study.results.evaluations import evaluations_of
 
         return evaluations_of(self._store, self.name, self.places)
 

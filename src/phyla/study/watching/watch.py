@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from phyla.study.running.run import Crew
     from phyla.watcher import Following, WatchThread
     from phyla.worker import Launch
-    from phyla.worker.evaluated_study import EvaluatedStudy
+    from phyla.worker.evaluating.evaluated_study import EvaluatedStudy
 
 TELL_EVERY_S = 0.5
 

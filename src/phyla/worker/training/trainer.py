@@ -35,10 +35,10 @@ from phyla.errors import (
 from phyla.machine import Completion, Failure
 from phyla.records import Cause, Phase, TrialRecord
 from phyla.settings import Clock, environment, system_clock
-from phyla.worker.command import Command
-from phyla.worker.session import Session, Stopwatch, unusable_start
-from phyla.worker.surroundings import Surroundings
-from phyla.worker.trial import Trial
+from phyla.worker.commands.command import Command
+from phyla.worker.containment.surroundings import Surroundings
+from phyla.worker.training.session import Session, Stopwatch, unusable_start
+from phyla.worker.training.trial import Trial
 
 LOG = logging.getLogger("phyla")
 ERROR_CHARACTERS = 4000

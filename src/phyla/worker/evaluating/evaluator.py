@@ -31,11 +31,11 @@ from phyla.failpoints import failpoint
 from phyla.machine import ClaimedEvaluation, Evaluated, Failure
 from phyla.records import EvalResult, JobKind, shown
 from phyla.settings import Clock, system_clock
-from phyla.worker.aggregation import Aggregation
-from phyla.worker.evaluated_study import EvaluatedStudy, apply_bindings
-from phyla.worker.evaluation import Evaluation, EvaluationCheckpoint, checkpoint_of, run_command
-from phyla.worker.surroundings import Surroundings
-from phyla.worker.trainer import logged, traceback_of
+from phyla.worker.containment.surroundings import Surroundings
+from phyla.worker.evaluating.aggregation import Aggregation
+from phyla.worker.evaluating.evaluated_study import EvaluatedStudy, apply_bindings
+from phyla.worker.evaluating.evaluation import Evaluation, EvaluationCheckpoint, checkpoint_of, run_command
+from phyla.worker.training.trainer import logged, traceback_of
 
 KEPT = ". Then run the study again. Completed trials and evaluations are kept"
 """End of the message that ends a study whose storage is broken. The eval task returns to the queue."""

@@ -13,9 +13,9 @@ from phyla import plugins, settings
 from phyla.arguments import check, suggest_arguments
 from phyla.errors import ConfigurationError
 from phyla.space import Space
-from phyla.worker import placeholders
-from phyla.worker.placeholders import Argument
-from phyla.worker.trial import Trial
+from phyla.worker.commands import placeholders
+from phyla.worker.commands.placeholders import Argument
+from phyla.worker.training.trial import Trial
 
 SCRIPT_BYTES = 10_000_000
 """Size of the largest file in the arguments whose edits are noticed."""
@@ -110,7 +110,7 @@ class Command:
 
     def __call__(self, trial: Trial) -> None:
         """Run the command for one trial."""
-        from phyla.worker.commanded import Run
+        from phyla.worker.commands.commanded import Run
 
         Run(self, trial).run()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla import errors
-from phyla.worker.forks import only_here
+from phyla.worker.containment.forks import only_here
 
 SHOWN = 4
 """Changes that a message names, at most."""

@@ -18,7 +18,7 @@ from phyla.evaluation.recorder import decode, merged
 from phyla.evaluation.regression import compare
 from phyla.machine import ClaimedEvaluation, Evaluated
 from phyla.records import EvalEvent, EvalResult, Group, JsonObject, json_number
-from phyla.worker.evaluated_study import EvaluatedStudy
+from phyla.worker.evaluating.evaluated_study import EvaluatedStudy
 
 
 @final

@@ -15,8 +15,8 @@ from itertools import count
 from typing import IO, Self, final
 
 from phyla import settings
-from phyla.worker import keeper
-from phyla.worker.outputs import drop_middle
+from phyla.worker.commands.outputs import drop_middle
+from phyla.worker.containment import keeper
 
 
 class CannotStart(Exception):

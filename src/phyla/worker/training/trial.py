@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 from phyla.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from phyla.worker.session import Session
+    from phyla.worker.training.session import Session
 
 
 @final

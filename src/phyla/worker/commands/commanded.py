@@ -24,13 +24,14 @@ from phyla.errors import (
 )
 from phyla.records import Phase
 from phyla.space import Params
-from phyla.worker import placeholders, processes
-from phyla.worker.outputs import LAST_CHARACTERS, OUTPUT_IN, last_lines, places, tail
-from phyla.worker.readings import EventFiles, Reading, Readings
-from phyla.worker.trial import Trial, session_of
+from phyla.worker.commands import placeholders
+from phyla.worker.commands.outputs import LAST_CHARACTERS, OUTPUT_IN, last_lines, places, tail
+from phyla.worker.commands.readings import EventFiles, Reading, Readings
+from phyla.worker.containment import processes
+from phyla.worker.training.trial import Trial, session_of
 
 if TYPE_CHECKING:
-    from phyla.worker.command import Command
+    from phyla.worker.commands.command import Command
 
 GIVE_BACK = 75
 """Exit status of a command that asks to be run again later, EX_TEMPFAIL of sysexits.h."""

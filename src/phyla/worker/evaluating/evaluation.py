@@ -16,8 +16,8 @@ from phyla.evaluation import EvalTask, Metric, Moments
 from phyla.evaluation.recorder import Recorder, decode
 from phyla.plugins import loaded_class
 from phyla.records import Checkpoint, EvalJob
-from phyla.worker.outputs import LAST_CHARACTERS, last_lines, tail
-from phyla.worker.processes import CannotStart, Process, ending
+from phyla.worker.commands.outputs import LAST_CHARACTERS, last_lines, tail
+from phyla.worker.containment.processes import CannotStart, Process, ending
 
 LOG_TAIL = 2000
 

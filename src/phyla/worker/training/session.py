@@ -19,7 +19,7 @@ from phyla.machine import Completion, Failure
 from phyla.records import Checkpoint, CheckpointKind, JobKind, JsonObject, Phase, Report, TrialRecord
 from phyla.settings import Clock
 from phyla.space import Params
-from phyla.worker.trial import Parent, Trial
+from phyla.worker.training.trial import Parent, Trial
 
 VALUES_KEPT = 1000
 """Reported values of a metric of the objective that a fitness rule can look back on."""

@@ -1,0 +1,86 @@
+"""What a study is, as values: what it keeps, what it tries again, and which replicate it is of which study."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from phyla.arguments import check, suggest_arguments
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """Which checkpoints a study keeps besides those in use.
+
+    Args:
+        best: this many of the best ones.
+        front: with a Pareto objective, at most this many of its front, in place of the best; the most crowded go.
+        every_steps: also those whose step is a multiple of this; None keeps no milestones.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    best: int = 1
+    front: int = 100
+    every_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        check(self, best=1, front=1, every_steps=1)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How often a study tries again before it gives up.
+
+    Args:
+        attempts: attempts of one trial that may fail before the trial counts as broken.
+        broken: broken trials in a row that stop the study; counted afresh when it is run again.
+        stops: how often a stopping rule may stop a member within one generation; then its trial is left to run.
+
+    Raises:
+        ConfigurationError: a number is out of range.
+    """
+
+    attempts: int = 3
+    broken: int = 10
+    stops: int = 3
+
+    def __post_init__(self) -> None:
+        check(self, attempts=1, broken=1, stops=1)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicate:
+    """Which replicate of which study this is, from 0. It decides nothing; it is remembered with the study."""
+
+    of: str
+    index: int
+
+    @property
+    def name(self) -> str:
+        """Name of the study that is this replicate: `NAME-r0`, `NAME-r1`, ..."""
+        return f"{self.of}-r{self.index}"
+
+
+def replicate_of(config: Mapping[str, Any]) -> Replicate | None:
+    """Return which replicate the study of a configuration is; None if it is none."""
+    stored = config.get("replicate")
+    return None if stored is None else Replicate(of=str(stored["of"]), index=int(stored["index"]))
+
+
+def replicate_seed(seed: int, *key: int) -> int:
+    """Return the seed of a replicate, in [0, 2**53).
+
+    It depends on the study's seed and the key alone, in every version. The key is the index of the replicate, so
+    replicates of different studies with the same seed share their seeds, and can be compared in pairs.
+    """
+    sequence = np.random.SeedSequence(entropy=seed, spawn_key=key)
+    return int(sequence.generate_state(1, np.uint64)[0]) >> 11
+
+
+suggest_arguments(Retention, Retries)

@@ -1,0 +1,1 @@
+"""Keeping user code, and what it starts, within its worker."""

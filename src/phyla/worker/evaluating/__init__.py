@@ -1,0 +1,1 @@
+"""Eval tasks: running them on a checkpoint, and aggregating their results."""

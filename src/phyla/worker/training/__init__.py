@@ -1,0 +1,1 @@
+"""Trials: calling the training function, and committing what it leaves."""
