@@ -42,6 +42,7 @@ STUDY_FILES = "PHYLA_STUDY_FILES"
 DEFAULT_VERIFY_BYTES = 10**10
 DEFAULT_CACHE_BYTES = 10**10
 
+AWAKE_S = 2.0  # that count between two readings of `awake_clock`, at most
 Clock: TypeAlias = Callable[[], float]
 """Tells seconds since the epoch (UTC): the system's time, or a virtual one in tests and simulations."""
 
@@ -49,6 +50,19 @@ Clock: TypeAlias = Callable[[], float]
 def system_clock() -> float:
     """Return the system's time in seconds since the epoch (UTC)."""
     return time.time()
+
+
+def awake_clock() -> Clock:
+    """Return a clock for limits that hardly counts time in which this process stood still; to be read often."""
+    last, passed_s = time.monotonic(), 0.0
+
+    def read() -> float:
+        nonlocal last, passed_s
+        now = time.monotonic()
+        last, passed_s = now, passed_s + min(AWAKE_S, now - last)
+        return passed_s
+
+    return read
 
 
 def home() -> Path:

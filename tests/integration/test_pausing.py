@@ -3,9 +3,11 @@
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from phyla.settings import child_environment
+from phyla.study import load_study
 from pooled import MEMBERS, TRIALS, Pooled
 from waiting import until
 
@@ -14,6 +16,37 @@ CHILD = """
             child = subprocess.Popen(["sleep", "600"], start_new_session=True)
             (HERE / f"child-{trial.member}").write_text(str(child.pid))
 """
+
+
+LIMIT_S = 12
+SCRIPTS = {
+    "train.sh": """
+        if [ "$PHYLA_START_STEP" -gt 0 ]; then
+            touch waits-train
+            while [ ! -e go ]; do sleep 0.05; done
+        fi
+        echo "$PHYLA_TRIAL" > "$PHYLA_SAVE_TO/w"
+        echo x=1
+    """,
+    "evaluate.sh": """
+        touch waits-evaluate
+        while [ ! -e go ]; do sleep 0.05; done
+        echo '{"x": 1}' > "$1"
+    """,
+    "toy.py": f"""
+import phyla
+
+evaluate = phyla.EvalTask("t", command="sh evaluate.sh {{results}}", timeout_s={LIMIT_S}, max_attempts=1)
+study = phyla.Study(
+    "toy",
+    phyla.Space(lr=phyla.Float(0.1, 1.0)),
+    phyla.Maximize("x"),
+    phyla.RandomSearch(members=1, steps_per_trial=1, total_steps=2),
+    phyla.Command(["sh", "train.sh"], metrics={{"x": "x=(.*)"}}, timeout_s={LIMIT_S}),
+    suites=[phyla.Suite("s", [evaluate])],
+)
+""",
+}
 
 
 def stands_still(pid: int) -> bool:
@@ -50,6 +83,36 @@ def test_workers_and_what_they_started_stand_still_and_go_on_with_their_run(tmp_
     assert run.returncode == 0, printed
     assert toy.completed()
     assert len(toy.results.attempts()) == TRIALS
+
+
+def test_a_pause_does_not_count_for_time_limits(tmp_path: Path) -> None:
+    for name, text in SCRIPTS.items():
+        (tmp_path / name).write_text(text)
+    words = ["--workers", "2", "--stall-timeout", f"{LIMIT_S}s"]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "phyla.cli", "run", "toy.py", *words],
+        cwd=tmp_path,
+        env=child_environment({"PHYLA_HOME": str(tmp_path / "home")}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        process_group=0,
+        text=True,
+    )
+    until(lambda: len(list(tmp_path.glob("waits-*"))) == 2, "a trial and an eval task wait", process=run)
+    run.send_signal(signal.SIGTSTP)
+    until(lambda: stands_still(run.pid), "it stands still")
+    time.sleep(LIMIT_S)
+    run.send_signal(signal.SIGCONT)
+    until(lambda: not stands_still(run.pid), "it goes on")
+    # So long that its limits are looked at, and that a command that is late is ended.
+    time.sleep(0.5)
+    (tmp_path / "go").touch()
+    printed, _ = run.communicate(timeout=180)
+    assert run.returncode == 0, printed
+    results = load_study("toy", home=tmp_path / "home")
+    assert results.counts() == {"completed": 2}
+    assert len(results.attempts()) == 2, printed
+    assert {cell.status for cell in results.evaluations().cells("s")} == {"done"}, printed
 
 
 def test_a_run_that_no_shell_could_let_go_on_does_not_stand_still(tmp_path: Path) -> None:

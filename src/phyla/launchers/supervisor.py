@@ -21,7 +21,7 @@ from phyla.errors import Preempted, StoreBusy, StoreError, StoreUnavailable, Stu
 from phyla.launchers.packing import Packing, wide_tasks
 from phyla.launchers.spec import BEATS, LAST_WORDS, PERSON, VISIBLE, Exit, Term, WorkerSpec, seen_gpus
 from phyla.records import LOG_FOLLOWS, WorkKind
-from phyla.settings import SAVE_EVERY, child_environment, system_clock, thread_environment
+from phyla.settings import SAVE_EVERY, awake_clock, child_environment, system_clock, thread_environment
 from phyla.worker import Closing, Launch
 from phyla.worker.commands.outputs import drop_middle, tail
 from phyla.worker.containment import keeper
@@ -52,10 +52,13 @@ class _Process:
     spec: WorkerSpec
     popen: "subprocess.Popen[str]"
     mark: str
+    progressed_at: float
     beats: int = -1
     trials: int = 0
     closing: Closing = Closing.OPEN
-    progressed_at: float = field(default_factory=time.monotonic)
+    deadline: float = 0.0
+    ends_at: float = math.inf
+    epoch: float = math.inf  # when the supervisor's clock was 0, as of the last look
 
 
 @final
@@ -90,6 +93,7 @@ class Supervisor:
 
     def __post_init__(self) -> None:
         self._inherited = () if self.launch.descriptor is None else (self.launch.descriptor,)
+        self._clock = awake_clock()
         self._started = 0
         self._processes: dict[int, _Process] = {}
         self._later: list[tuple[float, WorkerSpec]] = []
@@ -193,7 +197,7 @@ class Supervisor:
         again = self._interrupted()
         if by_person or not again:
             self.on_interrupt()
-            self._kills_at = min(self._kills_at, time.monotonic() + self.term.grace_s)
+            self._kills_at = min(self._kills_at, self._clock() + self.term.grace_s)
             self._stop(PERSON if by_person else f"stopped by {signal.Signals(number).name}", at_once=again)
 
     def _pause(self) -> None:
@@ -203,8 +207,6 @@ class Supervisor:
         signal.raise_signal(signal.SIGTSTP)  # until `fg` or `bg`; nothing happens where no shell could say so
         signal.signal(signal.SIGTSTP, ours)
         keeper.signal_marked(f"{self.launch.id}:", signal.SIGCONT)
-        for process in list(self._processes.values()):
-            process.progressed_at = time.monotonic()
 
     def _stop(self, why: str, *, at_once: bool) -> None:
         self._stopped_by = self._stopped_by or why
@@ -223,7 +225,7 @@ class Supervisor:
         if now >= self.term.stops_at and not self._interrupted():
             self.on_interrupt()
             self._stop(self.term.over(wholly=True), at_once=False)
-        elif time.monotonic() >= self._kills_at:
+        elif self._clock() >= self._kills_at:
             self._kills_at = math.inf
             for index in self._processes:
                 LOG.warning("worker %d %s", index, self.term.deaf)
@@ -322,7 +324,7 @@ class Supervisor:
             # It died at once: its exit status and its log will tell.
             popen.stdin.write(spec.to_json() + "\n")
             popen.stdin.flush()
-        self._processes[spec.index] = _Process(spec, popen, mark)
+        self._processes[spec.index] = _Process(spec, popen, mark, self._clock())
         if self._interrupted():
             # The interrupt came before this process was known.
             popen.terminate()
@@ -389,7 +391,7 @@ class Supervisor:
 
     def _check_progress(self, process: _Process) -> None:
         beats, trials, deadline = BEATS.unpack_from(Path(process.spec.beat_file).read_bytes())
-        now = time.monotonic()
+        now = self._clock()
         if trials != process.trials:
             self._crashes = self._spoiled = 0
             if process.spec.index in self._outdated:
@@ -398,8 +400,12 @@ class Supervisor:
             process.trials = trials
         if beats != process.beats:
             process.beats, process.progressed_at = beats, now
+        if deadline != process.deadline:
+            # It was set before a pause, perhaps, that this look is the first one after.
+            process.deadline, process.ends_at = deadline, deadline - min(process.epoch, system_clock() - now)
+        process.epoch = system_clock() - now
         limit_s, ended = self.stall_timeout_s, f"so worker process {process.popen.pid} was ended"
-        if deadline and system_clock() > deadline:
+        if deadline and now > process.ends_at:
             why = f"its eval task took longer than its timeout_s, {ended}; raise timeout_s if that is not enough"
         elif beats and limit_s is not None and now - process.progressed_at > limit_s:
             why = (

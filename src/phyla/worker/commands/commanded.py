@@ -3,7 +3,6 @@
 import errno
 import json
 import shlex
-import time
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -140,12 +139,12 @@ class Run:
 
     def _follow(self, process: processes.Process) -> int:
         """Read what a command reports until it has ended, and ask it to stop if it should; return its status."""
-        command, began = self.command, time.monotonic()
+        command, clock = self.command, settings.awake_clock()
         ends_at: float | None = None
         while (status := process.wait(POLL_S)) is None:
             self._read()
-            now = time.monotonic()
-            self.late = self.late or (command.timeout_s is not None and now - began >= command.timeout_s)
+            now = clock()
+            self.late = self.late or (command.timeout_s is not None and now >= command.timeout_s)
             if ends_at is None and (self.late or self.bad is not None or self.trial.should_stop):
                 self.asked, ends_at = True, now + command.grace_s
                 process.terminate()

@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -106,16 +105,16 @@ class Process:
         assert orders is not None
         if self._ended is not None:
             return self._ended
-        ends_at = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        clock, ends_at = settings.awake_clock(), math.inf if timeout_s is None else timeout_s
         while True:
-            left_s = max(0.0, ends_at - time.monotonic())
+            left_s = max(0.0, ends_at - clock())
             ended = select.select([report], [], [], min(left_s, LOOK_S))[0]
             for each in self._outputs:
                 if not each.closed:
                     drop_middle(each.fileno())
             if ended:
                 break
-            if left_s <= LOOK_S:
+            if not left_s:
                 return None
         words = report.read().split()
         report.close()
