@@ -23,7 +23,18 @@ from phyla.records import Checkpoint, CheckpointKind, CheckpointState, StudyReco
 from phyla.settings import Clock, system_clock
 from phyla.watcher.format import CheckpointFormat, Found
 from phyla.watcher.remote import Remote, is_url
-from phyla.watcher.snapshots import BestLinks, Mode, clean, found_again, identity, snapshot_name, take
+from phyla.watcher.snapshots import (
+    BestLinks,
+    Mode,
+    clean,
+    found_again,
+    identity,
+    original,
+    snapshot_name,
+    snapshot_path,
+    take,
+    whole,
+)
 
 AT_ONCE = 50
 """Checkpoints that are told in one transaction."""
@@ -125,6 +136,7 @@ class DirectoryWatcher:
         if not self._looks:
             self._refresh()
             self._find_moved()
+            self._take_up(now)
         self._previous = found
         self._waiting = {name for name, item in found.items() if not (item.ready or item.bad)}
         self._take(found, now)
@@ -162,6 +174,24 @@ class DirectoryWatcher:
         moved = [replace(seen, path=str(path)) for seen, path in zip(kept, paths, strict=True) if path]
         self._observe(moved)
         self._rows.update((seen.id, seen) for seen in moved)
+
+    def _take_up(self, now: float) -> None:
+        """Tell of snapshots that a watch made and could not tell of, since it was killed while its store was away.
+
+        Their originals may be deleted. What is found in a snapshot has its name if it is what was snapshotted.
+        """
+        if isinstance(self.root, Remote):
+            return
+        told = {snapshot_name(seen) for seen in self._rows.values()}
+        for base in sorted(whole(self.snapshots)):
+            for there in () if base.name in told else self.kind.scan(base, now=now, previous={}):
+                item = replace(there, fingerprint=original(base, there))
+                if not item.bad and snapshot_name(item) == base.name:
+                    key = f"{self.run.id}:{identity(base, there)}"
+                    path = str(snapshot_path(self.snapshots, item))
+                    self._untold.append(replace(self._told(item), identity=key, path=path, snapshot=True))
+                    self._copied.add(item.fingerprint)  # when it was written is not known
+        self._untold.sort(key=lambda seen: (seen.step, seen.written_at, seen.name))
 
     def _newest(self) -> dict[str, Checkpoint]:
         return {seen.name: seen for seen in self._rows.values()}
@@ -369,6 +399,8 @@ class DirectoryWatcher:
         gone = self.sink.gone(loose, unless_held=True)
         self._forget(gone)
         kept = [self._rows[number] for number in held | (loose.keys() - gone) if number in self._rows]
+        if not self._looks:
+            return  # what an earlier watch could not tell of is not known before the first look
         try:
             clean(self.snapshots, {snapshot_name(seen) for seen in (*kept, *self._untold) if seen.snapshot})
         except CheckpointStorageFailed as error:

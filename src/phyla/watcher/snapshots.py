@@ -37,7 +37,7 @@ from phyla.watcher.remote import Remote, is_url
 
 Mode = Literal["link", "copy", "none"]
 SEAL = ".phyla-snapshot"
-"""In a snapshot of copies: the fingerprint that the copies had when it was made."""
+"""In a snapshot of copies: the fingerprint that the copies had when it was made, and that of the originals."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._=-]+")
 _SNAPSHOT = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]*@[0-9a-f]{16}")
@@ -93,7 +93,7 @@ def found_again(target_dir: Path, seen: Checkpoint) -> Path | None:
         with suppress(OSError, CheckpointError):
             there = replace(seen, fingerprint=listing(base, seen.paths).fingerprint)
             if seen.identity == f"{seen.study}:{identity(base, there)}":
-                (base / SEAL).write_text(there.fingerprint, "ascii")
+                (base / SEAL).write_text(f"{there.fingerprint}\n{seen.fingerprint}\n", "ascii")
     return path if unchanged(path, seen) else None
 
 
@@ -123,7 +123,8 @@ def take(root: Path, found: Found, target_dir: Path, mode: Mode) -> Path:
                 _look_again(staged, found, "while it was linked to; scan again")
             else:
                 _look_again(root, found)
-                (staged / SEAL).write_text(listing(staged, found.paths).fingerprint, "ascii")
+                copies = listing(staged, found.paths).fingerprint
+                (staged / SEAL).write_text(f"{copies}\n{found.fingerprint}\n", "ascii")
             failpoint("snapshot.before_rename")
             _rename(staged, final, found)
     except BaseException:
@@ -142,9 +143,24 @@ def unchanged(path: Path, found: Found | Checkpoint) -> bool:
         return False
     wanted = found.fingerprint
     if base.name == snapshot_name(found):
-        with suppress(OSError, UnicodeDecodeError):
-            wanted = (base / SEAL).read_text("ascii")
+        with suppress(OSError, UnicodeDecodeError, IndexError):
+            wanted = (base / SEAL).read_text("ascii").split()[0]
     return not listed.problems and listed.fingerprint == wanted
+
+
+def whole(target_dir: Path) -> list[Path]:
+    """Return the snapshots that were finished."""
+    with suppress(OSError):
+        return [item for item in target_dir.iterdir() if is_snapshot(item.name)]
+    return []
+
+
+def original(base: Path, copied: Found) -> str:
+    """Return the fingerprint that what is found in a snapshot had where it was written."""
+    with suppress(OSError, UnicodeDecodeError, ValueError):
+        copies, of = (base / SEAL).read_text("ascii").split()
+        return of if copies == copied.fingerprint else copied.fingerprint
+    return copied.fingerprint
 
 
 def is_snapshot(name: str) -> bool:

@@ -745,6 +745,77 @@ def test_while_the_store_is_away_snapshots_are_made_and_told_later(
     assert [json.loads(text)["value"] for text in texts] == [0.1, 0.2, 0.3, 0.4]
 
 
+@pytest.mark.parametrize("mode", ["link", "copy"])
+def test_a_watch_that_is_killed_while_its_store_is_away_loses_no_snapshot(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    def away(*_: object, **__: object) -> Any:
+        raise StoreUnavailable("away")
+
+    world.watch(mode=mode)
+    world.write(1, 0.1)
+    for _ in range(2):
+        world.look()
+    assert len(world.seen()) == 1
+    with monkeypatch.context() as patched:
+        for name in ("observe", "seen", "gone", "note", "drain", "held"):
+            patched.setattr(Sightings, name, away)
+        for step, value in ((2, 0.2), (3, 0.3), (4, 0.4), (4, 0.5)):
+            folder = world.write(step, value)
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable):
+                    world.look()
+            if (step, value) in ((2, 0.2), (4, 0.4)):
+                shutil.rmtree(folder)  # as training does that keeps its last ones
+    (world.watcher.snapshots / ".tmp-step_9@0123456789abcdef.x" / "step_9").mkdir(parents=True)
+    (world.watcher.snapshots / "step_9@0123456789abcdef").mkdir()
+
+    world.watch(mode=mode)
+    world.root.rename(tmp_path / "unmounted")
+    world.look()  # nothing can be told yet, and nothing is removed
+    world.watcher.tend()
+    (tmp_path / "unmounted").rename(world.root)
+    for _ in range(3):
+        world.look()
+        world.watcher.tend()
+    found = [(seen.name, seen.step, seen.usable and seen.snapshot) for seen in world.seen()]
+    assert found == [
+        ("step_1", 1, True),
+        ("step_2", 2, True),
+        ("step_3", 3, True),
+        ("step_4", 4, True),
+        ("step_4", 4, True),
+    ]
+    texts = [(Path(seen.path) / "weights.json").read_text() for seen in world.seen()]
+    assert [json.loads(text)["value"] for text in texts] == [0.1, 0.2, 0.3, 0.4, 0.5]
+    assert {seen.branch for seen in world.seen()[:4]} == {0}
+    left = {path.name for path in world.watcher.snapshots.iterdir()}
+    assert not any(name.startswith((".tmp-", "step_9")) for name in left)
+
+
+def test_a_snapshot_that_was_written_to_through_its_links_is_not_taken_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> Any:
+        raise StoreUnavailable("away")
+
+    world.look()
+    with monkeypatch.context() as patched:
+        for name in ("observe", "seen", "gone", "note", "drain", "held"):
+            patched.setattr(Sightings, name, away)
+        folder = world.write(1, 0.1)
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                world.look()
+    (folder / "weights.json").write_text('{"value": 0.25, "more": "than before"}')  # the same file
+    shutil.rmtree(folder)
+    world.watch()
+    for _ in range(2):
+        world.look()
+        world.watcher.tend()
+    assert world.seen() == []
+
+
 def test_what_was_told_though_the_answer_was_lost_is_told_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
