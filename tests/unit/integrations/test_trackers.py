@@ -175,13 +175,6 @@ def test_a_place_that_cannot_be_written_is_named_before_anything_is_trained(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_directory_without_permission(study: TrackedStudy, tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(ConfigurationError, match="Permission denied"):
-        TensorBoard(str(tmp_path / "a" / "logs")).environment(study)
-
-
 def test_what_is_in_the_way_within_a_place(study: TrackedStudy, tmp_path: Path) -> None:
     member = tmp_path / "study" / "member1"
     member.parent.mkdir()

@@ -408,12 +408,12 @@ HUGE = 10**5000
         lambda: phyla.Int(0, HUGE),
         lambda: phyla.Float(-HUGE, 0),
         lambda: phyla.Choice([1, HUGE]),
-        lambda: phyla.Space(x=phyla.Float(0, 1)).validate({"x": HUGE}),
+        lambda: phyla.Space({"x": phyla.Float(0, 1)}).validate({"x": HUGE}),
         lambda: phyla.Maximize("score", stop_at=HUGE),
         lambda: phyla.Retention(best=HUGE),
         lambda: phyla.strategies.Perturb(factors=(0.8, HUGE)),
     ],
 )
 def test_numbers_that_no_message_can_show_are_refused(make: Callable[[], Any]) -> None:
-    with pytest.raises(ConfigurationError, match=r"digits|too large|finite number"):
+    with pytest.raises(ConfigurationError, match=r"digits|too large|finite number|must fit"):
         make()
