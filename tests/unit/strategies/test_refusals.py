@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import phyla
-from phyla.errors import ConfigurationError
+from phyla.errors import ConfigurationError, UsageError
 from phyla.strategies import (
     ASHA,
     PB2,
@@ -415,5 +415,5 @@ HUGE = 10**5000
     ],
 )
 def test_numbers_that_no_message_can_show_are_refused(make: Callable[[], Any]) -> None:
-    with pytest.raises(ConfigurationError, match=r"digits|too large|finite number|must fit"):
+    with pytest.raises(UsageError, match=r"digits|too large|finite number|must fit"):
         make()
