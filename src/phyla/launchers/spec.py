@@ -50,7 +50,7 @@ class Exit(IntEnum):
     OUTDATED = 116  # Settings or suites of the study were changed; its work is handed in.
     NO_TIME = 117  # Nothing is expected to end in the time that is left.
     LEFT = 118  # Its work was done, and something that it had started kept it alive; its last line says what.
-    SPOILED = 119  # phyla failed in a process that user code has changed; it says so beside its beats.
+    SPOILED = 119  # phyla failed in a process that user code has changed; the reason is beside its beats.
 
 
 @final

@@ -88,7 +88,7 @@ class Report:
     """Metrics that training reported once, at a step: an age of the weights.
 
     Attributes:
-        number: how many reports the attempt made with this one; 0 if whoever reports does not count them.
+        number: how many reports the attempt made with this one; 0 where they are not counted, as over plain HTTP.
     """
 
     step: int

@@ -52,6 +52,11 @@ def accuracy(evaluation: Any) -> None:
 SUITE = phyla.Suite("s", (accuracy,), objective=phyla.Maximize("accuracy_mean"))
 
 
+def away(*_: object, **__: object) -> Any:
+    """Stand for a call while the store cannot be reached."""
+    raise StoreUnavailable("away")
+
+
 class World:
     """A directory, a run, and its watcher."""
 
@@ -714,9 +719,6 @@ def test_a_change_is_looked_at_again_when_the_store_was_busy(
 def test_while_the_store_is_away_snapshots_are_made_and_told_later(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object, **__: object) -> Any:
-        raise StoreUnavailable("away")
-
     world.look()
     with monkeypatch.context() as patched:
         for name in ("observe", "seen", "gone", "note", "drain", "held"):
@@ -749,9 +751,6 @@ def test_while_the_store_is_away_snapshots_are_made_and_told_later(
 def test_a_watch_that_is_killed_while_its_store_is_away_loses_no_snapshot(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode
 ) -> None:
-    def away(*_: object, **__: object) -> Any:
-        raise StoreUnavailable("away")
-
     world.watch(mode=mode)
     world.write(1, 0.1)
     for _ in range(2):
@@ -796,9 +795,6 @@ def test_a_watch_that_is_killed_while_its_store_is_away_loses_no_snapshot(
 def test_a_snapshot_that_was_written_to_through_its_links_is_not_taken_up(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object, **__: object) -> Any:
-        raise StoreUnavailable("away")
-
     world.look()
     with monkeypatch.context() as patched:
         for name in ("observe", "seen", "gone", "note", "drain", "held"):
@@ -899,9 +895,6 @@ def test_the_snapshot_of_what_is_committed_late_is_kept(world: World, monkeypatc
 def test_what_was_taken_while_the_store_was_away_is_told_before_an_idle_watch_ends(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object, **__: object) -> Any:
-        raise StoreUnavailable("away")
-
     world.watch(idle_s=30.0)
     world.write(1)
     world.look()

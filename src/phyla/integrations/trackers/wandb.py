@@ -41,7 +41,7 @@ class WandB(Tracker):
         """Return what lets `wandb.init()` in training code continue the run of the member.
 
         Raises:
-            ConfigurationError: W&B is online, and nobody has logged in; or its directory cannot be written.
+            ConfigurationError: W&B is online without a login; or its directory cannot be written.
         """
         how = self._how(study)
         check_writable(how["dir"] / "wandb", "choose another --home (of an export: --output)")
