@@ -27,7 +27,7 @@ from phyla.machine import (
     TrainRules,
     WatchRules,
 )
-from phyla.machine.observe import end_group
+from phyla.machine.evaluating.observe import end_group
 from phyla.records import (
     Attempt,
     Checkpoint,

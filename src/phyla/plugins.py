@@ -22,9 +22,9 @@ from types import ModuleType
 from typing import Any, NoReturn, TypeAlias
 
 from phyla import study_modules
-from phyla.arguments import plain
 from phyla.errors import ConfigurationError, NotImportable
 from phyla.records import UNLESS_NONE, Json
+from phyla.validation import plain
 
 GROUPS = (
     "phyla.strategies",  # phyla.strategies.Strategy

@@ -35,7 +35,7 @@ from phyla.machine import Claimed, Idle, Outdated
 from phyla.records import Checkpoint, Report, Role, StudyRecord, StudyState
 from phyla.service.app import Limits
 from phyla.service.doors import Doors
-from phyla.service.figures import Figures
+from phyla.service.metrics import Figures
 from phyla.service.tokens import create
 from phyla.store import RemoteStore, Store, hold_on, open_store
 from phyla.strategies import Divergence, ExploreWith, MedianStopping, ParetoTournament, StoppingRule

@@ -16,7 +16,7 @@ from phyla.errors import SchemaMismatch, StoreError
 from phyla.machine import InsertJobs, Update, observe
 from phyla.records import JobState, MemberState, StudyKind
 from phyla.store import open_store
-from phyla.store.sql import applying, groups, population, queue, sqlite, store, tables
+from phyla.store.sql import read_evaluation, read_jobs, read_population, sqlite, store, tables, transaction
 from phyla.store.sql.backend import Backend
 from phyla.store.sql.postgres import PostgresBackend
 from phyla.store.sql.schema import HEAD, REVISION_TABLE, ensure_schema, revision
@@ -25,11 +25,11 @@ from storing import VirtualClock
 
 MAY_SCAN = {"store.ALL_STUDIES", "store.ALL_TOKENS"}
 MAY_SORT = {
-    "population.COUNT_UNFINISHED",
-    "population.CHECKPOINTS",
-    "population.RESULTS",
-    "groups.GROUPS_OF",
-    "queue.WAITING",
+    "read_population.COUNT_UNFINISHED",
+    "read_population.CHECKPOINTS",
+    "read_population.RESULTS",
+    "read_evaluation.GROUPS_OF",
+    "read_jobs.WAITING",
 }
 
 
@@ -146,7 +146,7 @@ def test_an_invariant_that_is_violated_is_explained(url: str) -> None:
     store.close()
 
 
-STATEMENTS = (applying, groups, population, queue, sqlite, store)
+STATEMENTS = (transaction, read_evaluation, read_jobs, read_population, sqlite, store)
 """Modules that have statements."""
 
 
@@ -206,7 +206,7 @@ def test_questions_about_trials_do_not_look_at_all_jobs_of_a_study(tmp_path: Pat
     }
     with backend.engine.connect() as connection:
         for name, index in indexes.items():
-            statement = statements[f"population.{name}"]
+            statement = statements[f"read_population.{name}"]
             nothing = dict.fromkeys(re.findall(r":(\w+)", statement))
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", nothing).first()
             assert plan is not None

@@ -13,8 +13,8 @@ import pytest
 
 import phyla
 from command_line import Phyla
-from phyla.checkpoints import MANIFEST_NAME, content
-from phyla.checkpoints.content import Entry, digests
+from phyla.checkpoints import MANIFEST_NAME, manifest
+from phyla.checkpoints.manifest import Entry, digests
 from phyla.errors import CheckpointCorrupt, StudyFailed
 from phyla.records import Checkpoint, CheckpointState, GroupState, JobState, StudyState, TrialRecord
 from phyla.study import Results
@@ -286,7 +286,7 @@ def test_what_is_sound_is_read_once_in_each_process(tmp_path: Path, monkeypatch:
         read.extend(entry.path for entry in entries if ".staging" not in entry.path.parts)
         return real(entries)
 
-    monkeypatch.setattr(content, "digests", counting)
+    monkeypatch.setattr(manifest, "digests", counting)
     attempts: list[int] = []
 
     def failing_once(trial: Trial) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import pytest
 
 import phyla
-from phyla.checkpoints.content import MANIFEST_NAME, Manifest
+from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest
 from phyla.errors import CheckpointsAbsent, NoCheckpoint, PhylaError, ProcessSpoiled, StudyFailed
 from phyla.records import AttemptState
 from phyla.worker import Trial

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import final
 
 from phyla import file_locks, settings
-from phyla.checkpoints.content import MANIFEST_NAME, Manifest
 from phyla.checkpoints.disk import Disk, make_dirs, storage_errors
 from phyla.checkpoints.local import LocalCheckpoints
+from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest
 from phyla.errors import CheckpointError
 
 LOCKS = ".locks"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import final
 
 from phyla import settings
-from phyla.checkpoints.content import MANIFEST_NAME, Manifest, ManifestFile, Tree, digests, is_small, scan
 from phyla.checkpoints.disk import Disk, make_dirs, storage_errors
+from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile, Tree, digests, is_small, scan
 from phyla.checkpoints.ownership import OWNER_NAME, WORK_DIRS, MarkedDirectory, Owner, Ownership
 from phyla.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, NoCheckpoint, UsageError
 from phyla.failpoints import failpoint

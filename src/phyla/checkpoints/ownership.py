@@ -11,11 +11,11 @@ from typing import NamedTuple, final
 
 from blake3 import blake3
 
-from phyla.checkpoints.content import MANIFEST_NAME
 from phyla.checkpoints.disk import Disk, make_dirs, storage_errors
+from phyla.checkpoints.manifest import MANIFEST_NAME
 from phyla.checkpoints.objects import Objects
 from phyla.errors import CheckpointError, CheckpointsAbsent, CheckpointsNotOurs
-from phyla.words import listed
+from phyla.formatting import listed
 
 OWNER_NAME = ".phyla-owner.json"
 FORMAT = 1

@@ -11,9 +11,9 @@ from typing import TypeAlias, final
 
 from phyla import settings
 from phyla.checkpoints.cache import Cache
-from phyla.checkpoints.content import MANIFEST_NAME, Manifest, ManifestFile, link_digest, scan
 from phyla.checkpoints.disk import storage_errors
 from phyla.checkpoints.local import LocalCheckpoints, checked, is_name, taken
+from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile, link_digest, scan
 from phyla.checkpoints.objects import Objects, each
 from phyla.checkpoints.ownership import OWNER_NAME, MarkedPrefix, Owner, Ownership
 from phyla.errors import (
@@ -24,7 +24,7 @@ from phyla.errors import (
     ConfigurationError,
 )
 from phyla.failpoints import failpoint
-from phyla.words import listed
+from phyla.formatting import listed
 
 LOG = logging.getLogger("phyla")
 

@@ -9,8 +9,8 @@ from typer import Context, Exit, Option
 from phyla.cli import options
 from phyla.cli.output import print_json
 from phyla.cli.run import chosen_study
+from phyla.formatting import counted
 from phyla.terminal import show as print
-from phyla.words import counted
 
 WIDTH = 10
 """Columns of a verdict, and of what was checked."""

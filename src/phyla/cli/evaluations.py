@@ -9,9 +9,9 @@ from typer import Context, Option
 from phyla.cli import options
 from phyla.cli.output import page_width, picked, print_json, print_table
 from phyla.errors import UsageError
+from phyla.formatting import counted, lag_words, measured
 from phyla.records import shown
 from phyla.terminal import show as print
-from phyla.words import counted, lag_words, measured
 
 if TYPE_CHECKING:
     from phyla.evaluation import Cell, GroupValues, SuiteOutline
@@ -213,7 +213,7 @@ def print_waiting(found: "Evaluations") -> None:
 
 def print_whys(cells: "Iterable[Cell]") -> None:
     """Print why values are missing, the most frequent reasons first."""
-    from phyla.evaluation.cells import causes
+    from phyla.evaluation.matrix import causes
 
     found = causes(cell for cell in cells if cell.replicate == 0)
     for cause in found[:WHYS]:

@@ -11,9 +11,9 @@ from typer import Argument, Context, Option
 from phyla.cli import options
 from phyla.cli.output import csv_lines, picked, print_json, print_table, to_json, write_file
 from phyla.errors import UsageError
+from phyla.formatting import counted
 from phyla.terminal import show as print
 from phyla.terminal import visible
-from phyla.words import counted
 
 if TYPE_CHECKING:
     from phyla.report import StudyComparison

@@ -7,8 +7,8 @@ from typer import Argument, Option
 
 from phyla.cli.output import print_json
 from phyla.errors import UsageError
+from phyla.formatting import pasted
 from phyla.terminal import show as print
-from phyla.words import pasted
 
 
 def init(

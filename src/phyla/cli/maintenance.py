@@ -11,9 +11,9 @@ from phyla.cli import options
 from phyla.cli.output import picked, print_json, print_table
 from phyla.cli.run import chosen_study
 from phyla.errors import UsageError
+from phyla.formatting import counted, size
 from phyla.terminal import console
 from phyla.terminal import show as print
-from phyla.words import counted, size
 
 STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 

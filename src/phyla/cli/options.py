@@ -16,9 +16,9 @@ from typer import Argument, BadParameter, Context, Exit, Option
 
 from phyla import settings, study_modules
 from phyla.errors import Preempted, UsageError
-from phyla.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED
+from phyla.fork_safe_signals import EXIT_INTERRUPTED, EXIT_PREEMPTED
+from phyla.formatting import masked, pasted
 from phyla.terminal import show
-from phyla.words import masked, pasted
 
 if TYPE_CHECKING:
     from phyla.study import Evaluations, Places, Results, Study

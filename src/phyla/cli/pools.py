@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, BadParameter, Context, Option
 
 from phyla import settings
-from phyla.arguments import check_name
 from phyla.cli import options
 from phyla.cli.output import print_json, print_table
 from phyla.errors import LauncherFailed, StoreBusy, StoreUnavailable, UsageError
+from phyla.formatting import counted, masked
 from phyla.terminal import show as print
-from phyla.words import counted, masked
+from phyla.validation import check_name
 
 if TYPE_CHECKING:
     from phyla.launchers import Pool

@@ -11,15 +11,14 @@ from typer import Argument, Context, Exit, Option
 from phyla.cli import options
 from phyla.cli.evaluations import AGAIN
 from phyla.cli.export import say_where_it_ends
-from phyla.cli.live import ChangeDisplay
 from phyla.cli.options import again
 from phyla.cli.output import print_table
 from phyla.cli.status import damage_lines
 from phyla.cli.trials import best_lines
 from phyla.errors import Preempted, TimeTooShort, UsageError
+from phyla.formatting import counted, duration, pasted, step
 from phyla.records import JobState, StudyState, said_by, shown
 from phyla.terminal import show as print
-from phyla.words import counted, duration, pasted, step
 
 if TYPE_CHECKING:
     from phyla.study import Results, Study, Watched
@@ -173,6 +172,7 @@ def watch(
 ) -> None:
     """Evaluate every checkpoint that a training job writes, until it ends. Ctrl-C stops it."""
     from phyla.study.files.load import chosen_suites
+    from phyla.study.watching.display import ChangeDisplay
     from phyla.study.watching.targets import plan as planned
     from phyla.study.watching.watch import watch as follow
     from phyla.watcher import Following, get_format

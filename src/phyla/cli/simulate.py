@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import BadParameter, Context, Option
 
-from phyla.arguments import suggestion
 from phyla.cli import options
 from phyla.cli.output import print_json, print_table
 from phyla.cli.run import chosen_study
 from phyla.errors import UsageError
+from phyla.formatting import counted, duration
 from phyla.terminal import NOTHING
 from phyla.terminal import show as print
-from phyla.words import counted, duration
+from phyla.validation import suggestion
 
 if TYPE_CHECKING:
     from phyla.study import Simulated, Study

@@ -12,10 +12,10 @@ from phyla.cli import options
 from phyla.cli.evaluations import print_events, print_waiting, print_whys
 from phyla.cli.output import picked, print_json, print_table
 from phyla.errors import UsageError
+from phyla.formatting import counted, duration, fitness, lag_words, masked, measured, number, size, step
 from phyla.records import Checkpoint, JobState, StudyState, said_by, shown, with_differences
 from phyla.terminal import console
 from phyla.terminal import show as print
-from phyla.words import counted, duration, fitness, lag_words, masked, measured, number, size, step
 
 if TYPE_CHECKING:
     from phyla.records import Attempt, Member

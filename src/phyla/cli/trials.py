@@ -7,9 +7,9 @@ from typer import Context, Option
 from phyla.cli import options
 from phyla.cli.output import picked, print_json, print_table
 from phyla.errors import StudyNotFound, UsageError
+from phyla.formatting import counted, fitness, infeasible, measured, number, params, size, step
 from phyla.records import JobState, TrialRecord, said_by
 from phyla.terminal import show as print
-from phyla.words import counted, fitness, infeasible, measured, number, params, size, step
 
 if TYPE_CHECKING:
     from phyla.study import Best, BestCheckpoint, BestEvaluation, Evaluations, Results

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
-from phyla.cli.live import ChangeDisplay
 from phyla.cli.pools import worker_command
 from phyla.cli.run import chosen_study, finish
 from phyla.errors import PhylaError, Preempted
@@ -75,6 +74,7 @@ def worker(
 
 def _join(ctx: Context, files: Sequence[str]) -> int:
     """Evaluate for the watched runs that have the suites of some files, until they end; return the exit status."""
+    from phyla.study.watching.display import ChangeDisplay
     from phyla.study.watching.watch import evaluate
 
     given = ctx.params

@@ -1,7 +1,6 @@
 """How workers and tools speak with studies."""
 
-from phyla.client.client import Client, GroupResults
-from phyla.client.directories import (
+from phyla.client.checkpoint_custody import (
     CollectResult,
     claim_checkpoints,
     collect,
@@ -10,3 +9,4 @@ from phyla.client.directories import (
     placed,
     sort_out,
 )
+from phyla.client.client import Client, GroupResults

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import final
 
 from phyla.checkpoints import Checkpoints
-from phyla.client.directories import CollectResult, collect, delete_marked, placed, sort_out
+from phyla.client.checkpoint_custody import CollectResult, collect, delete_marked, placed, sort_out
 from phyla.controller import TRAIN_ONLY, Controller, controller_of, housekeeping_of
 from phyla.errors import CheckpointError, ConnectionLost, LeaseLost
 from phyla.machine import (
@@ -42,7 +42,7 @@ from phyla.records import (
 )
 from phyla.settings import Clock, system_clock
 from phyla.store import Store
-from phyla.store.again import again, repeatable
+from phyla.store.retry import again, repeatable
 
 LOG = logging.getLogger("phyla")
 

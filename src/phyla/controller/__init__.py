@@ -1,6 +1,6 @@
 """The stateless decision maker: load, decide, commit, one transaction each."""
 
-from phyla.controller.configuration import (
+from phyla.configuration import (
     check_extension,
     check_unchanged,
     command_differences,
@@ -14,8 +14,8 @@ from phyla.controller.configuration import (
     suites_from,
     to_config,
 )
+from phyla.controller.connect import controller_of, housekeeping_of, sightings_of
 from phyla.controller.controller import EVALUATE_ONLY, TRAIN_ONLY, Controller
-from phyla.controller.housekeeping import Housekeeping
 from phyla.controller.sightings import Sightings
-from phyla.controller.upkeep import Upkeep
-from phyla.controller.where import controller_of, housekeeping_of, sightings_of
+from phyla.controller.study_changes import Upkeep
+from phyla.controller.study_records import Housekeeping

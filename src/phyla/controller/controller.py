@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import final
 
 from phyla import errors, machine
-from phyla.controller.upkeep import Upkeep
+from phyla.controller.study_changes import Upkeep
 from phyla.errors import LeaseLost, StateError, StoreError, UsageError
 from phyla.failpoints import failpoint
 from phyla.machine import (
@@ -38,7 +38,7 @@ from phyla.machine import (
 )
 from phyla.records import Attempt, Checkpoint, MemberState, Report, StudyState, WorkKind
 from phyla.store import Transaction
-from phyla.store.again import repeatable
+from phyla.store.retry import repeatable
 
 LOG = logging.getLogger("phyla")
 _PHYLA = str(Path(errors.__file__).parent) + "/"

@@ -7,11 +7,11 @@ from typing import final
 from phyla import plugins
 from phyla.controller import Sightings, suites_from
 from phyla.errors import StateError, UsageError
+from phyla.formatting import counted
 from phyla.records import StudyRecord
 from phyla.store import Store
 from phyla.study.maintaining.maintain import Maintenance
 from phyla.study.places import Places, check_kept
-from phyla.words import counted
 
 Given = Mapping[str, str]
 

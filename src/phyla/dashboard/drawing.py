@@ -13,8 +13,8 @@ from starlette.concurrency import run_in_threadpool
 from phyla.errors import StudyNotFound
 from phyla.records import Aim, StudyRecord
 from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
+from phyla.report.formatting import text
 from phyla.report.style import Figure, tables, take_heading
-from phyla.report.words import text
 from phyla.service.doors import News
 from phyla.store import Store
 from phyla.study.places import Places

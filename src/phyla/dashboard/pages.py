@@ -10,7 +10,8 @@ from starlette.requests import Request
 
 from phyla.dashboard.drawing import COMPARISON, figures_of
 from phyla.errors import StudyNotFound
-from phyla.evaluation.cells import causes
+from phyla.evaluation.matrix import causes
+from phyla.formatting import counted, duration, fitness, measured, number, params, score, size
 from phyla.records import (
     Attempt,
     Member,
@@ -21,8 +22,8 @@ from phyla.records import (
     shown,
     with_differences,
 )
+from phyla.report.formatting import moment, outcome, short, step_of
 from phyla.report.page import PLOTLY, templates_of
-from phyla.report.words import moment, outcome, short, step_of
 from phyla.store import Reader, Store
 from phyla.strategies import describe
 from phyla.study.maintaining.maintain import ACTION
@@ -33,7 +34,6 @@ from phyla.study.results.findings import findings
 from phyla.study.results.progress import look
 from phyla.study.results.results import Results
 from phyla.study.results.watched_runs import standing
-from phyla.words import counted, duration, fitness, measured, number, params, score, size
 
 if TYPE_CHECKING:
     import jinja2

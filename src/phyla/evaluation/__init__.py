@@ -1,6 +1,5 @@
 """Evaluation of checkpoints: suites and their policies, metrics that merge, aggregates, regressions. Pure."""
 
-from phyla.arguments import suggest_arguments
 from phyla.evaluation.aggregates import (
     Aggregator,
     Estimate,
@@ -9,12 +8,13 @@ from phyla.evaluation.aggregates import (
     WeightedMean,
     Worst,
 )
-from phyla.evaluation.cells import Cell, CellStatus, GroupValues, Lag
+from phyla.evaluation.matrix import Cell, CellStatus, GroupValues, Lag
 from phyla.evaluation.metric import Metric
 from phyla.evaluation.points import Point
 from phyla.evaluation.policy import Policy
 from phyla.evaluation.statistics import Maximum, Minimum, Moments, Perplexity, PerSeed, Sum
 from phyla.evaluation.suite import EvalTask, Suite, SuiteOutline, eval_task
+from phyla.validation import suggest_arguments
 
 __all__ = [
     "Aggregator",

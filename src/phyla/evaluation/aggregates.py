@@ -9,11 +9,11 @@ from typing import Any, Literal, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from phyla.arguments import check
 from phyla.errors import ConfigurationError, MetricInvalid, MetricMissing
 from phyla.evaluation.metric import Metric, exact_sum
 from phyla.evaluation.statistics import is_per_seed
 from phyla.records import JsonObject
+from phyla.validation import check
 
 
 @final

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, final
 
 from phyla.evaluation.aggregates import Estimate, percentiles
-from phyla.evaluation.cells import Cell, GroupValues
+from phyla.evaluation.matrix import Cell, GroupValues
 from phyla.records import shown
 
 PERCENTILES: Final = (10, 50, 90)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import final
 
-from phyla.arguments import check
+from phyla.validation import check
 
 
 # Stored studies name Policy, as EvalTask and Suite, by its module.

@@ -10,10 +10,10 @@ from pathlib import Path
 from string import Formatter
 from typing import Any, Self, final, overload
 
-from phyla.arguments import check, check_name, known, suggestion
 from phyla.errors import ConfigurationError
 from phyla.evaluation.policy import Policy
 from phyla.records import Goal, JsonObject, Maximize, Minimize
+from phyla.validation import check, check_name, known, suggestion
 
 RESOURCES = ("gpus", "label")
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
-from phyla.arguments import check, suggest_arguments
 from phyla.errors import ConfigurationError
 from phyla.records import JobState, Json, JsonObject, Member, MemberState
 from phyla.space import Choice, Int, Ordinal, Parameter, Scalar, Space
@@ -19,6 +18,7 @@ from phyla.strategies.checks import check_steps
 from phyla.strategies.fitness import LAST
 from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_to_line
 from phyla.strategies.strategy import Independent
+from phyla.validation import check, suggest_arguments
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol, final
 
 from phyla import plugins
-from phyla.arguments import known
 from phyla.errors import ConfigurationError, LauncherFailed
+from phyla.validation import known
 
 GROUP = "phyla.launchers"
 

@@ -38,11 +38,11 @@ from phyla.errors import (
     is_storage_error,
 )
 from phyla.evaluation import Suite
+from phyla.fork_safe_signals import handle
 from phyla.launchers.spec import BEATS, LAST_WORDS, Exit, WorkerSpec
 from phyla.machine import NoTime, Outdated, TrainRules, WatchRules
 from phyla.records import JsonObject, StudyKind, StudyRecord, WorkKind
 from phyla.settings import escape_output
-from phyla.signals import handle
 from phyla.store import Store, hold_on, open_store
 from phyla.watcher import DirectorySources
 from phyla.worker import EvaluatedStudy, Evaluator, Sources, StudySources, Trainer, Trial, Worker, WorkerContext

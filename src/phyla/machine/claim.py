@@ -15,13 +15,13 @@ from phyla.machine.commands import (
     TakeCheckpoint,
     Update,
 )
-from phyla.machine.evaluate import replicate
-from phyla.machine.events import ClaimAnswer, Claimed, Ended, Idle
+from phyla.machine.evaluating.groups import replicate
 from phyla.machine.jobs import lease, started
 from phyla.machine.population import explored, imported, joining
+from phyla.machine.published_states import without_trial
 from phyla.machine.quorum import as_of, peers
+from phyla.machine.requests import ClaimAnswer, Claimed, Ended, Idle
 from phyla.machine.rules import TrainRules
-from phyla.machine.states import without_trial
 from phyla.machine.view import View
 from phyla.records import (
     JobKind,

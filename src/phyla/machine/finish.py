@@ -12,12 +12,12 @@ from phyla.machine.commands import (
     SetStudyState,
     Update,
 )
-from phyla.machine.events import Accepted, Completion, Failure, Stopped
+from phyla.machine.evaluating.observe import observe, set_unusable
+from phyla.machine.evaluating.score import Worth, judged_values, mean_with, worth
 from phyla.machine.jobs import moved, owned
-from phyla.machine.observe import observe, set_unusable
+from phyla.machine.published_states import deciding_again, judged_again, published, without_states_on
+from phyla.machine.requests import Accepted, Completion, Failure, Stopped
 from phyla.machine.rules import TrainRules
-from phyla.machine.score import Worth, judged_values, mean_with, worth
-from phyla.machine.states import deciding_again, judged_again, published, without_states_on
 from phyla.machine.stopping import judge, unstored
 from phyla.machine.view import View
 from phyla.records import (

@@ -6,10 +6,11 @@ What is special to a kind is what follows when one is queued again, given up, or
 from dataclasses import asdict, replace
 from typing import TypeAlias
 
-from phyla.machine import evaluate, finish, resting
+from phyla.machine import finish
 from phyla.machine.commands import Command, EndAttempt, Update
-from phyla.machine.events import Failure
+from phyla.machine.evaluating import groups, resting
 from phyla.machine.jobs import locked, moved, owned
+from phyla.machine.requests import Failure
 from phyla.machine.rules import Rules, TrainRules
 from phyla.machine.view import View
 from phyla.records import AttemptState, EvalJob, JobState, TrialRecord
@@ -87,7 +88,7 @@ def _most(job: Job, rules: Rules) -> int:
 def _without(view: View, job: Job, failure: Failure, name: str) -> tuple[AttemptState, list[Command]] | None:
     """Return how the attempt ended and what follows when a checkpoint cannot be used; None if it is not needed."""
     if isinstance(job, EvalJob):
-        return AttemptState.CANCELLED, evaluate.without_checkpoint(view, job, failure)
+        return AttemptState.CANCELLED, groups.without_checkpoint(view, job, failure)
     return finish.without_checkpoint(view, job, failure, name)
 
 
@@ -100,7 +101,7 @@ def _given_up(view: View, rules: Rules, job: Job, failures: int, error: str) -> 
 
 def _queued_again(view: View, job: Job) -> Command:
     if isinstance(job, EvalJob):
-        return evaluate.queued_again(view, job)
+        return groups.queued_again(view, job)
     return Update(moved(job, JobState.PENDING, worker=None))
 
 

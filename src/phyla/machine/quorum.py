@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
+from phyla.machine.published_states import best_of
 from phyla.machine.rules import TrainRules
-from phyla.machine.states import best_of
 from phyla.records import Member, MemberState
 from phyla.strategies import Strategy
 

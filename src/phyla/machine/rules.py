@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
 from typing import TypeAlias, final
 
-from phyla.arguments import MOST_SECONDS, check_integer, plain
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Suite
 from phyla.evaluation.suite import suite_named
@@ -12,6 +11,7 @@ from phyla.machine.retention import Keeping
 from phyla.records import Objective
 from phyla.space import Space
 from phyla.strategies import BestOfLast, FromSuite, StoppingRule, Strategy, check_rule, check_strategy
+from phyla.validation import MOST_SECONDS, check_integer, plain
 
 MOST = 2**31 - 1
 """Of attempts, and of checkpoints that are kept."""

@@ -14,10 +14,10 @@ from phyla.machine.commands import (
     SetTally,
     Update,
 )
-from phyla.machine.events import Standing
 from phyla.machine.jobs import moved
+from phyla.machine.published_states import deciding_again
+from phyla.machine.requests import Standing
 from phyla.machine.rules import TrainRules
-from phyla.machine.states import deciding_again
 from phyla.machine.view import View
 from phyla.records import (
     AttemptState,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from phyla.machine.room import NO_LIMIT, Room
+from phyla.machine.capacity import NO_LIMIT, Room
 from phyla.records import (
     Attempt,
     Checkpoint,

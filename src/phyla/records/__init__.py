@@ -5,7 +5,6 @@ Times are seconds since the epoch (UTC) by the database's clock. Steps are count
 clock. Hyperparameters are flat mappings with slashed names.
 """
 
-from phyla.arguments import suggest_arguments
 from phyla.records.checkpoint import Checkpoint, CheckpointKind, CheckpointState
 from phyla.records.constrained import Constrained, Constraint
 from phyla.records.evaluation import (
@@ -54,5 +53,6 @@ from phyla.records.study import StartFrom, StudyKind, StudyRecord, StudyState
 from phyla.records.token import Role, Token, token_digest, token_of
 from phyla.records.trial import TrialRecord
 from phyla.records.weighted_sum import WeightedSum
+from phyla.validation import suggest_arguments
 
 suggest_arguments(Constrained, Maximize, Minimize, Pareto, StartFrom, WeightedSum)

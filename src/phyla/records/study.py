@@ -7,10 +7,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, final
 
-from phyla.arguments import check_value
 from phyla.errors import ConfigurationError
 from phyla.records.json import Json, JsonObject
 from phyla.records.names import FileName
+from phyla.validation import check_value
 
 
 class StudyKind(StrEnum):

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from phyla.formatting import counted, duration, number, score
 from phyla.records import Phase
 from phyla.report.data import StudyData, TimeSpent
+from phyla.report.formatting import p_words
 from phyla.report.measures import Band, By, Curve, band
-from phyla.report.words import p_words
 from phyla.significance import (
     difference_interval,
     holm,
@@ -22,7 +23,6 @@ from phyla.significance import (
     signed_rank,
     smallest_p,
 )
-from phyla.words import counted, duration, number, score
 
 ALPHA = 0.05
 """Adjusted p below which a difference counts as significant."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from phyla.arguments import known
 from phyla.errors import UsageError
 from phyla.records import StudyState
 from phyla.report.compared import ComparedGroups, ComparedStudy, StudyGroup
 from phyla.report.measures import By, Curve, curve
+from phyla.validation import known
 
 if TYPE_CHECKING:
     import pandas as pd

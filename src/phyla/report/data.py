@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 
 from phyla.evaluation import Cell, GroupValues, Lag, SuiteOutline
+from phyla.formatting import duration
 from phyla.lineage import Schedule, Segment
 from phyla.records import (
     Aim,
@@ -24,7 +25,6 @@ from phyla.records import (
 from phyla.report.columns import PHASES, Attempts, Trials, Waits, trained
 from phyla.space.params import is_same
 from phyla.strategies import first_front
-from phyla.words import duration
 
 Interval: TypeAlias = tuple[float, float]
 """Begin and end, in seconds since the epoch."""

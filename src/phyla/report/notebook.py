@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from phyla.report import words
+from phyla.report import formatting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +32,7 @@ def display(told: Mapping[str, str] | None, figure: "Figure | None" = None) -> N
     if told is not None:
         ipython.display(dict(told), raw=True)
     if figure is not None:
-        name = words.text(figure.layout.title.text or "figure")
+        name = formatting.text(figure.layout.title.text or "figure")
         text = {"text/plain": f"[{name}: a front end that knows Plotly shows it; see also write_report()]"}
         drawn: Any = json.loads(figure.to_json() or "{}")
         ipython.display({**text, "application/vnd.plotly.v1+json": drawn}, raw=True)

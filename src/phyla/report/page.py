@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phyla.evaluation import CellStatus
-from phyla.evaluation.cells import causes
+from phyla.evaluation.matrix import causes
+from phyla.formatting import counted, duration, lag_words, measured, number, score
 from phyla.records import JobState, shown, with_differences
-from phyla.report import style, words
+from phyla.report import formatting, style
 from phyla.report.columns import finite_fitness
 from phyla.report.compared import ALPHA, ComparedGroups
 from phyla.report.data import EvaluationData, StudyData
 from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
 from phyla.report.figures.progress import progress_figure
 from phyla.strategies import describe
-from phyla.words import counted, duration, lag_words, measured, number, score
 
 if TYPE_CHECKING:
     import jinja2
@@ -29,7 +29,17 @@ PLOTLY = Path(__file__).parent / "plotly" / "plotly-cartesian.min.js.gz"
 ROWS = 1_000
 """Rows that a table shows."""
 WARNINGS = ("regression", "changed-source", "rewound", "same-samples")
-FILTERS = (counted, duration, lag_words, measured, number, score, words.p_words, words.short, words.step_of)
+FILTERS = (
+    counted,
+    duration,
+    lag_words,
+    measured,
+    number,
+    score,
+    formatting.p_words,
+    formatting.short,
+    formatting.step_of,
+)
 """Functions that templates use as filters."""
 
 
@@ -111,7 +121,7 @@ def _members(data: StudyData) -> list[dict[str, Any]]:
         newest, completed = known.get(trials.newest.get(index, 0)), known.get(last.get(index, 0))
         decision = describe(newest.reason) if newest else ""
         if newest and newest.state in (JobState.FAILED, JobState.CANCELLED):
-            decision += f" ({words.outcome(newest, data.aim.name)})"
+            decision += f" ({formatting.outcome(newest, data.aim.name)})"
         row = {
             "index": index,
             "state": states.get(index, ""),
@@ -165,9 +175,9 @@ def _write(template: str, path: str | os.PathLike[str], **context: Any) -> Path:
     environment = templates_of("phyla.report")
     environment.globals.update(ROWS=ROWS, numbers=count(), plotly=b64encode(PLOTLY.read_bytes()).decode())
     environment.filters.update(
-        {one.__name__: one for one in FILTERS}, drawn=_drawn, heard=words.text, next=next, shown=shown
+        {one.__name__: one for one in FILTERS}, drawn=_drawn, heard=formatting.text, next=next, shown=shown
     )
-    environment.filters["moment"] = lambda seconds, form: words.moment(seconds).strftime(form)
+    environment.filters["moment"] = lambda seconds, form: formatting.moment(seconds).strftime(form)
     environment.filters["to_the_right"] = ">{}".format
     page = environment.get_template(template).render(context)
     target = Path(path)

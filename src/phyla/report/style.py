@@ -8,8 +8,8 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, final
 
-from phyla.report.words import plain, text
-from phyla.words import number
+from phyla.formatting import number
+from phyla.report.formatting import plain, text
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

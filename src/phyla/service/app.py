@@ -34,7 +34,7 @@ from phyla.errors import (
 from phyla.records import Role
 from phyla.service.blackbox import black_box
 from phyla.service.doors import MOST_WAIT_S, Doors, News, discreet, may
-from phyla.service.figures import Figures
+from phyla.service.metrics import Figures
 from phyla.service.studies import Studies
 from phyla.settings import system_clock
 from phyla.store import Reader, Store

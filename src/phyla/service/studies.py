@@ -5,7 +5,6 @@ from functools import lru_cache
 from typing import Any, final
 
 from phyla import plugins
-from phyla.arguments import check_name
 from phyla.controller import (
     Controller,
     Housekeeping,
@@ -20,6 +19,7 @@ from phyla.errors import ConfigurationError, NotImportable, PhylaError, StudyCha
 from phyla.machine import Outdated, Rules, TrainRules, WatchRules
 from phyla.records import JsonObject, StudyKind, StudyRecord
 from phyla.store import Reader, Store
+from phyla.validation import check_name
 
 CONTROLLERS_KEPT = 1000
 OTHER_SETTINGS = (

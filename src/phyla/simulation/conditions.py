@@ -7,10 +7,10 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from phyla.arguments import check
 from phyla.errors import ConfigurationError
 from phyla.records import EvalJob, JsonObject, Minimize, Objective, TrialRecord, WorkKind
 from phyla.space import Choice, Space
+from phyla.validation import check
 
 Fitness: TypeAlias = Callable[[Mapping[str, Any], int, np.random.Generator], float]
 """`fitness(params, step, rng)`: what would be measured on weights of this age."""

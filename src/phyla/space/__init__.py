@@ -3,11 +3,11 @@
 Pure: randomness comes in as a generator, and nothing here reads a clock or a file.
 """
 
-from phyla.arguments import suggest_arguments
 from phyla.space.declaration import Constraint, check_extension
 from phyla.space.parameters import Choice, Float, Int, Ordinal, Parameter
 from phyla.space.params import Params, Scalar, checked
 from phyla.space.space import Changes, Space
+from phyla.validation import suggest_arguments
 
 __all__ = [
     "Changes",

@@ -8,10 +8,10 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from phyla.arguments import suggestion
 from phyla.errors import SpaceError
 from phyla.space.parameters import Choice, Float, Int, Ordinal, Parameter
 from phyla.space.params import Params, Scalar, as_when, checked, flatten, is_same
+from phyla.validation import suggestion
 
 Constraint: TypeAlias = Callable[..., bool]
 """Takes Params and says whether they are allowed."""

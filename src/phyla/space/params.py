@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, TypeAlias, TypeVar, final
 
-from phyla.arguments import brief, printable, suggestion
 from phyla.errors import SpaceError
+from phyla.validation import brief, printable, suggestion
 
 Scalar: TypeAlias = str | int | float | bool | None
 """What one parameter's value is: always a plain Python object that JSON can hold."""

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING, cast
 
 from phyla.errors import ConfigurationError
+from phyla.formatting import masked
 from phyla.settings import Clock, system_clock
 from phyla.store.contract import Store
 from phyla.store.remote import PUBLISHED, RemoteStore
 from phyla.store.sqlite_url import MEMORY, PREFIX, read_sqlite_url
-from phyla.words import masked
 
 if TYPE_CHECKING:
     from phyla.store.sql.backend import Backend
@@ -36,7 +36,7 @@ def open_store(url: str, *, clock: Clock = system_clock, alone: bool = False) ->
     from phyla.store.sql.store import SqlStore
 
     if alone and url.startswith(PREFIX):
-        from phyla.store.sql.file_systems import network_file_system
+        from phyla.file_systems import network_file_system
         from phyla.store.sql.memory import MemoryBackend
 
         file = read_sqlite_url(url).absolute()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, final
 
 from phyla import settings
 from phyla.errors import ConfigurationError, ConnectionLost, StoreBusy, StoreUnavailable
+from phyla.formatting import masked
 from phyla.store.contract import Reader, Store
-from phyla.words import masked
 
 if TYPE_CHECKING:
     import httpx

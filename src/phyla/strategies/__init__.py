@@ -8,7 +8,6 @@ ConfigurationError that names the setting, its value, and what it has to be.
 
 from dataclasses import is_dataclass
 
-from phyla.arguments import suggest_arguments
 from phyla.strategies.asha import ASHA
 from phyla.strategies.describe import describe
 from phyla.strategies.exploit import Exploit, Exploited, ExploitPipeline
@@ -52,6 +51,7 @@ from phyla.strategies.strategy import (
     ranked_best,
     trial_seed,
 )
+from phyla.validation import suggest_arguments
 
 __all__ = [
     "ASHA",

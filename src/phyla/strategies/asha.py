@@ -4,11 +4,11 @@ import math
 from dataclasses import dataclass
 from typing import final
 
-from phyla.arguments import check, refused
 from phyla.records import JsonObject, Member
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import given_up, proceed, sampled
 from phyla.strategies.strategy import Context, Decision, History, Independent, Population, Stop, Wait
+from phyla.validation import check, refused
 
 
 @final

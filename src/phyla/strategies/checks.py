@@ -6,8 +6,8 @@ All raise a ConfigurationError that names the plug-in, the setting, the value, a
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
-from phyla.arguments import check, refused
 from phyla.errors import ConfigurationError
+from phyla.validation import check, refused
 
 T = TypeVar("T")
 

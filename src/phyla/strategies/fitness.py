@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, final
 
-from phyla.arguments import check
 from phyla.records import Goal, Maximize
+from phyla.validation import check
 
 
 class FitnessRule(Protocol):

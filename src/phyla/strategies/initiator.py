@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import final
 
-from phyla.arguments import check, refused
 from phyla.records import JobState, JsonObject, Member, Scored
 from phyla.strategies.checks import check_rules, check_steps
 from phyla.strategies.exploit import facts
@@ -20,6 +19,7 @@ from phyla.strategies.starts import (
     true_ancestry,
 )
 from phyla.strategies.strategy import Context, Decision, Population, Strategy, Wait, lowest_generation, sort_key
+from phyla.validation import check, refused
 
 
 @final

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import final
 
-from phyla.arguments import check, refused
 from phyla.records import JsonObject, Member, Scored
 from phyla.strategies.checks import check_rules, check_steps
 from phyla.strategies.exploit import Exploit, Exploited, chosen, keep
@@ -14,6 +13,7 @@ from phyla.strategies.explore.perturb import PERTURB
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import COPIES, Copy, explored, proceed, sampled, steps_to_line
 from phyla.strategies.strategy import Context, Decision, History, Measure, Population, Strategy, since_taken
+from phyla.validation import check, refused
 
 DRAWS = 5
 """How often an exploit rule is asked whose choice may not donate."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, final
 
-from phyla.arguments import check, check_value, plain, refused
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member, TrialRecord
 from phyla.space import Space, checked
@@ -15,6 +14,7 @@ from phyla.strategies.explore import changes_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import fresh, proceed, replaces, stopped
 from phyla.strategies.strategy import Context, Decision, Independent, Population, Start, Strategy
+from phyla.validation import check, check_value, plain, refused
 
 _NAMES = ("trial", "start_step", "end_step", "seed", "params")
 

@@ -10,7 +10,6 @@ from typing import Any, final
 
 import numpy as np
 
-from phyla.arguments import MOST_MEMBERS, check, refused
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member
 from phyla.space import Scalar, Space, checked
@@ -19,6 +18,7 @@ from phyla.strategies.checks import check_steps
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_to_line, stopped
 from phyla.strategies.strategy import Context, Decision, Independent, Population, Strategy
+from phyla.validation import MOST_MEMBERS, check, refused
 
 
 @final

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import final
 
-from phyla.arguments import check, refused
 from phyla.records import JsonObject, Member, Scored
 from phyla.strategies.exploit import facts
 from phyla.strategies.explore import changes_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import replaces, sampled, scored_trial, true_ancestry
 from phyla.strategies.strategy import Context, Decision, Population, Start, Strategy, Wait, sort_key
+from phyla.validation import check, refused
 
 _PHASES = ("center", "one way", "the other way", "best of three")
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
 
 import numpy as np
 
-from phyla.arguments import check, refused
 from phyla.errors import ConfigurationError
 from phyla.records import Json, JsonObject, Member, MemberState, Objective, Scored, TrialRecord
 from phyla.space import Space
 from phyla.strategies.checks import items_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
+from phyla.validation import check, refused
 
 Population: TypeAlias = Sequence[Member]
 """The members that are compared, by index, each with what it published. Retired members are left out."""

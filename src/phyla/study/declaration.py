@@ -6,7 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
-from phyla.arguments import check, suggest_arguments
+from phyla.validation import check, suggest_arguments
 
 
 @final

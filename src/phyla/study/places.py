@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 from phyla import settings
 from phyla.checkpoints import RemotePlace, place_of
 from phyla.errors import ConfigurationError, StateError, StudyNotFound
+from phyla.formatting import masked, pasted
 from phyla.records import Checkpoint, StudyRecord, StudyState
 from phyla.store.sqlite_url import PREFIX, read_sqlite_url, sqlite_url
-from phyla.words import masked, pasted
 
 if TYPE_CHECKING:
     from phyla.store import Store
@@ -181,8 +181,8 @@ def _store_of(home: Path) -> str:
     """Return the store of a home: its SQLite file; where none can be opened, the service that is named there."""
     file, service = home / "phyla.db", home / "service.json"
     if service.exists():
+        from phyla.file_systems import network_file_system
         from phyla.store.remote import PUBLISHED
-        from phyla.store.sql.file_systems import network_file_system
 
         if not file.exists() or network_file_system(file) is not None:
             return f"{PUBLISHED}{service}"

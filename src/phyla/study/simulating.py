@@ -7,12 +7,12 @@ from typing import Any, final
 
 import numpy as np
 
-from phyla.arguments import check_integer
 from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules, bound
 from phyla.records import WorkKind
 from phyla.simulation import Conditions, Fitness, LearningCurve, SimulatedRun, Simulator
 from phyla.study.study import Study
+from phyla.validation import check_integer
 
 DEFAULT_STEPS = 100
 """Age at which the learning curve saturates, for a strategy that does not say how long members train."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
 
 from phyla import study_modules
-from phyla.arguments import check_name, plain, suggest_arguments
 from phyla.errors import ConfigurationError, StudyNotFound
+from phyla.formatting import counted
 from phyla.machine import TrainRules
 from phyla.records import JsonObject, Objective, StartFrom
 from phyla.space import Space
@@ -19,7 +19,7 @@ from phyla.study.places import Places, find_study
 from phyla.study.results.findings import Lookout
 from phyla.study.results.results import ConfigChange, Results
 from phyla.study.validation import check_objectives, check_tasks, checked_gpus, checked_starts, checked_term
-from phyla.words import counted
+from phyla.validation import check_name, plain, suggest_arguments
 
 if TYPE_CHECKING:
     from phyla.client import Client

@@ -8,10 +8,10 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from phyla.errors import ConfigurationError, SpaceError
+from phyla.formatting import counted
 from phyla.records import StartFrom
 from phyla.space import Space
 from phyla.strategies import FixedSchedule, GridSearch, Replay, SingleWorkerExplore, Strategy
-from phyla.words import counted
 
 if TYPE_CHECKING:
     from phyla.evaluation import Suite

@@ -6,7 +6,6 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import final
 
-from phyla.arguments import check
 from phyla.controller import Sightings
 from phyla.errors import (
     CheckpointChanged,
@@ -21,6 +20,7 @@ from phyla.errors import (
 )
 from phyla.records import Checkpoint, CheckpointKind, CheckpointState, StudyRecord, shown
 from phyla.settings import Clock, system_clock
+from phyla.validation import check
 from phyla.watcher.format import CheckpointFormat, Found
 from phyla.watcher.remote import Remote, is_url
 from phyla.watcher.snapshots import (

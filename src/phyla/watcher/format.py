@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple, Self, final
 
 from phyla import plugins
-from phyla.arguments import known
 from phyla.errors import CheckpointsAbsent, CheckpointStorageFailed, ConfigurationError
 from phyla.records import shown
-from phyla.watcher.files import GONE, File, Listing, Place, Root
-from phyla.watcher.files import listing as look
-from phyla.watcher.step import StepFrom
+from phyla.validation import known
+from phyla.watcher.formats.step_source import StepFrom
+from phyla.watcher.listing import GONE, File, Listing, Place, Root
+from phyla.watcher.listing import listing as look
 
 OLD_S = 3600.0
 """What had not changed for this long when it was first seen counts as quiet: clocks of file servers are

@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from typing import IO, Any, Literal, Self, final
 
 from phyla.checkpoints.objects import Objects
-from phyla.watcher.files import TEMPORARY, File, Listing
+from phyla.watcher.listing import TEMPORARY, File, Listing
 
 BLOCK_BYTES, BLOCKS = 2**17, 256
 """In what formats read objects, and how many are remembered: what waits for more objects is not read each time."""

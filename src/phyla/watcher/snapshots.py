@@ -31,8 +31,8 @@ from phyla.errors import (
 )
 from phyla.failpoints import failpoint
 from phyla.records import Checkpoint, shown
-from phyla.watcher.files import File, Listing, Place, listing
 from phyla.watcher.format import Found
+from phyla.watcher.listing import File, Listing, Place, listing
 from phyla.watcher.remote import Remote, is_url
 
 Mode = Literal["link", "copy", "none"]

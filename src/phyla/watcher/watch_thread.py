@@ -12,8 +12,8 @@ from typing import Any, final
 
 from phyla import file_locks
 from phyla.errors import ConnectionLost, RunFollowed, StoreError
-from phyla.store.again import again
 from phyla.store.remote import PATIENCE_S
+from phyla.store.retry import again
 from phyla.watcher.directory_watcher import DirectoryWatcher
 from phyla.watcher.study_watcher import StudyWatcher
 

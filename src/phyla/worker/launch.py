@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self, final
 
 from phyla import file_locks
-from phyla.store.sql.file_systems import is_local
+from phyla.file_systems import is_local
 
 _ID = re.compile(r"[0-9a-f]{16}")
 

@@ -13,8 +13,8 @@ import pytest
 from blake3 import blake3
 
 from phyla.checkpoints import MANIFEST_NAME, LocalCheckpoints, Manifest, import_checkpoint
-from phyla.checkpoints import content as content_module
 from phyla.checkpoints import local as local_module
+from phyla.checkpoints import manifest as manifest_module
 from phyla.checkpoints.disk import Disk
 from phyla.errors import (
     CheckpointCorrupt,
@@ -86,12 +86,12 @@ def test_a_file_that_is_renamed_while_a_commit_begins_is_no_storage_failure(
     checkpoints = LocalCheckpoints(tmp_path / "root")
     (checkpoints.stage("1.1") / "weights.tmp").write_bytes(WEIGHTS)
 
-    def vanishing(root: Path) -> content_module.Tree:
+    def vanishing(root: Path) -> manifest_module.Tree:
         found = scan(root)
         (root / "weights.tmp").rename(root / "weights")
         raise FileNotFoundError(errno.ENOENT, "No such file", str(found.entries[0].path))
 
-    scan = content_module.scan
+    scan = manifest_module.scan
     monkeypatch.setattr(local_module, "scan", vanishing)
     with pytest.raises(CheckpointError, match=r"weights\.tmp was changed while.*background savers"):
         checkpoints.commit("1.1", step=1, now=0.0)
@@ -191,8 +191,8 @@ PUBLISHED = {
 def test_a_file_has_the_digest_that_b3sum_prints(
     checkpoints: LocalCheckpoints, monkeypatch: pytest.MonkeyPatch, inline_bytes: int, buffer_bytes: int
 ) -> None:
-    monkeypatch.setattr(content_module, "INLINE_BYTES", inline_bytes)
-    monkeypatch.setattr(content_module, "BUFFER_BYTES", buffer_bytes)
+    monkeypatch.setattr(manifest_module, "INLINE_BYTES", inline_bytes)
+    monkeypatch.setattr(manifest_module, "BUFFER_BYTES", buffer_bytes)
     staged = checkpoints.stage("1.1")
     for size in PUBLISHED:
         (staged / f"{size}").write_bytes(bytes(index % 251 for index in range(size)))
@@ -203,7 +203,7 @@ def test_a_file_has_the_digest_that_b3sum_prints(
 def test_a_small_checkpoint_starts_no_thread(
     checkpoints: LocalCheckpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(content_module, "ThreadPoolExecutor", None)
+    monkeypatch.setattr(manifest_module, "ThreadPoolExecutor", None)
     monkeypatch.setattr(local_module, "ThreadPoolExecutor", None)
     save(checkpoints)
 
@@ -334,13 +334,13 @@ def test_what_has_no_directory_is_missing_and_not_damaged(checkpoints: LocalChec
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that were read for their digests."""
     names: list[str] = []
-    real = content_module.digests
+    real = manifest_module.digests
 
-    def counting(entries: Sequence[content_module.Entry], **more: Any) -> list[str]:
+    def counting(entries: Sequence[manifest_module.Entry], **more: Any) -> list[str]:
         names.extend(entry.relative for entry in entries)
         return real(entries, **more)
 
-    for module in (local_module, content_module):
+    for module in (local_module, manifest_module):
         monkeypatch.setattr(module, "digests", counting)
     return names
 

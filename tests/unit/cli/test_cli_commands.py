@@ -10,8 +10,8 @@ import phyla
 from command_line import Phyla
 from phyla.cli import options
 from phyla.errors import ConfigurationError
+from phyla.formatting import masked
 from phyla.study import Places
-from phyla.words import masked
 
 
 @pytest.mark.parametrize("name", ["home", "storage", "checkpoints"])

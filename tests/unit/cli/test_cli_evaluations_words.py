@@ -4,7 +4,7 @@ import pytest
 
 from evaluating import found
 from phyla.cli.evaluations import AGAIN, print_whys
-from phyla.evaluation.cells import Cell, CellStatus
+from phyla.evaluation.matrix import Cell, CellStatus
 
 
 def cells(steps: list[int]) -> list[Cell]:

@@ -46,7 +46,7 @@ from phyla.records import (
 )
 from phyla.space import Float, Space
 from phyla.store import Store, open_store
-from phyla.store.again import RETRIES
+from phyla.store.retry import RETRIES
 from phyla.strategies import ASHA, PBT, Context, Decision, Divergence, Population, RandomSearch, Strategy
 from simulation import Simulation, VirtualClock
 

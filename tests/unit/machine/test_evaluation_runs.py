@@ -8,7 +8,7 @@ from evaluation_simulation import WatchedRun, evaluated, failed, suite_of
 from phyla.controller import EVALUATE_ONLY
 from phyla.errors import LeaseLost, StateError
 from phyla.evaluation import Policy, Suite
-from phyla.evaluation.cells import current_tasks
+from phyla.evaluation.matrix import current_tasks
 from phyla.machine import Accepted, ClaimedEvaluation
 from phyla.records import CheckpointState, GroupState, JobKind, JobState, StudyState
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phyla.machine import Claimed, Ended, Failure, TrainRules
+from phyla.machine.published_states import published
 from phyla.machine.quorum import needed, peers
-from phyla.machine.states import published
 from phyla.records import Maximize, Member, MemberState, Scored, StudyState, TrialRecord
 from phyla.space import Float, Space
 from phyla.strategies import PBT, Backtrack, Truncation, ranked_best

@@ -11,6 +11,7 @@ import pytest
 
 from evaluated_run import HELDOUT, EvaluatedRun, eventful
 from phyla.evaluation import CellStatus, GroupValues
+from phyla.formatting import duration
 from phyla.records import Group, GroupState
 from phyla.report import (
     EVALUATION_FIGURES,
@@ -21,7 +22,6 @@ from phyla.report import (
 )
 from phyla.report.columns import waits_of
 from phyla.report.figures.suites import aggregates_figure, lag_figure, matrix_figure
-from phyla.words import duration
 from report_study import simulated
 
 

@@ -7,12 +7,12 @@ import pytest
 
 import phyla
 from phyla.client import Client
-from phyla.client.directories import sort_out
+from phyla.client.checkpoint_custody import sort_out
 from phyla.controller import housekeeping_of
 from phyla.errors import StoreBusy
 from phyla.records import CheckpointState
 from phyla.store import Reader
-from phyla.store.again import RETRIES
+from phyla.store.retry import RETRIES
 
 
 def study(home: Path) -> phyla.Study:

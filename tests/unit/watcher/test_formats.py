@@ -16,7 +16,7 @@ from phyla import plugins
 from phyla.errors import CheckpointStorageFailed, ConfigurationError
 from phyla.watcher import StepFrom, format_names, get_format
 from phyla.watcher.format import Finish, check_file, installed
-from phyla.watcher.pickles import extents, storages
+from phyla.watcher.formats.pickles import extents, storages
 
 LATER = START + QUIET_S
 FORMATS = format_names()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from phyla.store.sql.file_systems import is_local
+from phyla.file_systems import is_local
 from phyla.worker import Launch, dead_launches, launch_of
 
 URL = "sqlite:///store.db"

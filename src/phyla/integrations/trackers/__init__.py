@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeAlias, final
 
 from phyla import plugins
-from phyla.arguments import known
 from phyla.errors import ConfigurationError
+from phyla.validation import known
 
 GROUP = "phyla.trackers"
 

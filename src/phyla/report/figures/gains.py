@@ -6,11 +6,11 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from phyla.formatting import counted, number
 from phyla.report import style
 from phyla.report.data import Hyperparameter, StudyData
-from phyla.report.words import plain, short
+from phyla.report.formatting import plain, short
 from phyla.significance import holm, welch
-from phyla.words import counted, number
 
 PANELS = 12
 """Hyperparameters that get a panel."""

@@ -6,11 +6,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from phyla.formatting import counted, number, score
 from phyla.report import style
 from phyla.report.data import StudyData
+from phyla.report.formatting import brief, hover, plain
 from phyla.report.measures import founders
-from phyla.report.words import brief, hover, plain
-from phyla.words import counted, number, score
 
 LINES = 100
 """Lineages that are drawn; beyond, the winner's relatives before others, and the longest of each."""

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from phyla.formatting import counted, number, score
 from phyla.records import JobState
 from phyla.report import style
 from phyla.report.data import StudyData
+from phyla.report.formatting import plain, short
 from phyla.report.measures import grid, newest, quantiles
-from phyla.report.words import plain, short
-from phyla.words import counted, number, score
 
 
 def progress_figure(data: StudyData, baseline: StudyData | None = None) -> style.Figure:

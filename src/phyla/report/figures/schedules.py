@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from phyla.formatting import number
 from phyla.report import style
 from phyla.report.data import Hyperparameter, StudyData
+from phyla.report.formatting import plain, short
 from phyla.report.measures import grid, newest, quantiles
-from phyla.report.words import plain, short
-from phyla.words import number
 
 PANELS = 24
 """Hyperparameters that get a panel."""

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from phyla.formatting import counted, duration
 from phyla.report import style
 from phyla.report.data import Hyperparameter, StudyData
+from phyla.report.formatting import time_unit
 from phyla.report.measures import founders, grid, newest, quantiles
-from phyla.report.words import time_unit
-from phyla.words import counted, duration
 
 PLACES = 60
 """Places along progress."""

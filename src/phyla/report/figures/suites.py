@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from phyla.evaluation import Cell, CellStatus, GroupValues
+from phyla.formatting import counted, duration, lag_words, measured, number
 from phyla.records import Checkpoint, said_by
 from phyla.report import style
 from phyla.report.data import EvaluationData
+from phyla.report.formatting import checkpoint_words, moment, plain, step_of, time_unit
 from phyla.report.measures import quantiles
-from phyla.report.words import checkpoint_words, moment, plain, step_of, time_unit
-from phyla.words import counted, duration, lag_words, measured, number
 
 PANELS = 6
 """Panels of aggregates; objectives first."""

@@ -5,12 +5,12 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from phyla.formatting import counted, duration
 from phyla.records import Phase
 from phyla.report import style
 from phyla.report.columns import PHASES
 from phyla.report.data import StudyData
-from phyla.report.words import moment, time_unit
-from phyla.words import counted, duration
+from phyla.report.formatting import moment, time_unit
 
 PLACES = 200
 """Stretches of time."""

@@ -9,12 +9,12 @@ from typing import Any, final
 import sqlalchemy as sa
 
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
+from phyla.formatting import masked
 from phyla.records import StudyRecord
 from phyla.settings import Clock
 from phyla.store.sql.backend import Backend, Session, StudyLock
 from phyla.store.sql.rows import STUDIES
 from phyla.store.sql.tables import ONE_STUDY, job_ids
-from phyla.words import masked
 
 try:
     import psycopg

@@ -15,10 +15,10 @@ from typing import Any, final
 import sqlalchemy as sa
 
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable, advice_on
+from phyla.file_systems import network_file_system
 from phyla.records import StudyRecord
 from phyla.settings import Clock
 from phyla.store.sql.backend import Backend, Session, StudyLock
-from phyla.store.sql.file_systems import network_file_system
 from phyla.store.sql.rows import STUDIES
 from phyla.store.sql.tables import ONE_STUDY
 from phyla.store.sqlite_url import read_sqlite_url, sqlite_url

@@ -14,9 +14,8 @@ from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's
 
 from phyla.errors import ConnectionLost, StateError, StoreError, StoreUnavailable, StudyNotFound
 from phyla.records import FileName, JsonObject, Member, MemberState, StudyKind, StudyRecord, StudyState, Token
-from phyla.store.again import again
 from phyla.store.contract import StoreIdentity
-from phyla.store.sql.applying import RETRY_GIVEN_UP, SqlTransaction
+from phyla.store.retry import again
 from phyla.store.sql.backend import Backend, Session, StudyLock, Watch
 from phyla.store.sql.rows import MEMBERS, STUDIES, TOKENS, Values
 from phyla.store.sql.schema import ensure_schema
@@ -32,6 +31,7 @@ from phyla.store.sql.tables import (
     studies,
     tokens,
 )
+from phyla.store.sql.transaction import RETRY_GIVEN_UP, SqlTransaction
 
 _i = store_identity.c
 _IDENTITY = sa.select(_i.id, _i.place, _i.copied_from).where(_i.slot == 1)

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, final
 
-from phyla.arguments import refused
 from phyla.records import JsonObject, Scored
 from phyla.strategies.checks import check_rules, returned
 from phyla.strategies.strategy import Context, Population
+from phyla.validation import refused
 
 
 @final

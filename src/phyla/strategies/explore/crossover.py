@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from typing import final
 
-from phyla.arguments import check
 from phyla.errors import SpaceError
 from phyla.records import Json, Scored
 from phyla.strategies.checks import check_rules
@@ -11,6 +10,7 @@ from phyla.strategies.exploit import facts
 from phyla.strategies.explore import Explore, Explored, changes_of, proposed
 from phyla.strategies.explore.perturb import PERTURB
 from phyla.strategies.strategy import Context, Population, ranked
+from phyla.validation import check
 
 
 @final

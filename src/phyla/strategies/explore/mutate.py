@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from phyla.arguments import check, plain, refused
 from phyla.errors import SpaceError
 from phyla.records import JsonObject, Scored
 from phyla.space import Space
 from phyla.space.parameters import NEAR_ONE
 from phyla.strategies.explore import Explored
 from phyla.strategies.strategy import Context, Population
+from phyla.validation import check, plain, refused
 
 
 @final

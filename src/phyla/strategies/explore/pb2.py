@@ -7,13 +7,13 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from phyla.arguments import check, refused
 from phyla.records import JobKind, JobState, JsonObject, Scored, TrialRecord
 from phyla.space import Float, Int, Scalar
 from phyla.strategies.checks import check_rules
 from phyla.strategies.explore import Explore, Explored, changes_of, proposed
 from phyla.strategies.explore.perturb import PERTURB
 from phyla.strategies.strategy import Context, History, Population, lowest_generation
+from phyla.validation import check, refused
 
 Matrix: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -8,7 +8,6 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
-from phyla.arguments import check, plain, refused
 from phyla.errors import SpaceError
 from phyla.records import Scored
 from phyla.space import Params, Space, checked
@@ -16,6 +15,7 @@ from phyla.space.declaration import refuse_unknown
 from phyla.strategies.checks import check_rules
 from phyla.strategies.explore import Explore, Explored, changes_of, proposed
 from phyla.strategies.strategy import Context, Population
+from phyla.validation import check, plain, refused
 
 KEPT = "the constraints allow none of the changes that were tried"
 

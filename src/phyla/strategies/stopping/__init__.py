@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, final
 
 import numpy as np
 
-from phyla.arguments import check, check_value
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Mark, Member, Objective, Report, Tally, TrialRecord
 from phyla.space import Params
+from phyla.validation import check, check_value
 
 if TYPE_CHECKING:
     from phyla.strategies.strategy import History, Strategy

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import final
 
-from phyla.arguments import check, refused
 from phyla.records import JsonObject, json_number
 from phyla.strategies.stopping import Others, Reported, StoppingRule
+from phyla.validation import check, refused
 
 
 @final

@@ -4,9 +4,9 @@ import statistics
 from dataclasses import dataclass
 from typing import final
 
-from phyla.arguments import check
 from phyla.records import JsonObject, direction, json_number
 from phyla.strategies.stopping import Others, Reported, StoppingRule
+from phyla.validation import check
 
 
 @final

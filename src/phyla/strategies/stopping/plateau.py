@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, final
 
-from phyla.arguments import check
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member, Objective
 from phyla.strategies.stopping import Others, Reported, StoppingRule
+from phyla.validation import check
 
 if TYPE_CHECKING:
     from phyla.strategies.strategy import History, Strategy

@@ -24,11 +24,11 @@ from phyla.errors import (
     StudyChanged,
     StudyFailed,
 )
+from phyla.fork_safe_signals import handle
 from phyla.launchers import WorkerSpec
 from phyla.launchers.process import population_worker
 from phyla.machine import Ended, NoTime, Outdated, TrainRules
 from phyla.records import StudyState
-from phyla.signals import handle
 from phyla.study.attached.member import AttachedMember
 from phyla.study.maintaining.maintain import let_go_on, take_back
 from phyla.study.places import Places, find_study

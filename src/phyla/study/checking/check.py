@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 import numpy as np
 
 from phyla import study_modules
-from phyla.arguments import check_integer
 from phyla.errors import ConfigurationError
+from phyla.formatting import counted, duration, listed, number, params, size
 from phyla.machine.retention import bound
 from phyla.records import StartFrom, TrialRecord
 from phyla.study.checking import checkpoint_contents as facts
 from phyla.study.study import Study
-from phyla.words import counted, duration, listed, number, params, size
+from phyla.validation import check_integer
 from phyla.worker import Command
 from phyla.worker.commands.placeholders import spoken
 from phyla.worker.pinned import STEPPED, UNEVEN

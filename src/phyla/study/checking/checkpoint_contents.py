@@ -17,7 +17,7 @@ from typing import IO, Any, TypeAlias
 
 import numpy as np
 
-from phyla.checkpoints.content import MANIFEST_NAME
+from phyla.checkpoints.manifest import MANIFEST_NAME
 from phyla.worker.commands.placeholders import age
 
 Facts: TypeAlias = dict[str, Any]

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from phyla.checkpoints import LocalCheckpoints
-from phyla.checkpoints.content import MANIFEST_NAME, Manifest, digests, scan
+from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, digests, scan
 from phyla.errors import CheckpointError, SpaceError, StudyFailed
 from phyla.records import LOG_FOLLOWS, Cause, JobKind, JobState, Member, MemberState, StartFrom, TrialRecord
 from phyla.space import Choice

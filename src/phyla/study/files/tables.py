@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
 
 from phyla import plugins
-from phyla.arguments import suggestion
 from phyla.errors import UsageError
 from phyla.records import Maximize, Minimize, Objective
 from phyla.strategies import Exploit, Explore, FitnessRule, FromSuite, StoppingRule
 from phyla.study.files.python import function_named
+from phyla.validation import suggestion
 
 Schema: TypeAlias = dict[str, Any]
 

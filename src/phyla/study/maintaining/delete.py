@@ -18,10 +18,10 @@ from phyla.client import known_checkpoints, open_checkpoints, placed, sort_out
 from phyla.controller import housekeeping_of
 from phyla.errors import CheckpointError, CheckpointsNotOurs, ConfigurationError, StateError
 from phyla.failpoints import failpoint
+from phyla.formatting import counted, listed, size
 from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState
 from phyla.store import pages
 from phyla.study.places import Folder, Places, entries, find_population, find_study, open_if_there
-from phyla.words import counted, listed, size
 
 if TYPE_CHECKING:
     from phyla.store import Reader, Store

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, cast, final
 
 from phyla import settings
 from phyla.errors import CheckpointError, PhylaError
+from phyla.formatting import counted, listed, size
 from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState, shown
 from phyla.study.places import Places, find_study
 from phyla.study.results.evaluations import Evaluations
 from phyla.study.results.watched_runs import standing
-from phyla.words import counted, listed, size
 
 if TYPE_CHECKING:
     from phyla.store import RemoteStore, Store
@@ -91,7 +91,7 @@ def _version(name: str) -> str:
 
 
 def _directory(about: str, path: Path) -> Iterator[Finding]:
-    from phyla.store.sql.file_systems import network_file_system
+    from phyla.file_systems import network_file_system
 
     # What does not exist yet is made by the first run, inside the nearest directory that does.
     existing = next(parent for parent in (path, *path.parents) if parent.exists())

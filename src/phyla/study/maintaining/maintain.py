@@ -28,6 +28,7 @@ from phyla.errors import (
     ConnectionLost,
     StateError,
 )
+from phyla.formatting import listed
 from phyla.machine import Retention
 from phyla.records import (
     Aim,
@@ -40,10 +41,9 @@ from phyla.records import (
     StudyState,
     said_by,
 )
-from phyla.store.again import again
+from phyla.store.retry import again
 from phyla.study.places import ROOT, Places, entries, find_study
 from phyla.study.results.progress import best_of
-from phyla.words import listed
 
 if TYPE_CHECKING:
     from phyla.store import Reader, Store

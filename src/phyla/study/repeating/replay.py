@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from phyla import plugins, study_modules
-from phyla.arguments import check_integer
 from phyla.checkpoints import RemotePlace, local_copy
 from phyla.controller import from_config, known_to
 from phyla.errors import ConfigurationError, NotImportable, StudyChanged, StudyNotFound
@@ -19,6 +18,7 @@ from phyla.study.declaration import Retention, Retries, replicate_seed
 from phyla.study.places import Places, find_study
 from phyla.study.results.results import Results
 from phyla.study.study import Study
+from phyla.validation import check_integer
 
 if TYPE_CHECKING:
     from phyla.worker import Trial, WorkerContext

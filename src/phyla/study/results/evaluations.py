@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
 
 from phyla import plugins
-from phyla.arguments import known
 from phyla.checkpoints import RemotePlace, is_there, local_copy, place_of
 from phyla.errors import ConfigurationError, StateError, StudyNotFound
 from phyla.evaluation import Cell, CellStatus, Estimate, GroupValues, Lag, Point, SuiteOutline
-from phyla.evaluation.cells import cell, current_tasks, group_values, lag
+from phyla.evaluation.matrix import cell, current_tasks, group_values, lag
 from phyla.evaluation.points import cell_points, group_points
 from phyla.evaluation.suite import outlines
 from phyla.records import (
@@ -26,6 +25,7 @@ from phyla.records import (
     Waiting,
 )
 from phyla.study.places import Places
+from phyla.validation import known
 
 if TYPE_CHECKING:
     from phyla.report import EvaluationData

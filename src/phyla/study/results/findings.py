@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, final
 
-from phyla.arguments import suggestion
 from phyla.errors import StoreError
+from phyla.formatting import counted, duration
 from phyla.machine import RECENT, SAME_SAMPLES, TrainRules, expected_s
 from phyla.records import AttemptState, GroupState, JobKind, JobState, MemberState, StudyState, TrialRecord
 from phyla.settings import system_clock
 from phyla.study.results.progress import Failures, Throttle
-from phyla.words import counted, duration
+from phyla.validation import suggestion
 
 if TYPE_CHECKING:
     from phyla.launchers import Term

@@ -5,10 +5,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, final
 
 from phyla.errors import StoreError
+from phyla.formatting import counted, fitness, lag_words, params
 from phyla.report import notebook
 from phyla.study.results.decision_log import decisions
 from phyla.study.results.progress import Throttle
-from phyla.words import counted, fitness, lag_words, params
 
 if TYPE_CHECKING:
     from phyla.study.results.results import Results

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from phyla.arguments import known
 from phyla.checkpoints import RemotePlace, is_there, local_copy
 from phyla.errors import CheckpointMissing, ConnectionLost, StoreError, StudyNotFound, UsageError
+from phyla.formatting import counted
 from phyla.records import (
     Aim,
     Attempt,
@@ -28,14 +28,14 @@ from phyla.records import (
 )
 from phyla.space import Params
 from phyla.store import pages, pages_of_attempts, reports_that_count
-from phyla.store.again import again
+from phyla.store.retry import again
 from phyla.strategies import describe
 from phyla.study.declaration import replicate_of
 from phyla.study.places import Places, where_of
 from phyla.study.results.course import course
 from phyla.study.results.findings import Finding, findings
 from phyla.study.results.progress import Failures, Progress, best_of, lease_s, look
-from phyla.words import counted
+from phyla.validation import known
 
 if TYPE_CHECKING:
     import pandas as pd

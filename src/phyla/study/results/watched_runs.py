@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, final
 from phyla.errors import ConfigurationError, ConnectionLost
 from phyla.evaluation import SuiteOutline
 from phyla.records import Checkpoint, CheckpointState, EvalEvent, Group, GroupState, StudyRecord, StudyState
-from phyla.store.again import again
+from phyla.store.retry import again
 from phyla.study.places import Places
 from phyla.study.results.evaluations import BestEvaluation, Evaluations
 

@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from phyla import settings
-from phyla.arguments import check_value
 from phyla.client import Client
 from phyla.errors import (
     CheckpointsAbsent,
@@ -23,6 +22,7 @@ from phyla.errors import (
 from phyla.machine import Claimed, Ended, Failure, Idle, NoWork, Outdated
 from phyla.records import MemberState, StudyState
 from phyla.study.maintaining.maintain import take_back
+from phyla.validation import check_value
 from phyla.worker import Launch, Session, Stopwatch, Trial, session_of, unusable_start
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, final
 
-from phyla.words import duration
+from phyla.formatting import duration
 
 LOG = logging.getLogger("phyla")
 

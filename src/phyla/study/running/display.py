@@ -14,11 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from phyla.errors import PhylaError, StoreError
+from phyla.formatting import counted, duration, fitness, infeasible, lag_words, params, score
 from phyla.records import Member, said_by
 from phyla.study.results.decision_log import decisions
 from phyla.study.results.progress import Throttle
 from phyla.terminal import STOPPING, Display, table
-from phyla.words import counted, duration, fitness, infeasible, lag_words, params, score
 
 if TYPE_CHECKING:
     from phyla.records import Attempt

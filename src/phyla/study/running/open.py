@@ -42,7 +42,7 @@ from phyla.machine import Imported
 from phyla.records import JsonObject, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
 from phyla.store import Store, hold_on, open_store
-from phyla.store.again import repeatable
+from phyla.store.retry import repeatable
 from phyla.study.maintaining.maintain import gave_up, let_go_on
 from phyla.study.places import ROOT, find_population, find_study
 from phyla.study.results.progress import lease_s

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from phyla import settings, study_modules
 from phyla.controller import housekeeping_of
+from phyla.formatting import masked
 from phyla.records import JsonObject, Start, StudyState
-from phyla.words import masked
 
 if TYPE_CHECKING:
     from phyla.client import Client

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from phyla import settings, study_modules
-from phyla.arguments import check_integer
 from phyla.client import Client
 from phyla.controller import sightings_of
 from phyla.errors import (
@@ -28,6 +27,7 @@ from phyla.errors import (
     StudyFailed,
     TimeTooShort,
 )
+from phyla.fork_safe_signals import EXIT_INTERRUPTED, EXIT_PREEMPTED, handle, listen
 from phyla.launchers import Gpus, Pool, Term, WorkerSpec, gpu_environments, visible_gpus
 from phyla.launchers.pools import CLOSED, PoolRun
 from phyla.launchers.process import population_worker
@@ -35,9 +35,8 @@ from phyla.launchers.spec import PERSON, seen_gpus
 from phyla.launchers.supervisor import Supervisor
 from phyla.machine import NoTime, Outdated
 from phyla.records import StudyState
-from phyla.signals import EXIT_INTERRUPTED, EXIT_PREEMPTED, handle, listen
 from phyla.store import hold_on
-from phyla.store.again import repeatable
+from phyla.store.retry import repeatable
 from phyla.study.maintaining.maintain import (
     incomplete,
     let_go_on,
@@ -54,6 +53,7 @@ from phyla.study.running.open import claim
 from phyla.study.running.provenance import noted
 from phyla.study.running.trackers import environment, follow
 from phyla.study.validation import checked_kinds, checked_seconds
+from phyla.validation import check_integer
 from phyla.worker import Command, Launch, Worker
 
 if TYPE_CHECKING:

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from phyla import settings
-from phyla.arguments import check_name
 from phyla.checkpoints import place_of
 from phyla.errors import ConfigurationError, StudyNotFound
 from phyla.evaluation import Suite
+from phyla.formatting import masked
 from phyla.machine import SUITE_LEFT
 from phyla.records import Checkpoint, CheckpointState, GroupState, JobState, StudyRecord, shown
 from phyla.study.files.load import chosen_suites
 from phyla.study.places import Places, names_in, open_if_there
-from phyla.words import masked
+from phyla.validation import check_name
 
 if TYPE_CHECKING:
     from phyla.store import Reader, Store

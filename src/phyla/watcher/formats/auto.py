@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import ClassVar, final
 
-from phyla.watcher.files import Listing, Place, Root
 from phyla.watcher.format import (
     Candidate,
     Check,
@@ -18,7 +17,8 @@ from phyla.watcher.format import (
     is_companion,
     worst,
 )
-from phyla.watcher.step import StepFrom
+from phyla.watcher.formats.step_source import StepFrom
+from phyla.watcher.listing import Listing, Place, Root
 
 _RANK = re.compile(r"mp_rank_\d+.*")
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from phyla.watcher.files import Listing, Place, Root
 from phyla.watcher.format import Check, CheckpointFormat, Verdict, closed_by
-from phyla.watcher.weights import check_distributed
+from phyla.watcher.formats.weights import check_distributed
+from phyla.watcher.listing import Listing, Place, Root
 
 RENAME_SLACK_NS = 2 * 10**9
 """Between the last write to a file that is flushed and then renamed, and the renaming."""

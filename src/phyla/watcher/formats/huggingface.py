@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from phyla.watcher import weights
-from phyla.watcher.files import Listing, Place, Root
 from phyla.watcher.format import Candidate, Check, CheckpointFormat, Finish, Verdict, closed_by
+from phyla.watcher.formats import weights
+from phyla.watcher.listing import Listing, Place, Root
 
 STATE = "trainer_state.json"
 _NAME = re.compile(r"checkpoint-(\d{1,18})")

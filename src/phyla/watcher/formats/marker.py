@@ -6,8 +6,8 @@ from functools import partial
 from typing import ClassVar, final
 
 from phyla.errors import ConfigurationError
-from phyla.watcher.files import Listing, Place, Root
 from phyla.watcher.format import Candidate, CheckpointFormat, Verdict, closed_by
+from phyla.watcher.listing import Listing, Place, Root
 
 PLACE = "{name}"
 

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, final
 
-from phyla.watcher.files import File, Listing, Place, Root
 from phyla.watcher.format import Candidate, Check, CheckpointFormat, Verdict, closed_by
+from phyla.watcher.listing import File, Listing, Place, Root
 
 COMMIT = "commit_success.txt"
 METADATA = "_CHECKPOINT_METADATA"

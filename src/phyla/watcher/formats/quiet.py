@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from phyla.watcher.files import Listing, Place, Root
 from phyla.watcher.format import Candidate, CheckpointFormat, Verdict
+from phyla.watcher.listing import Listing, Place, Root
 
 
 @final

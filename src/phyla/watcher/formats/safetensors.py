@@ -5,9 +5,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import IO, ClassVar, final
 
-from phyla.watcher.files import Root
 from phyla.watcher.format import Candidate, Check, CheckpointFormat, Verdict
-from phyla.watcher.weights import SAFETENSORS_ENDING, SAFETENSORS_INDEX, check_folder, tensors, weight_files
+from phyla.watcher.formats.weights import (
+    SAFETENSORS_ENDING,
+    SAFETENSORS_INDEX,
+    check_folder,
+    tensors,
+    weight_files,
+)
+from phyla.watcher.listing import Root
 
 
 @final

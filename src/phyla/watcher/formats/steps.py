@@ -7,9 +7,9 @@ from functools import partial
 from typing import ClassVar, final
 
 from phyla.errors import ConfigurationError
-from phyla.watcher.files import Listing, Place, Root
 from phyla.watcher.format import Candidate, CheckpointFormat, Verdict, check_all, worst
-from phyla.watcher.step import DIGITS_AT_MOST, StepFrom
+from phyla.watcher.formats.step_source import DIGITS_AT_MOST, StepFrom
+from phyla.watcher.listing import Listing, Place, Root
 
 PLACE = "{step}"
 

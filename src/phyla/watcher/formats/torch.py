@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import IO, ClassVar, final
 
-from phyla.watcher.files import Root
 from phyla.watcher.format import Candidate, Check, CheckpointFormat, Verdict
-from phyla.watcher.pickles import PICKLE_BYTES_AT_MOST, storages
-from phyla.watcher.weights import TORCH_ENDINGS, TORCH_INDEX, check_folder, weight_files
+from phyla.watcher.formats.pickles import PICKLE_BYTES_AT_MOST, storages
+from phyla.watcher.formats.weights import TORCH_ENDINGS, TORCH_INDEX, check_folder, weight_files
+from phyla.watcher.listing import Root
 
 _ZIP_START = b"PK\x03\x04"
 _MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import final
 
 from phyla import plugins, settings
-from phyla.arguments import check, suggest_arguments
 from phyla.errors import ConfigurationError
 from phyla.space import Space
+from phyla.validation import check, suggest_arguments
 from phyla.worker.commands import placeholders
 from phyla.worker.commands.placeholders import Argument
 from phyla.worker.training.trial import Trial

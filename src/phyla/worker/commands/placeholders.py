@@ -8,10 +8,10 @@ from pathlib import Path
 from string import Formatter
 from typing import NamedTuple, TypeAlias
 
-from phyla.arguments import nearest, suggestion
 from phyla.checkpoints import MANIFEST_NAME
 from phyla.errors import ConfigurationError
 from phyla.space import Scalar, Space
+from phyla.validation import nearest, suggestion
 
 Argument: TypeAlias = "str | Sequence[Argument]"
 """One argument, or a list of arguments that is left out when one of its values is absent."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from phyla.arguments import suggestion
 from phyla.errors import ConfigurationError, MetricsUnreadable
+from phyla.validation import suggestion
 
 LINE_BYTES = 1 << 20
 """Longest line that is read; of a longer one this much."""

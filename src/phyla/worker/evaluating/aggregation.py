@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phyla import plugins
-from phyla.arguments import suggestion
 from phyla.client import Client, GroupResults
 from phyla.errors import ConfigurationError, EvaluationError, PhylaError
 from phyla.evaluation import Estimate, Suite, TaskResult
@@ -18,6 +17,7 @@ from phyla.evaluation.recorder import decode, merged
 from phyla.evaluation.regression import compare
 from phyla.machine import ClaimedEvaluation, Evaluated
 from phyla.records import EvalEvent, EvalResult, Group, JsonObject, json_number
+from phyla.validation import suggestion
 from phyla.worker.evaluating.evaluated_study import EvaluatedStudy
 
 

@@ -11,7 +11,6 @@ from multiprocessing.process import current_process
 from pathlib import Path
 from typing import Any, final
 
-from phyla.arguments import nearest, printable
 from phyla.checkpoints import Checkpoints, attempt_name
 from phyla.client import Client
 from phyla.errors import CheckpointCorrupt, CheckpointMissing, ConfigurationError, LeaseLost, StateError
@@ -19,6 +18,7 @@ from phyla.machine import Completion, Failure
 from phyla.records import Checkpoint, CheckpointKind, JobKind, JsonObject, Phase, Report, TrialRecord
 from phyla.settings import Clock
 from phyla.space import Params
+from phyla.validation import nearest, printable
 from phyla.worker.training.trial import Parent, Trial
 
 VALUES_KEPT = 1000

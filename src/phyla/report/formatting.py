@@ -5,9 +5,9 @@ import re
 import textwrap
 from datetime import UTC, datetime
 
+from phyla.formatting import number, score
 from phyla.records import Checkpoint, JobState, TrialRecord, said_by, shown
 from phyla.strategies import describe
-from phyla.words import number, score
 
 PARAMS_SHOWN = 12
 """Hyperparameters that appear under the pointer."""

@@ -5,8 +5,8 @@ import os
 import shutil
 from pathlib import Path
 
-from phyla.checkpoints.content import CHANGED_BY, MANIFEST_NAME, Manifest, scan
 from phyla.checkpoints.disk import storage_errors
+from phyla.checkpoints.manifest import CHANGED_BY, MANIFEST_NAME, Manifest, scan
 from phyla.checkpoints.remote import Checkpoints
 from phyla.errors import CheckpointChanged, CheckpointCorrupt, CheckpointGone, CheckpointMissing
 from phyla.failpoints import failpoint

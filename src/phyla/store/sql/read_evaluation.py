@@ -15,7 +15,7 @@ from phyla.records import (
     storable,
 )
 from phyla.store.contract import NEWEST_DURATIONS
-from phyla.store.sql.queue import Queue
+from phyla.store.sql.read_jobs import Queue
 from phyla.store.sql.rows import CHECKPOINTS, EVENTS, GROUPS, RESULTS
 from phyla.store.sql.scope import NEVER, NO_LIMIT, given
 from phyla.store.sql.tables import (

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from phyla import machine
-from phyla.controller.configuration import check_unchanged, differences
-from phyla.controller.housekeeping import Housekeeping
+from phyla.configuration import check_unchanged, differences
+from phyla.controller.study_records import Housekeeping
 from phyla.errors import ConfigurationError, StoreBusy
 from phyla.failpoints import failpoint
 from phyla.machine import Imported, Retention, Rules, SetConfig, TrainRules
 from phyla.records import Json, JsonObject, StudyRecord, StudyState
 from phyla.store import Store, Transaction
-from phyla.store.again import again, repeatable
+from phyla.store.retry import again, repeatable
 
 
 class Upkeep(Housekeeping):

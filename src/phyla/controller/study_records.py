@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from phyla.controller.configuration import check_unchanged
+from phyla.configuration import check_unchanged
 from phyla.errors import StateError
 from phyla.failpoints import failpoint
 from phyla.machine import Insert, MarkDeleting, SetCheckpointState, SetConfig, SetStudyState, Update
 from phyla.records import Checkpoint, CheckpointState, JsonObject, MemberState, Start, StudyState
 from phyla.store import Store
-from phyla.store.again import repeatable
+from phyla.store.retry import repeatable
 
 
 class Housekeeping:

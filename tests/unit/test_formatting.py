@@ -4,10 +4,10 @@ import math
 
 import pytest
 
+from phyla.formatting import counted, duration, masked, measured, number, params, size
 from phyla.lineage import Schedule, Segment
 from phyla.records import said_by
 from phyla.strategies import describe
-from phyla.words import counted, duration, masked, measured, number, params, size
 
 
 @pytest.mark.parametrize(

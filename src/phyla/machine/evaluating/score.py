@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
-from phyla.arguments import suggestion
 from phyla.machine.commands import Command, Insert, SetStudyState, Update
+from phyla.machine.published_states import judged_again, unscored
 from phyla.machine.rules import Rules, TrainRules
-from phyla.machine.states import judged_again, unscored
 from phyla.machine.view import View
 from phyla.records import (
     Criteria,
@@ -25,6 +24,7 @@ from phyla.records import (
     json_number,
     shown,
 )
+from phyla.validation import suggestion
 
 SAME_SAMPLES = "same-samples"
 """Kind of the event that says that evaluating a checkpoint again brought nothing new."""

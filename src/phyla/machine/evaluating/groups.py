@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from phyla.evaluation.suite import suite_named
-from phyla.machine import resting
+from phyla.machine.capacity import NO_LIMIT, Room
 from phyla.machine.commands import (
     Command,
     EndAttempt,
@@ -15,12 +15,12 @@ from phyla.machine.commands import (
     TakeCheckpoint,
     Update,
 )
-from phyla.machine.events import Accepted, Claimed, ClaimedEvaluation, Evaluated, Failure
+from phyla.machine.evaluating import resting
+from phyla.machine.evaluating.observe import aggregation, gone, groups_on, repetition, set_unusable
+from phyla.machine.evaluating.score import score
 from phyla.machine.jobs import lease, moved, owned, started
-from phyla.machine.observe import aggregation, gone, groups_on, repetition, set_unusable
-from phyla.machine.room import NO_LIMIT, Room
+from phyla.machine.requests import Accepted, Claimed, ClaimedEvaluation, Evaluated, Failure
 from phyla.machine.rules import Rules, TrainRules
-from phyla.machine.score import score
 from phyla.machine.view import View
 from phyla.records import (
     Attempt,

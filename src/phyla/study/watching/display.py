@@ -8,9 +8,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from phyla import records
+from phyla.formatting import counted, duration, measured
 from phyla.records import said_by, shown
 from phyla.terminal import Display
-from phyla.words import counted, duration, measured
 
 if TYPE_CHECKING:
     from phyla.records import Goal

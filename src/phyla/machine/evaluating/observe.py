@@ -18,7 +18,7 @@ from phyla.machine.commands import (
     Update,
 )
 from phyla.machine.jobs import moved
-from phyla.machine.states import unscored, without_states_on
+from phyla.machine.published_states import unscored, without_states_on
 from phyla.machine.view import View
 from phyla.records import (
     Checkpoint,

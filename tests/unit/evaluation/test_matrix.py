@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from naive_store import backlog_of
 from phyla import plugins
 from phyla.evaluation import CellStatus, EvalTask, Lag, Policy, Suite, SuiteOutline
-from phyla.evaluation.cells import causes, cell, lag
+from phyla.evaluation.matrix import causes, cell, lag
 from phyla.evaluation.suite import TaskOutline, outlines
 from phyla.records import (
     Checkpoint,

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from phyla.controller.configuration import settings_digest
+from phyla.configuration import settings_digest
 from phyla.controller.controller import Controller
-from phyla.controller.housekeeping import Housekeeping
 from phyla.controller.sightings import Sightings
+from phyla.controller.study_records import Housekeeping
 from phyla.evaluation import Suite
 from phyla.machine import Rules
 from phyla.records import JsonObject, StudyRecord

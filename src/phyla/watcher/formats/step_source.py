@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self, final
 
 from phyla.errors import ConfigurationError
-from phyla.watcher.files import Place
+from phyla.watcher.listing import Place
 
 _SUFFIX = re.compile(r"(?<=.)\.[A-Za-z][A-Za-z0-9]{0,11}\Z", re.DOTALL)
 DIGITS_AT_MOST = 18

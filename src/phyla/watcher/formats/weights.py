@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, final
 
-from phyla.watcher.files import File, Listing, Place, Root
 from phyla.watcher.format import Candidate, Finish, Verdict, check_all, check_file, closed_by, is_companion, worst
-from phyla.watcher.pickles import PICKLE_BYTES_AT_MOST, extents
+from phyla.watcher.formats.pickles import PICKLE_BYTES_AT_MOST, extents
+from phyla.watcher.listing import File, Listing, Place, Root
 
 SAFETENSORS_ENDING = ".safetensors"
 TORCH_ENDINGS = (".pt", ".pth", ".ckpt", ".bin")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import sqlalchemy as sa
 
 from phyla.records import Checkpoint, CheckpointState, Member, Report, Start, TrialRecord, storable
-from phyla.store.sql.queue import Queue
+from phyla.store.sql.read_jobs import Queue
 from phyla.store.sql.rows import CHECKPOINTS, MEMBERS, STARTS, TRIALS, decode
 from phyla.store.sql.scope import NEVER, NO_LIMIT, given
 from phyla.store.sql.tables import (

@@ -21,8 +21,8 @@ from phyla.records import (
     TrialRecord,
 )
 from phyla.store.sql.backend import Session
-from phyla.store.sql.groups import Evaluating
-from phyla.store.sql.population import Population
+from phyla.store.sql.read_evaluation import Evaluating
+from phyla.store.sql.read_population import Population
 from phyla.store.sql.rows import (
     ATTEMPTS,
     CHECKPOINTS,
