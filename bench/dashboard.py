@@ -27,7 +27,7 @@ import psutil
 
 from control_plane import STEPS, rules
 from machine import facts
-from phyla.controller import to_config
+from phyla.configuration import to_config
 from phyla.dashboard.drawing import figures_of
 from phyla.evaluation import EvalTask, Moments, Suite
 from phyla.evaluation.recorder import encode

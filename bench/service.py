@@ -26,7 +26,8 @@ import psutil
 
 from control_plane import result, rules
 from machine import facts
-from phyla.controller import Controller, controller_of, to_config
+from phyla.configuration import to_config
+from phyla.controller import Controller, controller_of
 from phyla.machine import Claimed
 from phyla.store import open_store
 from phyla.store.remote import RemoteChanges

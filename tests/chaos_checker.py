@@ -14,7 +14,8 @@ from typing import Any
 from faulty_study import load, score
 from phyla import plugins
 from phyla.checkpoints import LocalCheckpoints
-from phyla.controller import Controller, from_config
+from phyla.configuration import from_config
+from phyla.controller import Controller
 from phyla.errors import CheckpointError
 from phyla.store import Store
 

@@ -110,7 +110,7 @@ class Machine:
         found = []
         for pid in self.pids():
             with suppress(OSError):
-                if b"phyla.launchers.process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if b"phyla.worker.process" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     found.append(pid)
         return sorted(found)
 

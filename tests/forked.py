@@ -32,7 +32,7 @@ _context = multiprocessing.get_context("forkserver")
 
 def preload(*more: str) -> None:
     """Say what the process imports that others are forked from; it starts with the first of these."""
-    usual = ("phyla.cli.run", "phyla.study", "phyla.launchers.supervisor", "phyla.worker.training.trainer")
+    usual = ("phyla.cli.run", "phyla.study", "phyla.supervision.supervisor", "phyla.worker.training.trainer")
     service = ("phyla.service.serving", "phyla.dashboard", "phyla.store.remote", "httpx")
     _context.set_forkserver_preload([*usual, *service, "sqlalchemy.dialects.sqlite", "forked", *more])
 

@@ -20,7 +20,8 @@ from hypothesis.stateful import initialize, precondition, rule, run_state_machin
 
 import phyla
 from phyla.client import Client
-from phyla.controller import Controller, Sightings, controller_of, housekeeping_of, to_config
+from phyla.configuration import to_config
+from phyla.controller import Controller, Sightings, controller_of, housekeeping_of
 from phyla.errors import (
     AccessDenied,
     ConfigurationError,

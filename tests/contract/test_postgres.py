@@ -14,7 +14,8 @@ import pytest
 import sqlalchemy as sa
 
 from phyla import machine
-from phyla.controller import Controller, to_config
+from phyla.configuration import to_config
+from phyla.controller import Controller
 from phyla.errors import ConfigurationError, StoreBusy, StoreUnavailable
 from phyla.machine import Claimed, Completion, Failure, Outdated, TrainRules
 from phyla.records import CheckpointState, JobState, MemberState, StudyState

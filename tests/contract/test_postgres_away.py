@@ -17,7 +17,8 @@ import sqlalchemy as sa
 
 import phyla
 from phyla.client import Client
-from phyla.controller import Controller, sightings_of, to_config
+from phyla.configuration import to_config
+from phyla.controller import Controller, sightings_of
 from phyla.errors import ConnectionLost, LeaseLost, StoreUnavailable
 from phyla.machine import Accepted, Claimed, Completion, Failure, NoWork, Work
 from phyla.records import AttemptState, CheckpointState, JobState, StudyState

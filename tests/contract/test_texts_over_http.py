@@ -6,7 +6,8 @@ import pytest
 
 from evaluating import found
 from evaluation_simulation import suite_of
-from phyla.controller import EVALUATE_ONLY, Controller, controller_of, sightings_of, to_config
+from phyla.configuration import to_config
+from phyla.controller import EVALUATE_ONLY, Controller, controller_of, sightings_of
 from phyla.errors import StateError
 from phyla.machine import Claimed, ClaimedEvaluation, Failure, WatchRules
 from phyla.plugins import encode

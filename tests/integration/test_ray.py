@@ -14,7 +14,7 @@ import pytest
 
 from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers import Launcher, Pool, launcher_named
-from phyla.launchers.spec import VISIBLE
+from phyla.supervision.gpus import VISIBLE
 from pooled import TRIALS, Pooled
 from pools import Signs
 from ray_nodes import node

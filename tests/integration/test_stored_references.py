@@ -20,13 +20,13 @@ from listing import list_studies
 from phyla import study_modules
 from phyla.cli import main
 from phyla.cli.app import app
-from phyla.launchers import WorkerSpec
-from phyla.launchers.process import _make
 from phyla.machine import Outdated
 from phyla.records import AttemptState, StudyState
 from phyla.study import Places
 from phyla.study.maintaining.maintain import maintain
 from phyla.worker.containment.surroundings import Surroundings
+from phyla.worker.process import _make
+from phyla.worker.spec import WorkerSpec
 from waiting import until
 from watching import command, run, start, write
 

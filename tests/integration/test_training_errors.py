@@ -18,11 +18,11 @@ import forked
 import phyla
 from phyla.cli import main
 from phyla.errors import CheckpointMissing, CheckpointsAbsent, ConfigurationError, StateError, StudyFailed
-from phyla.launchers import supervisor
 from phyla.records import CheckpointState, JobState, StudyState
 from phyla.settings import child_environment
 from phyla.study import Places
 from phyla.study.maintaining.maintain import maintain
+from phyla.supervision import supervisor
 from phyla.worker import Trial, session_of
 from waiting import until
 

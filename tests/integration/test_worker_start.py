@@ -38,7 +38,7 @@ def test_a_worker_that_dies_while_it_starts(
     real = subprocess.Popen
 
     def dies_at_first(words: Any, **options: Any) -> Any:
-        process: Any = real(command if "phyla.launchers.process" in words and not died else words, **options)
+        process: Any = real(command if "phyla.worker.process" in words and not died else words, **options)
         if process.args is command:
             died.append(process.pid)
             if command[0] == "sh":

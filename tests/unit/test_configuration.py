@@ -11,7 +11,7 @@ import pytest
 
 from evaluation_simulation import nothing
 from phyla import plugins
-from phyla.controller import (
+from phyla.configuration import (
     check_extension,
     check_unchanged,
     command_differences,

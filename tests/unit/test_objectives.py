@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import phyla
 from phyla import plugins
-from phyla.controller import to_config
+from phyla.configuration import to_config
 from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules
 from phyla.records import (

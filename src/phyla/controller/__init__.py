@@ -1,19 +1,5 @@
 """The stateless decision maker: load, decide, commit, one transaction each."""
 
-from phyla.configuration import (
-    check_extension,
-    check_unchanged,
-    command_differences,
-    differences,
-    from_config,
-    keeping_of,
-    known_to,
-    said,
-    settings_digest,
-    suite_differences,
-    suites_from,
-    to_config,
-)
 from phyla.controller.connect import controller_of, housekeeping_of, sightings_of
 from phyla.controller.controller import EVALUATE_ONLY, TRAIN_ONLY, Controller
 from phyla.controller.sightings import Sightings

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import final
 
 from phyla import plugins
-from phyla.controller import Sightings, suites_from
+from phyla.configuration import suites_from
+from phyla.controller import Sightings
 from phyla.errors import StateError, UsageError
 from phyla.formatting import counted
 from phyla.records import StudyRecord

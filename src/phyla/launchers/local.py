@@ -13,8 +13,8 @@ from typing import final
 
 from phyla.errors import LauncherFailed
 from phyla.launchers.contract import Launcher, Pool, refuse_options
-from phyla.launchers.spec import gpu_environments
 from phyla.settings import child_environment, thread_environment
+from phyla.supervision.gpus import gpu_environments
 
 POLL_S = 0.05
 WAITS = 'cd -- "$1" && shift && read -r go && exec "$@" </dev/null'

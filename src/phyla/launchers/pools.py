@@ -14,7 +14,7 @@ from phyla import file_locks
 from phyla.client import Client
 from phyla.errors import ConfigurationError, LauncherFailed, Preempted, StateError, StoreError, StudyFailed
 from phyla.launchers.contract import Pool, launcher_named
-from phyla.launchers.spec import PERSON, Term
+from phyla.supervision.term import PERSON, Term
 from phyla.worker.commands.outputs import tail
 
 GRACE_S = 60.0

@@ -19,8 +19,8 @@ from typing import Any, final
 
 from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers.contract import Launcher, Pool, refuse_options, refuse_store
-from phyla.launchers.spec import VISIBLE
 from phyla.settings import child_environment
+from phyla.supervision.gpus import VISIBLE
 
 ANSWER_S = 10.0  # after which an actor that does not answer waits for resources, or has lost its node
 GONE_S = 30.0  # that Ray has to end actors, besides the grace of their commands

@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from phyla.controller import Controller, to_config
+from phyla.configuration import to_config
+from phyla.controller import Controller
 from phyla.errors import StateError, StudyNotFound, UsageError
 from phyla.machine import Accepted, Claimed, Completion, Ended, Failure, Idle, Stopped, TrainRules
 from phyla.records import (

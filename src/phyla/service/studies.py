@@ -5,16 +5,8 @@ from functools import lru_cache
 from typing import Any, final
 
 from phyla import plugins
-from phyla.controller import (
-    Controller,
-    Housekeeping,
-    Sightings,
-    differences,
-    from_config,
-    keeping_of,
-    settings_digest,
-    suites_from,
-)
+from phyla.configuration import differences, from_config, keeping_of, settings_digest, suites_from
+from phyla.controller import Controller, Housekeeping, Sightings
 from phyla.errors import ConfigurationError, NotImportable, PhylaError, StudyChanged, UsageError
 from phyla.machine import Outdated, Rules, TrainRules, WatchRules
 from phyla.records import JsonObject, StudyKind, StudyRecord

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from phyla.client import Client
     from phyla.evaluation import Suite
     from phyla.integrations.trackers import Tracker
-    from phyla.launchers import Gpus, Pool
+    from phyla.launchers import Pool
+    from phyla.supervision.gpus import Gpus
     from phyla.worker import Launch, Trial, WorkerContext
 
 LEASE_S = 60.0

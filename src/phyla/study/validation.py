@@ -15,15 +15,15 @@ from phyla.strategies import FixedSchedule, GridSearch, Replay, SingleWorkerExpl
 
 if TYPE_CHECKING:
     from phyla.evaluation import Suite
-    from phyla.launchers import Term
     from phyla.machine import TrainRules
+    from phyla.supervision.term import Term
 
 UNUSABLE = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
 
 
 def checked_gpus(name: str, gpus: Sequence[str | int] | None) -> tuple[str, ...] | None:
     """Return GPUs as `CUDA_VISIBLE_DEVICES` names them; each must be given once, and be visible."""
-    from phyla.launchers import visible_gpus
+    from phyla.supervision.gpus import visible_gpus
 
     if gpus is None:
         return None
@@ -66,7 +66,7 @@ def checked_term(
     stop_signal: str | int | None, time_limit_s: float | None, grace_s: float | None = None
 ) -> "Term":
     """Return when a run has to stop; a signal is given as its number, or by name as `USR1` or `SIGUSR1`."""
-    from phyla.launchers.spec import GRACE_S, Term
+    from phyla.supervision.term import GRACE_S, Term
 
     checked_seconds("time_limit_s", time_limit_s)
     term = Term(limit_s=time_limit_s, grace_s=checked_seconds("grace_s", grace_s) or GRACE_S)

@@ -9,14 +9,8 @@ import pytest
 
 from evaluating import found, population_rules, result, suites, trained, watching
 from phyla import machine
-from phyla.controller import (
-    EVALUATE_ONLY,
-    TRAIN_ONLY,
-    Controller,
-    Sightings,
-    differences,
-    to_config,
-)
+from phyla.configuration import differences, to_config
+from phyla.controller import EVALUATE_ONLY, TRAIN_ONLY, Controller, Sightings
 from phyla.controller.sightings import BACKFILLED_AT_ONCE
 from phyla.errors import ConfigurationError, StateError, StoreBusy, StoreError, StudyChanged
 from phyla.evaluation import Policy

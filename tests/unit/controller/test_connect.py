@@ -4,16 +4,8 @@ from typing import Any
 
 import pytest
 
-from phyla.controller import (
-    Controller,
-    Housekeeping,
-    Sightings,
-    controller_of,
-    housekeeping_of,
-    settings_digest,
-    sightings_of,
-    to_config,
-)
+from phyla.configuration import settings_digest, to_config
+from phyla.controller import Controller, Housekeeping, Sightings, controller_of, housekeeping_of, sightings_of
 from phyla.machine import TrainRules
 from phyla.records import Maximize
 from phyla.space import Float, Space

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from phyla import plugins
-from phyla.controller import Controller, differences, to_config
+from phyla.configuration import differences, to_config
+from phyla.controller import Controller
 from phyla.errors import StudyChanged
 from phyla.machine import Claimed, Completion, Ended, Outdated, SetConfig, TrainRules
 from phyla.plugins import reference_here

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from phyla import machine
-from phyla.controller import Controller, to_config
+from phyla.configuration import to_config
+from phyla.controller import Controller
 from phyla.machine import Imported, TrainRules, Update
 from phyla.machine.population import explored, imported, joining
 from phyla.records import (

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phyla.controller import from_config, to_config
+from phyla.configuration import from_config, to_config
 from phyla.errors import ConfigurationError, LeaseLost
 from phyla.integrations.optuna_search import Optuna
 from phyla.machine import Accepted, Claimed, Completion, Ended, Failure, Standing, Stopped, TrainRules

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phyla.controller import check_extension
+from phyla.configuration import check_extension
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.machine import TrainRules
 from phyla.records import JobState, Maximize, StudyState, TrialRecord

@@ -16,7 +16,7 @@ from typing import Any, Self, final
 
 from phyla import study_modules
 from phyla.client import Client, open_checkpoints
-from phyla.controller import from_config
+from phyla.configuration import from_config
 from phyla.errors import (
     ConfigurationError,
     NotImportable,
@@ -25,8 +25,6 @@ from phyla.errors import (
     StudyFailed,
 )
 from phyla.fork_safe_signals import handle
-from phyla.launchers import WorkerSpec
-from phyla.launchers.process import population_worker
 from phyla.machine import Ended, NoTime, Outdated, TrainRules
 from phyla.records import StudyState
 from phyla.study.attached.member import AttachedMember
@@ -37,6 +35,8 @@ from phyla.study.running.open import claim
 from phyla.study.study import LEASE_S, Study
 from phyla.study.validation import checked_kinds
 from phyla.worker import Launch, Trial, Worker, session_of
+from phyla.worker.make import population_worker
+from phyla.worker.spec import WorkerSpec
 
 LOG = logging.getLogger("phyla")
 

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from phyla import plugins, study_modules
-from phyla.controller import suite_differences, suites_from
+from phyla.configuration import suite_differences, suites_from
 from phyla.errors import ConfigurationError, NotImportable, RunChanged, StudyNotFound, UsageError
 from phyla.evaluation import Suite
 from phyla.evaluation.suite import outlines

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from phyla import machine
-from phyla.controller import keeping_of
+from phyla.configuration import keeping_of
 from phyla.records import Aim, CheckpointState, StudyKind
 from phyla.study.maintaining.delete import taken
 from phyla.study.places import Places, find_study

@@ -67,7 +67,7 @@ def examine(places: Places, name: str | None = None, *, digests: bool = False) -
 
     With `digests` every byte of every checkpoint is read.
     """
-    from phyla.launchers import visible_gpus
+    from phyla.supervision.gpus import visible_gpus
 
     if name is None:
         packages = ", ".join(f"{one} {_version(one)}" for one in PACKAGES)

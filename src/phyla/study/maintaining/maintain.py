@@ -20,7 +20,8 @@ from phyla.client import (
     placed,
     sort_out,
 )
-from phyla.controller import housekeeping_of, keeping_of, sightings_of
+from phyla.configuration import keeping_of
+from phyla.controller import housekeeping_of, sightings_of
 from phyla.errors import (
     CheckpointCorrupt,
     CheckpointMissing,

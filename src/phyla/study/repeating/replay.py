@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from phyla import plugins, study_modules
 from phyla.checkpoints import RemotePlace, local_copy
-from phyla.controller import from_config, known_to
+from phyla.configuration import from_config, known_to
 from phyla.errors import ConfigurationError, NotImportable, StudyChanged, StudyNotFound
 from phyla.lineage import Lineage
 from phyla.records import Checkpoint, CheckpointState, JobKind, JobState, StartFrom, StudyState, TrialRecord

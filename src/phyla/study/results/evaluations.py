@@ -166,7 +166,8 @@ class Evaluations:
         Raises:
             StateError: nobody evaluates it any more.
         """
-        from phyla.controller import sightings_of, suites_from
+        from phyla.configuration import suites_from
+        from phyla.controller import sightings_of
 
         run = self.run
         if run.state not in (StudyState.RUNNING, StudyState.DRAINING):

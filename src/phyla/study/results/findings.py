@@ -17,8 +17,8 @@ from phyla.study.results.progress import Failures, Throttle
 from phyla.validation import suggestion
 
 if TYPE_CHECKING:
-    from phyla.launchers import Term
     from phyla.store import Reader, Store
+    from phyla.supervision.term import Term
 
 LOG = logging.getLogger("phyla")
 

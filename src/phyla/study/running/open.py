@@ -17,17 +17,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from phyla import plugins, settings
 from phyla.checkpoints import import_checkpoint, import_name, look_at_source
 from phyla.client import Client, claim_checkpoints, open_checkpoints
-from phyla.controller import (
+from phyla.configuration import (
     check_extension,
     command_differences,
-    controller_of,
     differences,
-    housekeeping_of,
     said,
-    sightings_of,
     suite_differences,
     to_config,
 )
+from phyla.controller import controller_of, housekeeping_of, sightings_of
 from phyla.errors import (
     CheckpointError,
     CheckpointsAbsent,

@@ -28,11 +28,8 @@ from phyla.errors import (
     TimeTooShort,
 )
 from phyla.fork_safe_signals import EXIT_INTERRUPTED, EXIT_PREEMPTED, handle, listen
-from phyla.launchers import Gpus, Pool, Term, WorkerSpec, gpu_environments, visible_gpus
+from phyla.launchers import Pool
 from phyla.launchers.pools import CLOSED, PoolRun
-from phyla.launchers.process import population_worker
-from phyla.launchers.spec import PERSON, seen_gpus
-from phyla.launchers.supervisor import Supervisor
 from phyla.machine import NoTime, Outdated
 from phyla.records import StudyState
 from phyla.store import hold_on
@@ -53,8 +50,13 @@ from phyla.study.running.open import claim
 from phyla.study.running.provenance import noted
 from phyla.study.running.trackers import environment, follow
 from phyla.study.validation import checked_kinds, checked_seconds
+from phyla.supervision.gpus import Gpus, gpu_environments, seen_gpus, visible_gpus
+from phyla.supervision.supervisor import Supervisor
+from phyla.supervision.term import PERSON, Term
 from phyla.validation import check_integer
 from phyla.worker import Command, Launch, Worker
+from phyla.worker.make import population_worker
+from phyla.worker.spec import WorkerSpec
 
 if TYPE_CHECKING:
     from phyla.integrations.trackers import Tracker

@@ -23,13 +23,13 @@ from phyla.study.watching.targets import Target, targets_of
 if TYPE_CHECKING:
     from phyla.client import Client
     from phyla.controller import Sightings
-    from phyla.launchers import Gpus
-    from phyla.launchers.process import Runs
     from phyla.store import Store
     from phyla.study.running.run import Crew
+    from phyla.supervision.gpus import Gpus
     from phyla.watcher import Following, WatchThread
     from phyla.worker import Launch
     from phyla.worker.evaluating.evaluated_study import EvaluatedStudy
+    from phyla.worker.make import Runs
 
 TELL_EVERY_S = 0.5
 
@@ -96,7 +96,6 @@ def watch(
     """
     from phyla.controller import sightings_of
     from phyla.integrations.tensorboard import ours
-    from phyla.launchers.process import open_watched
     from phyla.store import hold_on, open_store
     from phyla.study.maintaining.maintain import remove_outputs, take_back
     from phyla.study.running.run import Crew
@@ -106,6 +105,7 @@ def watch(
     from phyla.watcher.remote import Remote, is_url
     from phyla.watcher.snapshots import check_links
     from phyla.worker import Launch
+    from phyla.worker.make import open_watched
 
     places = Places.of(home, storage, checkpoints)
     devices = checked_gpus("gpus", gpus)
@@ -258,11 +258,11 @@ def evaluate(
         StudyFailed: worker processes cannot start, or die again and again.
         KeyboardInterrupt: a person stopped it; `Preempted` where a signal or the end of its time did.
     """
-    from phyla.launchers.process import check_suites, open_watched
     from phyla.store import hold_on
     from phyla.study.running.run import Crew
     from phyla.study.validation import checked_labels, checked_term
     from phyla.worker import Launch
+    from phyla.worker.make import check_suites, open_watched
 
     places = Places.of(home, storage, checkpoints)
     term = checked_term(stop_signal, time_limit_s, grace_s)
@@ -374,9 +374,9 @@ def _work(
     on_tick: Callable[[], None],
 ) -> bool:
     """Evaluate until the runs end; return False when a person interrupted it."""
-    from phyla.launchers import WorkerSpec
-    from phyla.launchers.process import lease_of, watched_worker
     from phyla.study.running.run import work
+    from phyla.worker.make import lease_of, watched_worker
+    from phyla.worker.spec import WorkerSpec
 
     name, lease_s = client.record.name, min(lease_of(record) for record, _ in runs)
     spec = WorkerSpec(

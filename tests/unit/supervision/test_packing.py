@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phyla.launchers.packing import Packing, wide_tasks
 from phyla.records import Waiting
+from phyla.supervision.packing import Packing, wide_tasks
 
 POOL = [str(gpu) for gpu in range(8)]
 

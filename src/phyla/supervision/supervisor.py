@@ -18,14 +18,16 @@ from typing import final
 from phyla.checkpoints import full
 from phyla.client import Client
 from phyla.errors import Preempted, StoreBusy, StoreError, StoreUnavailable, StudyChanged, StudyFailed, advice_on
-from phyla.launchers.packing import Packing, wide_tasks
-from phyla.launchers.spec import BEATS, LAST_WORDS, PERSON, VISIBLE, Exit, Term, WorkerSpec, seen_gpus
 from phyla.records import LOG_FOLLOWS, WorkKind
 from phyla.settings import SAVE_EVERY, awake_clock, child_environment, system_clock, thread_environment
+from phyla.supervision.gpus import VISIBLE, seen_gpus
+from phyla.supervision.packing import Packing, wide_tasks
+from phyla.supervision.term import PERSON, Term
 from phyla.worker import Closing, Launch
 from phyla.worker.commands.outputs import drop_middle, tail
 from phyla.worker.containment import keeper
 from phyla.worker.containment.processes import ending
+from phyla.worker.spec import BEATS, LAST_WORDS, Exit, WorkerSpec
 
 POLL_S = 0.02
 LOOK_S = 1.0
@@ -309,7 +311,7 @@ class Supervisor:
         with open(spec.log, "a") as output:
             popen = subprocess.Popen(
                 # Not with the current directory first on its path: a random.py there would replace Python's.
-                [sys.executable, "-P", "-m", "phyla.launchers.process"],
+                [sys.executable, "-P", "-m", "phyla.worker.process"],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -7,11 +7,11 @@ import pytest
 
 import phyla
 from phyla.errors import ConfigurationError
-from phyla.launchers import gpu_environments, visible_gpus
 from phyla.study.maintaining.doctor import examine
 from phyla.study.places import Places
 from phyla.study.running.run import Crew
 from phyla.study.validation import checked_gpus
+from phyla.supervision.gpus import gpu_environments, visible_gpus
 
 
 @pytest.fixture(autouse=True)

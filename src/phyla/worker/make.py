@@ -1,0 +1,153 @@
+"""Workers of studies of both kinds, made from a specification."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from phyla.checkpoints import RemotePlace, place_of
+from phyla.client import Client, known_checkpoints, open_checkpoints
+from phyla.configuration import said, suite_differences
+from phyla.errors import (
+    RunChanged,
+    StudyFailed,
+    StudyNotFound,
+    advice_on,
+)
+from phyla.evaluation import Suite
+from phyla.machine import TrainRules, WatchRules
+from phyla.records import JsonObject, StudyKind, StudyRecord, WorkKind
+from phyla.store import Store
+from phyla.watcher import DirectorySources
+from phyla.worker import EvaluatedStudy, Evaluator, Sources, StudySources, Trainer, Trial, Worker, WorkerContext
+from phyla.worker.spec import WorkerSpec
+
+Runs: TypeAlias = Sequence[tuple[StudyRecord, EvaluatedStudy]]
+"""Watched studies, each with what it takes to evaluate it."""
+TOLD_AT_MOST = 5
+"""Differences of two suite files that a message names."""
+
+
+def population_worker(
+    client: Client,
+    rules: TrainRules,
+    train: Callable[[Trial], object],
+    setup: Callable[[WorkerContext], Any] | None,
+    spec: WorkerSpec,
+    **how: Any,
+) -> Worker:
+    """Make a worker of a study with a population; `setup` is called here, once. `how` is as `Worker` takes it."""
+    study, repository, work_root = client.record, client.repository, Path(spec.work_root)
+    state, log = None, _log(spec)
+    if setup is not None:
+        directory = work_root / f"worker-{spec.index}"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StudyFailed(f"cannot make {directory}: {error.strerror}; {advice_on(error)}") from error
+        context = WorkerContext(name=spec.name, index=spec.index, study=study.name, working_dir=directory)
+        state = setup(context)
+    evaluator = trainer = None
+    if rules.suites and WorkKind.EVALUATE in spec.kinds:
+        evaluated = EvaluatedStudy(
+            suites=rules.suites,
+            sources=StudySources(repository),
+            outputs=Path(spec.outputs),
+            stop=partial(client.fail_study, study.id),
+        )
+        evaluator = Evaluator(
+            client, {study.id: evaluated}, work_root=work_root, name=spec.name, state=state, log=log
+        )
+    if WorkKind.TRAIN in spec.kinds:
+        trainer = Trainer(
+            client,
+            repository,
+            train,
+            metrics=rules.reported_metrics,
+            work_root=work_root,
+            state=state,
+            log=log,
+            save_every_s=spec.save_every_s,
+            environment=spec.environment,
+        )
+    return _worker(client, spec, trainer=trainer, evaluator=evaluator, yields=spec.yields, **how)
+
+
+# Watched studies
+
+
+def open_watched(store: Store, suites: Mapping[str, Sequence[Suite]]) -> tuple[Client, Runs]:
+    """Open watched studies that one pool of workers serves, by name with their suites from the user's files."""
+    runs = [_watched(store, name, tuple(given)) for name, given in suites.items()]
+    rules = [WatchRules(suites=evaluated.suites, lease_s=lease_of(record)) for record, evaluated in runs]
+    (first, *others), (first_rules, *other_rules) = [record for record, _ in runs], rules
+    client = Client(store, first, first_rules, others=list(zip(others, other_rules, strict=True)))
+    return client, runs
+
+
+def _watched(store: Store, name: str, suites: tuple[Suite, ...]) -> tuple[StudyRecord, EvaluatedStudy]:
+    record = store.find_study(name)
+    if record is None or not record.watched:
+        raise StudyNotFound(f"watched run {name!r} is gone from {store.url}")
+    config: Any = record.config
+    sources: Sources = DirectorySources(Path(record.location))
+    if record.kind is StudyKind.STUDY:
+        source = next(study for study in store.studies() if study.id == record.source)
+        repository = open_checkpoints(store, source.name, place(config["checkpoints"], config["outputs"]))
+        if known_checkpoints(store, source):
+            repository.check_owner()
+        sources = StudySources(repository)
+
+    def changed() -> bool:
+        now = store.find_study(name)
+        return now is not None and now.config.get("suites") != config.get("suites")
+
+    return record, EvaluatedStudy(
+        suites=suites,
+        sources=sources,
+        outputs=Path(config["outputs"]),
+        gin_root=Path(config["gin_root"]),
+        changed=changed,
+    )
+
+
+def lease_of(record: StudyRecord) -> float:
+    """Return how many seconds a lease of a watched study lasts."""
+    config: Any = record.config
+    return float(config["lease_s"])
+
+
+def check_suites(runs: Runs, given: Mapping[str, JsonObject]) -> None:
+    """Refuse stored suites that are not those of given configurations."""
+    for record, _ in runs:
+        differing = suite_differences(record.config, given[record.name])
+        if differing:
+            told = [f"{key}: it has {said(old)}, given {said(new)}" for key, (old, new) in differing.items()]
+            more = [f"and {len(told) - TOLD_AT_MOST} more"] if len(told) > TOLD_AT_MOST else []
+            listing = "; ".join([*told[:TOLD_AT_MOST], *more])
+            raise RunChanged(
+                f"the suites of run {record.name!r} are not those of the suite file ({listing}); give the file "
+                "that the run is watched with, or watch it again with this one"
+            )
+
+
+def watched_worker(client: Client, runs: Runs, spec: WorkerSpec, **how: Any) -> Worker:
+    """Make a worker of watched studies; `how` is as `Worker` takes it."""
+    evaluated = {record.id: evaluated for record, evaluated in runs}
+    evaluator = Evaluator(client, evaluated, work_root=Path(spec.work_root), name=spec.name, log=_log(spec))
+    return _worker(client, spec, evaluator=evaluator, **how)
+
+
+def _worker(client: Client, spec: WorkerSpec, **how: Any) -> Worker:
+    least, most = spec.gpus
+    how |= {"stops_at": spec.stops_at, "run_s": spec.run_s}
+    return Worker(client, name=spec.name, gpus=(least, most), labels=tuple(spec.labels), **how)
+
+
+def _log(spec: WorkerSpec) -> Path | None:
+    return Path(spec.log) if spec.log else None
+
+
+def place(checkpoints: str, outputs: str) -> Path | RemotePlace:
+    """Return where checkpoints are; outputs are in a directory of the home."""
+    return place_of(checkpoints, Path(outputs).parent.parent)

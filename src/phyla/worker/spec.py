@@ -1,0 +1,90 @@
+"""What a supervisor tells its worker processes, and how they answer."""
+
+import json
+import math
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import final
+
+from phyla import study_modules
+from phyla.machine import ANY_GPUS
+from phyla.records import JsonObject
+
+BEATS = struct.Struct("<qqd")
+"""What a worker writes where its supervisor can see it: signs of progress, work it handed in, and the time in
+seconds since the epoch when its running eval task takes too long, 0 for never."""
+LAST_WORDS = slice(BEATS.size + 1, 4096)
+"""Where it writes, behind its orders, why phyla failed in it: its log may be out of reach then."""
+
+
+@final
+class Exit(IntEnum):
+    """Exit statuses of workers, with none of which training code is likely to exit."""
+
+    CANNOT_START = 113  # The training code cannot be loaded: trying again would not help.
+    STORE_FAILED = 114  # The database was lost: the trial is not to blame.
+    CHECKPOINTS_ABSENT = 115  # The directory of the checkpoints is gone: the trial is in the queue again.
+    OUTDATED = 116  # Settings or suites of the study were changed; its work is handed in.
+    NO_TIME = 117  # Nothing is expected to end in the time that is left.
+    LEFT = 118  # Its work was done, and something that it had started kept it alive; its last line says what.
+    SPOILED = 119  # phyla failed in a process that user code has changed; the reason is beside its beats.
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class WorkerSpec:
+    """One worker process of one study with a population, or of watched studies.
+
+    A worker imports what this names, and nothing that the database names. So all of it comes from the files that
+    the user gave to the supervisor.
+
+    Attributes:
+        configs: the configuration of each study by its name, as its file has it; of watched ones only the suites.
+        outputs: directory of arrays and files that evaluations of a population save.
+        kinds: what to ask for: train, evaluate, or both.
+        yields: whether `trial.report()` runs an eval task that waits.
+        environment: variables that training code gets; `{member}` in them stands for the trial's member.
+        gpus: least and greatest number of GPUs that an eval task may ask for.
+        stops_at: when it has to stop, in seconds since the epoch, and how long its run may last: `run_s`.
+        argv: the command line that the study file sees.
+        files: the study files of the supervisor, by module name.
+        name: of the worker; this, `log` and `beat_file` are given when its process is started.
+        beat_file: where the worker counts its progress, as `BEATS`; then one byte that tells it to end, see
+            `phyla.worker.Closing`; then `LAST_WORDS`.
+    """
+
+    configs: Mapping[str, JsonObject]
+    watched: bool = False
+    storage: str
+    work_root: str
+    checkpoints: str = ""
+    outputs: str = ""
+    index: int = 0
+    kinds: Sequence[str]
+    yields: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+    gpus: Sequence[int] = ANY_GPUS
+    labels: Sequence[str] = ()
+    stop_signal: int | None = None
+    stops_at: float | None = None
+    run_s: float = math.inf
+    save_every_s: float | None = None
+    argv: Sequence[str] = field(default_factory=lambda: list(sys.argv))
+    files: Mapping[str, str] = field(default_factory=study_modules.known)
+    python_path: Sequence[str] = field(default_factory=lambda: [entry or str(Path.cwd()) for entry in sys.path])
+    name: str = ""
+    log: str = ""
+    beat_file: str = ""
+
+    def to_json(self) -> str:
+        """Write it as one line of JSON."""
+        return json.dumps(vars(self))
+
+    @staticmethod
+    def from_json(text: str) -> "WorkerSpec":
+        """Read what `to_json` wrote."""
+        return WorkerSpec(**json.loads(text))
