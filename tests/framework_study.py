@@ -50,7 +50,7 @@ def run(example: phyla.Study, home: Path, *, disturbed: bool) -> None:
             exploit=phyla.Truncation(0.4),
         ),
         train,
-        setup=example.setup,
+        setup=example.declared.setup,
         home=home,
         retention=phyla.Retention(every_steps=1),
     ).run()

@@ -235,8 +235,9 @@ def test_a_study_that_ended_before_its_time_goes_on_after_a_change(tmp_path: Pat
 def test_workers_that_join_hold_leases_as_long_as_those_of_the_run(tmp_path: Path) -> None:
     study(tmp_path, pbt(2, 2)).ask(lease_s=7.0)
     joining = study(tmp_path, pbt(2, 2))
-    join_study(joining, portable=False).store.close()
-    assert joining.rules.lease_s == 7.0
+    joined, client = join_study(joining.declared, joining.config())
+    client.store.close()
+    assert joined.rules.lease_s == 7.0
 
 
 def test_newcomers_that_make_no_sense(tmp_path: Path) -> None:

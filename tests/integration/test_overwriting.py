@@ -173,7 +173,7 @@ def test_what_phyla_did_not_make_is_left_alone_and_named(tmp_path: Path, caplog:
         path.write_text("mine")
     (tmp_path / "logs" / "cell" / "worker-0.log").write_text("of an earlier worker")
     store = open_store(f"sqlite:///{tmp_path}/phyla.db")
-    overwrite(study(tmp_path, cell(1.0)))
+    overwrite(study(tmp_path, cell(1.0)).declared)
     assert store.find_study("cell") is None
     store.close()
     assert [path.read_text() for path in mine] == ["mine"] * 4

@@ -160,7 +160,7 @@ def test_a_suffix_of_a_replay_and_a_replay_of_it(results: phyla.Results, home: P
     """A chain that began with an import begins with the same import again."""
     step = kept(results)[0].reached_step
     phyla.replay(found, from_step=step, name="once", home=home)
-    again = phyla.replay("once", name="twice", train=found.train, setup=found.setup, home=home)
+    again = phyla.replay("once", name="twice", train=found.train, setup=found.declared.setup, home=home)
     assert results.best is not None
     assert final(again) == results.best.checkpoint.digest
 
@@ -202,7 +202,8 @@ def test_training_on_sees_new_random_numbers_each_time(
     results: phyla.Results, home: Path, found: phyla.Study
 ) -> None:
     on = phyla.continue_training(found, 12, name="on", home=home)
-    further = phyla.continue_training("on", 12, name="further", train=found.train, setup=found.setup, home=home)
+    setup = found.declared.setup
+    further = phyla.continue_training("on", 12, name="further", train=found.train, setup=setup, home=home)
     elsewhere = phyla.continue_training(found, 12, trial=kept(results)[0].id, name="elsewhere", home=home)
     seeds = [
         row.seed

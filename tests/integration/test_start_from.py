@@ -214,7 +214,7 @@ def test_a_study_that_shrinks_keeps_its_list(tmp_path: Path) -> None:
     results = smaller.run()
     assert [member.progress for member in results.members() if not member.retired] == [4 * STEPS] * 2
     assert len(imports(results)) == 4
-    assert results.study().config["start_from"] == [asdict(entry) for entry in smaller.start_from]
+    assert results.study().config["start_from"] == [asdict(entry) for entry in smaller.declared.start_from]
 
 
 @pytest.mark.parametrize("options", [{"step": -1}, {"step": True}, {"index": -1}, {"params": 3}])

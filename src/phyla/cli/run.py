@@ -309,7 +309,7 @@ def _run(study: "Study", workers: int, hint: str = "", **more: Any) -> bool:
     """
     from phyla.study.running.display import StudyDisplay, starting
 
-    display = StudyDisplay(study.name, hint, starting(study, workers))
+    display = StudyDisplay(study.name, hint, starting(study.declared, workers))
     with options.interruptible(lambda: f"{_requeued(display.results)}. Resume it with: {again()}"), display:
         results = study.run(workers, on_progress=display.progressed, on_interrupt=display.interrupted, **more)
         display.progressed(results)

@@ -1,12 +1,18 @@
-"""What a study is, as values: what it keeps, what it tries again, and which replicate it is of which study."""
+"""What a study is, as values."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from phyla.machine import TrainRules
+from phyla.records import StartFrom
+from phyla.study.places import Places
 from phyla.validation import check, suggest_arguments
+
+if TYPE_CHECKING:
+    from phyla.worker import Trial, WorkerContext
 
 
 @final
@@ -81,6 +87,32 @@ def replicate_seed(seed: int, *key: int) -> int:
     """
     sequence = np.random.SeedSequence(entropy=seed, spawn_key=key)
     return int(sequence.generate_state(1, np.uint64)[0]) >> 11
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What a study is: what `Study(...)` was given, checked.
+
+    Attributes:
+        name: of the study.
+        seed: root of all randomness.
+        rules: what decides: space, objective, strategy, suites, ...
+        places: where it keeps its things.
+        train: the training function or command; None where trials are asked for.
+        setup: called once per worker process.
+        start_from: checkpoints that its members start from.
+        replicate_of: the study that this one repeats with another seed.
+    """
+
+    name: str
+    seed: int
+    rules: TrainRules
+    places: Places
+    train: "Callable[[Trial], object] | None" = None
+    setup: "Callable[[WorkerContext], object] | None" = None
+    start_from: Sequence[StartFrom] = ()
+    replicate_of: Replicate | None = None
 
 
 suggest_arguments(Retention, Retries)

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, final, overload
@@ -14,9 +14,8 @@ from phyla.machine import TrainRules
 from phyla.records import JsonObject, Objective, StartFrom
 from phyla.space import Space
 from phyla.strategies import StoppingRule, Strategy, check_space
-from phyla.study.declaration import Replicate, Retention, Retries, replicate_seed
+from phyla.study.declaration import Declared, Replicate, Retention, Retries, replicate_seed
 from phyla.study.places import Places, find_study
-from phyla.study.results.findings import Lookout
 from phyla.study.results.results import ConfigChange, Results
 from phyla.study.validation import check_objectives, check_tasks, checked_gpus, checked_starts, checked_term
 from phyla.validation import check_name, plain, suggest_arguments
@@ -90,12 +89,7 @@ class Study:
         for argument, value, kind in (("retention", retention, Retention), ("retries", retries, Retries)):
             if not isinstance(value, kind):
                 raise ConfigurationError(f"{argument}={value!r}: give phyla.{kind.__name__}(...)")
-        self.name = name
-        self.seed = seed
-        self.train = train
-        self.setup = setup
-        self.places = Places.of(home, storage, checkpoints)
-        self.rules = TrainRules(
+        rules = TrainRules(
             space=space if isinstance(space, Space) else Space(space),
             objective=objective,
             strategy=strategy,
@@ -109,15 +103,21 @@ class Study:
             stopping=tuple(stopping) if isinstance(stopping, Sequence) else (stopping,),
             max_stops=retries.stops,
         )
-        check_objectives(self.rules.suites, self.rules)
-        for plugin in (self.rules.strategy, *self.rules.stopping, train):
-            check_space(plugin, self.rules.space)
-        self.replicate_of: Replicate | None = None
-        self.start_from = checked_starts(start_from, self.rules.space, strategy)
-        self.lookout = Lookout(name, self.rules)
-        self._client: Client | None = None
-        self._opened_for = -1
+        check_objectives(rules.suites, rules)
+        for plugin in (rules.strategy, *rules.stopping, train):
+            check_space(plugin, rules.space)
+        self.declared = Declared(
+            name=name,
+            seed=seed,
+            rules=rules,
+            places=Places.of(home, storage, checkpoints),
+            train=train,
+            setup=setup,
+            start_from=checked_starts(start_from, rules.space, strategy),
+        )
         self.launch: Launch | None = None
+        self._client: Client | None = None
+        self._opened: _Opened | None = None
 
     def __repr__(self) -> str:
         rules = self.rules
@@ -125,22 +125,55 @@ class Study:
         return f"<Study {self.name!r}: {rules.objective.description}, {members}, in {self.places.home}>"
 
     @property
+    def name(self) -> str:
+        """Name of the study."""
+        return self.declared.name
+
+    @property
+    def seed(self) -> int:
+        """Root of all randomness."""
+        return self.declared.seed
+
+    @property
+    def rules(self) -> TrainRules:
+        """What decides: space, objective, strategy, suites, and the rest of its settings."""
+        return self.declared.rules
+
+    @property
     def space(self) -> Space:
         """The hyperparameters."""
-        return self.rules.space
+        return self.declared.rules.space
+
+    @property
+    def train(self) -> "Callable[[Trial], object] | None":
+        """The training function, or the command; None where trials are asked for."""
+        return self.declared.train
+
+    @train.setter
+    def train(self, train: "Callable[[Trial], object] | None") -> None:
+        self.declared = replace(self.declared, train=train)
+
+    @property
+    def places(self) -> Places:
+        """Where it keeps its things."""
+        return self.declared.places
+
+    @places.setter
+    def places(self, places: Places) -> None:
+        self.declared = replace(self.declared, places=places)
 
     def replicate(self, index: int) -> "Study":
         """Return this study with another name, `NAME-r{index}`, and another seed; see `phyla.run_replicates`."""
-        if self.replicate_of is not None:
-            raise ConfigurationError(f"study {self.name!r} is a replicate of {self.replicate_of.of!r} itself")
+        known = self.declared.replicate_of
+        if known is not None:
+            raise ConfigurationError(f"study {self.name!r} is a replicate of {known.of!r} itself")
+        replicate = Replicate(of=self.name, index=index)
+        if len(replicate.name) > 100:
+            raise ConfigurationError(f"study name {replicate.name!r} of a replicate has more than 100 characters")
+        seed = replicate_seed(self.seed, index)
         made = copy.copy(self)
-        made.replicate_of = Replicate(of=self.name, index=index)
-        made.name = made.replicate_of.name
-        made.seed = replicate_seed(self.seed, index)
-        made.lookout = Lookout(made.name, made.rules)
-        made._client = made.launch = None
-        if len(made.name) > 100:
-            raise ConfigurationError(f"study name {made.name!r} of a replicate has more than 100 characters")
+        made.declared = replace(self.declared, name=replicate.name, seed=seed, replicate_of=replicate)
+        made.launch = made._client = made._opened = None
         return made
 
     # Running
@@ -228,23 +261,23 @@ class Study:
             on_progress=on_progress,
             on_interrupt=on_interrupt,
         )
-        crew.check_study(self)
+        crew.check_study(self.declared)
         if pool is None:
             check_tasks(self.rules.suites if "evaluate" in kinds or evaluators else (), crew.pool)
         self._set_lease(lease_s)
+        config = self.config(portable=bool(workers))  # raises before anything is deleted
         if overwrite:
-            self.config(portable=bool(workers))  # Raises before anything is deleted.
             if self._client is not None:
                 self._client.store.close()
-                self._client = None
-            delete(self)
-        client = self._open(portable=bool(workers))
+                self._client = self._opened = None
+            self.places = delete(self.declared)
+        client = self._open(config, portable=bool(workers))
         if on_progress is not None or not progress:
-            return run_study(self, client, crew)
+            return run_study(self.declared, client, crew)
         from phyla.study.running.display import display
 
-        with display(self, workers if pool is None else None) as shown:
-            return run_study(self, client, crew.shown_by(shown))
+        with display(self.declared, workers if pool is None else None) as shown:
+            return run_study(self.declared, client, crew.shown_by(shown))
 
     def work(
         self,
@@ -289,8 +322,9 @@ class Study:
             on_progress=on_progress,
             on_interrupt=on_interrupt,
         )
-        crew.check_study(self)
-        return add_workers(self, join_study(self, portable=bool(workers)), crew)
+        crew.check_study(self.declared)
+        joined, client = join_study(self.declared, self.config(portable=bool(workers)))
+        return add_workers(joined, client, crew)
 
     def change(self, *, newcomers: Literal["best", "fresh"] = "best") -> list[ConfigChange]:
         """Give the study that exists under this name these settings, and train nothing; return what was changed.
@@ -314,9 +348,9 @@ class Study:
         if newcomers not in ("best", "fresh"):
             raise ConfigurationError(f"newcomers={newcomers!r}: choose 'best' or 'fresh'")
         try:
-            return change(self, self._client, newcomers)
+            return change(self.declared, self.config(), self._client, newcomers)
         finally:
-            self._opened_for = -1
+            self._opened = None
 
     # Ask and tell
 
@@ -360,7 +394,7 @@ class Study:
 
         asked = asking.check_asked(count, wait_s)
         self._set_lease(lease_s)
-        trials = asking.ask(self, self._open(), asked, whole=whole, wait_s=wait_s)
+        trials = asking.ask(self.declared, *self._asking(), asked, whole=whole, wait_s=wait_s)
         if count is not None:
             return trials
         return trials[0] if trials else None
@@ -400,16 +434,14 @@ class Study:
 
         many, each = asking.checked(trials, metrics, error)
         if error is not None:
-            asking.tell_failed(self, self._open(), many, error)
+            asking.tell_failed(*self._asking(), many, error)
         else:
-            asking.tell(self, self._open(), many, each, checkpoint)
+            asking.tell(*self._asking(), many, each, checkpoint)
 
     def renew(self) -> None:
         """Renew the leases of the trials that this process asked for."""
-        from phyla.study.running import ask as asking
-
-        client = self._open()
-        client.renew(asking.asker(self, client).worker_name())
+        client, launch = self._asking()
+        client.renew(launch.worker_name())
 
     @property
     def finished(self) -> bool:
@@ -430,7 +462,7 @@ class Study:
         try:
             found = find_study(self.name, self.places) if self._client is None else None
         except StudyNotFound:
-            display(outline(self))
+            display(outline(self.name, self.rules))
             return
         results = self.results() if found is None else Results(*found, self.places)
         results._ipython_display_()
@@ -439,27 +471,49 @@ class Study:
 
     def _set_lease(self, lease_s: float) -> None:
         if lease_s != self.rules.lease_s:
-            self.rules = replace(self.rules, lease_s=lease_s)
-            self._opened_for = -1
+            self.declared = replace(self.declared, rules=replace(self.rules, lease_s=lease_s))
+            self._opened = None
 
-    def _open(self, *, portable: bool = False, works: bool = True) -> "Client":
+    def _open(self, config: JsonObject | None = None, *, portable: bool = False, works: bool = True) -> "Client":
         """Open it to look, to ask, to run here, or (`portable`) for worker processes that import its functions."""
         from phyla.study.running.open import open_study
 
         if works:
             study_modules.only_when_run(study_modules.OwnLoop)
-        wanted = works + portable
-        if self._client is None or wanted > self._opened_for:
+        wanted = _Opened(works=works, portable=portable)
+        if self._client is None or self._opened is None or not self._opened.serves(wanted):
             store = None if self._client is None else self._client.store
-            self._client = open_study(self, portable=portable, works=works, store=store)
-            self._opened_for = wanted
+            given = self.config(portable=portable) if config is None else config
+            self._client = open_study(self.declared, given, works=works, store=store)
+            self._opened = wanted
         return self._client
+
+    def _asking(self) -> "tuple[Client, Launch]":
+        """Open it to ask; return it with the launch as whose worker this process asks."""
+        from phyla.study.running.ask import asker
+
+        client = self._open()
+        if self.launch is None:
+            self.launch = asker(self.declared, client)
+        return client, self.launch
 
     def config(self, *, portable: bool = False) -> JsonObject:
         """Return the configuration as JSON, as it is stored; `portable` where workers import its functions."""
-        from phyla.study.running.open import stored_config
+        from phyla.study.running.stored_config import stored_config
 
-        return stored_config(self, portable=portable)
+        return stored_config(self.declared, portable=portable)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """For what a study was opened: to work, not only to look; by workers that import its functions."""
+
+    works: bool
+    portable: bool
+
+    def serves(self, wanted: "_Opened") -> bool:
+        """Return whether it need not be opened again."""
+        return self.works >= wanted.works and self.portable >= wanted.portable
 
 
 suggest_arguments(Study)

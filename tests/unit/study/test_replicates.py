@@ -51,7 +51,7 @@ def test_seeds_depend_on_the_studys_seed_and_the_index_alone(tmp_path: Path) -> 
     assert [one.seed for one in replicates(first, 4)] == [one.seed for one in replicates(second, 4)]
     assert [one.name for one in replicates(first, 2)] == ["a-r0", "a-r1"]
     assert [one.seed for one in replicates(first, 2)] == [one.seed for one in replicates(first, 4)][:2]
-    assert (first.name, first.seed, first.replicate_of) == ("a", 7, None)
+    assert (first.name, first.seed, first.declared.replicate_of) == ("a", 7, None)
 
 
 def test_neighbouring_seeds_share_no_replicates() -> None:

@@ -187,7 +187,7 @@ def test_all_keys_of_a_study_relative_to_its_file(file: Path) -> None:
     assert rules.stopping == (phyla.MedianStopping(min_steps=10), strategies.Divergence(above=3))
     assert (rules.keep_best, rules.max_attempts, study.seed) == (3, 2, 3)
     assert study.places == phyla.study.Places.of(here / "runs", f"sqlite:///{here}/stores/x.db", here / "../kept")
-    assert [Path(entry.path) for entry in study.start_from] == [here / "a", here / "b"]
+    assert [Path(entry.path) for entry in study.declared.start_from] == [here / "a", here / "b"]
     assert study.train == phyla.Command(
         ["python", "train.py", ["--resume", "{source}", ["--strict"]], "{hydra}"],
         env={"TOKENIZERS_PARALLELISM": "false"},

@@ -14,8 +14,9 @@ from phyla.errors import ConfigurationError
 from phyla.integrations.trackers import Row, TrackedStudy
 from phyla.integrations.trackers.mlflow import MLflow
 from phyla.integrations.trackers.wandb import WandB
+from phyla.study.results.tracker_rows import Feed
 from phyla.study.running import background as beside
-from phyla.study.running.trackers import Feed, Following
+from phyla.study.running.trackers import Following
 from phyla.worker import session_of
 from waiting import until
 

@@ -10,6 +10,7 @@ import phyla
 from phyla.errors import StoreError
 from phyla.store.sql.store import SqlStore
 from phyla.strategies import StoppingRule
+from phyla.study.results.findings import Lookout
 
 MISSPELT = phyla.strategies.Divergence(metric="train/los", above=100)
 
@@ -63,4 +64,4 @@ def test_a_store_that_cannot_be_read_now_does_not_end_the_run(
         raise StoreError("busy")
 
     monkeypatch.setattr(SqlStore, "reader", busy)
-    made.lookout.look(opened.store, opened.record.id, at_once=True)
+    Lookout(made.name, made.rules).look(opened.store, opened.record.id, at_once=True)

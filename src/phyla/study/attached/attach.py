@@ -28,7 +28,7 @@ from phyla.fork_safe_signals import handle
 from phyla.machine import Ended, NoTime, Outdated, TrainRules
 from phyla.records import StudyState
 from phyla.study.attached.member import AttachedMember
-from phyla.study.maintaining.maintain import let_go_on, take_back
+from phyla.study.maintaining.recover import let_go_on, take_back
 from phyla.study.places import Places, find_study
 from phyla.study.results.results import Results
 from phyla.study.running.open import claim

@@ -127,7 +127,7 @@ class Experiments:
     done: dict[str, Outcome] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        starts, initial = self.study.start_from, self.study.rules.space.initial
+        starts, initial = self.study.declared.start_from, self.study.rules.space.initial
         self.params = self._completed(starts[0].params if starts else next(iter(initial), {}), {})
         # Without its hyperparameters, which would count more than those of an experiment.
         self._start = replace(starts[0], params={}) if starts else None
@@ -196,7 +196,7 @@ class Experiments:
             study.rules.objective if study.rules.reported_metrics else NOTHING,
             Plan(population_size=len(wanted), trials=trials, measures=[one.measures for one in wanted]),
             Pinned(study.train, [one.pinned for one in wanted]),
-            setup=study.setup,
+            setup=study.declared.setup,
             seed=study.seed,
             home=home,
             start_from=[start] * len(wanted) if start else (),

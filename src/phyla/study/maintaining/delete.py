@@ -21,11 +21,11 @@ from phyla.failpoints import failpoint
 from phyla.formatting import counted, listed, size
 from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState
 from phyla.store import pages
+from phyla.study.declaration import Declared
 from phyla.study.places import Folder, Places, entries, find_population, find_study, open_if_there
 
 if TYPE_CHECKING:
     from phyla.store import Reader, Store
-    from phyla.study.study import Study
 
 LOG = logging.getLogger("phyla")
 OF_WORKERS = re.compile(r"worker-\d+(\.log)?")
@@ -107,15 +107,15 @@ def _refuse_if_absent(store: "Store", record: StudyRecord, places: Places) -> No
             open_checkpoints(store, record.name, places.checkpoints(record.name, record.config)).check_owner()
 
 
-def overwrite(study: "Study") -> None:
-    """Delete what is stored of a study that is started anew, and say what was deleted and what is left."""
+def overwrite(study: Declared) -> Places:
+    """Delete what is stored of a study that starts from scratch; log what was deleted, and return where it was."""
     store = None if study.places.storage == "memory://" else open_if_there(study.places)
     if store is None:
-        return
+        return study.places
     try:
         record = find_population(store, study.name, deleting=True)
         if record is None:
-            return
+            return study.places
         root = study.places.checkpoints(study.name, record.config)
         for entry in study.start_from:
             own = isinstance(root, Path) and root.resolve()
@@ -129,12 +129,12 @@ def overwrite(study: "Study") -> None:
             _refuse_if_absent(store, record, study.places)
         deleted, left = _delete_files(store, record, study.places)
         store.delete_study(record.id)
-        study.places = study.places.like(record.config)
     finally:
         store.close()
-    LOG.warning("study %r is started anew: its %d stored trials were deleted", study.name, deleted.trials)
+    LOG.warning("restarting study %r from scratch: its %d stored trials were deleted", study.name, deleted.trials)
     for each in left:
         LOG.warning("left alone: %s", each)
+    return study.places.like(record.config)
 
 
 def _delete_files(store: "Store", record: StudyRecord, places: Places) -> tuple[Belongings, list[str]]:

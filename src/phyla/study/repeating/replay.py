@@ -221,7 +221,7 @@ def prepare(
         # The same command gives the same seed, which no other study that is made from the old one has.
         seed = replicate_seed(record.seed, last.id, 1)
     if train is None and source is not None:
-        train, setup = source.train, setup or source.setup
+        train, setup = source.train, setup or source.declared.setup
     stored: Any = record.config
     if train is None:
         named = f" (the store calls it {stored['train']})" if isinstance(stored.get("train"), str) else ""

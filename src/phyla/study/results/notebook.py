@@ -11,8 +11,8 @@ from phyla.study.results.decision_log import decisions
 from phyla.study.results.progress import Throttle
 
 if TYPE_CHECKING:
+    from phyla.machine import TrainRules
     from phyla.study.results.results import Results
-    from phyla.study.study import Study
 
 EVERY_S = 1.0
 DECISIONS_SHOWN = 5
@@ -39,10 +39,10 @@ def summary(results: "Results") -> dict[str, str]:
     return notebook.summary(f"{record.name}: {record.state}", rows)
 
 
-def outline(study: "Study") -> dict[str, str]:
+def outline(name: str, rules: "TrainRules") -> dict[str, str]:
     """Return the settings of a study that has not run yet as a bundle of MIME types."""
-    rows = [(name, str(getattr(study.rules, name))) for name in ("objective", "strategy", "space")]
-    return notebook.summary(f"{study.name}: has not run yet", rows)
+    rows = [(key, str(getattr(rules, key))) for key in ("objective", "strategy", "space")]
+    return notebook.summary(f"{name}: has not run yet", rows)
 
 
 def cell() -> Any:

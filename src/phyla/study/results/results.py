@@ -263,7 +263,7 @@ class Results:
     @property
     def incomplete(self) -> str | None:
         """Which members were given up in a study that is complete without them, and why; None where none was."""
-        from phyla.study.maintaining.maintain import incomplete
+        from phyla.study.results.given_up import incomplete
 
         return incomplete(self._store, self.study())
 
@@ -425,7 +425,7 @@ class Results:
             ImportError: a library is missing.
             Exception: whatever the tracker raises.
         """
-        from phyla.study.running.trackers import rebuild
+        from phyla.study.results.tracker_rows import rebuild
 
         return rebuild(tracker, self._store, self.study(), self.places)
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from phyla import settings
 from phyla.client import Client
@@ -21,24 +21,20 @@ from phyla.errors import (
 )
 from phyla.machine import Claimed, Ended, Failure, Idle, NoWork, Outdated
 from phyla.records import MemberState, StudyState
-from phyla.study.maintaining.maintain import take_back
+from phyla.study.declaration import Declared
+from phyla.study.maintaining.recover import take_back
 from phyla.validation import check_value
 from phyla.worker import Launch, Session, Stopwatch, Trial, session_of, unusable_start
-
-if TYPE_CHECKING:
-    from phyla.study.study import Study
-
 
 LOOK_S = 1.0
 """How long to wait at most for a commit before asking again: leases end without one."""
 
 
-def asker(study: "Study", client: Client) -> Launch:
+def asker(declared: Declared, client: Client) -> Launch:
     """Return the launch as whose worker this process asks."""
-    if study.launch is None:
-        study.launch = Launch(study.places.locks, client.store.url, [study.name])
-        take_back(client, study.launch)
-    return study.launch
+    launch = Launch(declared.places.locks, client.store.url, [declared.name])
+    take_back(client, launch)
+    return launch
 
 
 def check_asked(count: int | None, wait_s: float) -> int:
@@ -48,11 +44,13 @@ def check_asked(count: int | None, wait_s: float) -> int:
     return asked
 
 
-def ask(study: "Study", client: Client, count: int, *, whole: bool, wait_s: float) -> list[Trial]:
+def ask(
+    declared: Declared, client: Client, launch: Launch, count: int, *, whole: bool, wait_s: float
+) -> list[Trial]:
     """Claim up to `count` trials whose checkpoints can be used, or with `whole` as many; see `Study.ask`."""
     ends_at = time.monotonic() + wait_s
     while True:
-        trials, rest = _ask(study, client, count, whole)
+        trials, rest = _ask(declared, client, launch, count, whole)
         left = ends_at - time.monotonic()
         if trials or left <= 0 or not isinstance(rest, Idle):
             break
@@ -60,12 +58,13 @@ def ask(study: "Study", client: Client, count: int, *, whole: bool, wait_s: floa
     if not trials and isinstance(rest, Outdated):
         raise StudyChanged(rest.why)
     if not trials and isinstance(rest, Ended) and rest.state is StudyState.FAILED:
-        raise StudyFailed(rest.message or f"study {study.name!r} has failed")
+        raise StudyFailed(rest.message or f"study {declared.name!r} has failed")
     return trials
 
 
-def _ask(study: "Study", client: Client, count: int, whole: bool) -> tuple[list[Trial], NoWork | None]:
-    launch = asker(study, client)
+def _ask(
+    declared: Declared, client: Client, launch: Launch, count: int, whole: bool
+) -> tuple[list[Trial], NoWork | None]:
     client.repository.check_owner()
     trials: list[Trial] = []
     rest: NoWork | None = None
@@ -94,8 +93,8 @@ def _ask(study: "Study", client: Client, count: int, whole: bool) -> tuple[list[
                 record,
                 client,
                 client.repository,
-                metrics=study.rules.reported_metrics,
-                work_root=study.places.folder("work", study.name),
+                metrics=declared.rules.reported_metrics,
+                work_root=declared.places.folder("work", declared.name),
                 clock=settings.system_clock,
                 watch=watch,
             )
@@ -137,14 +136,13 @@ def checked(
 
 
 def tell(
-    study: "Study",
     client: Client,
+    launch: Launch,
     trials: Sequence[Trial],
     metrics: Sequence[Mapping[str, Any]],
     checkpoint: Trial | None,
 ) -> None:
     """Complete trials, in one transaction; see `Study.tell`."""
-    launch = asker(study, client)
     told = [session_of(trial).retold(values) for trial, values in zip(trials, metrics, strict=False)]
     for trial, values, again in zip(trials, metrics, told, strict=False):
         if not again:
@@ -186,9 +184,8 @@ def tell(
             raise answer
 
 
-def tell_failed(study: "Study", client: Client, trials: Sequence[Trial], error: str | Exception) -> None:
+def tell_failed(client: Client, launch: Launch, trials: Sequence[Trial], error: str | Exception) -> None:
     """Fail trials; they are tried again or given up."""
-    launch = asker(study, client)
     lost: LeaseLost | None = None
     for session in map(session_of, trials):
         session.check_not_told(error)

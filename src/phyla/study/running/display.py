@@ -22,10 +22,10 @@ from phyla.terminal import STOPPING, Display, table
 
 if TYPE_CHECKING:
     from phyla.records import Attempt
+    from phyla.study.declaration import Declared
     from phyla.study.results.notebook import NotebookCell
     from phyla.study.results.progress import Progress
     from phyla.study.results.results import Results
-    from phyla.study.study import Study
 
 LIVE_EVERY_S = 0.25
 LINES_EVERY_S = 1.0
@@ -43,7 +43,7 @@ NARROW, WIDE = 70, 120
 STILL_STOPPING = "stopping: waiting for what is running (Ctrl-C stops at once)"
 
 
-def display(study: "Study", workers: int | None) -> "StudyDisplay | NotebookCell":
+def display(study: "Declared", workers: int | None) -> "StudyDisplay | NotebookCell":
     """Return what shows a run that Python started: a cell of a notebook, or lines on standard error.
 
     Training in this process may draw progress bars of its own, so that nothing is drawn beside them.
@@ -61,7 +61,7 @@ def in_notebook() -> bool:
     return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
 
 
-def starting(study: "Study", workers: int | None) -> str:
+def starting(study: "Declared", workers: int | None) -> str:
     """Return the first line of a run; the workers of a pool are not known yet."""
     told = [counted(study.rules.strategy.population_size, "member")]
     told += [] if workers is None else [counted(workers, "worker") if workers else "no worker"]

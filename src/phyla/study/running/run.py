@@ -34,16 +34,11 @@ from phyla.machine import NoTime, Outdated
 from phyla.records import StudyState
 from phyla.store import hold_on
 from phyla.store.retry import repeatable
-from phyla.study.maintaining.maintain import (
-    incomplete,
-    let_go_on,
-    others_at_work,
-    remove_outputs,
-    take_back,
-    verify_best,
-)
+from phyla.study.declaration import Declared
+from phyla.study.maintaining.recover import let_go_on, others_at_work, remove_outputs, take_back, verify_best
 from phyla.study.places import Places
-from phyla.study.results.findings import in_vain, say_nothing_to_do
+from phyla.study.results.findings import Lookout, in_vain, say_nothing_to_do
+from phyla.study.results.given_up import incomplete
 from phyla.study.results.progress import Failures
 from phyla.study.results.results import Results
 from phyla.study.running.open import claim
@@ -62,7 +57,6 @@ if TYPE_CHECKING:
     from phyla.integrations.trackers import Tracker
     from phyla.study.results.notebook import NotebookCell
     from phyla.study.running.display import StudyDisplay
-    from phyla.study.study import Study
 
 LOG = logging.getLogger("phyla")
 UNNOTICED_S = 5.0
@@ -144,7 +138,7 @@ class Crew:
                 "run with --workers 0 (in Python: workers=0), or in another storage"
             )
 
-    def check_study(self, study: "Study") -> None:
+    def check_study(self, study: Declared) -> None:
         """Make sure that they can work on a study with a population."""
         study_modules.only_when_run()
         if study.train is None:
@@ -302,7 +296,7 @@ class Deadline:
         os._exit(EXIT_INTERRUPTED if by_person else EXIT_PREEMPTED)
 
 
-def run_study(study: "Study", client: Client, crew: Crew) -> Results:
+def run_study(study: Declared, client: Client, crew: Crew) -> Results:
     """Train until the study ends; resumes what an earlier run left. See `Study.run`."""
     store, key = client.store, client.record.id
     results = Results(store, client.record, study.places)
@@ -322,7 +316,7 @@ def run_study(study: "Study", client: Client, crew: Crew) -> Results:
 
         with store.reader(key) as reader:
             failures = Failures(reader.now()) if crew.logs_failures else None
-        look = partial(study.lookout.look, store, key, failures=failures)
+        look = partial(Lookout(study.name, study.rules).look, store, key, failures=failures)
         try:
             with noted(client, results.state), follow(crew.trackers, store, client.record, study.places):
                 # Nobody is started for a study that is complete already.
@@ -360,7 +354,7 @@ def run_study(study: "Study", client: Client, crew: Crew) -> Results:
     return results
 
 
-def add_workers(study: "Study", client: Client, crew: Crew) -> Results:
+def add_workers(study: Declared, client: Client, crew: Crew) -> Results:
     """Train a study that others run, until it ends. See `Study.work`."""
     results = Results(client.store, client.study(), study.places)
     if client.is_active():
@@ -372,7 +366,7 @@ def add_workers(study: "Study", client: Client, crew: Crew) -> Results:
 
 
 def _train(
-    study: "Study",
+    study: Declared,
     client: Client,
     crew: Crew,
     launch: Launch,
@@ -385,10 +379,10 @@ def _train(
         if crew.on_progress is not None:
             crew.on_progress(results)
 
-    name, places, lease_s = study.name, study.places, study.rules.lease_s
+    name, places, rules = study.name, study.places, study.rules
     assert study.train is not None
     spec = WorkerSpec(
-        configs={name: study.config(portable=True)} if crew.workers else {},
+        configs={name: client.record.config} if crew.workers else {},
         storage=places.storage,
         checkpoints=str(places.checkpoints(name, client.record.config)),
         work_root=str(places.folder("work", name)),
@@ -398,7 +392,7 @@ def _train(
         save_every_s=crew.save_every_s,
         environment=tracking or {},
     )
-    here = partial(population_worker, client, study.rules, study.train, study.setup, renew_s=lease_s / 3)
+    here = partial(population_worker, client, rules, study.train, study.setup, renew_s=rules.lease_s / 3)
 
     def done() -> int:
         return results.counts().get("completed", 0) + len(results.evaluating())
@@ -406,7 +400,7 @@ def _train(
     logs = places.folder("logs", name)
     try:
         return work(
-            client, crew, spec, here, launch=launch, logs=logs, lease_s=lease_s, progress=done, on_tick=tick
+            client, crew, spec, here, launch=launch, logs=logs, lease_s=rules.lease_s, progress=done, on_tick=tick
         )
     except Preempted as error:
         if "train" in crew.kinds and str(error) in (crew.term.over(wholly=True), crew.term.over(wholly=False)):
@@ -425,7 +419,7 @@ def _stop(client: Client, launch: Launch, why: str) -> None:
 
 
 @repeatable
-def _clean_outputs(study: "Study", client: Client) -> None:
+def _clean_outputs(study: Declared, client: Client) -> None:
     if study.rules.suites:
         # What cannot be removed now is removed after the next run.
         with client.store.reader(client.record.id) as reader, contextlib.suppress(OSError):

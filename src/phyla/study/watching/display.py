@@ -14,7 +14,7 @@ from phyla.terminal import Display
 
 if TYPE_CHECKING:
     from phyla.records import Goal
-    from phyla.study import Change
+    from phyla.study.results.watched_runs import Change
 
 VALUES_SHOWN = 3
 STYLES = {"partial": "red", "gone": "yellow", "quarantined": "yellow", "complete": "green", "skipped": "dim"}

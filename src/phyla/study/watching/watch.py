@@ -97,7 +97,7 @@ def watch(
     from phyla.controller import sightings_of
     from phyla.integrations.tensorboard import ours
     from phyla.store import hold_on, open_store
-    from phyla.study.maintaining.maintain import remove_outputs, take_back
+    from phyla.study.maintaining.recover import remove_outputs, take_back
     from phyla.study.running.run import Crew
     from phyla.study.validation import check_tasks, checked_gpus, checked_term
     from phyla.study.watching.alerts import beside, words_of
