@@ -21,7 +21,7 @@ from typing import Any
 import phyla
 from faulty_study import load, save, score
 from phyla import errors, settings
-from phyla.machine import Accepted, Claimed, ClaimedEvaluation, Completion, Evaluated, Standing, Stopped
+from phyla.machine import Accepted, Claimed, ClaimedEvaluation, Completion, Evaluated, ReportAnswer, Stopped
 from phyla.store import remote
 from phyla.store.remote import Connection
 
@@ -176,7 +176,7 @@ def told_of_request(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def told_of_answer(name: str, answer: Any) -> dict[str, Any]:
     """Return what matters of an answer."""
-    if isinstance(answer, Standing):
+    if isinstance(answer, ReportAnswer):
         return {"cancelled": answer.cancelled}
     if name != "complete":
         return {}

@@ -5,7 +5,7 @@ from typing import Any, cast, final
 
 from phyla.controller import Controller
 from phyla.errors import LeaseLost
-from phyla.machine import Claimed, Completion, Retention, TrainRules, View
+from phyla.machine import Claimed, Completion, KeptCheckpoints, TrainRules, View
 from phyla.records import JobState, StudyState, TrialRecord
 from phyla.simulation import SimulatedRun, Simulator
 
@@ -41,7 +41,7 @@ class Invariants:
         del self._newest[trial.member]
         self._spent[trial.member] += steps
 
-    def collected(self, found: Retention) -> None:
+    def collected(self, found: KeptCheckpoints) -> None:
         """Checkpoints were looked at: no more are kept than the formula says."""
         fitness = self._rules.suite_fitness
         others = [suite for suite in self._rules.suites if fitness is None or suite.name != fitness.suite]
@@ -87,7 +87,7 @@ class CheckedController:
                 self.invariants.claimed(work.trial)
         return answers, claimed, rest
 
-    def retention(self) -> Retention:
+    def retention(self) -> KeptCheckpoints:
         found = self._controller.retention()
         self.invariants.collected(found)
         return found

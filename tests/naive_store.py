@@ -34,7 +34,7 @@ from phyla.records import (
     MemberState,
     Priority,
     Report,
-    Start,
+    RunStart,
     StudyKind,
     StudyRecord,
     StudyState,
@@ -67,7 +67,7 @@ class Tables:
     groups: dict[int, Group] = field(default_factory=dict)
     results: dict[tuple[str, str, int, int, int], EvalResult] = field(default_factory=dict)
     events: dict[int, EvalEvent] = field(default_factory=dict)
-    starts: dict[int, Start] = field(default_factory=dict)
+    starts: dict[int, RunStart] = field(default_factory=dict)
 
     def copy(self) -> "Tables":
         """Return tables of their own with the same rows, which never change."""
@@ -517,7 +517,7 @@ class NaiveTransaction:
     def held_paths(self) -> frozenset[int]:
         return frozenset(g.seen for g in self.groups() if g.best or g.state is GroupState.QUEUED)
 
-    def starts(self) -> Sequence[Start]:
+    def starts(self) -> Sequence[RunStart]:
         return [start for _, start in sorted(self._t.starts.items()) if start.study == self._id]
 
     def events(self, *, after: int = 0) -> Sequence[EvalEvent]:
@@ -640,7 +640,7 @@ class NaiveTransaction:
             case EvalEvent():
                 record = replace(record, id=_next(tables.events))
                 tables.events[record.id] = record
-            case Start():
+            case RunStart():
                 record = replace(record, id=_next(tables.starts))
                 tables.starts[record.id] = record
 

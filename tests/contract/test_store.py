@@ -28,8 +28,8 @@ from phyla.records import (
     MemberState,
     Report,
     Role,
+    RunStart,
     Scored,
-    Start,
     StudyState,
     Tally,
     Token,
@@ -573,7 +573,7 @@ def test_starts_come_back_and_are_deleted_with_their_study(subject: Subject) -> 
     first, second = subject.store.studies()
     made = []
     for number, study in enumerate((first, second, first)):
-        start = Start(study=study.id, at=100.5 + number, facts={"n": number}, diff=None if number else "+a\n")
+        start = RunStart(study=study.id, at=100.5 + number, facts={"n": number}, diff=None if number else "+a\n")
         with subject.store.transaction(study.id, exclusive=False) as tx:
             tx.apply([Insert(start)])
         made.append(start)

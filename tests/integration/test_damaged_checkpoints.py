@@ -18,7 +18,7 @@ from phyla.checkpoints.manifest import Entry, digests
 from phyla.errors import CheckpointCorrupt, StudyFailed
 from phyla.records import Checkpoint, CheckpointState, GroupState, JobState, StudyState, TrialRecord
 from phyla.study import Results
-from phyla.study.maintaining.doctor import Verdict, examine
+from phyla.study.maintaining.doctor import CheckResult, examine
 from phyla.worker import Trial
 
 STEPS = 5
@@ -466,7 +466,7 @@ def test_doctor_compares_recorded_digests_and_reads_bytes_if_asked_to(tmp_path: 
 
 def _failed(results: Results, *, digests: bool = False) -> str:
     """What doctor fails at, with exit status 1."""
-    found = [one.text for one in examine(results.places, digests=digests) if one.verdict is Verdict.FAIL]
+    found = [one.text for one in examine(results.places, digests=digests) if one.verdict is CheckResult.FAIL]
     return "\n".join(found)
 
 

@@ -1,6 +1,9 @@
 """What a Python user sees stays small, and says where the rest is."""
 
+import ast
 import inspect
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,13 @@ ARGUMENTS = 16
 
 def test_there_are_few_public_names() -> None:
     assert len(phyla.__all__) <= NAMES
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    trees = [ast.parse(file.read_text()) for file in Path(phyla.__file__).parent.rglob("*.py")]
+    names = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
+    # Each framework calls what it is given a callback.
+    assert [name for name, count in names.items() if count > 1] == ["PhylaCallback"]
 
 
 def test_a_study_has_few_arguments() -> None:

@@ -156,7 +156,7 @@ def doctor(
     as_json: options.AsJson = False,
 ) -> None:
     """Check the installation, the home, the store, studies and watched runs; only --adopt changes anything."""
-    from phyla.study.maintaining.doctor import Verdict, examine
+    from phyla.study.maintaining.doctor import CheckResult, examine
     from phyla.study.maintaining.maintain import maintain
 
     if adopt:
@@ -175,5 +175,5 @@ def doctor(
                 print(f"     {finding.advice}")
     if as_json:
         print_json(findings)
-    if any(finding.verdict is Verdict.FAIL for finding in findings):
+    if any(finding.verdict is CheckResult.FAIL for finding in findings):
         raise Exit(options.EXIT_FAILED)

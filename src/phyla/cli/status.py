@@ -19,7 +19,7 @@ from phyla.terminal import show as print
 
 if TYPE_CHECKING:
     from phyla.records import Attempt, Member
-    from phyla.study import Evaluations, Places, Progress, Results, Standing
+    from phyla.study import Evaluations, Places, Progress, Results, WatchedRunStatus
 
 FAILED_SHOWN = 10
 MEMBERS_SHOWN = 500
@@ -315,11 +315,11 @@ def _attempt_json(results: "Results", progress: "Progress", attempt: "Attempt") 
 # Watched runs
 
 
-def _where(one: "Standing") -> str:
+def _where(one: "WatchedRunStatus") -> str:
     return shown(one.run.location) if one.run.source is None else f"study number {one.run.source}"
 
 
-def _run_row(one: "Standing") -> tuple[object, ...]:
+def _run_row(one: "WatchedRunStatus") -> tuple[object, ...]:
     best = next(iter(one.best.values()), None)
     told = best and f"{best.suite}/{best.metric} {number(best.value)} at step {step(best.step)}"
     newest = one.newest and step(one.newest.step)
@@ -331,7 +331,7 @@ def _counts(counts: Mapping[str, int]) -> str | None:
     return ", ".join(f"{counts[state]} {state}" for state in STATES if counts.get(state)) or None
 
 
-def _run_json(one: "Standing") -> dict[str, Any]:
+def _run_json(one: "WatchedRunStatus") -> dict[str, Any]:
     return {
         **picked(one.run, "kind", "location", "state", "message", run="name"),
         **picked(one, "watcher", "checkpoints"),

@@ -20,9 +20,9 @@ from phyla.machine import (
     Failure,
     Idle,
     NoWork,
+    ReportAnswer,
     Room,
     Rules,
-    Standing,
     Stopped,
     Work,
     asleep,
@@ -250,7 +250,7 @@ class Client:
         """Return a job to the queue, with what it said if it asked for that; this does not count as a failure."""
         self._controller_of(job).release(job, token, error)
 
-    def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
+    def report(self, trial: int, token: int, reports: Sequence[Report]) -> ReportAnswer:
         """Store what training reported so far; return whether the lease stands, and whether a rule stops it."""
         return self.controller.report(trial, token, reports)
 

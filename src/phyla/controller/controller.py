@@ -30,9 +30,9 @@ from phyla.machine import (
     Outdated,
     ParentGone,
     RenewAttempts,
+    ReportAnswer,
     Room,
     SetStudyState,
-    Standing,
     TrainRules,
     Work,
 )
@@ -296,7 +296,7 @@ class Controller(Upkeep):
         with self._transaction() as tx:
             tx.apply([RenewAttempts(worker, tx.now() + self.rules.lease_s)])
 
-    def report(self, trial: int, token: int, reports: Sequence[Report]) -> Standing:
+    def report(self, trial: int, token: int, reports: Sequence[Report]) -> ReportAnswer:
         """Store what training reported so far, let rules stop it, and say how its attempt stands."""
         with self._transaction() as tx:
             standing, commands = machine.report(tx, self._judging, trial, token, reports)

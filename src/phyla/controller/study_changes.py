@@ -10,7 +10,7 @@ from phyla.configuration import check_unchanged, differences
 from phyla.controller.study_records import Housekeeping
 from phyla.errors import ConfigurationError, StoreBusy
 from phyla.failpoints import failpoint
-from phyla.machine import Imported, Retention, Rules, SetConfig, TrainRules
+from phyla.machine import Imported, KeptCheckpoints, Rules, SetConfig, TrainRules
 from phyla.records import Json, JsonObject, StudyRecord, StudyState
 from phyla.store import Store, Transaction
 from phyla.store.retry import again, repeatable
@@ -128,7 +128,7 @@ class Upkeep(Housekeeping):
         return True
 
     @repeatable
-    def retention(self) -> Retention:
+    def retention(self) -> KeptCheckpoints:
         """Return which checkpoints are kept and which may go; changes nothing.
 
         Where the settings were changed, none may.

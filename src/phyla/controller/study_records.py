@@ -7,7 +7,7 @@ from phyla.configuration import check_unchanged
 from phyla.errors import StateError
 from phyla.failpoints import failpoint
 from phyla.machine import Insert, MarkDeleting, SetCheckpointState, SetConfig, SetStudyState, Update
-from phyla.records import Checkpoint, CheckpointState, JsonObject, MemberState, Start, StudyState
+from phyla.records import Checkpoint, CheckpointState, JsonObject, MemberState, RunStart, StudyState
 from phyla.store import Store
 from phyla.store.retry import repeatable
 
@@ -36,7 +36,7 @@ class Housekeeping:
             with self._store.transaction(self._study, exclusive=True) as tx:
                 tx.apply([SetCheckpointState(name, state) for name in names])
 
-    def note_start(self, start: Start) -> None:
+    def note_start(self, start: RunStart) -> None:
         """Remember how the study was started."""
         with self._store.transaction(self._study, exclusive=False) as tx:
             tx.apply([Insert(start)])

@@ -126,7 +126,7 @@ class GroupValues:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class CellCause:
     """Why some cells have no value: of a failed eval task, or of whole groups; `why` is the newest's."""
 
     status: CellStatus
@@ -140,7 +140,7 @@ _URGENT = (CellStatus.FAILED, CellStatus.QUARANTINED, CellStatus.GONE, CellStatu
 """Statuses that have a reason, in the order in which a person wants to hear of them."""
 
 
-def causes(cells: Iterable[Cell]) -> list[Cause]:
+def causes(cells: Iterable[Cell]) -> list[CellCause]:
     """Say why values are missing, most urgent first; cells whose reasons differ only in numbers are one cause.
 
     A partial group of which no cell failed has lost its aggregation: then its own reason is the cause.
@@ -158,7 +158,7 @@ def causes(cells: Iterable[Cell]) -> list[Cause]:
     made = []
     for (status, suite, task, _), alike in found.items():
         seen, whys = zip(*alike.values(), strict=True)
-        made.append(Cause(status=status, suite=suite, task=task, why=whys[-1], checkpoints=seen))
+        made.append(CellCause(status=status, suite=suite, task=task, why=whys[-1], checkpoints=seen))
     return sorted(made, key=lambda cause: _URGENT.index(cause.status))
 
 

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from phyla.errors import ConfigurationError
 from phyla.integrations.hyperparameters import keep_hyperparameters
 from phyla.integrations.random_states import random_state, restore_random
-from phyla.integrations.steps import Steps, refuse_measuring
+from phyla.integrations.steps import FrameworkSteps, refuse_measuring
 from phyla.worker.training.trial import Trial
 
 __all__ = ["PhylaCallback"]
@@ -37,7 +37,7 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
         self.root_dir = trial.working_dir / f"attempt-{trial.token}"
         self._kept = ExitStack()
         self._random: Mapping[str, Any] | None = None
-        self._steps: Steps | None = None
+        self._steps: FrameworkSteps | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Report what is logged, beside the loggers that there are."""
@@ -82,7 +82,7 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
             loop.epoch_loop.restarting = False
         elif self.trial.progress is not None and self._random is not None:
             restore_random(self._random)  # Within an epoch, making its loader again must draw nothing.
-        self._steps = Steps(self.trial, trainer.global_step)
+        self._steps = FrameworkSteps(self.trial, trainer.global_step)
         self._steps.check_length("Trainer(...)", trainer.max_steps)
         trainer.should_stop = not self._steps.going
 
@@ -108,7 +108,7 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
         if trainer.is_last_batch and not self._steps.going:
             self._save(trainer, self._steps)
 
-    def _save(self, trainer: Trainer, steps: Steps) -> None:
+    def _save(self, trainer: Trainer, steps: FrameworkSteps) -> None:
         if self.trial.stop_reason is None:
             trainer.save_checkpoint(self.trial.checkpoint_dir / FILE)
             if steps.interrupted:
@@ -117,7 +117,9 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse a training that ended before the trial did."""
         # Without a batch to train, Lightning left out on_train_start.
-        (self._steps or Steps(self.trial, trainer.global_step)).check_ended("Lightning", trainer.global_step)
+        (self._steps or FrameworkSteps(self.trial, trainer.global_step)).check_ended(
+            "Lightning", trainer.global_step
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint of Lightning's lacks: the states of the random number generators."""

@@ -253,7 +253,7 @@ def _asked(study: "Study", space: Space) -> tuple["Trial", dict[str, Scalar], Ma
     return trial, params, study.get_trials(deepcopy=False)[trial.number].system_attrs
 
 
-class View(NamedTuple):
+class OptunaParameter(NamedTuple):
     """How Optuna sees a parameter: its distribution, and what makes its values of ours, and ours of its."""
 
     distribution: "BaseDistribution"
@@ -261,7 +261,7 @@ class View(NamedTuple):
     read: Callable[[Any], Scalar]
 
 
-def view(parameter: Parameter) -> View:
+def view(parameter: Parameter) -> OptunaParameter:
     """Return how Optuna sees a parameter.
 
     Listed values and steps of a Float are stored by their position, since to Optuna True and 1 are the same, and
@@ -274,17 +274,17 @@ def view(parameter: Parameter) -> View:
         values = list(parameter.values)
         choice = isinstance(parameter, Choice)
         places = CategoricalDistribution(range(len(values))) if choice else IntDistribution(0, len(values) - 1)
-        return View(places, lambda value: values.index(parameter.check(value)), values.__getitem__)
+        return OptunaParameter(places, lambda value: values.index(parameter.check(value)), values.__getitem__)
     log, step = parameter.log, parameter.step
     if log == NEAR_ONE or (log and step not in (None, 1 if isinstance(parameter, Int) else None)):
-        return View(FloatDistribution(0.0, 1.0), parameter.unit, parameter.from_unit)
+        return OptunaParameter(FloatDistribution(0.0, 1.0), parameter.unit, parameter.from_unit)
     if isinstance(parameter, Int):
         told = IntDistribution(parameter.low, parameter.high, log=log, step=parameter.step)
-        return View(told, int, parameter.check)
+        return OptunaParameter(told, int, parameter.check)
     if step is None:
-        return View(FloatDistribution(parameter.low, parameter.high, log=log), float, parameter.check)
+        return OptunaParameter(FloatDistribution(parameter.low, parameter.high, log=log), float, parameter.check)
     last = round((parameter.high - parameter.low) / step)
-    return View(
+    return OptunaParameter(
         IntDistribution(0, last),
         lambda value: round(parameter.unit(value) * last),
         lambda value: parameter.from_unit(value / last),

@@ -7,7 +7,7 @@ from typing import Any, cast, final
 
 from phyla.errors import ConfigurationError
 from phyla.space import Params
-from phyla.worker import Session, Trial, session_of
+from phyla.worker import Trial, TrialSession, session_of
 
 __all__ = ["shared_trials"]
 
@@ -41,7 +41,7 @@ def shared_trials(trials: Iterator[Trial] | None) -> Iterator[Trial]:
     group = distributed.new_group(backend="gloo")
     handlers = {} if rank == 0 else _left_to_rank_0()
     cached: Any = None
-    real: Session | None = None
+    real: TrialSession | None = None
 
     def following() -> dict[str, Any] | None:
         nonlocal real
@@ -59,7 +59,7 @@ def shared_trials(trials: Iterator[Trial] | None) -> Iterator[Trial]:
             elif not facts["continues"]:
                 cached = None
             shared = _Shared(real, group, facts, cached)
-            yield Trial(cast("Session", shared))
+            yield Trial(cast("TrialSession", shared))
             cached = shared.cached_state
             if real is not None:
                 real.touched, real.cached_state = real.touched or shared.touched, cached
@@ -108,13 +108,13 @@ def _from_rank_0(call: Callable[[], Any], group: Any) -> Any:
 class _Shared:
     """What a trial stands on that ranks share: rank 0's real session, or what it told."""
 
-    def __init__(self, real: Session | None, group: Any, facts: dict[str, Any], cached_state: Any) -> None:
+    def __init__(self, real: TrialSession | None, group: Any, facts: dict[str, Any], cached_state: Any) -> None:
         self._real, self._group = real, group
         vars(self).update({name: facts[name] for name in FACTS})
         self.params = Params.of_flat(dict(facts["record"].params)) if real is None else real.params
         self.touched, self.worker, self.cached_state = False, None, cached_state
 
-    def _ask(self, question: Callable[[Session], Any]) -> Any:
+    def _ask(self, question: Callable[[TrialSession], Any]) -> Any:
         return _from_rank_0(lambda: self._real and question(self._real), self._group)
 
     def steps(self) -> Iterator[int]:
@@ -134,10 +134,10 @@ class _Shared:
             self._real.report(metrics, step)
 
     def should_stop(self) -> bool:
-        return bool(self._ask(Session.should_stop))
+        return bool(self._ask(TrialSession.should_stop))
 
     def should_save(self) -> bool:
-        return bool(self._ask(Session.should_save))
+        return bool(self._ask(TrialSession.should_save))
 
     @property
     def stop_reason(self) -> Any:

@@ -21,7 +21,7 @@ def refuse_measuring(trial: Trial, measure: str, train: str) -> None:
 
 
 @final
-class Steps:
+class FrameworkSteps:
     """The steps of a trial, for a framework that counts steps itself, perhaps from another number.
 
     Attributes:

@@ -10,7 +10,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from phyla.errors import ConfigurationError
 from phyla.integrations.hyperparameters import keep_hyperparameters
-from phyla.integrations.steps import Steps, refuse_measuring
+from phyla.integrations.steps import FrameworkSteps, refuse_measuring
 from phyla.worker.training.trial import Trial
 
 __all__ = ["PhylaCallback"]
@@ -42,14 +42,14 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
         self._own, self._kept = own, ExitStack()
         if trial.progress is None:
             self._kept.enter_context(keep_hyperparameters(*own))
-        self._steps: Steps | None = None
+        self._steps: FrameworkSteps | None = None
         # From a parent, the Trainer takes up the state of its random number generators, too.
         self._seeds = trial.parent is not None and trial.progress is None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
         """Set the hyperparameters, after the Trainer loaded the optimizer."""
         self._check(args)
-        self._steps = Steps(self.trial, state.global_step)
+        self._steps = FrameworkSteps(self.trial, state.global_step)
         self._steps.check_length("TrainingArguments(...)", state.max_steps)
         groups, scheduler = kwargs["optimizer"].param_groups, kwargs["lr_scheduler"]
         reduced = [group["lr"] / (group.get("initial_lr") or group["lr"] or 1) for group in groups]

@@ -37,7 +37,7 @@ if os.getppid() == int(sys.argv[1]):
 
 
 @final
-class Command:
+class RayCommand:
     """An actor that runs one command, and ends when it ends.
 
     Args:
@@ -103,7 +103,7 @@ class Ray(Launcher):
         with _connected(pool) as (ray, actors):
             if any(one["NodeManagerHostname"] != platform.node() for one in ray.nodes() if one["Alive"]):
                 refuse_store(pool)
-            kind = ray.remote(Command)
+            kind = ray.remote(RayCommand)
             for index in range(pool.workers):
                 name = f"{pool.name}-{index}"
                 if name not in actors:

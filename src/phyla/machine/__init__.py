@@ -72,11 +72,11 @@ from phyla.machine.requests import (
     NoTime,
     NoWork,
     Outdated,
-    Standing,
+    ReportAnswer,
     Stopped,
     Work,
 )
-from phyla.machine.retention import ALL, Keeping, Retention, bound, explain, retention
+from phyla.machine.retention import ALL, Keeping, KeptCheckpoints, bound, explain, retention
 from phyla.machine.rules import Rules, TrainRules, WatchRules
 from phyla.machine.stopping import report
 from phyla.machine.view import View

@@ -18,7 +18,7 @@ from phyla.records import (
     Mark,
     Member,
     Report,
-    Start,
+    RunStart,
     StudyState,
     Tally,
     TrialRecord,
@@ -35,7 +35,7 @@ class Insert:
     checkpoint, an event and a start get their id.
     """
 
-    record: TrialRecord | Attempt | Member | Checkpoint | EvalResult | EvalEvent | Start
+    record: TrialRecord | Attempt | Member | Checkpoint | EvalResult | EvalEvent | RunStart
 
 
 @final

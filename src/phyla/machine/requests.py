@@ -157,7 +157,7 @@ class Stopped:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ReportAnswer:
     """What a report answers about its attempt.
 
     Attributes:

@@ -51,7 +51,7 @@ class Keeping:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
+class KeptCheckpoints:
     """One look at a study's live checkpoints.
 
     Attributes:
@@ -65,7 +65,7 @@ class Retention:
     bound: int
 
 
-def retention(view: View, keeping: Keeping) -> Retention:
+def retention(view: View, keeping: Keeping) -> KeptCheckpoints:
     """Apply the formula to a study's live checkpoints."""
     held = view.held_checkpoints()
     best = {trial.checkpoint for trial in _best(view, keeping)}
@@ -88,7 +88,7 @@ def retention(view: View, keeping: Keeping) -> Retention:
             kept.append((checkpoint, f"milestone: step {checkpoint.step} is a multiple of {every}"))
         else:
             collectable.append(checkpoint)
-    return Retention(kept=tuple(kept), collectable=tuple(collectable), bound=bound(keeping))
+    return KeptCheckpoints(kept=tuple(kept), collectable=tuple(collectable), bound=bound(keeping))
 
 
 def _best(view: View, keeping: Keeping) -> list[TrialRecord]:

@@ -16,7 +16,7 @@ from phyla.machine.commands import (
 )
 from phyla.machine.jobs import moved
 from phyla.machine.published_states import deciding_again
-from phyla.machine.requests import Standing
+from phyla.machine.requests import ReportAnswer
 from phyla.machine.rules import TrainRules
 from phyla.machine.view import View
 from phyla.records import (
@@ -42,22 +42,22 @@ OTHERS = 100
 
 def report(
     view: View, rules: TrainRules, trial_id: int, token: int, reports: Sequence[Report]
-) -> tuple[Standing, list[Command]]:
+) -> tuple[ReportAnswer, list[Command]]:
     """Take in what a running trial reported, and say how its attempt stands."""
     attempt = view.attempt(trial_id, token)
     trial = view.locked_trial(trial_id)
     if attempt is None or trial is None:
-        return Standing(cancelled=True), []
+        return ReportAnswer(cancelled=True), []
     running = attempt.state is AttemptState.RUNNING and trial.state is JobState.RUNNING
     if trial.token != token or not running:
         reason = trial.stop_reason if trial.token == token else None
-        return Standing(cancelled=True, stop_reason=reason), []
+        return ReportAnswer(cancelled=True, stop_reason=reason), []
     new = unstored(view, trial, reports)
     if not new:
-        return Standing(), []
+        return ReportAnswer(), []
     reason, commands = judge(view, rules, trial, new)
     added = AddReports(trial_id, token, new)
-    return Standing(cancelled=reason is not None, stop_reason=reason), [added, *commands]
+    return ReportAnswer(cancelled=reason is not None, stop_reason=reason), [added, *commands]
 
 
 def unstored(view: View, trial: TrialRecord, reports: Sequence[Report]) -> Sequence[Report]:

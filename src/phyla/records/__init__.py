@@ -48,7 +48,7 @@ from phyla.records.objective import (
     order_to_stop_at,
 )
 from phyla.records.pareto import Pareto
-from phyla.records.start import Start, with_differences
+from phyla.records.start import RunStart, with_differences
 from phyla.records.study import StartFrom, StudyKind, StudyRecord, StudyState
 from phyla.records.token import Role, Token, token_digest, token_of
 from phyla.records.trial import TrialRecord

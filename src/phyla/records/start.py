@@ -12,7 +12,7 @@ DIFFERS = {"the training code": "code", "the commit": "commit", "the machine": "
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class RunStart:
     """One start of `Study.run`.
 
     Attributes:
@@ -41,7 +41,7 @@ class Start:
         words: Any = self.facts["command"]
         return shlex.join(words)
 
-    def differs(self, before: "Start | None") -> list[str]:
+    def differs(self, before: "RunStart | None") -> list[str]:
         """Return what is not as it was at the start before, in words."""
         if before is None:
             return []
@@ -55,7 +55,7 @@ class Start:
         return [*words, *(f"{name} {was.get(name, 'absent')} -> {now.get(name, 'absent')}" for name in names)]
 
 
-def with_differences(starts: Sequence[Start]) -> list[tuple[Start, str]]:
+def with_differences(starts: Sequence[RunStart]) -> list[tuple[RunStart, str]]:
     """Return starts, each with what differs from the one before, in words."""
-    befores: list[Start | None] = [None, *starts]
+    befores: list[RunStart | None] = [None, *starts]
     return [(one, ", ".join(one.differs(before))) for before, one in zip(befores, starts, strict=False)]

@@ -18,7 +18,7 @@ from phyla.records import (
     JsonObject,
     Member,
     Phase,
-    Start,
+    RunStart,
     StudyRecord,
     TrialRecord,
 )
@@ -112,7 +112,7 @@ class StudyData:
     path_of: Callable[[str], str | None] = lambda name: None
     damaged: Sequence[Checkpoint] = ()
     evaluating: Attempts = field(default_factory=lambda: Attempts.of(()))
-    starts: Sequence[Start] = ()
+    starts: Sequence[RunStart] = ()
 
     def __repr__(self) -> str:
         return f"<StudyData of {self.study.name!r}: {len(self.members):,} members, {len(self.trials):,} trials>"

@@ -114,13 +114,13 @@ class Described(BaseModel):
     time: float
 
 
-class Change(BaseModel):
+class NewestChange(BaseModel):
     """The number of the newest change that this replica of the service has seen; after it restarts, another."""
 
     change: int
 
 
-class Wait(BaseModel):
+class ChangesWanted(BaseModel):
     """Which change is known, and how long to wait for the next one."""
 
     model_config = ConfigDict(extra="forbid")
@@ -269,9 +269,9 @@ def make_app(
         return Described(version=VERSION, time=system_clock())
 
     @app.post("/v1/changes", tags=["work"], dependencies=[may(doors, Role.VIEWER)])
-    async def changes(wait: Wait) -> Change:
+    async def changes(wait: ChangesWanted) -> NewestChange:
         """Wait until something was committed that may mean work, or for `wait_s` seconds."""
-        return Change(change=await news.after(wait.after, wait.wait_s))
+        return NewestChange(change=await news.after(wait.after, wait.wait_s))
 
     app.include_router(black_box(studies, doors, news), dependencies=[Depends(_sound)])
     for kind, roles in PARTS.items():

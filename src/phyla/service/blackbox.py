@@ -134,7 +134,7 @@ class Leased(Model):
     """The one of the suggestion."""
 
 
-class Reported(Leased):
+class ReportedStep(Leased):
     """Metrics at a step, an age of the weights."""
 
     step: Step
@@ -143,7 +143,7 @@ class Reported(Leased):
     """Numbers by name, among them those that the objective needs; also `"NaN"`, `"Infinity"` or `"-Infinity"`."""
 
 
-class Saved(Reported):
+class Saved(ReportedStep):
     """What training left."""
 
     checkpoint: Annotated[str, Field(min_length=1, max_length=500)]
@@ -168,7 +168,7 @@ class Renewed(Model):
     """The name under which it got its trials."""
 
 
-class Standing(Model):
+class GoOn(Model):
     """Whether to go on: not when the lease is gone, or a rule stopped the trial."""
 
     go_on: bool
@@ -259,12 +259,12 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
             _known(reader, trial)
         return record
 
-    def ended(record: StudyRecord, trial: int, token: int, meant: AttemptState) -> Standing:
+    def ended(record: StudyRecord, trial: int, token: int, meant: AttemptState) -> GoOn:
         """Say what became of an attempt that was to end in a certain way."""
         with store.reader(record.id) as reader:
             attempt = reader.attempt(trial, token)
         why = None if attempt is None or attempt.state is meant else f"it does not count: it is {attempt.state}"
-        return Standing(go_on=False, why=why)
+        return GoOn(go_on=False, why=why)
 
     @router.get("", dependencies=[viewer])
     def list_studies() -> list[StudyView]:
@@ -307,7 +307,7 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
             await news.after(change, left_s)
 
     @router.post("/{name}/trials/{trial}/report", dependencies=[worker])
-    def report(name: Name, trial: Id, reported: Reported) -> Standing:
+    def report(name: Name, trial: Id, reported: ReportedStep) -> GoOn:
         """Report metrics, and learn whether to go on; keeps the lease.
 
         The same step and metrics again, as after an answer that was lost, count once.
@@ -317,20 +317,20 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
             _check_step(reader, trial, reported.step)
         standing = asked.report(trial, reported.token, [Report(reported.step, reported.metrics)])
         if standing.stop_reason is not None:
-            return Standing(go_on=False, why=f"a rule stopped it: {standing.stop_reason}")
+            return GoOn(go_on=False, why=f"a rule stopped it: {standing.stop_reason}")
         if standing.cancelled:
-            return Standing(go_on=False, why="the lease is gone: somebody else has the trial, or it was cancelled")
+            return GoOn(go_on=False, why="the lease is gone: somebody else has the trial, or it was cancelled")
         with store.reader(record.id) as reader:
             attempt = reader.attempt(trial, reported.token)
         if attempt is not None:
             asked.renew(attempt.worker)
-        return Standing(go_on=True)
+        return GoOn(go_on=True)
 
     @router.post("/{name}/renew", dependencies=[worker])
-    def renew(name: Name, renewed: Renewed) -> Standing:
+    def renew(name: Name, renewed: Renewed) -> GoOn:
         """Keep all leases of a worker."""
         controller(name).renew(renewed.worker)
-        return Standing(go_on=True)
+        return GoOn(go_on=True)
 
     @router.post("/{name}/trials/{trial}/complete", dependencies=[worker])
     def complete(name: Name, trial: Id, saved: Saved) -> Completed:
@@ -385,7 +385,7 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
         raise answer
 
     @router.post("/{name}/trials/{trial}/fail", dependencies=[worker])
-    def fail(name: Name, trial: Id, failed: Failed) -> Standing:
+    def fail(name: Name, trial: Id, failed: Failed) -> GoOn:
         """Say that an attempt failed."""
         record = trained(name, trial)
         failure = Failure(job=trial, token=failed.token, error=failed.error, retryable=failed.retryable)
@@ -393,7 +393,7 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
         return ended(record, trial, failed.token, AttemptState.FAILED)
 
     @router.post("/{name}/trials/{trial}/release", dependencies=[worker])
-    def release(name: Name, trial: Id, leased: Leased) -> Standing:
+    def release(name: Name, trial: Id, leased: Leased) -> GoOn:
         """Return a trial to the queue; this does not count as a failure."""
         record = trained(name, trial)
         controller(name).release(trial, leased.token)

@@ -81,7 +81,7 @@ def serve_store(
             # uvicorn raises a signal again once it has stopped for it.
             signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         logs = logging.StreamHandler()
-        logs.setFormatter(Lines())
+        logs.setFormatter(JsonLines())
         for name in ("phyla", "uvicorn"):
             logging.getLogger(name).addHandler(logs)
         none = "" if store.studies() else ", which has no study yet,"
@@ -100,7 +100,7 @@ def serve_store(
 
 
 @final
-class Lines(logging.Formatter):
+class JsonLines(logging.Formatter):
     """One JSON object per line of the log."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -16,7 +16,7 @@ from phyla.records import (
     JsonObject,
     Member,
     Report,
-    Start,
+    RunStart,
     StudyKind,
     StudyRecord,
     StudyState,
@@ -55,7 +55,7 @@ class Reader(View, Protocol):
     def reports(self, trial: int, token: int | None = None) -> Sequence[Report]:
         """Return what a trial reported, in order; of its newest attempt that reported unless `token` says."""
 
-    def starts(self) -> Sequence[Start]:
+    def starts(self) -> Sequence[RunStart]:
         """Return how the study was started, each time, oldest first."""
 
     def counts(self) -> dict[str, int]:

@@ -9,7 +9,7 @@ from phyla.study.results.evaluations import BestEvaluation, Evaluations
 from phyla.study.results.load import compare, load_evaluations, load_study
 from phyla.study.results.progress import Progress
 from phyla.study.results.results import Best, BestCheckpoint, ConfigChange, Results
-from phyla.study.results.watched_runs import Change, Missing, Standing, Watched
+from phyla.study.results.watched_runs import Change, Missing, Watched, WatchedRunStatus
 from phyla.study.simulating import Simulated, simulate
 from phyla.study.study import Study
 from phyla.study.watching.watch import evaluate, watch
@@ -30,9 +30,9 @@ __all__ = [
     "Retention",
     "Retries",
     "Simulated",
-    "Standing",
     "Study",
     "Watched",
+    "WatchedRunStatus",
     "check",
     "compare",
     "continue_training",

@@ -6,7 +6,7 @@ from phyla.worker.evaluating.evaluation import Evaluation, EvaluationCheckpoint,
 from phyla.worker.evaluating.evaluator import Evaluator
 from phyla.worker.launch import Launch, dead_launches, launch_of
 from phyla.worker.loop import Beat, Closing, Worker, WorkerContext
-from phyla.worker.training.session import Session, Stopwatch, unusable_start
+from phyla.worker.training.session import Stopwatch, TrialSession, unusable_start
 from phyla.worker.training.trainer import Trainer
 from phyla.worker.training.trial import Parent, Trial, session_of
 
@@ -20,13 +20,13 @@ __all__ = [
     "Evaluator",
     "Launch",
     "Parent",
-    "Session",
     "Shard",
     "Sources",
     "Stopwatch",
     "StudySources",
     "Trainer",
     "Trial",
+    "TrialSession",
     "Worker",
     "WorkerContext",
     "dead_launches",

@@ -34,7 +34,7 @@ from phyla.records import (
     Maximize,
     Member,
     Report,
-    Start,
+    RunStart,
     StudyKind,
     StudyState,
 )
@@ -124,7 +124,7 @@ def test_which_transactions_may_not_overlap(of: TrainRules, decides_alone: bool)
     controller.mark_deleting([row])
     controller.set_checkpoints([name], CheckpointState.LOST)
     assert opened() == [(True, False, None)] * 4
-    controller.note_start(Start(study=made.study.id, at=0.0, facts={}))
+    controller.note_start(RunStart(study=made.study.id, at=0.0, facts={}))
     assert opened() == [(False, False, None)]
     controller.set_checkpoints([], CheckpointState.LOST)
     controller.mark_deleting([])

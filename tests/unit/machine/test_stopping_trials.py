@@ -11,7 +11,7 @@ import pytest
 from phyla.configuration import from_config, to_config
 from phyla.errors import ConfigurationError, LeaseLost
 from phyla.integrations.optuna_search import Optuna
-from phyla.machine import Accepted, Claimed, Completion, Ended, Failure, Standing, Stopped, TrainRules
+from phyla.machine import Accepted, Claimed, Completion, Ended, Failure, ReportAnswer, Stopped, TrainRules
 from phyla.records import (
     AttemptState,
     Constrained,
@@ -66,7 +66,7 @@ def claim(simulation: Simulation) -> TrialRecord:
     return work.trial
 
 
-def report(simulation: Simulation, trial: TrialRecord, *values: float, first: int = 1) -> Standing:
+def report(simulation: Simulation, trial: TrialRecord, *values: float, first: int = 1) -> ReportAnswer:
     reports = [Report(trial.start_step + first + n, {"Q": value}) for n, value in enumerate(values)]
     return simulation.controller.report(trial.id, trial.token, reports)
 
@@ -95,10 +95,10 @@ def member(simulation: Simulation, index: int) -> Member:
 def test_a_report_of_nan_stops_the_trial_and_its_member_starts_afresh() -> None:
     simulation = make(pbt(size=1), Divergence())
     first = claim(simulation)
-    assert report(simulation, first, 0.5) == Standing()
+    assert report(simulation, first, 0.5) == ReportAnswer()
     standing = report(simulation, first, NAN, first=2)
     reason: JsonObject = {"rule": "divergence", "metric": "Q", "step": 2, "value": "nan"}
-    assert standing == Standing(cancelled=True, stop_reason=reason)
+    assert standing == ReportAnswer(cancelled=True, stop_reason=reason)
     stopped = row(simulation, first)
     assert (stopped.state, stopped.stop_reason, stopped.reached_step) == (JobState.CANCELLED, reason, 2)
     assert stopped.ended_at is not None
@@ -247,10 +247,10 @@ def test_reports_of_a_lost_attempt_stop_nothing() -> None:
     assert report(simulation, retried, NAN).stop_reason is not None
 
 
-def together(simulation: Simulation, curves: Sequence[Sequence[float]], first: int = 1) -> list[Standing]:
+def together(simulation: Simulation, curves: Sequence[Sequence[float]], first: int = 1) -> list[ReportAnswer]:
     """Claim a trial for each curve, and report them value by value in turns."""
     trials = [claim(simulation) for _ in curves]
-    standings: dict[int, Standing] = {}
+    standings: dict[int, ReportAnswer] = {}
     for n in range(max(map(len, curves))):
         for trial, curve in zip(trials, curves, strict=True):
             if n < len(curve) and not (trial.id in standings and standings[trial.id].cancelled):

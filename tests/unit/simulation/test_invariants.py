@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from invariants import Invariants, MachineDefect
-from phyla.machine import Retention, TrainRules
+from phyla.machine import KeptCheckpoints, TrainRules
 from phyla.records import Checkpoint, JobState, Maximize, TrialRecord
 from phyla.space import Float, Space
 from phyla.store import open_store
@@ -61,6 +61,6 @@ def test_steps_are_counted_once() -> None:
 def test_no_more_checkpoints_are_kept_than_the_formula_says() -> None:
     invariants = Invariants(RULES, lambda trial: JobState.COMPLETED)
     row = Checkpoint(name="1.1", study=1, trial=1, step=5, identity="", size_bytes=0, created_at=0.0)
-    invariants.collected(Retention(kept=((row, "why"),), collectable=(row,), bound=1))
+    invariants.collected(KeptCheckpoints(kept=((row, "why"),), collectable=(row,), bound=1))
     with pytest.raises(MachineDefect, match="2 checkpoints are kept, and the bound is 1"):
-        invariants.collected(Retention(kept=((row, "why"), (row, "why")), collectable=(), bound=1))
+        invariants.collected(KeptCheckpoints(kept=((row, "why"), (row, "why")), collectable=(), bound=1))

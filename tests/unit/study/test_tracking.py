@@ -16,7 +16,7 @@ from phyla.integrations.trackers.mlflow import MLflow
 from phyla.integrations.trackers.wandb import WandB
 from phyla.study.results.tracker_rows import Feed
 from phyla.study.running import background as beside
-from phyla.study.running.trackers import Following
+from phyla.study.running.trackers import TrackerFeed
 from phyla.worker import session_of
 from waiting import until
 
@@ -224,7 +224,7 @@ def test_of_two_processes_one_tells(tmp_path: Path) -> None:
     study.run(workers=0)
     client = study._open(works=False)
     first, second = Told(), Told()
-    one, other = (Following(tracker, client.store, client.record, study.places) for tracker in (first, second))
+    one, other = (TrackerFeed(tracker, client.store, client.record, study.places) for tracker in (first, second))
     one.look()
     other.look()
     assert plain(first.rows) == plain(told(feed(study)))

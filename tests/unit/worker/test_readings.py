@@ -8,7 +8,7 @@ from tensorboardX import SummaryWriter
 from tensorboardX.proto.event_pb2 import Event
 
 from phyla.errors import MetricsUnreadable
-from phyla.worker.commands.readings import LINE_BYTES, EventFiles, Lines, Readings
+from phyla.worker.commands.readings import LINE_BYTES, EventFileReading, Lines, Readings
 
 
 class Files:
@@ -18,7 +18,7 @@ class Files:
         for file in (self.metrics, self.output, self.errors):
             file.touch()
         outputs = (self.output, self.errors)
-        self.readings = Readings(self.metrics, outputs, patterns or {}, EventFiles(folder, {}))
+        self.readings = Readings(self.metrics, outputs, patterns or {}, EventFileReading(folder, {}))
 
     def add(self, text: str | bytes, *, last: bool = False) -> list[tuple[Any, ...]]:
         return self._read(self.metrics, text, last=last)
@@ -108,7 +108,7 @@ def test_scalars_of_tensorboard_are_read_while_they_are_written(tmp_path: Path) 
     old = SummaryWriter(str(tmp_path / "runs/old"))
     old.add_scalar("eval/loss", 9.0, 0)
     old.close()
-    events = EventFiles(
+    events = EventFileReading(
         tmp_path, {"loss": ("runs/**/*tfevents*", "eval/loss"), "acc": ("runs/**/*tfevents*", "a")}
     )
     assert list(events.read(last=True)) == []

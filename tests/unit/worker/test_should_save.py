@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import phyla
-from phyla.worker import Session, session_of
+from phyla.worker import TrialSession, session_of
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def trial(tmp_path: Path, now: list[float]) -> phyla.Trial:
     asked = study.ask()
     assert asked is not None
     session = session_of(asked)
-    told = Session(
+    told = TrialSession(
         session.record,
         session.client,
         session.repository,

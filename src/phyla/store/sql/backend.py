@@ -31,7 +31,7 @@ class Watch(Protocol):
         """Close the connection."""
 
 
-class Session(ABC):
+class SqlSession(ABC):
     """One open transaction: runs statements on the driver's cursor.
 
     To execute through SQLAlchemy costs about 20 us even where a statement is cached, the driver's own execution
@@ -205,27 +205,27 @@ class Backend(ABC):
         """Return what an error of the driver means and what to do."""
 
     @abstractmethod
-    def begin(self, *, write: bool) -> Session:
+    def begin(self, *, write: bool) -> SqlSession:
         """Open a transaction; one that does not write sees one state of the database throughout."""
 
     @abstractmethod
-    def study(self, session: Session, study: int, lock: StudyLock | None) -> tuple[StudyRecord | None, float]:
+    def study(self, session: SqlSession, study: int, lock: StudyLock | None) -> tuple[StudyRecord | None, float]:
         """Return a study as it is once it is locked, and the time."""
 
     @abstractmethod
-    def place(self, session: Session) -> str:
+    def place(self, session: SqlSession) -> str:
         """Return where the database is: the same wherever it is moved as a whole, another one for a copy."""
 
     @abstractmethod
-    def now(self, session: Session) -> float:
+    def now(self, session: SqlSession) -> float:
         """Return the time."""
 
     @abstractmethod
-    def new_job_ids(self, session: Session, count: int) -> Sequence[int]:
+    def new_job_ids(self, session: SqlSession, count: int) -> Sequence[int]:
         """Return ids that no other job has or gets."""
 
     @abstractmethod
-    def lock_numbers(self, session: Session, study: int) -> None:
+    def lock_numbers(self, session: SqlSession, study: int) -> None:
         """Wait until nobody else numbers the checkpoints that were seen of a study."""
 
     @abstractmethod
@@ -237,7 +237,7 @@ class Backend(ABC):
         """Open a connection that learns of commits."""
 
     @abstractmethod
-    def announce(self, session: Session) -> None:
+    def announce(self, session: SqlSession) -> None:
         """Let those who wait learn of the transaction when it commits."""
 
     @abstractmethod

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from phyla.errors import StoreUnavailable
 from phyla.settings import Clock
-from phyla.store.sql.backend import Session
+from phyla.store.sql.backend import SqlSession
 from phyla.store.sql.sqlite import AnySqlite
 from phyla.store.sqlite_url import MEMORY, sqlite_url
 
@@ -18,7 +18,7 @@ LOCKED = ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL")
 
 
 @final
-class MemorySession(Session):
+class MemorySession(SqlSession):
     """A transaction on a database, or a part of the one that the same thread has open already.
 
     A part that is rolled back undoes nothing else; one that commits still goes if what is around it is rolled
@@ -134,7 +134,7 @@ class MemoryBackend(AnySqlite):
     def watch(self) -> MemoryWatch:
         return MemoryWatch(self)
 
-    def place(self, session: Session) -> str:
+    def place(self, session: SqlSession) -> str:
         return MEMORY if self._file is None else f"inode {self._file.stat().st_ino}"
 
     def forget_connections(self) -> None:

@@ -12,7 +12,7 @@ from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavail
 from phyla.formatting import masked
 from phyla.records import StudyRecord
 from phyla.settings import Clock
-from phyla.store.sql.backend import Backend, Session, StudyLock
+from phyla.store.sql.backend import Backend, SqlSession, StudyLock
 from phyla.store.sql.rows import STUDIES
 from phyla.store.sql.tables import ONE_STUDY, job_ids
 
@@ -76,7 +76,7 @@ _BUSY = {
 
 
 @final
-class PostgresSession(Session):
+class PostgresSession(SqlSession):
     """One open transaction."""
 
     def __init__(self, backend: Backend, connection: Any, *, write: bool) -> None:
@@ -190,7 +190,7 @@ class PostgresBackend(Backend):
             raise
         return session
 
-    def study(self, session: Session, study: int, lock: StudyLock | None) -> tuple[StudyRecord | None, float]:
+    def study(self, session: SqlSession, study: int, lock: StudyLock | None) -> tuple[StudyRecord | None, float]:
         if lock in ("shared", "alone"):
             # No lock on the row, where all that share it overtake who waits to be alone. And a statement of its
             # own, so that the next one sees what was committed while this one waited.
@@ -201,7 +201,7 @@ class PostgresBackend(Backend):
             return None, 0.0
         return STUDIES.record(row[:-1]), float(row[-1]) if self._clock is None else self._clock()
 
-    def place(self, session: Session) -> str:
+    def place(self, session: SqlSession) -> str:
         cursor = session.cursor
         cursor.execute(_WHERE)
         database, table, may_ask = cursor.fetchone()
@@ -211,13 +211,13 @@ class PostgresBackend(Backend):
             server = str(cursor.fetchone()[0])
         return f"server {server}, database {database}, table {table}"
 
-    def now(self, session: Session) -> float:
+    def now(self, session: SqlSession) -> float:
         return float(session.run(_NOW, {}).fetchone()[0]) if self._clock is None else self._clock()
 
-    def new_job_ids(self, session: Session, count: int) -> Sequence[int]:
+    def new_job_ids(self, session: SqlSession, count: int) -> Sequence[int]:
         return [key for (key,) in session.run(_NEXT_JOBS, {"count": count}).fetchall()]
 
-    def lock_numbers(self, session: Session, study: int) -> None:
+    def lock_numbers(self, session: SqlSession, study: int) -> None:
         session.cursor.execute(_WAIT_TO_NUMBER, {"study": study})
 
     def lock_schema(self, connection: sa.Connection) -> None:
@@ -229,7 +229,7 @@ class PostgresBackend(Backend):
     def watch(self) -> "PostgresWatch":
         return PostgresWatch(self.engine.raw_connection())
 
-    def announce(self, session: Session) -> None:
+    def announce(self, session: SqlSession) -> None:
         session.cursor.execute(f"NOTIFY {CHANNEL}")
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
-from phyla.records import Checkpoint, CheckpointState, Member, Report, Start, TrialRecord, storable
+from phyla.records import Checkpoint, CheckpointState, Member, Report, RunStart, TrialRecord, storable
 from phyla.store.sql.read_jobs import Queue
 from phyla.store.sql.rows import CHECKPOINTS, MEMBERS, STARTS, TRIALS, decode
 from phyla.store.sql.scope import NEVER, NO_LIMIT, given
@@ -205,7 +205,7 @@ class Population(Queue):
         resumed = self._study.resumed_at
         return int(self._value(_BROKEN_IN_A_ROW, since=NEVER if resumed is None else resumed))
 
-    def starts(self) -> Sequence[Start]:
+    def starts(self) -> Sequence[RunStart]:
         return self._all(STARTS, _STARTS)
 
     # What was reported

@@ -24,7 +24,7 @@ from phyla.records import (
     Group,
     Json,
     Member,
-    Start,
+    RunStart,
     StudyRecord,
     Token,
     TrialRecord,
@@ -203,7 +203,7 @@ CHECKPOINTS = Rows(Checkpoint, tables.checkpoints, name=_NAME, path=_NAME)
 GROUPS = Rows(Group, tables.eval_groups)
 RESULTS = Rows(EvalResult, tables.eval_results)
 EVENTS = Rows(EvalEvent, tables.eval_events)
-STARTS = Rows(Start, tables.starts)
+STARTS = Rows(RunStart, tables.starts)
 TOKENS = Rows(Token, tables.tokens)
 
 
@@ -216,5 +216,5 @@ ROWS: dict[type, Rows[Any]] = {
     Group: GROUPS,
     EvalResult: RESULTS,
     EvalEvent: EVENTS,
-    Start: STARTS,
+    RunStart: STARTS,
 }

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from phyla.records import StudyRecord
-from phyla.store.sql.backend import Session
+from phyla.store.sql.backend import SqlSession
 from phyla.store.sql.rows import Row, Rows
 
 R = TypeVar("R")
@@ -33,7 +33,7 @@ class Scope:
         now: the database's time.
     """
 
-    def __init__(self, session: Session, study: StudyRecord, now: float) -> None:
+    def __init__(self, session: SqlSession, study: StudyRecord, now: float) -> None:
         self._session = session
         self._study = study
         self._now = now

@@ -18,7 +18,7 @@ from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavail
 from phyla.file_systems import network_file_system
 from phyla.records import StudyRecord
 from phyla.settings import Clock
-from phyla.store.sql.backend import Backend, Session, StudyLock
+from phyla.store.sql.backend import Backend, SqlSession, StudyLock
 from phyla.store.sql.rows import STUDIES
 from phyla.store.sql.tables import ONE_STUDY
 from phyla.store.sqlite_url import read_sqlite_url, sqlite_url
@@ -71,7 +71,7 @@ def _lock_file(path: str) -> int:
 
 
 @final
-class SqliteSession(Session):
+class SqliteSession(SqlSession):
     """One open transaction; holds the turn to write if it writes."""
 
     def __init__(
@@ -149,25 +149,25 @@ class AnySqlite(Backend):
         self._clock = clock
         self._last_job_id = 0
 
-    def study(self, session: Session, study: int, lock: StudyLock | None) -> tuple[StudyRecord | None, float]:
+    def study(self, session: SqlSession, study: int, lock: StudyLock | None) -> tuple[StudyRecord | None, float]:
         return session.one(STUDIES, ONE_STUDY, {"study": study}), self._clock()
 
-    def now(self, session: Session) -> float:
+    def now(self, session: SqlSession) -> float:
         return self._clock()
 
-    def new_job_ids(self, session: Session, count: int) -> Sequence[int]:
+    def new_job_ids(self, session: SqlSession, count: int) -> Sequence[int]:
         row = session.cursor.execute("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'").fetchone()
         first = max(0 if row is None else row[0], self._last_job_id) + 1
         self._last_job_id = first + count - 1
         return range(first, first + count)
 
-    def lock_numbers(self, session: Session, study: int) -> None:
+    def lock_numbers(self, session: SqlSession, study: int) -> None:
         """Do nothing: every writing transaction is alone."""
 
     def lock_schema(self, connection: sa.Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    def announce(self, session: Session) -> None:
+    def announce(self, session: SqlSession) -> None:
         """Do nothing: every commit shows."""
 
     def translated(self, error: Exception) -> StoreError:
@@ -292,7 +292,7 @@ class SqliteBackend(AnySqlite):
     def watch(self) -> "SqliteWatch":
         return SqliteWatch(self.engine.raw_connection())
 
-    def place(self, session: Session) -> str:
+    def place(self, session: SqlSession) -> str:
         return f"inode {self._path.stat().st_ino}"
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from phyla.errors import ConnectionLost, StateError, StoreError, StoreUnavailabl
 from phyla.records import FileName, JsonObject, Member, MemberState, StudyKind, StudyRecord, StudyState, Token
 from phyla.store.contract import StoreIdentity
 from phyla.store.retry import again
-from phyla.store.sql.backend import Backend, Session, StudyLock, Watch
+from phyla.store.sql.backend import Backend, SqlSession, StudyLock, Watch
 from phyla.store.sql.rows import MEMBERS, STUDIES, TOKENS, Values
 from phyla.store.sql.schema import ensure_schema
 from phyla.store.sql.scope import given
@@ -216,7 +216,7 @@ class SqlStore:
         with self._session(write=False) as session:
             yield SqlTransaction(session, *self._locked(session, study, None))
 
-    def _locked(self, session: Session, study: int, lock: StudyLock | None) -> tuple[StudyRecord, float]:
+    def _locked(self, session: SqlSession, study: int, lock: StudyLock | None) -> tuple[StudyRecord, float]:
         record, now = self._backend.study(session, study, lock)
         if record is None:
             raise StudyNotFound(f"there is no study with id {study} in {self.url}")
@@ -232,7 +232,7 @@ class SqlStore:
             changes.close()
         self._backend.close()
 
-    def _begin(self, *, write: bool) -> Session:
+    def _begin(self, *, write: bool) -> SqlSession:
         began, pause_s, away = time.monotonic(), 0.1, False
         while True:
             try:
@@ -248,7 +248,7 @@ class SqlStore:
             pause_s = min(2 * pause_s, 5.0)
 
     @contextlib.contextmanager
-    def _session(self, *, write: bool) -> Iterator[Session]:
+    def _session(self, *, write: bool) -> Iterator[SqlSession]:
         """Open a session; commit at the end, or roll back when the block raises."""
         if os.getpid() != self._process:
             # A child made by fork must not talk on its parent's connections.

@@ -23,7 +23,7 @@ from phyla.records import (
     JobState,
     Json,
     Member,
-    Start,
+    RunStart,
     StudyRecord,
     Token,
     TrialRecord,
@@ -292,7 +292,7 @@ eval_events = _table(
 
 starts = _table(
     "starts",
-    [Start],
+    [RunStart],
     _index("starts_by_study", "study", "id"),
     refers={"study": "studies.id"},
 )

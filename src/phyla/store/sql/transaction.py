@@ -16,11 +16,11 @@ from phyla.records import (
     EvalResult,
     Group,
     Member,
-    Start,
+    RunStart,
     StudyRecord,
     TrialRecord,
 )
-from phyla.store.sql.backend import Session
+from phyla.store.sql.backend import SqlSession
 from phyla.store.sql.read_evaluation import Evaluating
 from phyla.store.sql.read_population import Population
 from phyla.store.sql.rows import (
@@ -151,7 +151,7 @@ class SqlTransaction(Population, Evaluating):
         now: the database's time.
     """
 
-    def __init__(self, session: Session, study: StudyRecord, now: float) -> None:
+    def __init__(self, session: SqlSession, study: StudyRecord, now: float) -> None:
         super().__init__(session, study, now)
         self._source: SqlTransaction | None = None if study.watched else self
 
@@ -230,7 +230,7 @@ class SqlTransaction(Population, Evaluating):
     def _insert(self, record: Any) -> None:
         session, rows = self._session, ROWS[type(record)]
         match record:
-            case EvalEvent() | Checkpoint() | Start():
+            case EvalEvent() | Checkpoint() | RunStart():
                 session.insert_once(rows, record)
             case EvalResult():
                 session.insert(rows, record, keep=True)

@@ -34,7 +34,7 @@ PROBLEMS_SHOWN = 3
 UNKNOWN_SHOWN = 20
 
 
-class Verdict(StrEnum):
+class CheckResult(StrEnum):
     """How something is."""
 
     OK = "ok"
@@ -44,25 +44,25 @@ class Verdict(StrEnum):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """What one check found: how something is, what was looked at, what was seen, and what to do, if anything."""
 
-    verdict: Verdict
+    verdict: CheckResult
     about: str
     text: str
     advice: str = ""
 
 
-_ok = partial(Finding, Verdict.OK)
-_warn = partial(Finding, Verdict.WARN)
-_fail = partial(Finding, Verdict.FAIL)
+_ok = partial(DoctorFinding, CheckResult.OK)
+_warn = partial(DoctorFinding, CheckResult.WARN)
+_fail = partial(DoctorFinding, CheckResult.FAIL)
 
 
-def _warn_if(bad: bool, about: str, text: str, advice: str) -> Finding:
+def _warn_if(bad: bool, about: str, text: str, advice: str) -> DoctorFinding:
     return _warn(about, text, advice) if bad else _ok(about, text)
 
 
-def examine(places: Places, name: str | None = None, *, digests: bool = False) -> Iterator[Finding]:
+def examine(places: Places, name: str | None = None, *, digests: bool = False) -> Iterator[DoctorFinding]:
     """Check everything, or only the study or watched run of a name and its store, one finding after the other.
 
     With `digests` every byte of every checkpoint is read.
@@ -90,7 +90,7 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def _directory(about: str, path: Path) -> Iterator[Finding]:
+def _directory(about: str, path: Path) -> Iterator[DoctorFinding]:
     from phyla.file_systems import network_file_system
 
     # What does not exist yet is made by the first run, inside the nearest directory that does.
@@ -136,7 +136,7 @@ def _directory(about: str, path: Path) -> Iterator[Finding]:
     )
 
 
-def _service(store: "RemoteStore") -> Iterator[Finding]:
+def _service(store: "RemoteStore") -> Iterator[DoctorFinding]:
     began = settings.system_clock()
     told = store.service()
     took_s = settings.system_clock() - began
@@ -155,7 +155,7 @@ def _service(store: "RemoteStore") -> Iterator[Finding]:
     )
 
 
-def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Finding]:
+def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[DoctorFinding]:
     from phyla.store import SERVICES, open_store, schema_revision
 
     if places.storage == "memory://":
@@ -197,7 +197,7 @@ def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Findi
         store.close()
 
 
-def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[Finding]:
+def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[DoctorFinding]:
     about = f"watched run {run.name}"
     how = standing(Evaluations(store, run, places))
     with store.reader(run.id) as reader:
@@ -228,7 +228,7 @@ def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[Finding]:
         )
 
 
-def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool) -> Iterator[Finding]:
+def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool) -> Iterator[DoctorFinding]:
     from phyla.client import known_checkpoints, open_checkpoints, placed, sort_out
 
     about = f"study {study.name}"

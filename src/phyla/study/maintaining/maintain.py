@@ -24,7 +24,7 @@ from phyla.errors import (
     CheckpointsAbsent,
     StateError,
 )
-from phyla.machine import Retention
+from phyla.machine import KeptCheckpoints
 from phyla.records import (
     CheckpointState,
     StudyRecord,
@@ -63,7 +63,7 @@ class Maintenance:
         root = self.places.checkpoints(self._study.name, self._study.config)
         return open_checkpoints(self._store, self._study.name, root)
 
-    def retention(self) -> Retention:
+    def retention(self) -> KeptCheckpoints:
         """Return which checkpoints are kept and why, and which may go; changes nothing."""
         with self._store.reader(self._study.id) as reader:
             return machine.retention(reader, keeping_of(reader.study().config))

@@ -200,7 +200,7 @@ def prepare(
         raise NotImportable(f"study {study!r}: {error}: {how_to_give}") from error
     results = Results(store, record, places)
     rows = {row.name: row for row in results.checkpoints()}
-    found = _Found(study, results.trials(), rows, places.checkpoints(study, record.config))
+    found = _Source(study, results.trials(), rows, places.checkpoints(study, record.config))
     path = found.path(trial)
     last = path[-1]
     start: StartFrom | None
@@ -260,7 +260,7 @@ def prepare(
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Source:
     """What a study found, to train it again."""
 
     name: str
@@ -296,7 +296,7 @@ class _Found:
 
 
 def _way(
-    found: _Found, path: list[TrialRecord], from_step: int | None
+    found: _Source, path: list[TrialRecord], from_step: int | None
 ) -> tuple[list[TrialRecord], StartFrom | None]:
     """Return the trials to train again, and what the first one starts from."""
     root, start = path[0], None

@@ -21,7 +21,7 @@ from phyla.records import (
     Json,
     Member,
     Report,
-    Start,
+    RunStart,
     StudyRecord,
     StudyState,
     TrialRecord,
@@ -288,7 +288,7 @@ class Results:
         its = self._read(lambda reader: [t for t in reader.trials(after=trial - 1, limit=1) if t.id == trial])
         return self._read(lambda reader: reports_that_count(reader, its[0])) if its else []
 
-    def starts(self) -> list[Start]:
+    def starts(self) -> list[RunStart]:
         """Return how the study was started, each time: command, code, commit, packages, machine."""
         return self._read(lambda reader: list(reader.starts()))
 

@@ -36,7 +36,7 @@ class Missing:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class WatchedRunStatus:
     """How a watched run stands."""
 
     run: StudyRecord
@@ -69,7 +69,7 @@ class Standing:
 class Watched:
     """How watched runs stand, one after the other."""
 
-    standings: tuple[Standing, ...]
+    standings: tuple[WatchedRunStatus, ...]
 
     @property
     def runs(self) -> tuple[StudyRecord, ...]:
@@ -104,7 +104,7 @@ def account(store: "Store", names: Iterable[str], places: Places) -> Watched:
     return Watched(tuple(standing(Evaluations(store, run, places)) for run in runs))
 
 
-def standing(found: Evaluations) -> Standing:
+def standing(found: Evaluations) -> WatchedRunStatus:
     """Return how a watched run stands."""
     from phyla.watcher import holder
 
@@ -147,7 +147,7 @@ def standing(found: Evaluations) -> Standing:
             its = None if suite.objective is None else found.best(suite.name)
             if its is not None:
                 best[suite.name] = its
-    return Standing(
+    return WatchedRunStatus(
         run=run,
         watcher=holder(found.places.watch_lock(run.name)),
         checkpoints=checkpoints,
@@ -194,7 +194,7 @@ class Change:
 
 
 @final
-class Changes:
+class RunChanges:
     """Tells at each call what happened in a run since the call before; what it holds already is not told."""
 
     def __init__(self, store: "Store", run: StudyRecord) -> None:

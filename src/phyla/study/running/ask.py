@@ -24,7 +24,7 @@ from phyla.records import MemberState, StudyState
 from phyla.study.declaration import Declared
 from phyla.study.maintaining.recover import take_back
 from phyla.validation import check_value
-from phyla.worker import Launch, Session, Stopwatch, Trial, session_of, unusable_start
+from phyla.worker import Launch, Stopwatch, Trial, TrialSession, session_of, unusable_start
 
 LOOK_S = 1.0
 """How long to wait at most for a commit before asking again: leases end without one."""
@@ -89,7 +89,7 @@ def _ask(
                 with contextlib.suppress(LeaseLost):
                     _let_go(launch, record.id, partial(client.fail, unusable))
                 continue
-            session = Session(
+            session = TrialSession(
                 record,
                 client,
                 client.repository,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @final
-class Following:
+class TrackerFeed:
     """Tells one tracker what is new in a study; a file remembers how much it was told.
 
     What fails in the middle is told again from the last position that the file has. Of several processes of this
@@ -100,7 +100,7 @@ def follow(trackers: Sequence[Tracker], store: "Store", study: StudyRecord, plac
     """Tell trackers what happens in a study until the stack is closed, each in a thread of its own."""
     with ExitStack() as stack:
         for tracker in trackers:
-            following = Following(tracker, store, study, places)
+            following = TrackerFeed(tracker, store, study, places)
             output = ("--format", tracker.name, "--output", tracker.place or "PLACE")
             instead = f"write all of it with: {places.command('export', study.name, *output)}"
             what = f"the tracker {tracker.name}"

@@ -20,7 +20,7 @@ from phyla.errors import ConfigurationError
 from phyla.records import StudyRecord, strict
 from phyla.study.places import Places
 from phyla.study.results.evaluations import Evaluations
-from phyla.study.results.watched_runs import Changes
+from phyla.study.results.watched_runs import RunChanges
 from phyla.study.running.background import Beside, Remembered
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def beside(
 ) -> None:
     """Begin what goes on beside a run, until the stack is closed."""
     if tensorboard is not None:
-        found, changes, written = Evaluations(store, run, places), Changes(store, run), False
+        found, changes, written = Evaluations(store, run, places), RunChanges(store, run), False
 
         def write() -> None:
             nonlocal written

@@ -17,7 +17,7 @@ from phyla.records import EvalEvent, JsonObject, StudyKind, StudyState
 from phyla.study.files.load import chosen_suites, runs_with, suites_of
 from phyla.study.places import Places, check_kept, open_existing
 from phyla.study.results.progress import Throttle
-from phyla.study.results.watched_runs import Change, Changes, Watched, account
+from phyla.study.results.watched_runs import Change, RunChanges, Watched, account
 from phyla.study.watching.targets import Target, targets_of
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def watch(
         take_back(client, launch)
         for record, _ in runs:
             beside(stack, store, record, places, tensorboard, alert)
-        changes = [Changes(store, record) for record, _ in runs]
+        changes = [RunChanges(store, record) for record, _ in runs]
         shared = places.storage == "memory://"
         looking = store if shared else stack.enter_context(contextlib.closing(open_store(places.storage)))
         watchers: list[DirectoryWatcher | StudyWatcher] = []
@@ -293,7 +293,7 @@ def evaluate(
         stack.enter_context(_copying(runs, places))
         if client.is_active():
             launch = stack.enter_context(Launch(places.locks, store.url, wanted))
-            tell = _teller([Changes(store, record) for record, _ in runs], on_change)
+            tell = _teller([RunChanges(store, record) for record, _ in runs], on_change)
             if not _work(client, runs, configs, crew, places, launch, tell):
                 raise KeyboardInterrupt
         return account(store, wanted, places)
@@ -349,7 +349,7 @@ def _create(store: "Store", target: Target, raw: JsonObject) -> None:
 
 
 def _teller(
-    changes: Sequence[Changes], on_change: Callable[[Change], None], follow: "WatchThread | None" = None
+    changes: Sequence[RunChanges], on_change: Callable[[Change], None], follow: "WatchThread | None" = None
 ) -> Callable[[], None]:
     """Return what tells what happened, often enough for a person, and seldom enough for the store."""
     throttle = Throttle(TELL_EVERY_S)

@@ -25,7 +25,7 @@ from phyla.records import Phase
 from phyla.space import Params
 from phyla.worker.commands import placeholders
 from phyla.worker.commands.outputs import LAST_CHARACTERS, OUTPUT_IN, last_lines, places, tail
-from phyla.worker.commands.readings import EventFiles, Reading, Readings
+from phyla.worker.commands.readings import EventFileReading, Reading, Readings
 from phyla.worker.containment import processes
 from phyla.worker.training.trial import Trial, session_of
 
@@ -117,7 +117,7 @@ class Run:
                 f"{absent} has no value in this trial; put its argument into a list of its own, such as "
                 f"['--option', '{absent}'], which is left out then"
             ) from None
-        events = EventFiles(self.folder, globs)
+        events = EventFileReading(self.folder, globs)
         self.readings = Readings(self.metrics, (self.output, self.errors), command.metrics, events)
         self.session.watch.enter(Phase.TRAINING)
         with self.output.open("wb") as output, self.errors.open("wb") as errors:

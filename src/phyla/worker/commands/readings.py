@@ -88,7 +88,7 @@ class Readings:
     """
 
     def __init__(
-        self, metrics: Path, outputs: Sequence[Path], patterns: Mapping[str, str], events: "EventFiles"
+        self, metrics: Path, outputs: Sequence[Path], patterns: Mapping[str, str], events: "EventFileReading"
     ) -> None:
         self._lines, self._outputs, self.events = (
             Lines(metrics),
@@ -159,7 +159,7 @@ def _whole(step: object, where: str) -> int:
 
 @final
 @dataclass
-class EventFiles:
+class EventFileReading:
     """Scalars from the event files of TensorBoard that a command writes.
 
     Attributes:

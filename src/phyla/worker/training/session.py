@@ -66,7 +66,7 @@ class Stopwatch:
 
 @final
 @dataclass(eq=False)
-class Session:
+class TrialSession:
     """One attempt at a trial; `trial` is what the training function gets of it."""
 
     record: TrialRecord

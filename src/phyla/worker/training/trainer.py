@@ -37,7 +37,7 @@ from phyla.records import Cause, Phase, TrialRecord
 from phyla.settings import Clock, environment, system_clock
 from phyla.worker.commands.command import Command
 from phyla.worker.containment.surroundings import Surroundings
-from phyla.worker.training.session import Session, Stopwatch, unusable_start
+from phyla.worker.training.session import Stopwatch, TrialSession, unusable_start
 from phyla.worker.training.trial import Trial
 
 LOG = logging.getLogger("phyla")
@@ -90,7 +90,7 @@ class Trainer:
         self._beats = 0
         self._stopping = False
         self._sending = threading.Lock()
-        self._current: Session | None = None
+        self._current: TrialSession | None = None
 
     @property
     def beats(self) -> int:
@@ -138,7 +138,7 @@ class Trainer:
                 unusable = unusable_start(record, self.client, self.repository)
                 if unusable is not None:
                     return replace(unusable, timings=self.watch.take())
-                session = Session(
+                session = TrialSession(
                     record,
                     self.client,
                     self.repository,
@@ -160,7 +160,7 @@ class Trainer:
             self._stop_study(record, str(error))
             return None
 
-    def _run(self, session: Session) -> Completion | Failure | None:
+    def _run(self, session: TrialSession) -> Completion | Failure | None:
         self._current = session
         if self._stopping:
             session.stop()
@@ -191,7 +191,7 @@ class Trainer:
             session.timings()
             session.release()
 
-    def _give_up(self, session: Session) -> None:
+    def _give_up(self, session: TrialSession) -> None:
         """Remove what was not committed, and send what was reported before saved progress, where others go on."""
         session.discard()
         with suppress(StoreError):
@@ -203,7 +203,7 @@ class Trainer:
         continues = name is not None and name == record.parent_checkpoint and record.progress is None
         return value if continues and record.jump_from is None else None
 
-    def _finish(self, session: Session) -> Completion | None:
+    def _finish(self, session: TrialSession) -> Completion | None:
         if session.stop_reason is not None:
             # Its member has decided again, perhaps.
             raise LeaseLost(f"trial {session.id} was stopped by a rule")
@@ -226,7 +226,7 @@ class Trainer:
             self._cached = (checkpoint.name, session.cached_state)
         return completion
 
-    def _raised(self, session: Session, error: Exception | SystemExit) -> Failure | None:
+    def _raised(self, session: TrialSession, error: Exception | SystemExit) -> Failure | None:
         # Where all checkpoints are out of sight, none of them is lost.
         self.repository.check_owner()
         if isinstance(error, CheckpointsAbsent):
@@ -265,7 +265,7 @@ class Trainer:
                     failure = replace(unusable, error=f"{text.rstrip()}\n{unusable.error}")
         return replace(failure, timings=session.timings())
 
-    def _stop_study(self, record: TrialRecord, message: str, session: Session | None = None) -> None:
+    def _stop_study(self, record: TrialRecord, message: str, session: TrialSession | None = None) -> None:
         """Stop everything: the place where results go is broken, which is no trial's fault."""
         with suppress(CheckpointStorageFailed):
             # What stays is removed when the study is run again.

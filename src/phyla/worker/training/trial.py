@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 from phyla.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from phyla.worker.training.session import Session
+    from phyla.worker.training.session import TrialSession
 
 
 @final
@@ -52,7 +52,7 @@ class Trial:
         reason: the decision that made this trial, as data.
     """
 
-    def __init__(self, session: "Session") -> None:
+    def __init__(self, session: "TrialSession") -> None:
         record = session.record
         self._session = session
         self.id = record.id
@@ -187,6 +187,6 @@ class Trial:
         )
 
 
-def session_of(trial: Trial) -> "Session":
+def session_of(trial: Trial) -> "TrialSession":
     """Return what a worker does with a trial."""
     return trial._session
