@@ -319,12 +319,8 @@ def _ledger(view: Reader, of: Sequence[Suite]) -> dict[str, Any]:
         "single": [
             [view.seen(row.id) for row in seen],
             [view.group(group.id) for group in groups],
-            [view.locked_group(group.id) for group in groups],
-            [view.locked_eval_job(task.id) for task in tasks],
             [view.job(task.id) for task in tasks],
-            [view.locked_trial(task.id) for task in tasks],
-            [view.locked_eval_job(trial.id) for trial in view.trials()],
-            [view.locked_group(10_000), view.locked_eval_job(10_000), view.attempt(10_000, 1)],
+            [view.job(10_000), view.attempt(10_000, 1)],
         ],
         "newest": [view.newest_seen(), view.newest_seen(stepped=True), view.newest_ready()],
         "named": [view.find_seen(row.name, row.index) for row in seen] + [view.find_seen("nothing")],

@@ -5,7 +5,7 @@ from typing import Any, cast, final
 
 from phyla.controller import Controller
 from phyla.errors import LeaseLost
-from phyla.machine import Claimed, Completion, KeptCheckpoints, TrainRules, View
+from phyla.machine import Claimed, Completion, KeptCheckpoints, Reader, TrainRules
 from phyla.records import JobState, StudyState, TrialRecord
 from phyla.simulation import SimulatedRun, Simulator
 
@@ -48,7 +48,7 @@ class Invariants:
         if self._rules.keep_every_steps is None and not others and len(found.kept) > found.bound:
             raise MachineDefect(f"{len(found.kept)} checkpoints are kept, and the bound is {found.bound}")
 
-    def finished(self, view: View) -> None:
+    def finished(self, view: Reader) -> None:
         """The study completed: each member spent what it completed, and no less than the strategy says."""
         for index in range(view.study().population_size):
             member = view.member(index)

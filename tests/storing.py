@@ -203,11 +203,9 @@ def everything(store: Store, study: int) -> Any:
 def everything_of(view: Reader) -> Any:
     """Return all records of a study and every answer that is not about evaluation."""
     trials = list(pages(view, 3))
-    source = view.source()
     return plain(
         {
             "study": view.study(),
-            "source": None if source is None else [source.study(), source.checkpoint("1.1")],
             "trials": trials,
             "children": [view.children(trial.id) for trial in trials],
             "attempts": view.trial_attempts(),
@@ -239,7 +237,6 @@ def _answers(view: Reader) -> dict[str, Any]:
         "running": [view.running(), *(view.running(worker) for worker in WORKERS)],
         "expired": view.expired(2),
         "claimed ahead": view.claimed_ahead(view.now()),
-        "next pending": view.next_pending(),
         "members": view.members(),
         "last completed": [view.last_completed(count) for count in (0, 2, 99)],
         "newest": view.newest_trials(3),

@@ -299,7 +299,7 @@ def test_a_study_that_watches_another_takes_its_checkpoints(subject: Subject) ->
     work = evaluator.claim()
     assert work is not None
     assert row().taken == 1
-    with evaluator.look() as look:
+    with evaluator.transaction() as look:
         assert look.checkpoint("1.1") is None, "it has none of its own"
         of = look.source()
         assert of is not None
@@ -318,7 +318,7 @@ def test_a_study_that_watches_another_takes_its_checkpoints(subject: Subject) ->
 
 
 def test_a_directory_has_no_study_whose_checkpoints_it_evaluates(subject: Subject) -> None:
-    with _watched(subject).look() as look:
+    with _watched(subject).transaction() as look:
         assert look.source() is None
     _, evaluator = _population(subject)
     with evaluator.transaction() as tx:
@@ -356,20 +356,20 @@ def test_questions_about_the_queue_are_about_jobs_of_all_kinds(subject: Subject)
     assert asked(lambda view: view.expired(9)) == oldest_first
     for limit in range(4):
         assert asked(partial(_expired, limit=limit)) == oldest_first[:limit]
-    with subject.again().reader(evaluator.study.id) as view:
-        jobs = [view.job(job) for job in ids]
+    with subject.again().transaction(evaluator.study.id, exclusive=True) as tx:
+        jobs = [tx.job(job) for job in ids]
         assert [type(job) for job in jobs] == [TrialRecord, EvalJob, EvalJob, TrialRecord]
         assert [job.state for job in jobs if job is not None] == [JobState.RUNNING] * 4
-        assert [view.locked_trial(job) is None for job in ids] == [False, True, True, False]
-        assert [view.locked_eval_job(job) is None for job in ids] == [True, False, False, True]
+        assert [tx.locked_trial(job) is None for job in ids] == [False, True, True, False]
+        assert [tx.locked_eval_job(job) is None for job in ids] == [True, False, False, True]
         for job in ids[1:3]:
             with pytest.raises(KeyError):
-                view.trial(job)
-        assert view.trial_attempts() == [
-            one for job in (1, 2, *ids) for one in view.attempts(job) if one.job not in ids[1:3]
+                tx.trial(job)
+        assert tx.trial_attempts() == [
+            one for job in (1, 2, *ids) for one in tx.attempts(job) if one.job not in ids[1:3]
         ]
-        assert [view.attempt(job, 1) for job in ids] == [view.attempts(job)[0] for job in ids]
-        assert [view.attempt(job, 2) for job in ids] == [None] * 4
+        assert [tx.attempt(job, 1) for job in ids] == [tx.attempts(job)[0] for job in ids]
+        assert [tx.attempt(job, 2) for job in ids] == [None] * 4
     assert controller.lose_worker(WORKERS[0], "gone", counts=False) == 2
     assert evaluator.lose(WORKERS[1], counts=False) == 2
     assert asked(lambda view: view.running()) == []
@@ -480,7 +480,7 @@ def test_studies_do_not_see_each_others_evaluations(subject: Subject) -> None:
     claimed = theirs.claim()
     assert claimed is not None
     before = _own(mine)
-    with mine.look() as view:
+    with mine.transaction() as view:
         assert view.locked_group(claimed.group.id) is None
         assert view.locked_eval_job(claimed.job.id) is None
         assert (view.running(), view.open_groups()) == ([], 2)

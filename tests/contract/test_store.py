@@ -593,7 +593,7 @@ def test_studies_do_not_see_each_other(subject: Subject) -> None:
     before = everything(subject.store, 1)
     theirs = second.claim("w")[0][0]
     assert theirs.trial.id != mine.trial.id
-    with subject.store.reader(2) as reader:
+    with subject.store.transaction(2, exclusive=True) as reader:
         assert [trial.id for trial in pages(reader)] == [theirs.trial.id]
         assert reader.locked_trial(mine.trial.id) is None
         assert reader.checkpoint(f"{mine.trial.id}.1") is None

@@ -108,7 +108,7 @@ def test_overwriting_starts_anew(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     old = study(tmp_path, cell(1.0)).run()
     taken = {trial.id for trial in old.trials()}
     results = study(tmp_path, cell(2.0)).run(overwrite=True)
-    assert "study 'cell' is started anew: its 4 stored trials were deleted" in caplog.text
+    assert "restarting study 'cell' from scratch: its 4 stored trials were deleted" in caplog.text
     assert "left alone" not in caplog.text
     assert "edited" not in caplog.text
     assert scores(results) == {2.0}
@@ -261,7 +261,7 @@ def test_the_command_line_asks_for_the_name_again(
     assert best() == 1.0
     anew = run(2.0, "--overwrite", "cell")
     assert anew.returncode == 0
-    assert "started anew" in anew.stderr
+    assert "restarting study 'cell' from scratch" in anew.stderr
     assert best() == 2.0
 
 

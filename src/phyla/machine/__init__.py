@@ -79,4 +79,4 @@ from phyla.machine.requests import (
 from phyla.machine.retention import ALL, Keeping, KeptCheckpoints, bound, explain, retention
 from phyla.machine.rules import Rules, TrainRules, WatchRules
 from phyla.machine.stopping import report
-from phyla.machine.view import View
+from phyla.machine.view import Reader, View

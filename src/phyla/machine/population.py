@@ -15,7 +15,7 @@ from phyla.machine.commands import (
 from phyla.machine.jobs import moved
 from phyla.machine.quorum import as_of
 from phyla.machine.rules import TrainRules
-from phyla.machine.view import View
+from phyla.machine.view import Reader, View
 from phyla.records import (
     AttemptState,
     Checkpoint,
@@ -55,7 +55,7 @@ class Imported:
     size_bytes: int
 
 
-def awaits_imports(view: View) -> bool:
+def awaits_imports(view: Reader) -> bool:
     """Return whether no member has got its import yet; they all get theirs at once, before the first trial."""
     first = view.member(0)
     return first.head is None and first.generation == 0 and first.state is MemberState.READY

@@ -6,7 +6,7 @@ from typing import final
 
 import numpy as np
 
-from phyla.machine.view import View
+from phyla.machine.view import Reader
 from phyla.records import Checkpoint, CheckpointState, TrialRecord
 from phyla.strategies import front_of, lowest_generation, thinned
 
@@ -65,7 +65,7 @@ class KeptCheckpoints:
     bound: int
 
 
-def retention(view: View, keeping: Keeping) -> KeptCheckpoints:
+def retention(view: Reader, keeping: Keeping) -> KeptCheckpoints:
     """Apply the formula to a study's live checkpoints."""
     held = view.held_checkpoints()
     best = {trial.checkpoint for trial in _best(view, keeping)}
@@ -91,7 +91,7 @@ def retention(view: View, keeping: Keeping) -> KeptCheckpoints:
     return KeptCheckpoints(kept=tuple(kept), collectable=tuple(collectable), bound=bound(keeping))
 
 
-def _best(view: View, keeping: Keeping) -> list[TrialRecord]:
+def _best(view: Reader, keeping: Keeping) -> list[TrialRecord]:
     """Return the best trials, or the front: no trial on it was ever collected, so those that are live suffice."""
     if not keeping.tradeoffs:
         return list(view.best_trials(keeping.keep_best))
@@ -107,7 +107,7 @@ def kept_front(trials: Sequence[TrialRecord], limit: int) -> list[TrialRecord]:
     return [front[place] for place in thinned(vectors, limit)]
 
 
-def _kept_since(view: View, keeping: Keeping) -> int | None:
+def _kept_since(view: Reader, keeping: Keeping) -> int | None:
     """Return the first generation whose trials the strategy may still choose; None if it chooses no such trial."""
     if not keeping.generations:
         return None

@@ -6,6 +6,7 @@ from typing import Protocol
 from phyla.machine.capacity import NO_LIMIT, Room
 from phyla.records import (
     Attempt,
+    Backlog,
     Checkpoint,
     CheckpointState,
     EvalEvent,
@@ -15,18 +16,16 @@ from phyla.records import (
     Group,
     Member,
     Report,
+    RunStart,
     StudyRecord,
     TrialRecord,
+    Waiting,
 )
 from phyla.strategies import History
 
 
-class View(History, Protocol):
-    """One study as a transaction sees it, its own writes included.
-
-    Methods that say *locks* keep others off the row until the transaction ends. A group is locked before its jobs,
-    and those before trials and members.
-    """
+class Reader(History, Protocol):
+    """A consistent look at one study; locks nothing."""
 
     # The queue
 
@@ -36,23 +35,11 @@ class View(History, Protocol):
     def study(self) -> StudyRecord:
         """Return the study."""
 
-    def new_job_id(self) -> int:
-        """Return an id that no other job of this store has or gets."""
-
     def job(self, job_id: int) -> TrialRecord | EvalJob | None:
         """Return a job of this study of any kind, or None; locks nothing."""
 
-    def locked_trial(self, trial_id: int) -> TrialRecord | None:
-        """Return a trial of this study, or None; locks it."""
-
-    def next_pending(self) -> TrialRecord | None:
-        """Return the pending trial with the lowest id; locks it and passes over locked ones."""
-
-    def locked_eval_job(self, job_id: int) -> EvalJob | None:
-        """Return an eval job of this study, or None; locks it. Its group has to be locked before."""
-
     def next_eval_job(self, holding: int | None, room: Room = NO_LIMIT) -> EvalJob | None:
-        """Return the pending eval job to run next; locks it and passes over locked ones.
+        """Return the pending eval job to run next.
 
         Of those for whose GPUs and label there is room, and that do not rest, the lowest (priority, rank, group,
         id) whose `not_before` has come. When the worker holds a checkpoint (`holding`, a seen id) that has one of
@@ -95,16 +82,10 @@ class View(History, Protocol):
     # The population
 
     def members(self) -> Sequence[Member]:
-        """Return all members by index, as one read; locks nothing."""
+        """Return all members by index, as one read."""
 
     def member(self, index: int) -> Member:
         """Return a member; locks nothing."""
-
-    def locked_ready(self, seen: Member) -> Member | None:
-        """Lock a ready member; None if another transaction has it locked, or changed it since this one saw it."""
-
-    def locked_member(self, index: int) -> Member:
-        """Return a member; locks it."""
 
     def reported(self, trial_id: int, token: int) -> int:
         """Return how many reports of one attempt are stored."""
@@ -133,8 +114,31 @@ class View(History, Protocol):
     def broken_in_a_row(self) -> int:
         """Return how many trials failed since the last one completed and the study was last resumed."""
 
-    def source(self) -> "View | None":
-        """Return the study whose checkpoints these are, in the same transaction; None for a directory."""
+    def trials(
+        self, *, member: int | None = None, after: int = 0, limit: int | None = None
+    ) -> Sequence[TrialRecord]:
+        """Return trials by id, from the first one whose id is above `after`."""
+
+    def newest_trials(self, count: int) -> Sequence[TrialRecord]:
+        """Return the trials with the highest ids, newest first."""
+
+    def children(self, trial: int) -> Sequence[TrialRecord]:
+        """Return the trials that started from the weights of a trial, by id; looks at all that came after it."""
+
+    def chosen_trials(self, ids: Sequence[int]) -> Sequence[TrialRecord]:
+        """Return some trials by id, in the order of the ids; `KeyError` if there is none of an id."""
+
+    def trial_attempts(self, *, after: tuple[int, int] = (0, 0), limit: int | None = None) -> Sequence[Attempt]:
+        """Return the attempts of all trials by (trial, token), from the first one above `after`."""
+
+    def reports(self, trial: int, token: int | None = None) -> Sequence[Report]:
+        """Return what a trial reported, in order; of its newest attempt that reported unless `token` says."""
+
+    def starts(self) -> Sequence[RunStart]:
+        """Return how the study was started, each time, oldest first."""
+
+    def counts(self) -> dict[str, int]:
+        """Return how many trials of kind train are in each state; states without trials are left out."""
 
     # Evaluation
 
@@ -163,9 +167,6 @@ class View(History, Protocol):
     def group(self, group_id: int) -> Group:
         """Return a group; locks nothing."""
 
-    def locked_group(self, group_id: int) -> Group | None:
-        """Return a group of this study, or None; locks it."""
-
     def fresh_groups(self, suite: str) -> Sequence[Group]:
         """Return the queued groups of class fresh that no population waits for."""
 
@@ -186,3 +187,70 @@ class View(History, Protocol):
 
     def events(self, *, after: int = 0) -> Sequence[EvalEvent]:
         """Return events by id, from the first one whose id is above `after`."""
+
+    def waiting(self, resting: frozenset[str] = frozenset()) -> Sequence[Waiting]:
+        """Return how many pending eval jobs that may start, and do not rest, ask for GPUs or a label, by both."""
+
+    def all_seen(self, *, after: int = 0, limit: int | None = None) -> Sequence[Checkpoint]:
+        """Return the checkpoints seen, by id, from the first one whose id is above `after`."""
+
+    def groups(self, *, suite: str | None = None, after: int = 0, limit: int | None = None) -> Sequence[Group]:
+        """Return groups by id, from the first one whose id is above `after`; of one suite, or all."""
+
+    def ended_groups(self, since: float) -> Sequence[Group]:
+        """Return the groups that ended at a time or later, by that time."""
+
+    def backlog(self, suite: str) -> Backlog:
+        """Return what of a suite waits or is being evaluated."""
+
+    def eval_jobs(self, *, after: int = 0, limit: int | None = None) -> Sequence[EvalJob]:
+        """Return eval jobs by id, from the first one whose id is above `after`."""
+
+    def mean_duration_s(self, task_identity: str) -> float | None:
+        """Return how long a shard of an eval task took on average; None if it never ran.
+
+        The mean of its `NEWEST_DURATIONS` newest results; of those of one time, the slowest count as newest.
+        """
+
+    def held_paths(self) -> frozenset[int]:
+        """Return ids of the checkpoints seen that a queued or best group refers to."""
+
+
+class View(Reader, Protocol):
+    """One study as a transaction sees it, its own writes included.
+
+    Methods that say *locks* keep others off the row until the transaction ends. A group is locked before its jobs,
+    and those before trials and members.
+    """
+
+    def new_job_id(self) -> int:
+        """Return an id that no other job of this store has or gets."""
+
+    def locked_trial(self, trial_id: int) -> TrialRecord | None:
+        """Return a trial of this study, or None; locks it."""
+
+    def next_pending(self) -> TrialRecord | None:
+        """Return the pending trial with the lowest id; locks it and passes over locked ones."""
+
+    def locked_eval_job(self, job_id: int) -> EvalJob | None:
+        """Return an eval job of this study, or None; locks it. Its group has to be locked before."""
+
+    def locked_ready(self, seen: Member) -> Member | None:
+        """Lock a ready member; None if another transaction has it locked, or changed it since this one saw it."""
+
+    def locked_member(self, index: int) -> Member:
+        """Return a member; locks it."""
+
+    def source(self) -> "View | None":
+        """Return the study whose checkpoints these are, in the same transaction; None for a directory."""
+
+    def locked_group(self, group_id: int) -> Group | None:
+        """Return a group of this study, or None; locks it."""
+
+    def next_eval_job(self, holding: int | None, room: Room = NO_LIMIT) -> EvalJob | None:
+        """Return the pending eval job to run next; locks it and passes over locked ones.
+
+        Of those for whose GPUs and label there is room, and that do not rest, the lowest (priority, rank, group,
+        id) whose `not_before` has come. When the worker holds a checkpoint (`holding`, a seen id) that has one of
+        the same priority class, that one.
+        """

@@ -51,14 +51,12 @@ LOOPBACK = ["localhost", "127.0.0.1", "::1"]
 
 Id = Annotated[int, Path(ge=0, lt=BIG)]
 
-NOT_READ = ("source", "new_job_id", "locked_group", "locked_member", "locked_ready", "locked_trial")
-"""What only means something inside a transaction, or in this process."""
 PARTS: Mapping[type[Any], Mapping[Role, Sequence[str]]] = {
     Store: {
         Role.VIEWER: ("identity", "studies", "find_study"),
         Role.OPERATOR: ("create_study", "set_state", "delete_study", "renew_identity"),
     },
-    Reader: {Role.VIEWER: [name for name in dir(Reader) if not name.startswith("_") and name not in NOT_READ]},
+    Reader: {Role.VIEWER: [name for name in dir(Reader) if not name.startswith("_")]},
     Controller: {
         Role.WORKER: ("complete", "fail", "release", "renew", "lose_worker", "report", "save_progress"),
     },

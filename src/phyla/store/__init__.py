@@ -1,8 +1,8 @@
 """Where studies are remembered: one contract, on SQLite (in a file or in memory) and on PostgreSQL."""
 
+from phyla.machine import Reader
 from phyla.store.contract import (
     Changes,
-    Reader,
     Store,
     StoreIdentity,
     Transaction,

@@ -5,91 +5,24 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, final
 
-from phyla.machine import Command, View
+from phyla.machine import Command, Reader, View
 from phyla.records import (
     Attempt,
-    Backlog,
-    Checkpoint,
-    EvalJob,
     FileName,
-    Group,
     JsonObject,
-    Member,
     Report,
-    RunStart,
     StudyKind,
     StudyRecord,
     StudyState,
     Token,
     TrialRecord,
-    Waiting,
 )
 
 NEWEST_DURATIONS = 100
 """How many of an eval task's newest results its mean duration is taken from."""
 
 
-class Reader(View, Protocol):
-    """A consistent, read-only look at one study; locks nothing."""
-
-    def members(self) -> Sequence[Member]:
-        """Return all members by index."""
-
-    def trials(
-        self, *, member: int | None = None, after: int = 0, limit: int | None = None
-    ) -> Sequence[TrialRecord]:
-        """Return trials by id, from the first one whose id is above `after`."""
-
-    def newest_trials(self, count: int) -> Sequence[TrialRecord]:
-        """Return the trials with the highest ids, newest first."""
-
-    def children(self, trial: int) -> Sequence[TrialRecord]:
-        """Return the trials that started from the weights of a trial, by id; looks at all that came after it."""
-
-    def chosen_trials(self, ids: Sequence[int]) -> Sequence[TrialRecord]:
-        """Return some trials by id, in the order of the ids; `KeyError` if there is none of an id."""
-
-    def trial_attempts(self, *, after: tuple[int, int] = (0, 0), limit: int | None = None) -> Sequence[Attempt]:
-        """Return the attempts of all trials by (trial, token), from the first one above `after`."""
-
-    def reports(self, trial: int, token: int | None = None) -> Sequence[Report]:
-        """Return what a trial reported, in order; of its newest attempt that reported unless `token` says."""
-
-    def starts(self) -> Sequence[RunStart]:
-        """Return how the study was started, each time, oldest first."""
-
-    def counts(self) -> dict[str, int]:
-        """Return how many trials of kind train are in each state; states without trials are left out."""
-
-    def waiting(self, resting: frozenset[str] = frozenset()) -> Sequence[Waiting]:
-        """Return how many pending eval jobs that may start, and do not rest, ask for GPUs or a label, by both."""
-
-    def all_seen(self, *, after: int = 0, limit: int | None = None) -> Sequence[Checkpoint]:
-        """Return the checkpoints seen, by id, from the first one whose id is above `after`."""
-
-    def groups(self, *, suite: str | None = None, after: int = 0, limit: int | None = None) -> Sequence[Group]:
-        """Return groups by id, from the first one whose id is above `after`; of one suite, or all."""
-
-    def ended_groups(self, since: float) -> Sequence[Group]:
-        """Return the groups that ended at a time or later, by that time."""
-
-    def backlog(self, suite: str) -> Backlog:
-        """Return what of a suite waits or is being evaluated."""
-
-    def eval_jobs(self, *, after: int = 0, limit: int | None = None) -> Sequence[EvalJob]:
-        """Return eval jobs by id, from the first one whose id is above `after`."""
-
-    def mean_duration_s(self, task_identity: str) -> float | None:
-        """Return how long a shard of an eval task took on average; None if it never ran.
-
-        The mean of its `NEWEST_DURATIONS` newest results; of those of one time, the slowest count as newest.
-        """
-
-    def held_paths(self) -> frozenset[int]:
-        """Return ids of the checkpoints seen that a queued or best group refers to."""
-
-
-class Transaction(Reader, Protocol):
+class Transaction(View, Protocol):
     """A view that can be written; everything is committed at the end, or nothing."""
 
     def apply(self, commands: Sequence[Command]) -> list[str]:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, final
 from phyla import settings
 from phyla.errors import ConfigurationError, ConnectionLost, StoreBusy, StoreUnavailable
 from phyla.formatting import masked
-from phyla.store.contract import Reader, Store
+from phyla.machine import Reader
+from phyla.store.contract import Store
 
 if TYPE_CHECKING:
     import httpx

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from phyla.machine.commands import Command, Insert, Update
 from phyla.machine.jobs import moved
-from phyla.machine.view import View
+from phyla.machine.view import Reader, View
 from phyla.records import LOG_FOLLOWS, EvalEvent, EvalJob, JobState, MemberState, StudyState, said_by
 
 REST_AFTER = 2
@@ -20,7 +20,7 @@ REST_SHARE = 10.0
 _NUMBER = re.compile(r"[0-9a-f]*\d[0-9a-f.]*")
 
 
-def asleep(view: View) -> frozenset[str]:
+def asleep(view: Reader) -> frozenset[str]:
     """Return the identities of eval tasks that rest; now and then one is tried, on one checkpoint at a time."""
     return frozenset(identity for identity, failed in _alike(view).items() if _rests(view, failed))
 
@@ -40,7 +40,7 @@ def begins(view: View, job: EvalJob) -> list[Command]:
     return [Insert(EvalEvent(study=study, kind="resting", suite=suite, message=message, created_at=now))]
 
 
-def is_ending(view: View) -> bool:
+def is_ending(view: Reader) -> bool:
     """Return whether no more checkpoints come, so that nothing is left to wait for."""
     if view.study().watched:
         return view.study().state is StudyState.DRAINING
@@ -55,7 +55,7 @@ def given_up(view: View, job: EvalJob) -> Update:
     return Update(moved(job, JobState.FAILED, error=why, ended_at=view.now()))
 
 
-def _alike(view: View, *just_failed: EvalJob) -> dict[str, list[EvalJob]]:
+def _alike(view: Reader, *just_failed: EvalJob) -> dict[str, list[EvalJob]]:
     """Return the shards that failed as the last one did, by the identity of their eval task, the last ones first.
 
     Left out is what failed before a success, and what a population waits for, which stops by itself.
@@ -75,7 +75,7 @@ def _alike(view: View, *just_failed: EvalJob) -> dict[str, list[EvalJob]]:
     return found
 
 
-def _rests(view: View, failed: Sequence[EvalJob]) -> bool:
+def _rests(view: Reader, failed: Sequence[EvalJob]) -> bool:
     checkpoints = len({job.seen for job in failed})
     if checkpoints < REST_AFTER:
         return False

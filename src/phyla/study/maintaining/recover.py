@@ -89,7 +89,7 @@ def _counts(reader: Reader, task: int, token: int) -> bool:
     attempt = reader.attempt(task, token)
     if attempt is not None and attempt.state is AttemptState.LOST:
         # Perhaps only its lease ran out: a late result counts until somebody else claims the eval task.
-        record = reader.locked_eval_job(task)
+        record = reader.job(task)
         # Through a service each read has its own time, so the late result may have come since the last one.
         may = (JobState.PENDING, JobState.COMPLETED)
         return record is not None and record.state in may and record.token == token
