@@ -64,7 +64,7 @@ class Simulation:
                 step=trial.end_step,
                 identity="d" * 8,
                 size_bytes=1,
-                created_at=0.0,
+                created_at=self.clock.now,
             ),
         )
 
