@@ -49,6 +49,7 @@ from phyla.strategies import (
     Wait,
     ranked,
 )
+from stories import Stories
 
 WORKERS = ("host:1:1", "host:2:1", "host:3:1")
 LEASE_S = 10.0
@@ -264,6 +265,7 @@ class Alike(RuleBasedStateMachine):
         super().__init__()
         self.store = store
         self.oracle = oracle
+        self.stories = Stories(oracle)
         self.clock = clock
         self.claims: list[Claimed] = []
 
@@ -291,7 +293,7 @@ class Alike(RuleBasedStateMachine):
         assert study is not None
         self.study = study.id
         self.here = Controller(self.store, self.study, agreed)
-        self.there = Controller(self.oracle, self.study, agreed)
+        self.there = self.stories.heard(Controller(self.oracle, self.study, agreed))
 
     def both(self, act: Callable[[Store], Any]) -> Any:
         return self._same(lambda: act(self.store), lambda: act(self.oracle))
