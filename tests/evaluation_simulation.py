@@ -102,7 +102,7 @@ class WatchedRun:
 
     def restart(self) -> None:
         rules = WatchRules(suites=tuple(self.suites), lease_s=self.lease_s)
-        self.controller = self.stories.heard(Controller(self.store, self.run.id, rules))
+        self.controller = self.stories.listen(Controller(self.store, self.run.id, rules))
         self.sightings = Sightings(self.store, self.run, self.suites)
 
     def observe(self, *steps: int, rewinds: bool = True, **changes: object) -> None:
@@ -178,7 +178,7 @@ class EvaluatedStudy:
         self.stories = Stories(self.store)
         size = self.rules.strategy.population_size
         self.study = self.store.create_study("simulated", {}, self.seed, size)
-        self.controller = self.stories.heard(Controller(self.store, self.study.id, self.rules))
+        self.controller = self.stories.listen(Controller(self.store, self.study.id, self.rules))
         self.measured: dict[int, float] = {}
 
     def claim(self, *kinds: WorkKind, worker: str = "h:0:1:1") -> Claimed | ClaimedEvaluation | Ended | None:

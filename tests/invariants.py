@@ -73,7 +73,7 @@ class CheckedController:
 
     def __init__(self, simulator: Simulator) -> None:
         self._stories = Stories(simulator.store)
-        self._controller = self._stories.heard(simulator.controller)
+        self._controller = self._stories.listen(simulator.controller)
         self._trials: dict[int, TrialRecord] = {}
 
         def state_of(trial: int) -> JobState:

@@ -46,7 +46,7 @@ class Simulation:
         self.controller = self.new_controller()
 
     def new_controller(self) -> Controller:
-        return self.stories.heard(Controller(self.store, self.study.id, self.rules))
+        return self.stories.listen(Controller(self.store, self.study.id, self.rules))
 
     def completion(self, trial: TrialRecord) -> Completion:
         parent = None if trial.parent_checkpoint is None else self.weights[trial.parent_checkpoint]

@@ -19,21 +19,17 @@ class Entry(NamedTuple):
     """One command about one job, and the state that the job had before, if that is known."""
 
     at: float
-    asked: tuple[object, ...]
+    request: tuple[object, ...]
     job: int
     record: object
     before: JobState | None
 
     @property
-    def request(self) -> str:
-        """The request, and what it was given; formatted here, since few stories are shown."""
-        name, *given = self.asked or ("no request",)
-        return f"{name}{given!r:.{WIDTH}}"
-
-    @property
     def line(self) -> str:
-        moved = f"{self.before} -> {self.record.state}, " if isinstance(self.record, TrialRecord | EvalJob) else ""
-        return f"  {self.at:.1f}  {self.request}: {moved}{self.record!r:.{WIDTH}}"
+        """When, who asked for what, and what changed; formatted here, since few stories are shown."""
+        name, *arguments = self.request or ("no request",)
+        move = f"{self.before} -> {self.record.state}, " if isinstance(self.record, TrialRecord | EvalJob) else ""
+        return f"  {self.at:.1f}  {name}{arguments!r:.{WIDTH}}: {move}{self.record!r:.{WIDTH}}"
 
 
 class Stories:
@@ -44,45 +40,45 @@ class Stories:
     def __init__(self, store: Store) -> None:
         Stories.newest = self
         self._begin = store.transaction
-        self._asked: tuple[object, ...] = ()
+        self._request: tuple[object, ...] = ()
         self._states: dict[int, JobState] = {}
         self._entries: deque[Entry] = deque(maxlen=MOST)
         vars(store)["transaction"] = self._transaction
 
-    def heard(self, controller: Controller) -> Controller:
-        """Return a controller whose requests are told, too."""
+    def listen(self, controller: Controller) -> Controller:
+        """Return a controller whose requests are part of the stories."""
         for name in REQUESTS:
             vars(controller)[name] = partial(self._ask, name, getattr(controller, name))
         return controller
 
     @contextmanager
     def _transaction(self, *study: Any, **how: Any) -> Iterator[Transaction]:
-        applied: list[Command] = []
+        commands: list[Command] = []
         with self._begin(*study, **how) as tx:
             apply = tx.apply
 
-            def noted(commands: Sequence[Command]) -> list[str]:
-                marked = apply(commands)
-                applied.extend(commands)
-                return marked
+            def note(new: Sequence[Command]) -> list[str]:
+                names = apply(new)
+                commands.extend(new)
+                return names
 
-            vars(tx)["apply"] = noted
+            vars(tx)["apply"] = note
             yield tx
-        for command in applied:
+        for command in commands:
             self._remember(tx.now(), getattr(command, "record", command))
 
-    def _ask(self, name: str, act: Any, *given: Any, **how: Any) -> Any:
-        outer = self._asked
-        self._asked = outer or (name, *given, *how.values())
+    def _ask(self, name: str, act: Any, *arguments: Any, **how: Any) -> Any:
+        outer = self._request
+        self._request = outer or (name, *arguments, *how.values())
         try:
-            return act(*given, **how)
+            return act(*arguments, **how)
         finally:
-            self._asked = outer
+            self._request = outer
 
     def _remember(self, at: float, record: object) -> None:
         job = record.id if isinstance(record, TrialRecord | EvalJob) else _job_of(record)
         if job is not None:
-            self._entries.append(Entry(at, self._asked, job, record, self._states.get(job)))
+            self._entries.append(Entry(at, self._request, job, record, self._states.get(job)))
         if isinstance(record, TrialRecord | EvalJob):
             self._states[record.id] = record.state
 

@@ -293,7 +293,7 @@ class Alike(RuleBasedStateMachine):
         assert study is not None
         self.study = study.id
         self.here = Controller(self.store, self.study, agreed)
-        self.there = self.stories.heard(Controller(self.oracle, self.study, agreed))
+        self.there = self.stories.listen(Controller(self.oracle, self.study, agreed))
 
     def both(self, act: Callable[[Store], Any]) -> Any:
         return self._same(lambda: act(self.store), lambda: act(self.oracle))

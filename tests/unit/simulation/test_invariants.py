@@ -69,40 +69,40 @@ def test_no_more_checkpoints_are_kept_than_the_formula_says() -> None:
 
 def broken_once() -> tuple[Simulation, TrialRecord]:
     """Return a study whose trial failed at its first attempt, and is at its second one."""
-    made = Simulation(RULES, lambda parent, trial: (None, 0.0))
-    first = made.controller.claim("one")[0][0].trial
-    made.clock.now += 5.0
-    made.controller.fail(Failure(job=first.id, token=1, error="boom"))
-    return made, made.controller.claim("two")[0][0].trial
+    driver = Simulation(RULES, lambda parent, trial: (None, 0.0))
+    first = driver.controller.claim("one")[0][0].trial
+    driver.clock.now += 5.0
+    driver.controller.fail(Failure(job=first.id, token=1, error="boom"))
+    return driver, driver.controller.claim("two")[0][0].trial
 
 
 def test_the_story_of_a_job_is_every_command_with_who_asked() -> None:
-    made, trial = broken_once()
-    entries = made.stories.entries(trial.id)
-    moves = [(each.before, each.record.state) for each in entries if isinstance(each.record, TrialRecord)]
+    driver, trial = broken_once()
+    entries = driver.stories.entries(trial.id)
+    moves = [(entry.before, entry.record.state) for entry in entries if isinstance(entry.record, TrialRecord)]
     assert moves == [(None, "running"), ("running", "pending"), ("pending", "running")]
-    assert [each.asked[0] for each in entries] == ["claim"] * 2 + ["fail"] * 2 + ["claim"] * 2
-    assert entries[0].asked[1:] == ("one",)
+    assert [entry.request[0] for entry in entries] == ["claim"] * 2 + ["fail"] * 2 + ["claim"] * 2
+    assert entries[0].request[1:] == ("one",)
     assert entries[2].at - entries[0].at == 5.0
 
 
 def test_what_is_rolled_back_is_no_part_of_the_story() -> None:
-    made, trial = broken_once()
-    before = made.stories.entries(trial.id)
+    driver, trial = broken_once()
+    before = driver.stories.entries(trial.id)
 
     def broken() -> None:
-        with made.store.transaction(made.study.id, exclusive=True) as tx:
+        with driver.store.transaction(driver.study.id, exclusive=True) as tx:
             tx.apply([Update(replace(trial, error="none"))])
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         broken()
-    assert made.stories.entries(trial.id) == before
+    assert driver.stories.entries(trial.id) == before
 
 
 def test_a_defect_comes_with_the_story_of_its_trial() -> None:
-    made, trial = broken_once()
-    invariants = Invariants(RULES, lambda trial: JobState.RUNNING, made.stories.story)
-    with pytest.raises(MachineDefect) as raised:
+    driver, trial = broken_once()
+    invariants = Invariants(RULES, lambda trial: JobState.RUNNING, driver.stories.story)
+    with pytest.raises(MachineDefect) as defect:
         invariants.claimed(trial)
-    assert all(entry.line in str(raised.value) for entry in made.stories.entries(trial.id))
+    assert all(entry.line in str(defect.value) for entry in driver.stories.entries(trial.id))

@@ -15,6 +15,7 @@ from phyla.records import (
     JsonObject,
     Report,
     TrialRecord,
+    on_one_line,
     said_by,
 )
 from phyla.strategies import describe
@@ -80,16 +81,16 @@ def story(
         events += _attempt(attempt, reports.get(attempt.token, ()))
     events += [] if checkpoint is None else [_checkpoint(checkpoint)]
     events += [] if trial.ended_at is None else [_ended(trial, trial.ended_at)]
-    events += [*map(_evaluation, groups), *(_descendant(trial, each) for each in descendants)]
+    events += [*map(_evaluation, groups), *(_descendant(trial, child) for child in descendants)]
     return _in_order(events)
 
 
 def _in_order(events: Sequence[Event]) -> list[Event]:
     """Return events by time; reports, which have none, stay with the beginning of their attempt."""
-    timed: list[tuple[float, Event]] = []
+    pairs: list[tuple[float, Event]] = []
     for event in events:
-        timed.append((timed[-1][0] if event.at is None else event.at, event))
-    return [event for _, event in sorted(timed, key=lambda each: each[0])]
+        pairs.append((pairs[-1][0] if event.at is None else event.at, event))
+    return [event for _, event in sorted(pairs, key=lambda pair: pair[0])]
 
 
 def read_story(reader: "Reader", trial_id: int) -> list[Event]:
@@ -99,14 +100,14 @@ def read_story(reader: "Reader", trial_id: int) -> list[Event]:
     # What is measured again belongs to the trial that left it.
     name = None if trial.kind is JobKind.MEASURE else trial.checkpoint or trial.progress
     seen = None if name is None else reader.find_seen(name, trial.checkpoint_index)
-    after = reader.trials(member=trial.member, after=trial.id, limit=1)
+    later = reader.trials(member=trial.member, after=trial.id, limit=1)
     return story(
         trial,
         attempts=attempts,
         reports={attempt.token: reader.reports(trial.id, attempt.token) for attempt in attempts},
         checkpoint=None if name is None else reader.checkpoint(name),
         groups=() if seen is None else reader.groups_of(seen.id),
-        descendants=[*reader.children(trial.id), *(each for each in after if each.replaces == trial.id)],
+        descendants=[*reader.children(trial.id), *(other for other in later if other.replaces == trial.id)],
     )
 
 
@@ -125,8 +126,8 @@ def _created(trial: TrialRecord) -> Event:
 def _attempt(attempt: Attempt, reports: Sequence[Report]) -> list[Event]:
     facts: dict[str, Any] = {"attempt": attempt.token, "worker": attempt.worker}
     name = f"attempt {attempt.token}"
-    began = Event(at=attempt.claimed_at, what="attempt", words=f"{name} began on {attempt.worker}", facts=facts)
-    return [began, *_reports(name, reports, facts), *_attempt_ended(name, attempt, facts)]
+    start = Event(at=attempt.claimed_at, what="attempt", words=f"{name} began on {attempt.worker}", facts=facts)
+    return [start, *_reports(name, reports, facts), *_attempt_ended(name, attempt, facts)]
 
 
 def _reports(name: str, reports: Sequence[Report], facts: JsonObject) -> list[Event]:
@@ -145,13 +146,13 @@ def _attempt_ended(name: str, attempt: Attempt, facts: JsonObject) -> list[Event
         return []
     why = f": {attempt.why}" if attempt.error or attempt.cause else ""
     words = f"{name} {attempt.state} after {duration(attempt.ended_at - attempt.claimed_at)}{why}"
-    told = {"state": attempt.state, "error": attempt.error}
-    return [Event(at=attempt.ended_at, what="attempt ended", words=words, facts={**facts, **told})]
+    ending = {"state": attempt.state, "error": attempt.error}
+    return [Event(at=attempt.ended_at, what="attempt ended", words=words, facts={**facts, **ending})]
 
 
 def _checkpoint(row: Checkpoint) -> Event:
     what = "progress" if row.kind is CheckpointKind.PROGRESS else "checkpoint"
-    why = f" ({row.error})" if row.error else ""
+    why = f" ({on_one_line(row.error)})" if row.error else ""
     words = f"{what} {row.name} of step {row.step:,}, {size(row.size_bytes)}; now {row.state}{why}"
     return Event(at=row.created_at, what="checkpoint", words=words, facts=_picked(row, *CHECKPOINT))
 
@@ -171,17 +172,18 @@ def _end(trial: TrialRecord) -> str:
 
 def _evaluation(group: Group) -> Event:
     values: Mapping[str, Any] = group.values
-    told = ", ".join(f"{name} {number(each['value'])}" for name, each in values.items()) or group.why
-    words = f"suite {group.suite}: {group.state}{f': {told}' if told else ''}"
+    numbers = ", ".join(f"{name} {number(value['value'])}" for name, value in values.items())
+    result = numbers or on_one_line(group.why or "")
+    words = f"suite {group.suite}: {group.state}{f': {result}' if result else ''}"
     at = group.created_at if group.ended_at is None else group.ended_at
     return Event(at=at, what="evaluation", words=words, facts=_picked(group, *EVALUATION))
 
 
-def _descendant(trial: TrialRecord, after: TrialRecord) -> Event:
-    how = "replaced it" if after.replaces == trial.id else "started from its weights"
-    words = f"trial {after.id} of member {after.member} {how}: {describe(after.reason)}"
-    facts = {"trial": after.id, "member": after.member, "replaces": after.replaces == trial.id}
-    return Event(at=after.created_at, what="descendant", words=words, facts=facts)
+def _descendant(trial: TrialRecord, child: TrialRecord) -> Event:
+    how = "replaced it" if child.replaces == trial.id else "started from its weights"
+    words = f"trial {child.id} of member {child.member} {how}: {describe(child.reason)}"
+    facts = {"trial": child.id, "member": child.member, "replaces": child.replaces == trial.id}
+    return Event(at=child.created_at, what="descendant", words=words, facts=facts)
 
 
 def _picked(record: object, *names: str) -> JsonObject:
