@@ -18,6 +18,7 @@ from command_line import Phyla
 from phyla import study_modules
 from ray_nodes import last_logs, ray_nodes
 from slurm_cluster import Cluster, cluster
+from stories import Stories
 
 # The same examples every time, however busy the machine is; `--hypothesis-profile default` draws others.
 settings.register_profile(
@@ -92,11 +93,18 @@ def ray_cluster() -> Iterator[Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show what Ray's nodes logged, which is deleted at the end, with a test that failed on them."""
+    """Show, with a test that failed, the jobs that its simulation touched last, and what Ray's nodes logged.
+
+    Ray's logs are deleted at the end.
+    """
     report = yield
     group = item.get_closest_marker("xdist_group")
     if report.failed and group is not None and group.args == ("ray",) and "RAY_TMPDIR" in os.environ:
         report.sections.append(("Ray's logs", last_logs()))
+    if report.failed and Stories.newest is not None:
+        report.sections.append(("Jobs touched last", Stories.newest.touched_last()))
+    if report.when == "teardown":
+        Stories.newest = None
     return report
 
 

@@ -34,6 +34,7 @@ from phyla.records import (
 )
 from phyla.store import Reader, Store, open_store
 from simulation import VirtualClock
+from stories import Stories
 
 Values = Callable[[ClaimedEvaluation], float]
 
@@ -88,18 +89,20 @@ class WatchedRun:
     clock: VirtualClock = field(default_factory=VirtualClock)
     lease_s: float = 60.0
     store: Store = field(init=False)
+    stories: Stories = field(init=False)
     run: StudyRecord = field(init=False)
     controller: Controller = field(init=False)
     sightings: Sightings = field(init=False)
 
     def __post_init__(self) -> None:
         self.store = open_store("memory://", clock=self.clock)
+        self.stories = Stories(self.store)
         self.run = self.store.create_study("run", {}, kind=StudyKind.DIRECTORY, location="/data")
         self.restart()
 
     def restart(self) -> None:
         rules = WatchRules(suites=tuple(self.suites), lease_s=self.lease_s)
-        self.controller = Controller(self.store, self.run.id, rules)
+        self.controller = self.stories.listen(Controller(self.store, self.run.id, rules))
         self.sightings = Sightings(self.store, self.run, self.suites)
 
     def observe(self, *steps: int, rewinds: bool = True, **changes: object) -> None:
@@ -172,9 +175,10 @@ class EvaluatedStudy:
 
     def __post_init__(self) -> None:
         self.store = open_store("memory://", clock=self.clock)
+        self.stories = Stories(self.store)
         size = self.rules.strategy.population_size
         self.study = self.store.create_study("simulated", {}, self.seed, size)
-        self.controller = Controller(self.store, self.study.id, self.rules)
+        self.controller = self.stories.listen(Controller(self.store, self.study.id, self.rules))
         self.measured: dict[int, float] = {}
 
     def claim(self, *kinds: WorkKind, worker: str = "h:0:1:1") -> Claimed | ClaimedEvaluation | Ended | None:

@@ -8,6 +8,7 @@ from phyla.errors import LeaseLost
 from phyla.machine import Claimed, Completion, KeptCheckpoints, Reader, TrainRules
 from phyla.records import JobState, StudyState, TrialRecord
 from phyla.simulation import SimulatedRun, Simulator
+from stories import Stories
 
 
 class MachineDefect(AssertionError):
@@ -16,11 +17,17 @@ class MachineDefect(AssertionError):
 
 @final
 class Invariants:
-    """Follows trials from claim to end, and raises MachineDefect; `state_of` tells the state of a trial."""
+    """Follows trials from claim to end, and raises MachineDefect with the story of the trial.
 
-    def __init__(self, rules: TrainRules, state_of: Callable[[int], JobState]) -> None:
+    `state_of` returns the state of a trial, and `story_of` its story.
+    """
+
+    def __init__(
+        self, rules: TrainRules, state_of: Callable[[int], JobState], story_of: Callable[[int], str]
+    ) -> None:
         self._rules = rules
         self._state_of = state_of
+        self._story_of = story_of
         self._newest: dict[int, tuple[int, int]] = {}
         self._spent = [0] * rules.strategy.population_size
 
@@ -30,9 +37,10 @@ class Invariants:
         if newest not in (0, trial.id) and self._state_of(newest) is JobState.FAILED:
             newest, token = 0, 0
         if newest not in (0, trial.id) or trial.token != token + 1:
+            stories = map(self._story_of, sorted({trial.id, newest} - {0}))
             raise MachineDefect(
                 f"member {trial.member} got trial {trial.id} with token {trial.token}, and its newest attempt was "
-                f"{token} of trial {newest}"
+                f"{token} of trial {newest}\n" + "\n".join(stories)
             )
         self._newest[trial.member] = (trial.id, trial.token)
 
@@ -56,29 +64,32 @@ class Invariants:
                 raise MachineDefect(
                     f"member {index} completed {self._spent[index]} steps, and only {member.progress} are counted"
                 )
-        if view.unfinished():
-            raise MachineDefect("the study completed, and there are unfinished trials")
+        for trial in view.unfinished():
+            raise MachineDefect(f"the study completed, and trial {trial.id} has not\n{self._story_of(trial.id)}")
 
 
 class CheckedController:
     """A controller that is compared with the invariants; all but what they need goes on as it is."""
 
     def __init__(self, simulator: Simulator) -> None:
-        self._controller = simulator.controller
+        self._stories = Stories(simulator.store)
+        self._controller = self._stories.listen(simulator.controller)
         self._trials: dict[int, TrialRecord] = {}
 
         def state_of(trial: int) -> JobState:
             with simulator.store.reader(simulator.study) as reader:
                 return reader.trial(trial).state
 
-        self.invariants = Invariants(simulator.rules, state_of)
+        self.invariants = Invariants(simulator.rules, state_of, self._stories.story)
 
     def complete(self, done: Sequence[Any], *args: Any, **how: Any) -> Any:
         answers, claimed, rest = self._controller.complete(done, *args, **how)
         for one, answer in zip(done, answers, strict=True):
             if isinstance(one, Completion):
                 if isinstance(answer, LeaseLost):
-                    raise MachineDefect(f"a worker that renewed its lease lost it: {answer}")
+                    raise MachineDefect(
+                        f"a worker that renewed its lease lost it: {answer}\n{self._stories.story(one.trial)}"
+                    )
                 trial = self._trials[one.trial]
                 self.invariants.completed(trial, trial.end_step - trial.start_step)
         for work in claimed:

@@ -10,6 +10,7 @@ from phyla.errors import LeaseLost
 from phyla.machine import Claimed, Completion, Ended, Failure, Idle, TrainRules
 from phyla.records import Checkpoint, StudyRecord, TrialRecord
 from phyla.store import Store, open_store
+from stories import Stories
 
 Train = Callable[[object, TrialRecord], tuple[object, float | Mapping[str, float]]]
 """(weights of the parent or None, trial) -> (weights, the metric Q or several metrics)."""
@@ -34,16 +35,18 @@ class Simulation:
     seed: int = 0
     clock: VirtualClock = field(default_factory=VirtualClock)
     store: Store = field(init=False)
+    stories: Stories = field(init=False)
     weights: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         size = self.rules.strategy.population_size
         self.store = open_store("memory://", clock=self.clock)
+        self.stories = Stories(self.store)
         self.study: StudyRecord = self.store.create_study("simulated", {}, self.seed, size)
         self.controller = self.new_controller()
 
     def new_controller(self) -> Controller:
-        return Controller(self.store, self.study.id, self.rules)
+        return self.stories.listen(Controller(self.store, self.study.id, self.rules))
 
     def completion(self, trial: TrialRecord) -> Completion:
         parent = None if trial.parent_checkpoint is None else self.weights[trial.parent_checkpoint]
@@ -64,7 +67,7 @@ class Simulation:
                 step=trial.end_step,
                 identity="d" * 8,
                 size_bytes=1,
-                created_at=0.0,
+                created_at=self.clock.now,
             ),
         )
 

@@ -49,6 +49,7 @@ from phyla.strategies import (
     Wait,
     ranked,
 )
+from stories import Stories
 
 WORKERS = ("host:1:1", "host:2:1", "host:3:1")
 LEASE_S = 10.0
@@ -261,6 +262,7 @@ class Alike(RuleBasedStateMachine):
         super().__init__()
         self.store = store
         self.oracle = oracle
+        self.stories = Stories(oracle)
         self.clock = clock
         self.claims: list[Claimed] = []
 
@@ -288,7 +290,7 @@ class Alike(RuleBasedStateMachine):
         assert study is not None
         self.study = study.id
         self.here = Controller(self.store, self.study, agreed)
-        self.there = Controller(self.oracle, self.study, agreed)
+        self.there = self.stories.listen(Controller(self.oracle, self.study, agreed))
 
     def both(self, act: Callable[[Store], Any]) -> Any:
         return self._same(lambda: act(self.store), lambda: act(self.oracle))

@@ -276,6 +276,8 @@ def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) ->
         (("run", "small.py", "--home", "/proc/none"), "cannot make the folder", 1),
         (("trials", "small", "--state", "odd"), "--state", 2),
         (("trials", "small", "--member", "7"), "has members 0 to 3", 2),
+        (("trials", "small", "--story", "99"), "has no trial 99; `phyla trials small` lists", 2),
+        (("trials", "small", "--story", "2", "--last", "1"), "leave out --member", 2),
         (("replay", "small", "--continue", "3", "--from", "2"), "exclude each other", 2),
         (("watch", ".", "--suite", "small.py", "--format", "auto=x"), "only marker and steps take names", 2),
         (("export", "small", "--trial", "1"), "--trial goes with", 2),
@@ -346,6 +348,15 @@ def test_trials(phyla_at: Phyla) -> None:
     ]
     assert "broken [on purpose]" in phyla_at("trials", "small")
     assert "no such trials" in phyla_at("trials", "small", "--state", "running")
+
+
+def test_the_story_of_a_trial(phyla_at: Phyla) -> None:
+    events = json.loads(phyla_at("trials", "small", "--story", 2, "--json"))
+    assert [event["what"] for event in events] == ["created", "attempt", "attempt ended", "ended", "descendant"]
+    assert events[-1]["facts"]["replaces"] is True
+    lines = phyla_at("trials", "small", "--story", 2).splitlines()[2:]
+    assert len(lines) == len(events)
+    assert all(event["words"] in line for event, line in zip(events, lines, strict=True))
 
 
 def test_export(phyla_at: Phyla, tmp_path: Path) -> None:

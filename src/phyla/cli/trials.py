@@ -1,5 +1,7 @@
-"""`phyla best` and `phyla trials`: the best trial of a study, and all of them."""
+"""`phyla best` and `phyla trials`: the best trial of a study, all of them, and the story of one."""
 
+import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Context, Option
@@ -12,7 +14,7 @@ from phyla.records import JobState, TrialRecord, said_by
 from phyla.terminal import show as print
 
 if TYPE_CHECKING:
-    from phyla.study import Best, BestCheckpoint, BestEvaluation, Evaluations, Results
+    from phyla.study import Best, BestCheckpoint, BestEvaluation, Evaluations, Event, Results
 
 
 def best(
@@ -156,13 +158,21 @@ def trials(
     ] = None,
     last: Annotated[int | None, Option(min=1, help="Only the last N of them.")] = None,
     sort: Annotated[Literal["trial", "fitness"], Option(help="By id, or the best first.")] = "trial",
+    story: Annotated[
+        int | None, Option(metavar="ID", help="What happened to this trial, in order, and why.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the trials of a study."""
+    """List the trials of a study, or tell the story of one."""
     from phyla.study import load_study
     from phyla.study.results.results import trial_row
 
     results = load_study(study, **options.where(ctx))
+    if story is not None:
+        if (member, state, last, sort) != (None, None, None, "trial"):
+            raise UsageError("--story is about one trial: leave out --member, --state, --last and --sort")
+        _tell(results.story(story), as_json=as_json)
+        return
     none = f"study {study!r} has no trials yet"
     size = results.study().population_size
     if member is not None and not 0 <= member < size:
@@ -191,6 +201,17 @@ def trials(
         )
     else:
         print(f"study {study!r} has no such trials" if results.counts() else none)
+
+
+def _tell(events: "Sequence[Event]", *, as_json: bool) -> None:
+    if as_json:
+        print_json(events)
+    else:
+        print_table(("time", "=what happened"), ((_time(event.at), event.words) for event in events))
+
+
+def _time(at: float | None) -> str | None:
+    return None if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def _row(trial: TrialRecord) -> tuple[object, ...]:

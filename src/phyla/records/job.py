@@ -204,10 +204,14 @@ class Attempt:
         return None if found is None else Cause(**found)
 
     @property
+    def why(self) -> str:
+        """Its cause on one line, or the line of its error that says what happened; a dash without either."""
+        return self.cause.words() if self.cause is not None else said_by(self.error)
+
+    @property
     def words(self) -> str:
-        """How it ended on one line, with the cause, or with the line of its error that says what happened."""
-        what = self.cause.words() if self.cause is not None else said_by(self.error)
-        return f"trial {self.job}, attempt {self.token} {self.state}: {what}"
+        """How it ended, and why, on one line."""
+        return f"trial {self.job}, attempt {self.token} {self.state}: {self.why}"
 
     @property
     def noticed(self) -> JsonObject:

@@ -9,6 +9,7 @@ from phyla.study.results.evaluations import BestEvaluation, Evaluations
 from phyla.study.results.load import compare, load_evaluations, load_study
 from phyla.study.results.progress import Progress
 from phyla.study.results.results import Best, BestCheckpoint, ConfigChange, Results
+from phyla.study.results.story import Event
 from phyla.study.results.watched_runs import Change, Missing, Watched, WatchedRunStatus
 from phyla.study.simulating import Simulated, simulate
 from phyla.study.study import Study
@@ -22,6 +23,7 @@ __all__ = [
     "Checked",
     "ConfigChange",
     "Evaluations",
+    "Event",
     "Missing",
     "Places",
     "Progress",

@@ -35,6 +35,7 @@ from phyla.study.places import Places, where_of
 from phyla.study.results.course import course
 from phyla.study.results.findings import Finding, findings
 from phyla.study.results.progress import Failures, Progress, best_of, lease_s, look
+from phyla.study.results.story import Event, read_story
 from phyla.validation import known
 
 if TYPE_CHECKING:
@@ -287,6 +288,20 @@ class Results:
         """Return what a trial reported, by step: of each attempt, up to where the next one went on."""
         its = self._read(lambda reader: [t for t in reader.trials(after=trial - 1, limit=1) if t.id == trial])
         return self._read(lambda reader: reports_that_count(reader, its[0])) if its else []
+
+    def story(self, trial: int) -> list[Event]:
+        """Return what happened to a trial, in order: why it was made, its attempts, its end, what came of it.
+
+        Raises:
+            UsageError: there is no such trial.
+        """
+        try:
+            return self._read(lambda reader: read_story(reader, trial))
+        except KeyError:
+            command = self.places.command("trials", self.name)
+            raise UsageError(
+                f"study {self.name!r} has no trial {trial}; `{command}` lists those there are"
+            ) from None
 
     def starts(self) -> list[RunStart]:
         """Return how the study was started, each time: command, code, commit, packages, machine."""
