@@ -30,10 +30,10 @@ HEAD = """# How good the strategies are
 
 Every strategy in a table gets the same budget of training steps and the same seeds. Selection sees the
 validation score; the tables show the selected checkpoint on data that neither selection nor tuning has seen.
-*p* compares with the first row, seed by seed (Wilcoxon, two-sided, adjusted by Holm); *seeds* is how many seeds would
-show the difference with 80 % power. *age* is the number of steps of the best weights, *steps* that of all
-members. `single worker explores` puts all steps into one member. Grids were chosen by hand. Everything was measured
-when `Perturb` clipped at the ends of a range, as with `clip=True`.
+*p* compares with the first row, seed by seed (Wilcoxon, two-sided, adjusted by Holm); *seeds* is how many seeds
+would show the difference with 80 % power. *age* is the number of steps of the best weights, *steps* that of all
+members. `single worker explores` puts all steps into one member. Grids were chosen by hand. Everything was
+measured when `Perturb` clipped at the ends of a range, as with `clip=True`.
 
 `python bench/quality/everything.py` repeats this and writes the page, in about half an hour on two cores.
 """
