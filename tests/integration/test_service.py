@@ -411,7 +411,7 @@ def test_a_home_whose_store_is_elsewhere_leads_to_the_service(tmp_path: Path) ->
 
 
 def test_the_program_of_the_page_in_another_language(store: Store, tmp_path: Path) -> None:
-    page = Path(__file__).parents[2] / "docs/how-to/service.md"
+    page = Path(__file__).parents[2] / "docs/how-to/own-loop.md"
     (block,) = re.findall(r"```sh\n(# black_box.sh\n.*?)```", page.read_text(), re.DOTALL)
     with served(store) as url:
         done = subprocess.run(

@@ -1,6 +1,6 @@
-"""The application: every command, how the command line is read, and what becomes of errors.
+"""The application: every command, how it reads the command line, and how it reports errors.
 
-Commands import what is slow to import inside their functions, so that `phyla --help` is quick.
+Commands import slow modules inside their functions, so that `phyla --help` is quick.
 """
 
 import sys
@@ -34,7 +34,7 @@ from phyla.terminal import visible
 
 
 class Commands(TyperGroup):
-    """The commands; places may also follow them."""
+    """The commands; options such as `--home` may stand before or after them."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Put the options of `phyla` itself first, wherever they are."""
@@ -59,7 +59,7 @@ class Commands(TyperGroup):
         return super().parse_args(ctx, [*first, *rest])
 
     def invoke(self, ctx: Context) -> Any:  # type: ignore[override]
-        """Run the command; what it says of a wrong value begins with that value."""
+        """Run the command; an error about a wrong value begins with that value."""
         try:
             return super().invoke(ctx)
         except BadParameter as error:
@@ -70,17 +70,17 @@ class Commands(TyperGroup):
 app = typer.Typer(
     name="phyla",
     cls=Commands,
-    help="Population based training: run studies, watch training jobs, and see what they found.",
+    help="Population based training: run studies, evaluate checkpoints of training jobs, and look at the results.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "Run": (init, check, run, worker, watch, change, stop, replay, simulate),
-    "Run on many machines": (serve, token, up, down, workers),
-    "Look": (status, dashboard, best, trials, evaluations, compare, report, export),
-    "Look after": (gc, delete, doctor),
+    "Run": (run, check, watch, stop, change, init, replay),
+    "Look": (status, dashboard, best, trials, evaluations, report, compare),
+    "Run on many machines": (worker, up, down, workers, serve),
+    "Look after": (export, simulate, token, gc, delete, doctor),
 }
 for panel, commands in PANELS.items():
     for function in commands:
@@ -101,26 +101,26 @@ def _options(
     home: Annotated[
         Path | None,
         Option(
-            metavar="DIR", help="Where studies live.", show_default="what the file says, PHYLA_HOME, or .phyla"
+            metavar="DIR", help="Directory of studies.", show_default="that of the file, PHYLA_HOME, or .phyla"
         ),
     ] = None,
     storage: Annotated[
         str | None,
         Option(
             metavar="URL",
-            help="The store.",
-            show_default="SQLite in --home; else what the file says, PHYLA_STORAGE, or SQLite in the home",
+            help="Database of studies.",
+            show_default="SQLite in --home; else that of the file, PHYLA_STORAGE, or SQLite in the home",
         ),
     ] = None,
     server: Annotated[
-        str | None, Option(metavar="URL", help="A service, instead of --storage; or its service.json.")
+        str | None, Option(metavar="URL", help="A service instead of a database: its URL or its service.json.")
     ] = None,
     checkpoints: Annotated[
         str | None,
         Option(
             metavar="DIR|URL",
-            help="All studies' checkpoints: a directory, or s3://bucket/prefix.",
-            show_default="checkpoints in --home; else what the file says, or checkpoints in the home",
+            help="Where checkpoints are: a directory, or s3://bucket/prefix.",
+            show_default="checkpoints in --home; else that of the file, or checkpoints in the home",
         ),
     ] = None,
     version: Annotated[
@@ -131,10 +131,12 @@ def _options(
 
 
 def run_app() -> NoReturn:
-    """Run the command line and exit; errors of ours become one paragraph, others show where they came from."""
+    """Run the command line and exit; an error of phyla is one paragraph, any other a traceback."""
     formatted = warnings.formatwarning
     names = [function.__name__ for commands in PANELS.values() for function in commands]
-    warnings.formatwarning = lambda *told, **more: visible(options.with_places(formatted(*told, **more), names))
+    warnings.formatwarning = lambda *warning, **line: visible(
+        options.with_places(formatted(*warning, **line), names)
+    )
     settings.escape_output()
     study_modules.begin([""])
     sys.argv += options.for_file()
@@ -143,8 +145,8 @@ def run_app() -> NoReturn:
     except PhylaError as error:
         print(f"error: {options.with_places(str(error), names)}", file=sys.stderr)
         sys.exit(options.EXIT_USAGE if isinstance(error, UsageError) else options.EXIT_FAILED)
-    except Exception as error:  # noqa: BLE001  # the last resort: nothing is hidden, and how to report it is shown
-        if isinstance(error, OSError) and is_storage_error(error):  # perhaps what this prints is written there
+    except Exception as error:  # noqa: BLE001  # the last resort: shows everything, and how to report it
+        if isinstance(error, OSError) and is_storage_error(error):  # the output may be on the same disk
             print(f"error: {error}; {advice_on(error)}", file=sys.stderr)
             sys.exit(options.EXIT_FAILED)
         if hidden := hidden_modules():

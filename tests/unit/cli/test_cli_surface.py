@@ -33,6 +33,12 @@ def test_the_help_has_every_command_in_its_group(cli: Phyla) -> None:
     )
 
 
+def test_commands_for_maintenance_come_after_those_for_training_and_looking() -> None:
+    first, *_, last = ([command.__name__ for command in commands] for commands in PANELS.values())
+    assert first[0] == "run"
+    assert {"gc", "delete", "doctor", "token", "export"} <= set(last)
+
+
 def test_places_may_be_said_before_and_after_the_command(cli: Phyla, tmp_path: object) -> None:
     before = cli("--home", tmp_path, "status")
     assert str(tmp_path) in before
