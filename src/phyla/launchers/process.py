@@ -1,10 +1,11 @@
-"""Workers of studies of both kinds, and the worker process: `python -m phyla.launchers.process`.
+"""Workers of studies of both kinds, and the worker process, which the supervisor starts.
 
 The process reads on standard input what to do. A process that works by itself makes its worker here, too.
 """
 
 import ctypes
 import faulthandler
+import gc
 import mmap
 import os
 import signal
@@ -259,6 +260,8 @@ def _make(spec: WorkerSpec, shared: mmap.mmap, surroundings: Surroundings) -> tu
     sys.path[:] = [*spec.python_path, *(entry for entry in sys.path if entry not in spec.python_path)]
     study_modules.begin(spec.argv, spec.files)
     store = open_store(spec.storage)
+    gc.freeze()  # no collection looks at what phyla imported
+    gc.enable()
     how: dict[str, Any] = {
         "beat": partial(BEATS.pack_into, shared, 0),
         "closing": lambda: shared[BEATS.size],
@@ -287,7 +290,3 @@ def _make(spec: WorkerSpec, shared: mmap.mmap, surroundings: Surroundings) -> tu
         handle(number, lambda number, frame: worker.stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return worker, store
-
-
-if __name__ == "__main__":
-    main()
