@@ -5,8 +5,9 @@ ARG EXTRAS=postgres,server,s3
 WORKDIR /source
 COPY pyproject.toml README.md constraints.txt ./
 COPY src src
+# pip compiles everything: the user below may not write there, so each process would compile what it imports.
 RUN python -m venv /opt/phyla \
-    && /opt/phyla/bin/pip install --no-cache-dir --no-compile --constraint constraints.txt ".[${EXTRAS}]"
+    && /opt/phyla/bin/pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]"
 
 FROM python:3.11-slim
 COPY --from=build /opt/phyla /opt/phyla

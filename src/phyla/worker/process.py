@@ -1,7 +1,8 @@
-"""The worker process: `python -m phyla.worker.process`, which reads on standard input what to do."""
+"""The worker process, which a supervisor starts: it reads on standard input what to do."""
 
 import ctypes
 import faulthandler
+import gc
 import mmap
 import os
 import signal
@@ -117,6 +118,8 @@ def _make(spec: WorkerSpec, shared: mmap.mmap, surroundings: Surroundings) -> tu
     sys.path[:] = [*spec.python_path, *(entry for entry in sys.path if entry not in spec.python_path)]
     study_modules.begin(spec.argv, spec.files)
     store = open_store(spec.storage)
+    gc.freeze()  # no collection looks at what phyla imported
+    gc.enable()
     how: dict[str, Any] = {
         "beat": partial(BEATS.pack_into, shared, 0),
         "closing": lambda: shared[BEATS.size],
@@ -145,7 +148,3 @@ def _make(spec: WorkerSpec, shared: mmap.mmap, surroundings: Surroundings) -> tu
         handle(number, lambda number, frame: worker.stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return worker, store
-
-
-if __name__ == "__main__":
-    main()
