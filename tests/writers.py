@@ -38,12 +38,6 @@ def save_torch(root: Path, step: int) -> None:
     torch.save(torch_state(step), root / f"model_{step}.pt")
 
 
-def save_legacy(root: Path, step: int) -> None:
-    import torch
-
-    torch.save(torch_state(step), root / f"model_{step}.pt", _use_new_zipfile_serialization=False)
-
-
 def load_torch(path: Path, step: int) -> None:
     import torch
 
@@ -192,7 +186,6 @@ def load_trainer(path: Path, step: int) -> None:
 
 SAVERS: dict[str, Callable[[Path, int], None]] = {
     "torch": save_torch,
-    "legacy": save_legacy,
     "slow": save_slowly,
     "in-place": save_in_place,
     "dcp": save_dcp,
@@ -202,7 +195,6 @@ SAVERS: dict[str, Callable[[Path, int], None]] = {
 }
 LOADERS: dict[str, Callable[[Path, int], None]] = {
     "torch": load_torch,
-    "legacy": load_torch,
     "slow": load_torch,
     "in-place": load_any_step,
     "dcp": load_dcp,

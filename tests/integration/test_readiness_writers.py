@@ -25,7 +25,6 @@ pytestmark = pytest.mark.xdist_group("frameworks")
 WRITERS = Path(__file__).parents[1] / "writers.py"
 FORMATS_OF = {
     "torch": ("torch",),
-    "legacy": ("torch",),
     "slow": ("torch",),
     "in-place": ("torch", "auto"),
     "dcp": ("dcp", "auto"),

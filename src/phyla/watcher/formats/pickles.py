@@ -7,15 +7,6 @@ from typing import IO
 PICKLE_BYTES_AT_MOST = 2**24
 """Of a description; a longer one takes too long to take apart, and is believed."""
 
-_STORAGE_BYTES = {
-    **dict.fromkeys(("ComplexDoubleStorage",), 16),
-    **dict.fromkeys(("ComplexFloatStorage", "DoubleStorage", "LongStorage"), 8),
-    **dict.fromkeys(("FloatStorage", "IntStorage"), 4),
-    **dict.fromkeys(("BFloat16Storage", "HalfStorage", "ShortStorage"), 2),
-    **dict.fromkeys(("BoolStorage", "ByteStorage", "CharStorage", "UntypedStorage"), 1),
-}
-"""Bytes per element of the storages that `torch.save` names."""
-
 _PUTS = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 _GETS = frozenset({"GET", "BINGET", "LONG_BINGET"})
 _SILENT = frozenset({"PROTO", "FRAME", "MARK", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"})
@@ -54,21 +45,18 @@ def _words(source: bytes | IO[bytes]) -> Iterator[object]:
         yield word
 
 
-def storages(source: bytes | IO[bytes]) -> dict[str, int | None]:
-    """Return the storages that a pickle of `torch.save` refers to: bytes by key, None where unknown."""
-    found: dict[str, int | None] = {}
+def storages(source: bytes | IO[bytes]) -> set[str]:
+    """Return the keys of the storages that a pickle of `torch.save` refers to."""
+    found: set[str] = set()
     recent: list[object] = []
     for word in _words(source):
         if word is not _REFERENCE:
             recent.append(word)
-            del recent[:-9]
+            del recent[:-8]
             continue
-        # ("storage", class, key, location, elements), and in the layout before zip a sixth, which is None.
-        fields = recent[:-1] if recent and recent[-1] is None else recent
-        match fields:
-            case [*start, kind, str(key), str(), int(elements)] if "storage" in start:
-                each = _STORAGE_BYTES.get(str(kind).rpartition(" ")[2])
-                found[key] = None if each is None else each * elements
+        match recent:  # ("storage", class, key, location, elements)
+            case [*start, str(key), str(), int()] if "storage" in start:
+                found.add(key)
         recent.clear()
     return found
 

@@ -1,6 +1,5 @@
 """Single files of `torch.save`, and sets of them with an index."""
 
-import os
 import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,8 +11,6 @@ from phyla.watcher.formats.weights import TORCH_ENDINGS, TORCH_INDEX, check_fold
 from phyla.watcher.listing import Root
 
 _ZIP_START = b"PK\x03\x04"
-_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""The first pickle of `torch.save` before its zip layout: a number of ten bytes."""
 
 
 @final
@@ -22,8 +19,8 @@ class TorchFiles(CheckpointFormat):
     """Files named `*.pt`, `*.pth`, `*.ckpt` or `*.bin`, directly in the root.
 
     `torch.save` writes straight to the final name. Its archive ends with a directory of its members, which
-    is there only at the end, and describes every storage that must be in it. Files of the layout
-    before that say how long they must be. Whatever else has such a name is ready when it is quiet.
+    is there only at the end, and describes every storage that must be in it. Whatever else has such a name, such
+    as files of torch before 1.6, is ready when it is quiet.
     """
 
     name: ClassVar[str] = "torch"
@@ -44,12 +41,10 @@ class TorchFiles(CheckpointFormat):
 
     @classmethod
     def check_content(cls, name: str, file: IO[bytes]) -> Verdict | None:
-        start = file.read(len(_MAGIC))
+        start = file.read(len(_ZIP_START))
         if len(start) < len(_ZIP_START) and _ZIP_START.startswith(start):
             return Verdict.partial(f"{name} has {len(start)} bytes")
-        if start.startswith(_ZIP_START):
-            return _check_zip(name, file)
-        return _check_legacy(name, file) if start == _MAGIC else None
+        return _check_zip(name, file) if start == _ZIP_START else None
 
 
 def _check_zip(name: str, file: IO[bytes]) -> Verdict:
@@ -77,20 +72,3 @@ def _check_zip(name: str, file: IO[bytes]) -> Verdict:
         # torch.save closes the archive properly even when it is interrupted by an exception.
         return Verdict.partial(f"{name} lacks {len(missing)} of {len(wanted)} storages: saving was interrupted")
     return Verdict.complete(f"{name} has its directory and all {len(wanted)} storages")
-
-
-def _check_legacy(name: str, file: IO[bytes]) -> Verdict:
-    try:
-        for _ in ("protocol version", "system"):
-            storages(file)
-        wanted = storages(file)
-        storages(file)  # their keys in order
-    except ValueError as error:
-        return Verdict.partial(f"{name} is cut off: {error}")
-    lengths = [length for length in wanted.values() if length is not None]
-    end = file.tell() + sum(8 + length for length in lengths)
-    size = file.seek(0, os.SEEK_END)
-    if len(lengths) < len(wanted) or size < end:
-        finish = Verdict.partial if size < end else Verdict.settling
-        return finish(f"{name} has {size} bytes where its description says at least {end}")
-    return Verdict.complete(f"{name} has all {len(wanted)} storages in {size} bytes")
