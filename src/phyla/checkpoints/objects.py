@@ -3,12 +3,12 @@
 import errno
 import os
 import re
-import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar, final
 
+from phyla import patience
 from phyla.errors import (
     CheckpointError,
     CheckpointsAbsent,
@@ -25,10 +25,6 @@ AT_ONCE = 8
 """Files that are moved at the same time."""
 PARTS_AT_ONCE = 4
 PART_BYTES = 2**24
-PATIENCE_S = 120.0
-"""How long a store that was reached before is tried again: what was trained is worth waiting for."""
-PAUSE_S = (1.0, 15.0)
-"""The shortest and the longest pause between two tries."""
 
 _CREDENTIALS = re.compile("Credential|Token|Profile|SSO")
 _OUT_OF_REACH = {
@@ -49,7 +45,7 @@ class Objects:
     Calls may come from any threads. They raise FileNotFoundError for an object that is not there,
     CheckpointsAbsent where the store is out of reach or has no such bucket, and CheckpointStorageFailed where it
     refuses. Messages say what to do, and ask for the right to write unless `writes=False`. What is out of reach is
-    tried again for `patience_s`, by default for `PATIENCE_S` once it was reached.
+    tried again for `patience_s`, by default for `phyla.patience.PATIENCE_S` once it was reached.
     """
 
     def __init__(self, url: str, *, writes: bool = True, patience_s: float | None = None) -> None:
@@ -85,9 +81,8 @@ class Objects:
             raise ConfigurationError(f"checkpoints={self.url!r}: {error}; give s3://bucket/prefix") from None
 
     def _call(self, doing: str, key: str, call: Callable[[Any, str], T]) -> T:
-        files, (pause_s, longest_s) = self._files(), PAUSE_S
-        usual_s = PATIENCE_S if self._reached else 0.0
-        until = time.monotonic() + (usual_s if self._patience_s is None else self._patience_s)
+        files, usual_s = self._files(), patience.PATIENCE_S if self._reached else 0.0
+        waiting = patience.Patience(lambda: usual_s if self._patience_s is None else self._patience_s)
         while True:
             try:
                 found = call(files, f"{self._root}/{key}".rstrip("/"))
@@ -97,10 +92,9 @@ class Objects:
                 self._reached = True
                 raise
             except Exception as error:  # each library below has errors of its own
-                if not _is_out_of_reach(error) or time.monotonic() + pause_s > until:
+                if not _is_out_of_reach(error) or waiting.over:
                     raise _failure(error, doing, f"{self.url}/{key}".rstrip("/"), self._writes) from error
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, longest_s)
+            waiting.pause()
 
     def sizes(self, below: str = "") -> dict[str, int]:
         """Return the sizes in bytes of all objects below a key, by their keys."""

@@ -15,6 +15,7 @@ from phyla import settings
 from phyla.errors import ConfigurationError, ConnectionLost, StoreBusy, StoreUnavailable
 from phyla.formatting import masked
 from phyla.machine import Reader
+from phyla.patience import PATIENCE_S, Patience
 from phyla.store.contract import Store
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ ONCE = frozenset({"change", "evaluate_again", "note", "note_start", "renew_ident
 """What is not asked again if it may have been done; all else gives the same answer twice."""
 PROMPT = frozenset({"renew", "report"})
 """What is called from time to time anyway, so that the next call will do."""
-PATIENCE_S = 300.0
 """How long work is held on to while the service cannot be reached."""
 ANSWER_S, PROMPT_ANSWER_S = 60.0, 10.0
 """How long to wait for an answer: whoever waits for a lock in the database gets one after half a minute. What is
@@ -39,7 +39,6 @@ prompt is tried again, on another connection, before leases run out."""
 LOOK_S = 5.0
 """How long whoever only looks, or begins, waits for a service; see `hold_on`."""
 LONG_POLL_S = 20.0
-BACK_OFF_S = (0.1, 5.0)
 
 
 @final
@@ -220,9 +219,8 @@ class Connection:
     def _sent(
         self, path: str, body: bytes, headers: dict[str, str], patience_s: float, answer_s: float, *, once: bool
     ) -> bytes:
-        httpx, began = self._httpx, time.monotonic()
+        httpx, patience = self._httpx, Patience(lambda: min(patience_s, self.most_s))
         timeout = httpx.Timeout(answer_s, connect=5.0)
-        pause_s, most_s = BACK_OFF_S
         while True:
             client = None
             try:
@@ -248,17 +246,16 @@ class Connection:
                 unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, _NotPublished)
                 sent = not isinstance(failed, unsent)
                 self._forget(client)
-            if (once and sent) or time.monotonic() + pause_s > began + min(patience_s, self.most_s):
+            if (once and sent) or patience.over:
                 if busy:
                     raise StoreBusy(str(error))
                 via = client if self._url != self._shown else None
                 where = f"{self._shown} names {via.base_url}, which" if via else self._shown
                 raise StoreUnavailable(f"the service {where} {said}{_advice(said)}")
-            if pause_s > 1 and not busy and not self._away:
+            if patience.pause_s > 1 and not busy and not self._away:
                 self._away = True
                 LOG.warning("the service %s %s; trying again", self._shown, said)
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, most_s)
+            patience.pause()
 
     def _told(self, answer: "httpx.Response") -> dict[str, Any]:
         with suppress(ValueError):

@@ -20,7 +20,7 @@ from typing import Literal, final
 from phyla import settings
 from phyla.checkpoints.cache import Cache
 from phyla.checkpoints.disk import storage_errors
-from phyla.checkpoints.objects import PATIENCE_S, each
+from phyla.checkpoints.objects import each
 from phyla.errors import (
     CheckpointChanged,
     CheckpointError,
@@ -30,6 +30,7 @@ from phyla.errors import (
     ConfigurationError,
 )
 from phyla.failpoints import failpoint
+from phyla.patience import PATIENCE_S
 from phyla.records import Checkpoint, shown
 from phyla.watcher.format import Found
 from phyla.watcher.listing import File, Listing, Place, listing

@@ -12,7 +12,7 @@ from typing import Any, final
 
 from phyla import file_locks
 from phyla.errors import ConnectionLost, RunFollowed, StoreError
-from phyla.store.remote import PATIENCE_S
+from phyla.patience import PATIENCE_S
 from phyla.store.retry import again
 from phyla.watcher.directory_watcher import DirectoryWatcher
 from phyla.watcher.study_watcher import StudyWatcher

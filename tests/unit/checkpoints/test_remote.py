@@ -18,8 +18,8 @@ import pytest
 from s3fs import S3FileSystem
 
 from object_store import client
+from phyla import patience
 from phyla.checkpoints import Owner, RemoteCheckpoints, RemotePlace, is_there, local_copy, place_of
-from phyla.checkpoints import objects as objects_module
 from phyla.checkpoints.objects import Objects
 from phyla.errors import (
     CheckpointCorrupt,
@@ -299,7 +299,7 @@ def other_store() -> Iterator[None]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch, other_store: None) -> None:
     """Try everything once, by a configuration of fsspec as a user may have one."""
-    monkeypatch.setattr(objects_module, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(patience, "PATIENCE_S", 0.0)
     monkeypatch.setattr(S3FileSystem, "retries", 1)
     monkeypatch.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"retries": {"total_max_attempts": 1}}})
 
@@ -367,7 +367,7 @@ def test_a_store_that_is_out_of_reach(
 def test_a_store_that_comes_back_gets_what_was_trained(
     opened: Callable[..., RemoteCheckpoints], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects_module, "PAUSE_S", (0.01, 0.02))
+    monkeypatch.setattr(patience, "PAUSE_S", (0.01, 0.02))
     failures = iter([ConnectionError("cut")] * 3)
 
     def cut(self: Any, *arguments: Any, **more: Any) -> Any:

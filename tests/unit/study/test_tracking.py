@@ -205,7 +205,7 @@ def test_a_tracker_that_hangs_is_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(beside, "SAID_AFTER_S", 0.05)
-    monkeypatch.setattr(beside, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(beside, "LAST_WAIT_S", 0.1)
     forever = threading.Event()
     tracker = Told()
     tracker.log = lambda rows: forever.wait() and None  # type: ignore[method-assign, assignment]

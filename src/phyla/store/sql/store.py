@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's, too
 
 from phyla.errors import ConnectionLost, StateError, StoreError, StoreUnavailable, StudyNotFound
+from phyla.patience import Patience
 from phyla.records import FileName, JsonObject, Member, MemberState, StudyKind, StudyRecord, StudyState, Token
 from phyla.store.contract import StoreIdentity
 from phyla.store.retry import again
@@ -233,19 +234,18 @@ class SqlStore:
         self._backend.close()
 
     def _begin(self, *, write: bool) -> SqlSession:
-        began, pause_s, away = time.monotonic(), 0.1, False
+        patience, away = Patience(lambda: self._patience_s), False
         while True:
             try:
                 return self._backend.begin(write=write)
             except self._backend.driver_errors as error:
                 told = self._backend.translated(error)
-                if not isinstance(told, StoreUnavailable) or time.monotonic() + pause_s > began + self._patience_s:
+                if not isinstance(told, StoreUnavailable) or patience.over:
                     raise
                 if not away:
                     LOG.warning("%s; trying again", told)
                 away = True
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, 5.0)
+            patience.pause()
 
     @contextlib.contextmanager
     def _session(self, *, write: bool) -> Iterator[SqlSession]:

@@ -20,7 +20,7 @@ TRIES = 6
 REST = 4
 """It rests this many times as long as it took, but no longer than `MOST_S`."""
 MOST_S = 30.0
-PATIENCE_S = 60.0
+LAST_WAIT_S = 60.0
 """How long the end of a run waits for it."""
 SAID_AFTER_S = 5.0
 """After how long that wait is said."""
@@ -68,13 +68,13 @@ class Beside:
         self._end.set()
         self._thread.join(SAID_AFTER_S)
         if self._thread.is_alive():
-            LOG.warning("the work is done; waiting for %s, for %s at most", self._what, duration(PATIENCE_S))
-            self._thread.join(PATIENCE_S - SAID_AFTER_S)
+            LOG.warning("the work is done; waiting for %s, for %s at most", self._what, duration(LAST_WAIT_S))
+            self._thread.join(LAST_WAIT_S - SAID_AFTER_S)
         if self._thread.is_alive():
             self._left = True
             LOG.warning(
                 "warning: %s does not answer for %s and is given up; %s",
-                *(self._what, duration(PATIENCE_S), self._instead),
+                *(self._what, duration(LAST_WAIT_S), self._instead),
             )
 
     def _run(self) -> None:

@@ -24,7 +24,7 @@ LOG = logging.getLogger("phyla")
 DIFF_BYTES = 1_000_000
 GIT_S = 5.0
 """How long git may take: large repositories on slow disks."""
-PATIENCE_S = 2 * GIT_S
+LAST_WAIT_S = 2 * GIT_S
 PACKAGE = re.compile(r"(.+?)-([^-]+)\.(dist|egg)-info")
 
 
@@ -49,7 +49,7 @@ def noted(client: "Client", state: StudyState) -> Iterator[None]:
     try:
         yield
     finally:
-        thread.join(PATIENCE_S)
+        thread.join(LAST_WAIT_S)
 
 
 def collect(code: Any, directory: Path) -> tuple[JsonObject, str | None]:

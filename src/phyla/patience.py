@@ -1,0 +1,34 @@
+"""How long what is out of reach is tried again, and how often: databases, services and stores of objects."""
+
+import time
+from collections.abc import Callable
+from typing import Final, final
+
+PATIENCE_S: Final = 300.0
+"""How long a process that works waits, in seconds: what was trained is worth waiting for."""
+PAUSE_S = (0.1, 5.0)
+"""The shortest and the longest pause between two attempts, in seconds."""
+
+
+@final
+class Patience:
+    """Pauses between attempts, each twice as long as the last, until too little time is left for another one.
+
+    Args:
+        seconds: how long it lasts from now on, asked each time; a signal handler may shorten it.
+    """
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._began = time.monotonic()
+        self.pause_s, self._longest_s = PAUSE_S
+
+    @property
+    def over(self) -> bool:
+        """Whether no time is left for another attempt."""
+        return time.monotonic() + self.pause_s > self._began + self._seconds()
+
+    def pause(self) -> None:
+        """Sleep until the next attempt."""
+        time.sleep(self.pause_s)
+        self.pause_s = min(2 * self.pause_s, self._longest_s)
