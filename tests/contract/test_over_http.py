@@ -34,8 +34,8 @@ from phyla.errors import (
 )
 from phyla.machine import Claimed, Idle, Outdated
 from phyla.records import Checkpoint, Report, Role, StudyRecord, StudyState
+from phyla.service.access import Doors
 from phyla.service.app import Limits
-from phyla.service.doors import Doors
 from phyla.service.metrics import Figures
 from phyla.service.tokens import create
 from phyla.store import RemoteStore, Store, hold_on, open_store

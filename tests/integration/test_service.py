@@ -207,7 +207,7 @@ def test_a_body_without_a_token_is_not_read(store: Store) -> None:
 
 
 def test_what_had_a_token_is_not_open_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phyla.service.doors.TOKENS_S", 0.0)
+    monkeypatch.setattr("phyla.service.access.TOKENS_S", 0.0)
     with served(store) as url, httpx.Client(base_url=f"{url}/v1", trust_env=False) as client:
         assert client.get("/studies").status_code == 200
         create(store, "someone", Role.VIEWER)

@@ -22,7 +22,7 @@ from phyla.terminal import show as print
 
 if TYPE_CHECKING:
     from phyla.study import Results, Study, Watched
-    from phyla.study.watching.targets import Planned
+    from phyla.study.watching.plan import Planned
 
 EXAMPLE = """  # at the top level of the file, not inside a function or under `if __name__ == "__main__":`
   import phyla
@@ -73,7 +73,7 @@ def run(
     if sys.stderr.isatty():
         print(f"reading {file}", file=sys.stderr)
     from phyla.cli.pools import pool_of
-    from phyla.study.repeating.replay import replicates as replicates_of
+    from phyla.study.repeating.replicates import replicates as replicates_of
 
     if launcher is None and launcher_option:
         raise UsageError(f"--launcher-option {launcher_option[0]}: give --launcher, too")
@@ -173,7 +173,7 @@ def watch(
     """Evaluate every checkpoint that a training job writes, until it ends. Ctrl-C stops it."""
     from phyla.study.files.load import chosen_suites
     from phyla.study.watching.display import ChangeDisplay
-    from phyla.study.watching.targets import plan as planned
+    from phyla.study.watching.plan import plan as planned
     from phyla.study.watching.watch import watch as follow
     from phyla.watcher import Following, get_format
 

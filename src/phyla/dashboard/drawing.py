@@ -15,11 +15,11 @@ from phyla.records import Aim, StudyRecord
 from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
 from phyla.report.formatting import text
 from phyla.report.style import Figure, tables, take_heading
-from phyla.service.doors import News
+from phyla.service.changes import News
 from phyla.store import Store
 from phyla.study.places import Places
+from phyla.study.results.compare import compare
 from phyla.study.results.evaluations import ROWS, Evaluations
-from phyla.study.results.load import compare
 from phyla.study.results.results import Results
 
 KEPT = 20

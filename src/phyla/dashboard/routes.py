@@ -17,7 +17,8 @@ from phyla.dashboard.drawing import Drawings
 from phyla.dashboard.pages import FILES, Pages, environment, static_file
 from phyla.errors import AccessDenied, PhylaError, StoreBusy, StoreUnavailable, StudyNotFound
 from phyla.records import Role, Token
-from phyla.service.doors import Doors, News
+from phyla.service.access import Doors
+from phyla.service.changes import News
 from phyla.store import Store
 from phyla.study.places import Places
 

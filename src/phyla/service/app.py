@@ -32,8 +32,9 @@ from phyla.errors import (
     UsageError,
 )
 from phyla.records import Role
+from phyla.service.access import Doors, discreet, may
 from phyla.service.blackbox import black_box
-from phyla.service.doors import MOST_WAIT_S, Doors, News, discreet, may
+from phyla.service.changes import MOST_WAIT_S, News
 from phyla.service.metrics import Figures
 from phyla.service.studies import Studies
 from phyla.settings import system_clock

@@ -27,7 +27,8 @@ from phyla.records import (
     StudyRecord,
     TrialRecord,
 )
-from phyla.service.doors import MOST_WAIT_S, Doors, News, may
+from phyla.service.access import Doors, may
+from phyla.service.changes import MOST_WAIT_S, News
 from phyla.service.studies import Studies
 from phyla.settings import system_clock
 from phyla.store import Reader, Store

@@ -19,8 +19,9 @@ from fastapi import APIRouter
 from phyla import file_locks
 from phyla.errors import ConfigurationError, StateError
 from phyla.records import Role, token_of
+from phyla.service.access import Doors
 from phyla.service.app import LOOPBACK, make_app
-from phyla.service.doors import Doors, News
+from phyla.service.changes import News
 from phyla.service.tokens import PUBLISHED_TOKEN, create
 from phyla.settings import system_clock
 from phyla.store import RemoteStore, Store, open_store

@@ -4,9 +4,11 @@ from phyla.study.checking.check import Checked, check
 from phyla.study.declaration import Replicate, Retention, Retries, replicate_seed
 from phyla.study.files.load import load_schedule, load_studies, load_suites
 from phyla.study.places import Places
-from phyla.study.repeating.replay import continue_training, replay, run_replicates
+from phyla.study.repeating.replay import continue_training, replay
+from phyla.study.repeating.replicates import run_replicates
+from phyla.study.results.compare import compare
 from phyla.study.results.evaluations import BestEvaluation, Evaluations
-from phyla.study.results.load import compare, load_evaluations, load_study
+from phyla.study.results.load import load_evaluations, load_study
 from phyla.study.results.progress import Progress
 from phyla.study.results.results import Best, BestCheckpoint, ConfigChange, Results
 from phyla.study.results.story import Event

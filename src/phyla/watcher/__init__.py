@@ -8,9 +8,10 @@ decides nothing about evaluations. A format is one file in `formats/`.
 from phyla.watcher.directory_watcher import DirectoryWatcher, Following
 from phyla.watcher.format import Candidate, CheckpointFormat, Found, Verdict, format_names, get_format
 from phyla.watcher.formats.step_source import StepFrom
+from phyla.watcher.run_lock import holder, lock
 from phyla.watcher.snapshots import DirectorySources
 from phyla.watcher.study_watcher import StudyWatcher
-from phyla.watcher.watch_thread import WatchThread, holder, lock
+from phyla.watcher.watch_thread import WatchThread
 
 __all__ = [
     "Candidate",

@@ -1,152 +1,22 @@
 """How a process watches runs: a lock for each, file events that wake it, and one thread that looks."""
 
-import os
-import platform
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
-from phyla import file_locks
-from phyla.errors import ConnectionLost, RunFollowed, StoreError
+from phyla.errors import ConnectionLost, StoreError
 from phyla.patience import PATIENCE_S
 from phyla.store.retry import again
 from phyla.watcher.directory_watcher import DirectoryWatcher
+from phyla.watcher.file_events import FileEvents
 from phyla.watcher.study_watcher import StudyWatcher
 
 POLL_S = 10.0
 TEND_S = 1.0
 """How often snapshots are tended; so soon a root that appeared, or was replaced by another, is noticed."""
-
-LOCK_TRIES = 5
-LOCK_AGAIN_S = 0.05
-"""Between two tries: `holder` holds the lock for a moment, too."""
-TICK_MS = 100
-"""How often the wait for events looks whether it has to end."""
-
-
-def holder(path: Path) -> str | None:
-    """Return which process of this machine holds the lock file of a run; None if none does, or it is not known."""
-    return _who(path) if file_locks.is_held(path) else None
-
-
-def _who(path: Path) -> str:
-    return path.read_text(errors="replace").strip() or "another process"
-
-
-@contextmanager
-def lock(path: Path, run: str) -> Iterator[None]:
-    """Have the right to follow a run, until the block or the process ends, however that ends.
-
-    The file is made where missing, never removed. `RunFollowed` says that another process holds it.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        try:
-            for _ in range(LOCK_TRIES - 1):
-                with suppress(BlockingIOError):
-                    file_locks.lock(descriptor)
-                    break
-                time.sleep(LOCK_AGAIN_S)
-            else:
-                file_locks.lock(descriptor)
-        except OSError as error:
-            how = f"stop that one first, or add workers to it with: phyla worker SUITES.py --study {run}"
-            raise RunFollowed(
-                f"run {run!r} is followed by {_who(path)} already (lock file {path}); {how}"
-            ) from error
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"process {os.getpid()} on {platform.node() or 'this host'}\n".encode())
-        yield
-    finally:
-        os.close(descriptor)
-
-
-@final
-class FileEvents:
-    """Waits until something may have changed below one of several directories, some of which may not exist yet.
-
-    An event is only a hint: look at everything there; and now and then in any case, since network file systems
-    lose events. `works` is False once they turned out not to work here.
-    """
-
-    def __init__(self, *roots: Path) -> None:
-        self._roots = {Path(os.path.abspath(root)): root for root in roots}  # noqa: PTH100 -- keeps links
-        self._watched: dict[Path, tuple[int, int]] | None = None
-        self._changes: Iterator[set[tuple[Any, str]]] | None = None
-        self.works = True
-
-    def wait(self, timeout_s: float, stop: threading.Event) -> frozenset[Path]:
-        """Return the roots with an event, as they were given; all when watching begins, none after `timeout_s`."""
-        until = time.monotonic() + timeout_s
-        present = self._present()
-        if present != self._watched:
-            self._watched, self._changes = present, self._watch(present, stop)
-            # Until the first answer nothing was watched.
-            self._next(stop)
-            return frozenset(self._roots.values())
-        changed: set[tuple[Any, str]] = set()
-        while not changed and self._changes is not None and time.monotonic() < until and not stop.is_set():
-            changed = self._next(stop)
-        if not changed:
-            stop.wait(until - time.monotonic())
-            return frozenset()
-        paths = [Path(path) for _, path in changed]
-        if any(kind.name == "deleted" and Path(path) in present for kind, path in changed):
-            # What takes the place of a root that was deleted may have the same number, and is not watched.
-            self._watched = None
-        return frozenset(
-            given
-            for root, given in self._roots.items()
-            if any(path == root or root in path.parents or path in root.parents for path in paths)
-        ) or frozenset(self._roots.values())
-
-    def _next(self, stop: threading.Event) -> set[tuple[Any, str]]:
-        try:
-            return set() if self._changes is None else next(self._changes, set())
-        except (FileNotFoundError, RuntimeError):
-            # A root went away before it was watched, or an event is about a name that is not valid text.
-            self._watched = self._changes = None
-            stop.wait(TEND_S)
-        except OSError:
-            # No events on this system, or no more of them: too many directories are watched already.
-            self.works, self._changes = False, None
-        return set()
-
-    def _present(self) -> dict[Path, tuple[int, int]]:
-        found = {}
-        for root in self._roots:
-            with suppress(OSError):
-                status = root.stat()
-                found[root] = (status.st_dev, status.st_ino)
-        return found
-
-    def _watch(
-        self, present: dict[Path, tuple[int, int]], stop: threading.Event
-    ) -> Iterator[set[tuple[Any, str]]] | None:
-        if not (present and self.works):
-            return None
-        try:
-            from watchfiles import watch
-        except (ImportError, OSError):
-            self.works = False
-            return None
-        return watch(
-            *present,
-            watch_filter=None,
-            rust_timeout=TICK_MS,
-            yield_on_timeout=True,
-            stop_event=stop,
-            force_polling=False,
-            ignore_permission_denied=True,
-            debug=False,
-        )
-
-
 Watcher = DirectoryWatcher | StudyWatcher
 
 

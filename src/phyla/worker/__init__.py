@@ -6,7 +6,8 @@ from phyla.worker.evaluating.evaluation import Evaluation, EvaluationCheckpoint,
 from phyla.worker.evaluating.evaluator import Evaluator
 from phyla.worker.launch import Launch, dead_launches, launch_of
 from phyla.worker.loop import Beat, Closing, Worker, WorkerContext
-from phyla.worker.training.session import Stopwatch, TrialSession, unusable_start
+from phyla.worker.training.session import TrialSession, unusable_start
+from phyla.worker.training.stopwatch import Stopwatch
 from phyla.worker.training.trainer import Trainer
 from phyla.worker.training.trial import Parent, Trial, session_of
 

@@ -31,7 +31,7 @@ from phyla.records import Phase, TrialRecord, WorkKind
 from phyla.settings import Clock, system_clock
 from phyla.worker.containment.surroundings import Surroundings
 from phyla.worker.evaluating.evaluator import Evaluator
-from phyla.worker.training.session import Stopwatch
+from phyla.worker.training.stopwatch import Stopwatch
 from phyla.worker.training.trainer import Trainer
 
 FLUSH_S = 1.0

@@ -11,7 +11,7 @@ import phyla
 from phyla import plugins, strategies
 from phyla.errors import ConfigurationError
 from phyla.records import StartFrom
-from phyla.study.repeating.replay import replicates
+from phyla.study.repeating.replicates import replicates
 
 WHOLE: tuple[Any, Any] = (np.int64, int)
 PBT: Any = phyla.PBT

@@ -12,7 +12,7 @@ from phyla.errors import ConfigurationError, StudyChanged, StudyNotFound, UsageE
 from phyla.records import StudyState
 from phyla.study import Places, Replicate, replicate_seed
 from phyla.study.maintaining.maintain import maintain
-from phyla.study.repeating.replay import replicates
+from phyla.study.repeating.replicates import replicates
 
 
 def train(trial: phyla.Trial) -> None:

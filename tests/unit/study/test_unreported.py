@@ -10,7 +10,7 @@ import phyla
 from phyla.errors import StoreError
 from phyla.store.sql.store import SqlStore
 from phyla.strategies import StoppingRule
-from phyla.study.results.findings import Lookout
+from phyla.study.running.messages import Lookout
 
 MISSPELT = phyla.strategies.Divergence(metric="train/los", above=100)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from phyla.watcher.watch_thread import FileEvents
+from phyla.watcher.file_events import FileEvents
 
 PATIENCE = 30.0
 

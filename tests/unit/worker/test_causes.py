@@ -9,7 +9,7 @@ import pytest
 
 from phyla.errors import NoFitness
 from phyla.records import said_by
-from phyla.worker.training.trainer import cause_of, traceback_of, write_log
+from phyla.worker.training.causes import cause_of, traceback_of, write_log
 
 
 def train(trial: object) -> None:

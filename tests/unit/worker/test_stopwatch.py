@@ -14,7 +14,7 @@ from phyla.machine import Claimed, Failure
 from phyla.records import Phase
 from phyla.store import open_store
 from phyla.worker import Trainer, session_of
-from phyla.worker.training.session import Stopwatch
+from phyla.worker.training.stopwatch import Stopwatch
 from storing import VirtualClock, pbt, rules
 
 WHAT = st.sampled_from(Phase)

@@ -1,18 +1,10 @@
 """Open what is stored to read or compare results; needs no training or evaluation code, and changes nothing."""
 
-import math
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from phyla.errors import ConfigurationError, StudyNotFound
-from phyla.study.places import Places, find_study, names_in, open_existing, open_if_there
+from phyla.study.places import Places, find_study, open_existing, open_if_there
 from phyla.study.results.evaluations import Evaluations, evaluations_of
 from phyla.study.results.results import Results
-
-if TYPE_CHECKING:
-    from phyla.report import StudyComparison
-    from phyla.store import Store
 
 
 def load_study(
@@ -72,80 +64,3 @@ def list_all(places: Places) -> list[Results | Evaluations]:
     if store is None:
         return []
     return [(Evaluations if study.watched else Results)(store, study, places) for study in store.studies()]
-
-
-def compare(
-    studies: "str | Results | Sequence[str | Results]",
-    *,
-    by: str = "steps",
-    target: float | None = None,
-    home: str | Path | None = None,
-    storage: str | None = None,
-    checkpoints: str | Path | None = None,
-) -> "StudyComparison":
-    """Compare studies; replicates of one study are taken together.
-
-    Args:
-        studies: names, or results. The name of a study that has replicates means all of them; a replicate's own
-            name means that one. Results may come from different stores: where one replicate is in several of
-            them, or one study is, these are compared with each other, and told apart by their homes.
-        by: `steps` of all members together, or `time` in which anything was running.
-        target: the value whose first time is told; by default the worst median of the final values, of two in
-            the middle the worse one.
-        home: where studies live, as for `Study`.
-        storage: URL of the database, as for `Study`.
-        checkpoints: where the checkpoints are, as for `Study`.
-
-    Returns:
-        The comparison: `groups`, `tests`, `rows()`, `to_json()` and `write_report(path)`.
-
-    Raises:
-        StudyNotFound: there is no such study there.
-        UsageError: fewer than two studies, different objectives or constraints, or none has a finite fitness.
-        ConfigurationError: an argument makes no sense.
-    """
-    from phyla.report import ComparedStudy, compare_studies
-
-    if by not in ("steps", "time"):
-        raise ConfigurationError(f"by={by!r}: choose 'steps' or 'time'")
-    if target is not None and not math.isfinite(target):
-        raise ConfigurationError(f"target={target!r}: must be a finite number")
-    asked = [studies] if isinstance(studies, (str, Results)) else list(studies)
-    found = {(one.places.storage, one.name): one for one in _found(asked, Places.of(home, storage, checkpoints))}
-    names = [one.name for one in found.values()]
-    # Studies of one name are in several stores, and are told apart by their homes.
-    apart = {_repeats(one) for one in found.values() if names.count(one.name) > 1}
-    return compare_studies(
-        [
-            ComparedStudy(
-                data=one.data(),
-                group=f"{_repeats(one)} ({one.places.home})" if _repeats(one) in apart else _repeats(one),
-                replicate=None if one.replicate is None else one.replicate.index,
-            )
-            for one in found.values()
-        ],
-        by="steps" if by == "steps" else "time",
-        target=target,
-    )
-
-
-def _found(asked: "Sequence[str | Results]", places: Places) -> Iterator[Results]:
-    store: Store | None = None
-    for name in asked:
-        if isinstance(name, Results):
-            yield name
-            continue
-        store = store or open_existing(f"study {name!r}", places)
-        known = [Results(store, study, places) for study in store.studies() if not study.watched]
-        replicates = {one.replicate.index: one for one in known if one.replicate and one.replicate.of == name}
-        chosen = [replicates[index] for index in sorted(replicates)] or [one for one in known if one.name == name]
-        if not chosen:
-            raise StudyNotFound(
-                f"there is no study {name!r} in {store.url}, nor replicates of one; there are: "
-                f"{names_in(store, watched=False)}"
-            )
-        yield from chosen
-
-
-def _repeats(results: Results) -> str:
-    return results.name if results.replicate is None else results.replicate.of

@@ -37,10 +37,10 @@ from phyla.store.retry import repeatable
 from phyla.study.declaration import Declared
 from phyla.study.maintaining.recover import let_go_on, others_at_work, remove_outputs, take_back, verify_best
 from phyla.study.places import Places
-from phyla.study.results.findings import Lookout, in_vain, say_nothing_to_do
 from phyla.study.results.given_up import incomplete
 from phyla.study.results.progress import Failures
 from phyla.study.results.results import Results
+from phyla.study.running.messages import Lookout, in_vain, say_nothing_to_do
 from phyla.study.running.open import claim
 from phyla.study.running.provenance import noted
 from phyla.study.running.trackers import environment, follow

@@ -3,27 +3,20 @@
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
-from phyla import settings
 from phyla.checkpoints import place_of
 from phyla.errors import ConfigurationError, StudyNotFound
-from phyla.evaluation import Suite
 from phyla.formatting import masked
-from phyla.machine import SUITE_LEFT
-from phyla.records import Checkpoint, CheckpointState, GroupState, JobState, StudyRecord, shown
-from phyla.study.files.load import chosen_suites
-from phyla.study.places import Places, names_in, open_if_there
+from phyla.records import StudyRecord, shown
+from phyla.study.places import names_in
 from phyla.validation import check_name
 
 if TYPE_CHECKING:
-    from phyla.store import Reader, Store
-    from phyla.watcher import CheckpointFormat, Following
-
+    from phyla.store import Store
 COMMON = frozenset(
     {"checkpoints", "checkpoint", "ckpt", "ckpts", "models", "model", "weights", "output", "outputs"}
 )
@@ -105,130 +98,3 @@ def _parts(directory: Path | str) -> list[str]:
 
 def _clean(text: str) -> str:
     return re.sub(r"[^\w.-]+", "-", text).lstrip("-.") or "run"
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """What one eval task would take: `cells` are shards to compute, `known` are in the ledger.
-
-    The seconds are those of one shard on average, and of all by all workers; None if it never ran.
-    """
-
-    run: str
-    suite: str
-    task: str
-    cells: int
-    known: int
-    mean_s: float | None
-    seconds: float | None
-
-
-def plan(
-    paths: str | Path | Sequence[str | Path],
-    suites: "Suite | str | Sequence[Suite | str]",
-    workers: int = 0,
-    *,
-    name: str | None = None,
-    format: str = "auto",  # noqa: A002 -- the word that users know
-    options: Mapping[str, Any] | None = None,
-    following: "Following | None" = None,
-    home: str | Path | None = None,
-    storage: str | None = None,
-    checkpoints: str | Path | None = None,
-) -> list[Planned]:
-    """Return what `watch` with the same arguments would compute for what is there now; changes nothing.
-
-    Checkpoints that were never seen count as new, also where their content turns out to be known.
-    """
-    from phyla.store import open_store
-    from phyla.watcher import Following, get_format
-
-    places = Places.of(home, storage, checkpoints)
-    chosen = chosen_suites(suites)
-    done = (following or Following()).done
-    scanner = get_format(format, **(options or {}))
-    found: list[Planned] = []
-    # A database that is not there is not made.
-    with closing(open_if_there(places) or open_store("memory://")) as store:
-        for target in targets_of(store, paths, name):
-            present = _present(store, target, scanner, done)
-            run = store.find_study(target.name)
-            with nullcontext() if run is None or not run.watched else store.reader(run.id) as reader:
-                cells, known = _count(reader, chosen, present)
-                for suite, task in ((each, task) for each in chosen for task in each.tasks):
-                    mean_s = None if reader is None else reader.mean_duration_s(task.identity)
-                    wanted = cells[suite.name, task.name]
-                    found.append(
-                        Planned(
-                            run=target.name,
-                            suite=suite.name,
-                            task=task.name,
-                            cells=wanted,
-                            known=known[suite.name, task.name],
-                            mean_s=mean_s,
-                            seconds=None if mean_s is None else wanted * mean_s / max(1, workers),
-                        )
-                    )
-    return found
-
-
-def _present(store: "Store", target: Target, scanner: "CheckpointFormat", done: str) -> list[tuple[str, str, int]]:
-    """Return name, fingerprint and step of the checkpoints that are there; -1 for a step that is not known."""
-    if target.directory is not None:
-        from phyla.watcher.remote import Remote
-
-        root = Remote(target.directory) if isinstance(target.directory, str) else target.directory
-        found = scanner.scan(root, now=settings.system_clock(), previous={})
-        return [
-            (item.name, item.fingerprint, -1 if item.step is None else item.step)
-            for item in found
-            if not item.bad and item.name != done
-        ]
-    assert target.study is not None
-    with store.reader(target.study.id) as reader:
-        return [(row.name, "", row.step) for row in reader.checkpoints(CheckpointState.LIVE)]
-
-
-def _count(
-    reader: "Reader | None", suites: Sequence[Suite], present: Sequence[tuple[str, str, int]]
-) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
-    """Return how many shards of each eval task are to be computed, and how many are in the ledger."""
-    wanted: Counter[tuple[str, str]] = Counter()
-    known: Counter[tuple[str, str]] = Counter()
-    there: dict[str, Checkpoint] = {}
-    if reader is not None:
-        for seen in reader.all_seen():
-            if seen.index == 0:
-                there[seen.name] = seen
-            for suite in suites if seen.usable else ():
-                its = (one for one in reader.groups_of(seen.id) if one.suite == suite.name)
-                group = next((one for one in its if one.replicate == 0), None)
-                waits = group is None or group.why == SUITE_LEFT
-                skipped = group is not None and group.state in (GroupState.SKIPPED, GroupState.GONE)
-                if (skipped and not waits) or (group is None and not _takes(suite, seen.step, seen.number)):
-                    continue
-                jobs = [] if group is None else reader.group_jobs(group.id)
-                jobs = [job for job in jobs if job.state is not JobState.CANCELLED]
-                for task in suite.tasks:
-                    its_jobs = [job for job in jobs if job.identity == task.identity]
-                    # It keeps the shards that it was queued with.
-                    shards = its_jobs[0].shards if its_jobs else task.shards
-                    done = {result.shard for result in reader.ledger(seen.identity, task.identity, 0, shards)}
-                    known[suite.name, task.name] += len(done)
-                    wanted[suite.name, task.name] += shards - len(done)
-    number = max((seen.number for seen in there.values()), default=-1)
-    for name, fingerprint, step in present:
-        before = there.get(name)
-        if before is not None and before.state is not CheckpointState.GONE and before.fingerprint == fingerprint:
-            continue
-        number += 1
-        for suite in suites:
-            if _takes(suite, step, number):
-                wanted.update({(suite.name, task.name): task.shards for task in suite.tasks})
-    return wanted, known
-
-
-def _takes(suite: Suite, step: int, number: int) -> bool:
-    policy = suite.policy
-    return policy.is_milestone(step) or (policy.backfill and number % policy.every == 0)

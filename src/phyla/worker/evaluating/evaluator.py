@@ -35,7 +35,7 @@ from phyla.worker.containment.surroundings import Surroundings
 from phyla.worker.evaluating.aggregation import Aggregation
 from phyla.worker.evaluating.evaluated_study import EvaluatedStudy, apply_bindings
 from phyla.worker.evaluating.evaluation import Evaluation, EvaluationCheckpoint, checkpoint_of, run_command
-from phyla.worker.training.trainer import logged, traceback_of
+from phyla.worker.training.causes import logged, traceback_of
 
 KEPT = ". Then run the study again. Completed trials and evaluations are kept"
 """End of the message that ends a study whose storage is broken. The eval task returns to the queue."""

@@ -1,11 +1,9 @@
-"""Which requests are allowed, and how those that wait learn of commits."""
+"""Which requests are allowed."""
 
-import asyncio
 import logging
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Annotated, Any, final
 
 from fastapi import Depends, Header
@@ -17,9 +15,6 @@ from phyla.settings import system_clock
 from phyla.store import Store
 
 LOG = logging.getLogger("phyla.service")
-MOST_WAIT_S = 30.0
-LOOK_S = 0.25
-"""How often the thread that listens looks whether it is to end."""
 TOKENS_S = 5.0
 """How long a token that was revoked may still open the service."""
 
@@ -82,55 +77,6 @@ def discreet() -> Iterator[None]:
     except StoreError as error:
         LOG.warning("the store cannot be reached: %s", error)
         raise StoreUnavailable("the store cannot be reached; the log of the service says why") from None
-
-
-@final
-class News:
-    """Tells those who wait that something was committed; a thread of its own listens to the store."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        # Two replicas, or two runs of one, must not mean different changes by one number.
-        self.change = int(system_clock() * 1000)
-        self._changed: asyncio.Event = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._ended = threading.Event()
-
-    def start(self) -> None:
-        """Begin to listen, in the event loop that is running."""
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._listen, name="phyla-news", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread, and let nobody wait any more."""
-        self._ended.set()
-        self._tell()
-        self._thread.join()
-
-    def _listen(self) -> None:
-        changes = self._store.changes()
-        while not self._ended.is_set():
-            try:
-                changed = changes.wait(LOOK_S)
-            except StoreError as error:
-                LOG.warning("the store cannot be listened to: %s", error)
-                changed = not self._ended.wait(1.0)
-            if changed and self._loop is not None and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._tell)
-        changes.close()
-
-    def _tell(self) -> None:
-        self.change += 1
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def after(self, change: int, seconds: float) -> int:
-        """Return the newest change once it is not the given one, or after some seconds."""
-        if change == self.change and not self._ended.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), seconds)
-        return self.change
 
 
 def may(doors: Doors, role: Role) -> Any:

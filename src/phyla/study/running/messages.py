@@ -1,0 +1,119 @@
+"""What a run says of its study while it goes on, and at its end."""
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, final
+
+from phyla.errors import StoreError
+from phyla.formatting import duration
+from phyla.machine import RECENT, TrainRules, expected_s
+from phyla.records import AttemptState, GroupState, MemberState
+from phyla.settings import system_clock
+from phyla.study.results.findings import date, findings
+from phyla.study.results.progress import Failures, Throttle
+
+if TYPE_CHECKING:
+    from phyla.store import Reader, Store
+    from phyla.supervision.term import Term
+LOG = logging.getLogger("phyla")
+GROUPS = 100
+"""Groups of a suite that one look reads."""
+EVERY_S = 1.0
+
+
+@final
+class Lookout:
+    """Looks at a study from time to time, and says once what is probably wrong.
+
+    A look must not end a run: where the database fails, the next one tells.
+    """
+
+    def __init__(self, study: str, rules: TrainRules) -> None:
+        self._study = study
+        self._after = {suite.name: 0 for suite in rules.suites}
+        self._said: set[tuple[str, str]] = set()
+        self._throttle = Throttle(EVERY_S)
+
+    def look(self, store: "Store", study: int, *, at_once: bool = False, failures: Failures | None = None) -> None:
+        """Say what is new, if it is time or `at_once`; `failures` are those that nothing else shows."""
+        with self._throttle.turn(at_once=at_once) as due, contextlib.suppress(StoreError):
+            if not due:
+                return
+            with store.reader(study) as reader:
+                for suite in [*self._after]:
+                    self._look_at_suite(reader, suite)
+                for attempt in failures.new(reader) if failures is not None else ():
+                    LOG.warning("%s", attempt.words)
+                for finding in findings(reader):
+                    if (finding.kind, finding.about) not in self._said:
+                        self._said.add((finding.kind, finding.about))
+                        LOG.warning("warning: %s", finding.text)
+
+    def _look_at_suite(self, reader: "Reader", suite: str) -> None:
+        """Warn if the first evaluation of a suite failed, or a part of it."""
+        all_ended = True
+        for group in reader.groups(suite=suite, after=self._after[suite], limit=GROUPS):
+            failed = group.state is GroupState.PARTIAL
+            if failed or group.state is GroupState.COMPLETE:
+                del self._after[suite]
+            if failed:
+                LOG.warning(
+                    "warning: suite %r was evaluated, and is not complete: %s. Its results are kept. Correct the "
+                    "suite; phyla evaluations %s shows what failed, and says how it is evaluated again",
+                    *(suite, group.why, self._study),
+                )
+            if suite not in self._after:
+                return
+            all_ended = all_ended and group.state is not GroupState.QUEUED
+            if all_ended:
+                self._after[suite] = group.id
+
+
+def in_vain(reader: "Reader", term: "Term") -> str | None:
+    """Return why repeating a run that its time limit ended achieves nothing; None where it may."""
+    study, trials, completed = reader.study(), reader.unfinished(), reader.last_completed(RECENT)
+    ahead_s = reader.now() - system_clock()  # of our clock
+    saved = filter(None, (reader.checkpoint(trial.progress or "") for trial in trials))
+    evaluated = reader.eval_jobs() if study.config.get("suites") else ()
+    attempts = [one for trial in trials for one in reader.attempts(trial.id)]
+    here = [one for one in attempts if one.claimed_at >= term.began_at + ahead_s]
+    cut = [at - one.claimed_at for one in here if (at := one.ended_at or 0.0) >= term.stops_at + ahead_s]
+    ended = [*(one.ended_at for one in completed), *(one.ended_at for one in evaluated)]
+    times = [one.created_at for one in saved] + [at or 0.0 for at in ended]
+    useful = any(at >= term.began_at + ahead_s for at in times)
+    # What failed is given up some day, and what was given back before the end has had time.
+    if useful or not trials or (here and not cut) or any(one.state is AttemptState.FAILED for one in here):
+        return None
+    longest_s, expected = max(cut, default=0.0), expected_s(trials[0], completed)
+    takes = (
+        f"more than the {duration(longest_s)} that it had" if expected is None else f"about {duration(expected)}"
+    )
+    save = "training calls trial.save_progress() when trial.should_save"
+    if isinstance(study.config.get("train"), Mapping):
+        save = 'the command completes {save_to}, then appends {"step": 25, "saved": true} to {metrics}'
+    return (
+        f"nothing can be completed within the time limit of {duration(term.limit_s)}: a trial takes {takes}, this "
+        "run completed none and saved no progress, and so would the next one. Raise the limit (time_limit_s, "
+        "--time-limit), make trials shorter (steps_per_trial), or save progress, as often as --save-every says: "
+        f"{save}"
+    )
+
+
+def say_nothing_to_do(reader: "Reader") -> None:
+    """Say that a study is complete already, since when, and how to go on."""
+    study, completed = reader.study(), reader.counts().get("completed", 0)
+    ended = max((trial.ended_at or 0.0 for trial in reader.last_completed(1)), default=0.0)
+    since = f": its {completed} trials were completed on {date(ended)}" if completed else ""
+    early = any(member.state is not MemberState.DONE for member in reader.members())
+    why = f" ({study.message})" if early and study.message else ""
+    LOG.warning(
+        "nothing to do: study %r is complete%s%s. To train longer, %s in the file, then: phyla "
+        "change FILE (in Python: study.change()), and run it again. To start anew, which deletes what is stored, "
+        "run it with --overwrite %s (in Python: overwrite=True); to keep it, give the study another name",
+        study.name,
+        since,
+        why,
+        "change what ended it" if why else "raise total_steps",
+        study.name,
+    )

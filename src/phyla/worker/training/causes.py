@@ -1,0 +1,115 @@
+"""What training raised, and where: as a cause that is stored, and in the worker's log."""
+
+import inspect
+import subprocess
+import sysconfig
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from phyla import errors
+from phyla.errors import (
+    CommandFailed,
+    TrialError,
+)
+from phyla.records import Cause
+from phyla.worker.commands.command import Command
+
+ERROR_CHARACTERS = 4000
+MESSAGE_CHARACTERS = 500
+COMMAND_CHARACTERS = 200
+OUTPUT_LINES = 10
+"""Last lines of a command's output that an error shows; the log has all of it."""
+_PHYLA = str(Path(errors.__file__).parent) + "/"
+_LIBRARY = tuple({sysconfig.get_paths()[name] + "/" for name in ("stdlib", "platstdlib")})
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+
+
+def logged(error: BaseException, heading: str, train: Callable[..., object] | None, log: Path | None) -> Cause:
+    """Write an error with its full traceback into the log; return what is stored of it."""
+    if log is not None:
+        try:
+            write_log(log, heading, error)
+        except OSError:
+            # The end of the traceback is stored in any case.
+            log = None
+    return cause_of(error, train, log)
+
+
+def cause_of(error: BaseException, train: Callable[..., object] | None, log: Path | None) -> Cause:
+    """Return what was raised and where; for errors of phyla's own, where a given function begins."""
+    module = type(error).__module__
+    kind = type(error).__qualname__
+    if module not in ("builtins", "__main__") and not module.startswith("phyla."):
+        kind = f"{module}.{kind}"
+    first = next(iter(str(error).strip().splitlines()), "")[:MESSAGE_CHARACTERS]
+    file, line = _place(error) or (None if train is None else _beginning(train)) or (None, None)
+    return Cause(
+        kind=f"{kind}, {error.how}" if isinstance(error, CommandFailed) else kind,
+        error=_printable(f"{kind}: {first}" if first else kind),
+        file=None if file is None else _printable(file),
+        line=line,
+        log=None if log is None else str(log),
+    )
+
+
+def _printable(text: str) -> str:
+    """Return a text whose control characters, and half characters, are escaped."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the end of the traceback, with the last lines of the output of a command that failed."""
+    output = "\n".join(_output_of(error).splitlines()[-OUTPUT_LINES:])
+    text = "".join(traceback.format_exception(error))
+    if output:
+        text = f"{text}the last lines of its output:\n{output}\n"
+    return text if len(text) <= ERROR_CHARACTERS else f"Traceback, its end:\n{text[-ERROR_CHARACTERS:]}"
+
+
+def _output_of(error: BaseException) -> str:
+    """Return what a command printed that failed or took too long, if it was captured."""
+    if not isinstance(error, (subprocess.CalledProcessError, subprocess.TimeoutExpired)):
+        return ""
+    parts: list[Any] = [error.stdout, error.stderr]
+    return "".join(
+        part.decode(errors="replace") if isinstance(part, bytes) else str(part) for part in parts if part
+    )
+
+
+def write_log(log: Path, heading: str, error: BaseException) -> None:
+    """Append the full traceback, and all output of a command that failed, to a worker's log."""
+    output = _output_of(error)
+    # An error of ours says all in its message.
+    own = isinstance(error, TrialError)
+    lines = traceback.format_exception_only(error) if own else traceback.format_exception(error)
+    text = "".join(lines) + (f"its output:\n{output.rstrip()}\n" if output else "")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {heading}\n{text}")
+
+
+def _place(error: BaseException) -> tuple[str, int] | None:
+    """Return the last line of code that is neither of phyla, nor of a library."""
+    frames = [
+        (frame.filename, frame.lineno)
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.lineno is not None and not frame.filename.startswith((_PHYLA, "<frozen "))
+    ]
+    own = [place for place in frames if not _is_library(place[0])]
+    # Training code may be an installed package itself.
+    found = own or frames
+    return found[-1] if found else None
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_LIBRARY) or any(part in file for part in _PACKAGES)
+
+
+def _beginning(train: Callable[..., object]) -> tuple[str, int | None] | None:
+    if isinstance(train, Command):
+        return f"the command {train}"[:COMMAND_CHARACTERS], None
+    code: Any = getattr(inspect.unwrap(train), "__code__", None)
+    return None if code is None else (code.co_filename, code.co_firstlineno)
