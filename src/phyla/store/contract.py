@@ -10,6 +10,7 @@ from phyla.records import (
     Attempt,
     Backlog,
     Checkpoint,
+    Cohort,
     EvalJob,
     FileName,
     Group,
@@ -20,6 +21,7 @@ from phyla.records import (
     StudyKind,
     StudyRecord,
     StudyState,
+    TimeSpent,
     Token,
     TrialRecord,
     Waiting,
@@ -35,6 +37,15 @@ class Reader(View, Protocol):
     def members(self) -> Sequence[Member]:
         """Return all members by index."""
 
+    def foremost(self, count: int) -> Sequence[Member]:
+        """Return the members with the best heads, at most `count`, the best first."""
+
+    def cohorts(self) -> Sequence[Cohort]:
+        """Return how many members stand alike, in the order of what they have in common."""
+
+    def time_spent(self) -> TimeSpent:
+        """Return where the time of the attempts at trials went, and of the eval tasks, whoever ran them."""
+
     def trials(
         self, *, member: int | None = None, after: int = 0, limit: int | None = None
     ) -> Sequence[TrialRecord]:
@@ -45,6 +56,9 @@ class Reader(View, Protocol):
 
     def children(self, trial: int) -> Sequence[TrialRecord]:
         """Return the trials that started from the weights of a trial, by id; looks at all that came after it."""
+
+    def ancestry(self, trial: int, limit: int | None = None) -> Sequence[TrialRecord]:
+        """Return a trial, then that whose weights it started from, and so on; the first `limit` of them."""
 
     def chosen_trials(self, ids: Sequence[int]) -> Sequence[TrialRecord]:
         """Return some trials by id, in the order of the ids; `KeyError` if there is none of an id."""
