@@ -203,8 +203,8 @@ SCORES = (
     reason, created_at, ended_at, age)
     VALUES (:id, :study, :member, 0, 'train', 'completed', 0, :params, 0, 10, 10, 1, 1, 0, 0, :score, :score, '{}',
     :name, 0, '{}', 1, 2, 0)""",
-    """INSERT INTO attempts (job, token, study, worker, state, claimed_at, expires_at, ended_at)
-    VALUES (:id, 1, :study, 'x', 'completed', 1, 61, 2)""",
+    """INSERT INTO attempts (job, token, study, worker, state, claimed_at, expires_at, ended_at, timings)
+    VALUES (:id, 1, :study, 'x', 'completed', 1, 61, 2, '{"loading":0.25,"training":0.75}')""",
     """INSERT INTO checkpoints (study, name, place, number, kind, trial, state, step, branch, identity, weak,
     fingerprint, path, paths, snapshot, size_bytes, taken, created_at, written_at)
     VALUES (:study, :name, 0, -1, 'result', :id, 'live', 10, 0, '', 0, '', '', '[]', 0, 1, 0, 2, 2)""",

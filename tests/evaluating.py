@@ -342,6 +342,7 @@ def _ledger(view: Reader, of: Sequence[Suite]) -> dict[str, Any]:
         "of some rooms": [
             view.next_eval_job(holding, room) for room in ROOMS for holding in (None, *(row.id for row in seen))
         ],
+        "time spent": view.time_spent(),
         "waiting": [view.waiting(), view.waiting(ROOMS[-1].resting)],
         "not before": view.next_not_before(),
         "held paths": view.held_paths(),

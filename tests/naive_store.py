@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar, cast
 
 from phyla import machine
@@ -22,6 +22,7 @@ from phyla.records import (
     Checkpoint,
     CheckpointKind,
     CheckpointState,
+    Cohort,
     EvalEvent,
     EvalJob,
     EvalResult,
@@ -32,12 +33,14 @@ from phyla.records import (
     JsonObject,
     Member,
     MemberState,
+    Phase,
     Priority,
     Report,
     RunStart,
     StudyKind,
     StudyRecord,
     StudyState,
+    TimeSpent,
     Token,
     TrialRecord,
     Waiting,
@@ -50,6 +53,7 @@ Job = TrialRecord | EvalJob
 R = TypeVar("R")
 
 NEVER = float("-inf")
+ALIKE = [each.name for each in fields(Cohort) if each.name != "size"]
 UNFINISHED = (JobState.RUNNING, JobState.PENDING)
 
 
@@ -261,6 +265,12 @@ class NaiveTransaction:
     def trial(self, trial_id: int) -> TrialRecord:
         return _existing([trial for trial in self.trials() if trial.id == trial_id])
 
+    def ancestry(self, trial: int, limit: int | None = None) -> Sequence[TrialRecord]:
+        found = [self.trial(trial)]
+        while found[-1].parent is not None:
+            found.append(self.trial(found[-1].parent))
+        return found[:limit]
+
     def chosen_trials(self, ids: Sequence[int]) -> Sequence[TrialRecord]:
         return [self.trial(one) for one in ids]
 
@@ -340,6 +350,28 @@ class NaiveTransaction:
 
     def members(self) -> Sequence[Member]:
         return [member for (study, _), member in sorted(self._t.members.items()) if study == self._id]
+
+    def foremost(self, count: int) -> Sequence[Member]:
+        return sorted(self.members(), key=lambda member: member.rank)[: max(0, count)]
+
+    def cohorts(self) -> Sequence[Cohort]:
+        sizes = Counter(tuple(getattr(member, name) for name in ALIKE) for member in self.members())
+        return [Cohort(**dict(zip(ALIKE, each, strict=True)), size=sizes[each]) for each in sorted(sizes)]
+
+    def time_spent(self) -> TimeSpent:
+        seconds = dict.fromkeys(Phase, 0.0)
+        attempts = self.trial_attempts()
+        cut = [one for one in attempts if one.timings is None and one.state is AttemptState.CANCELLED]
+        known = [one.timings for one in attempts if one.timings is not None]
+        known += [{Phase.TRAINING: (one.ended_at or 0.0) - one.claimed_at} for one in cut]
+        for phase in Phase:
+            seconds[phase] = sum((each.get(phase, 0.0) for each in known), 0.0)
+        tasks = [one for one in self.eval_jobs() if one.ended_at is not None and one.started_at is not None]
+        if tasks:
+            lasted = [(one.ended_at or 0.0) - (one.started_at or 0.0) for one in tasks]
+            seconds[Phase.EVALUATING] = sum((max(0.0, each) for each in lasted), 0.0)
+        ended = sum(one.ended_at is not None for one in attempts)
+        return TimeSpent(seconds=seconds, timed=len(known), ended=ended)
 
     def locked_ready(self, seen: Member) -> Member | None:
         member = self.member(seen.index)

@@ -208,6 +208,7 @@ def everything_of(view: Reader) -> Any:
         {
             "study": view.study(),
             "trials": trials,
+            "ancestry": [view.ancestry(trial.id, limit) for trial in trials for limit in (None, 2)],
             "children": [view.children(trial.id) for trial in trials],
             "attempts": view.trial_attempts(),
             "attempts by pages": list(pages_of_attempts(view, 2)),
@@ -239,6 +240,9 @@ def _answers(view: Reader) -> dict[str, Any]:
         "expired": view.expired(2),
         "claimed ahead": view.claimed_ahead(view.now()),
         "members": view.members(),
+        "foremost": [view.foremost(count) for count in (-1, 0, 2, 99)],
+        "cohorts": view.cohorts(),
+        "time spent": view.time_spent(),
         "last completed": [view.last_completed(count) for count in (0, 2, 99)],
         "newest": view.newest_trials(3),
         "ended": [view.ended(step) for step in (None, 0, STEPS, 2 * STEPS, 99 * STEPS)],

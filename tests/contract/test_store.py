@@ -352,13 +352,19 @@ def test_the_time_of_an_attempt_comes_back(subject: Subject) -> None:
     first, second = controller.claim("w", 2)[0]
     timings = {"loading": 0.25, "training": 3.0}
     controller.complete([replace(completion(first), timings=timings)])
-    failure = Failure(job=second.trial.id, token=1, error="e", timings={"loading": 0.5})
+    failure = Failure(job=second.trial.id, token=1, error="e", timings={"loading": 0.5, "later": 9.0})
     controller.fail(failure)
     controller.complete([replace(completion(controller.claim("w")[0][0]), timings=None)])
     with subject.again().reader(1) as reader:
         known = [attempt.timings for attempt in reader.trial_attempts()]
         assert reader.attempts(first.trial.id)[0].timings == timings
-    assert known == [timings, {"loading": 0.5}, None]
+        spent = reader.time_spent()
+    assert known == [timings, {"loading": 0.5, "later": 9.0}, None]
+    assert {phase: seconds for phase, seconds in spent.seconds.items() if seconds} == {
+        "training": 3.0,
+        "loading": 0.75,
+    }
+    assert (spent.timed, spent.ended) == (2, 3)
 
 
 @pytest.mark.parametrize("error", ["nul \0 inside", "half a character \udcff", "caf\u00e9 \u2603 \U0001f600"])

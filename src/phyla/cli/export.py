@@ -11,7 +11,7 @@ from typer import Argument, Context, Option
 from phyla.cli import options
 from phyla.cli.output import csv_lines, picked, print_json, print_table, to_json, write_file
 from phyla.errors import UsageError
-from phyla.formatting import counted
+from phyla.formatting import counted, time_words
 from phyla.terminal import show as print
 from phyla.terminal import visible
 
@@ -255,4 +255,4 @@ def _print_comparison(comparison: "StudyComparison") -> None:
         print_table([*rows[0]] if rows else [], (row.values() for row in rows), its, gap=bool(its))
     print()
     for group in comparison.groups:
-        print(f"time of {group.name}: {group.time.words()}")
+        print(f"time of {group.name}: {time_words(group.time)}")

@@ -12,8 +12,19 @@ from phyla.cli import options
 from phyla.cli.evaluations import print_events, print_waiting, print_whys
 from phyla.cli.output import picked, print_json, print_table
 from phyla.errors import UsageError
-from phyla.formatting import counted, duration, fitness, lag_words, masked, measured, number, size, step
-from phyla.records import Checkpoint, JobState, StudyState, said_by, shown, with_differences
+from phyla.formatting import (
+    counted,
+    duration,
+    fitness,
+    lag_words,
+    masked,
+    measured,
+    number,
+    size,
+    step,
+    time_words,
+)
+from phyla.records import Checkpoint, StudyState, said_by, shown, with_differences
 from phyla.terminal import console
 from phyla.terminal import show as print
 
@@ -70,7 +81,7 @@ def status(
     named = file if given["storage"] else file and given["home"] and file.parent
     if named and not named.exists():
         raise UsageError(f"there are no studies: {named} does not exist; is the place misspelt?")
-    studies = [(one, one.progress(lambda members: ())) for one in known if isinstance(one, Results)]
+    studies = [(one, one.progress(0)) for one in known if isinstance(one, Results)]
     runs = [standing(one) for one in known if not isinstance(one, Results)]
     if as_json:
         print_json([*(_study_json(*one) for one in studies), *map(_run_json, runs)])
@@ -95,7 +106,7 @@ def _watch(results: "Results") -> None:
         while results.state is StudyState.RUNNING:
             display.progressed(results)
             time.sleep(LIVE_EVERY_S)
-    for line in _study_lines(results, results.progress(lambda members: ())):
+    for line in _study_lines(results, results.progress(0)):
         print(line)
 
 
@@ -161,28 +172,15 @@ def _study_json(results: "Results", progress: "Progress") -> dict[str, Any]:
     }
 
 
-def _listed(members: Sequence["Member"]) -> list["Member"]:
-    """Return the members that are listed, and those that are at work: with what failed and is tried again."""
-    from phyla.study.running.display import foremost
-
-    every = {member.index: member for member in foremost(members, MEMBERS_SHOWN, MEMBERS_SHOWN)}
-    return list((every | {one.index: one for one in members if one.current_trial is not None}).values())
-
-
 def _study(results: "Results", *, as_json: bool) -> None:
     from phyla.study.running.display import foremost, members_table
 
-    progress = results.progress() if as_json else results.progress(_listed)
+    progress = results.progress(None if as_json else MEMBERS_SHOWN)
     spent = results.time_spent()
     found = results.evaluations() if results.has_suites else None
     lags = found.lag() if found else []
-    # Those that failed, and those that failed so far and are tried again.
-    failed = [
-        trial
-        for trial in (results.trials() if progress.counts.get("failed") else progress.trials.values())
-        if trial.failures and trial.state not in (JobState.COMPLETED, JobState.CANCELLED)
-    ]
-    causes = {one.job: one.cause for one in results.attempts() if one.cause} if failed else {}
+    failed = results.failed()
+    causes = results.causes(failed if as_json else failed[-FAILED_SHOWN:])
     running = [_attempt_json(results, progress, attempt) for attempt in progress.running]
     if as_json:
         print_json(
@@ -206,16 +204,16 @@ def _study(results: "Results", *, as_json: bool) -> None:
     for line in _study_lines(results, progress):
         print(line)
     if spent.timed:
-        print(f"time of workers: {spent.words()}")
+        print(f"time of workers: {time_words(spent)}")
     for lag in lags:
         print(f"evaluation of {lag_words(lag)}")
     if found:
         print_waiting(found)
     print()
-    members = foremost(progress.members, MEMBERS_SHOWN, MEMBERS_SHOWN)
+    members = foremost(progress, MEMBERS_SHOWN, MEMBERS_SHOWN)
     console().print(members_table(progress, members))
-    if len(members) < len(progress.members):
-        count, command = counted(len(progress.members), "member"), results.places.command("status", results.name)
+    if len(members) < progress.size:
+        count, command = counted(progress.size, "member"), results.places.command("status", results.name)
         print(f"the best {len(members)} of {count}; all of them: {command} --json")
     rows = []
     for one in running:
@@ -301,10 +299,9 @@ def _member_json(progress: "Progress", member: "Member") -> dict[str, Any]:
 
 
 def _attempt_json(results: "Results", progress: "Progress", attempt: "Attempt") -> dict[str, Any]:
-    owners = {member.current_trial: member.index for member in progress.members}
     return {
         **picked(attempt, "token", "worker", trial="job"),
-        "member": owners.get(attempt.job),
+        "member": progress.unfinished[attempt.job].member,
         "running_s": progress.now - attempt.claimed_at,
         "silent_s": progress.now - max(attempt.claimed_at, attempt.expires_at - results.lease_s),
         "lease_left_s": attempt.expires_at - progress.now,

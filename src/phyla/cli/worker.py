@@ -123,7 +123,7 @@ def _take_turns(ctx: Context) -> None:
                 on_progress=display.progressed,
                 on_interrupt=display.interrupted,
             )
-            progress = results.progress()
+            progress = results.progress(0)
             display.print(f"{each.name} is {progress.study.state}: {progress_line(progress)}")
             completed += progress.study.state is StudyState.COMPLETED
     done = ended or 0 < len(found) == completed

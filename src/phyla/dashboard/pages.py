@@ -14,7 +14,6 @@ from phyla.evaluation.matrix import causes
 from phyla.formatting import counted, duration, fitness, measured, number, params, score, size
 from phyla.records import (
     Attempt,
-    Member,
     StudyRecord,
     StudyState,
     TrialRecord,
@@ -80,9 +79,15 @@ class Pages:
         rows = []
         for study in (one for one in page if not one.watched):
             with self._store.reader(study.id) as reader:
-                rows.append(look(reader, lambda members: (), self._places.locks))
+                rows.append(look(reader, (), self._places.locks))
         runs = [standing(Evaluations(self._store, one, self._places)) for one in page if one.watched]
-        return {"title": "Studies", "rows": rows, "runs": runs, "store": self._store.url, **_paged(first, known)}
+        return {
+            "title": "Studies",
+            "rows": rows,
+            "runs": runs,
+            "store": self._store.url,
+            **_paged(first, len(known)),
+        }
 
     def study(self, request: Request) -> dict[str, Any]:
         """Read one study, or one watched run."""
@@ -91,25 +96,19 @@ class Pages:
             return self._run(study)
         first = _number(request.query_params.get("from"))
         with self._store.reader(study.id) as reader:
-            ranked: list[Member] = []
-
-            def choose(members: Sequence[Member]) -> Sequence[Member]:
-                ranked.extend(sorted(members, key=_rank))
-                return ranked[first : first + ROWS]
-
-            progress = look(reader, choose, self._places.locks)
+            progress = look(reader, reader.foremost(first + ROWS)[first:], self._places.locks)
             context = {
                 "title": study.name,
                 "study": progress.study,
                 "progress": progress,
-                "members": ranked[first : first + ROWS],
-                "given_up": sum(member.given_up for member in progress.members),
+                "members": progress.members,
+                "given_up": progress.given_up,
                 "findings": [*findings(reader)],
                 "record": _record(reader),
                 "starts": with_differences(reader.starts())[-FEW:],
                 "drawings": figures_of(study),
                 "evaluated": bool(study.config.get("suites")),
-                **_paged(first, ranked),
+                **_paged(first, progress.size),
             }
         results = Results(self._store, study, self._places)
         feed = decisions(results, limit=FEW)
@@ -155,9 +154,9 @@ class Pages:
         with self._store.reader(study.id) as reader:
             if study.watched or not 0 <= index < study.population_size:
                 raise StudyNotFound(f"study {study.name!r} has no member {index}")
-            progress = look(reader, lambda members: [members[index]], self._places.locks)
+            member = reader.member(index)
+            progress = look(reader, [member], self._places.locks)
             rows = [*reader.trials(member=index, after=after, limit=ROWS)]
-            member = progress.members[index]
         return {
             "title": f"Member {index} of {study.name}",
             "study": study,
@@ -183,7 +182,7 @@ class Pages:
                 "study": study,
                 "trial": trial,
                 "attempts": attempts,
-                "ancestors": _ancestors(reader, trial),
+                "ancestors": reader.ancestry(trial.id, 1 + ANCESTORS)[1:],
                 "children": reader.children(trial.id)[:ROWS],
                 "reported": [*reader.reports(trial.id)[-1:]],
                 "checkpoint": row,
@@ -205,7 +204,7 @@ class Pages:
                 now = reader.now()
                 gone: frozenset[int] = frozenset()
                 if not study.watched:
-                    gone = look(reader, lambda members: (), self._places.locks).gone
+                    gone = look(reader, (), self._places.locks).gone
                 rows += [
                     {
                         "study": study,
@@ -250,27 +249,13 @@ def _number(text: str | None) -> int:
     return int(text) if text and text.isdecimal() and len(text) <= DIGITS else 0
 
 
-def _paged(first: int, every: Sequence[object]) -> dict[str, int]:
-    return {"first": first, "total": len(every), "per_page": ROWS}
-
-
-def _rank(member: Member) -> tuple[bool, float, int]:
-    order = member.head.order if member.head else None
-    return member.retired, float("inf") if order is None else -order, member.index
+def _paged(first: int, total: int) -> dict[str, int]:
+    return {"first": first, "total": total, "per_page": ROWS}
 
 
 def _record(reader: Reader) -> list[Any]:
     """Return who did what, newest first."""
     return [event for event in reader.events() if event.kind == ACTION][: -FEW - 1 : -1]
-
-
-def _ancestors(reader: Reader, trial: TrialRecord) -> list[TrialRecord]:
-    """Return the trials that it comes from, parent first; not all of a long lineage."""
-    found: list[TrialRecord] = []
-    while trial.parent is not None and len(found) < ANCESTORS:
-        trial = reader.trial(trial.parent)
-        found.append(trial)
-    return found
 
 
 def _evaluated(found: Evaluations) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from phyla.records import (
     Backlog,
     Checkpoint,
     CheckpointState,
+    Cohort,
     EvalEvent,
     EvalJob,
     EvalResult,
@@ -18,6 +19,7 @@ from phyla.records import (
     Report,
     RunStart,
     StudyRecord,
+    TimeSpent,
     TrialRecord,
     Waiting,
 )
@@ -118,6 +120,18 @@ class Reader(History, Protocol):
         self, *, member: int | None = None, after: int = 0, limit: int | None = None
     ) -> Sequence[TrialRecord]:
         """Return trials by id, from the first one whose id is above `after`."""
+
+    def foremost(self, count: int) -> Sequence[Member]:
+        """Return the members with the best heads, at most `count`, the best first."""
+
+    def cohorts(self) -> Sequence[Cohort]:
+        """Return how many members stand alike, in the order of what they have in common."""
+
+    def time_spent(self) -> TimeSpent:
+        """Return where the time of the attempts at trials went, and of the eval tasks, on all workers."""
+
+    def ancestry(self, trial: int, limit: int | None = None) -> Sequence[TrialRecord]:
+        """Return a trial, then that whose weights it started from, and so on; the first `limit` of them."""
 
     def newest_trials(self, count: int) -> Sequence[TrialRecord]:
         """Return the trials with the highest ids, newest first."""

@@ -28,11 +28,12 @@ from phyla.records.job import (
     Phase,
     Report,
     Tally,
+    TimeSpent,
     WorkKind,
     said_by,
 )
 from phyla.records.json import Json, JsonObject, json_number, read_list, read_number, read_object, strict
-from phyla.records.member import Member, MemberState, Scored
+from phyla.records.member import Cohort, Member, MemberState, Scored, rank
 from phyla.records.names import FileName, on_one_line, restored, shown, storable, storable_text
 from phyla.records.objective import (
     UNLESS_NONE,

@@ -83,6 +83,26 @@ class Phase(StrEnum):
 
 
 @final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSpent:
+    """Seconds by phase, over the `timed` attempts of those that have `ended`.
+
+    Those that were released or crashed have no times. The time of a trial that a rule stopped counts as training.
+    That of evaluation is of all eval tasks, on any worker, if there are any: attempts know only of those that
+    training workers ran.
+    """
+
+    seconds: Mapping[Phase, float] = field(default_factory=lambda: dict.fromkeys(Phase, 0.0))
+    timed: int = 0
+    ended: int = 0
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of all phases."""
+        return sum(self.seconds.values())
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class Report:
     """Metrics that training reported once, at a step: an age of the weights.

@@ -121,9 +121,34 @@ class Member:
         return ended and self.broken_trial is not None and not self.stops
 
     @property
+    def rank(self) -> tuple[bool, float, int]:
+        """What it is sorted by where the best come first."""
+        return rank(self.index, None if self.head is None else self.head.order, retired=self.retired)
+
+    @property
     def published(self) -> Scored | None:
         """Its newest state that does not wait for its evaluation, or None."""
         for state in self.states:
             if state.judged:
                 return state
         return None
+
+
+def rank(index: int, order: float | None, *, retired: bool) -> tuple[bool, float, int]:
+    """Return what members are sorted by where the best come first; those without a fitness come last."""
+    return retired, float("inf") if order is None else -order, index
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cohort:
+    """How many members stand alike; what they have in common is called as in `Member`."""
+
+    size: int
+    state: MemberState
+    progress: int
+    generation: int
+    retired: bool
+    given_up: bool
+    joined_steps: int
+    joined_generation: int

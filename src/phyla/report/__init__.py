@@ -2,7 +2,7 @@
 
 from phyla.report.compared import ComparedStudy
 from phyla.report.comparison import StudyComparison, compare_studies
-from phyla.report.data import EvaluationData, StudyData, TimeSpent, time_spent
+from phyla.report.data import EvaluationData, StudyData
 from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
 from phyla.report.page import write_comparison_report, write_evaluation_report, write_report
 
@@ -14,9 +14,7 @@ __all__ = [
     "EvaluationData",
     "StudyComparison",
     "StudyData",
-    "TimeSpent",
     "compare_studies",
-    "time_spent",
     "write_comparison_report",
     "write_evaluation_report",
     "write_report",

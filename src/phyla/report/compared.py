@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from phyla.formatting import counted, duration, number, score
-from phyla.records import Phase
-from phyla.report.data import StudyData, TimeSpent
+from phyla.records import Phase, TimeSpent
+from phyla.report.data import StudyData
 from phyla.report.formatting import p_words
 from phyla.report.measures import Band, By, Curve, band
 from phyla.significance import (

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 
 from phyla.evaluation import Cell, GroupValues, Lag, SuiteOutline
-from phyla.formatting import duration
 from phyla.lineage import Schedule, Segment
 from phyla.records import (
     Aim,
@@ -17,55 +16,17 @@ from phyla.records import (
     EvalEvent,
     JsonObject,
     Member,
-    Phase,
     RunStart,
     StudyRecord,
+    TimeSpent,
     TrialRecord,
 )
-from phyla.report.columns import PHASES, Attempts, Trials, Waits, trained
+from phyla.report.columns import Attempts, Trials, Waits, trained
 from phyla.space.params import is_same
 from phyla.strategies import first_front
 
 Interval: TypeAlias = tuple[float, float]
 """Begin and end, in seconds since the epoch."""
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeSpent:
-    """Seconds by phase, over the `timed` attempts of those that have `ended`."""
-
-    seconds: Mapping[Phase, float]
-    timed: int
-    ended: int
-
-    @property
-    def total_s(self) -> float:
-        """Seconds of all phases."""
-        return sum(self.seconds.values())
-
-    def words(self) -> str:
-        """Return the shares of the phases, largest first: `training 91 %, saving 6 %, loading 3 %`."""
-        if not self.total_s:
-            return "not known"
-        shares = sorted(((100 * s / self.total_s, p) for p, s in self.seconds.items() if s), reverse=True)
-        told = ", ".join(f"{phase} {share:.0f} %" if share >= 0.5 else f"{phase} < 1 %" for share, phase in shares)
-        return f"{told} of {duration(self.total_s)}"
-
-
-def time_spent(attempts: Attempts, evaluating: Attempts | None = None) -> TimeSpent:
-    """Add up where the time of a study's attempts went; those that were released or crashed have no times.
-
-    The time of a trial that a rule stopped counts as training.
-
-    `evaluating` says when each eval task ran, on any worker, and gives the time of evaluation if there are any:
-    attempts know only of the eval tasks that training workers ran.
-    """
-    seconds = dict(zip(PHASES, np.nansum(attempts.seconds, axis=0).tolist(), strict=True))
-    if evaluating:
-        seconds[Phase.EVALUATING] = float((evaluating.end - evaluating.begin).clip(0).sum())
-    timed, ended = int(attempts.timed.sum()), int(np.isfinite(attempts.end).sum())
-    return TimeSpent(seconds=seconds, timed=timed, ended=ended)
 
 
 @final
@@ -111,6 +72,7 @@ class StudyData:
     aim: Aim
     path_of: Callable[[str], str | None] = lambda name: None
     damaged: Sequence[Checkpoint] = ()
+    time: TimeSpent = field(default_factory=TimeSpent)  # of its workers
     evaluating: Attempts = field(default_factory=lambda: Attempts.of(()))
     starts: Sequence[RunStart] = ()
 
@@ -209,11 +171,6 @@ class StudyData:
     def wall_seconds(self) -> float | None:
         """Time from the first claim to the end of the last attempt; None without any."""
         return float(self.ends.max() - self.attempts.begin.min()) if len(self.attempts) else None
-
-    @cached_property
-    def time(self) -> TimeSpent:
-        """Where the time of its workers went."""
-        return time_spent(self.attempts, self.evaluating)
 
 
 def _hyperparameter(name: str, used: Sequence[Any], entry: Mapping[str, Any]) -> Hyperparameter:

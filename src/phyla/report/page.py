@@ -11,7 +11,7 @@ import numpy as np
 
 from phyla.evaluation import CellStatus
 from phyla.evaluation.matrix import causes
-from phyla.formatting import counted, duration, lag_words, measured, number, score
+from phyla.formatting import counted, duration, lag_words, measured, number, score, time_words
 from phyla.records import JobState, shown, with_differences
 from phyla.report import formatting, style
 from phyla.report.columns import finite_fitness
@@ -33,6 +33,7 @@ FILTERS = (
     counted,
     duration,
     lag_words,
+    time_words,
     measured,
     number,
     score,

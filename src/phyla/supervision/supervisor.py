@@ -29,7 +29,7 @@ from phyla.worker.containment import keeper
 from phyla.worker.containment.processes import ending
 from phyla.worker.spec import BEATS, LAST_WORDS, Exit, WorkerSpec
 
-POLL_S = 0.02
+POLL_S = 0.05
 LOOK_S = 1.0
 """Seconds between two looks at the eval tasks that wait for more GPUs than a usual worker has."""
 COLLECT_S = 1.0

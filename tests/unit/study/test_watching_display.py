@@ -6,6 +6,7 @@ import pty
 import re
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import phyla
 from phyla import settings, terminal
 from phyla.records import (
     Aim,
+    Cohort,
     JobState,
     Maximize,
     Member,
@@ -47,6 +49,20 @@ def member(index: int, fitness: float | None) -> Member:
     return Member(study=1, index=index, state=MemberState.READY, progress=10, generation=1, head=head)
 
 
+def cohort(alike: tuple[MemberState, int], size: int) -> Cohort:
+    state, steps = alike
+    return Cohort(
+        size=size,
+        state=state,
+        progress=steps,
+        generation=1,
+        retired=False,
+        given_up=False,
+        joined_steps=0,
+        joined_generation=0,
+    )
+
+
 def progress(members: tuple[Member, ...]) -> Progress:
     return Progress(
         study=StudyRecord(
@@ -61,6 +77,7 @@ def progress(members: tuple[Member, ...]) -> Progress:
         now=1.0,
         members=members,
         trials={},
+        cohorts=tuple(cohort(*alike) for alike in Counter((one.state, one.progress) for one in members).items()),
         running=(),
         counts={"completed": len(members)},
         front=(),
@@ -72,16 +89,18 @@ def progress(members: tuple[Member, ...]) -> Progress:
 
 
 def test_few_members_are_all_shown_in_order() -> None:
-    members = [member(index, float(-index)) for index in range(20)]
-    assert list(foremost(members, 30)) == members
-    assert list(foremost(members, -1)) == []
+    members = tuple(member(index, float(index)) for index in range(20))
+    few = progress(members[::-1])
+    assert tuple(foremost(few, 30)) == members
+    assert list(foremost(few, -1)) == []
 
 
 def test_of_many_the_best_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    members = tuple(member(index, None if index % 10 == 9 else float(index)) for index in range(100))
-    best = foremost(members, 11)
-    assert [one.index for one in best] == [98, 97, 96, 95, 94, 93, 92, 91, 90, 88, 87]
-    Console(width=120, height=30).print(drawn(replace(progress(members), step_s=0.001), best))
+    members = tuple(member(index, float(index)) for index in range(100))
+    many = replace(progress(members), members=members[::-1], step_s=0.001)
+    best = foremost(many, 11)
+    assert [one.index for one in best] == [*range(99, 88, -1)]
+    Console(width=120, height=30).print(drawn(many, best))
     shown = capsys.readouterr().out
     assert "100/1000 trials  9 s left" in shown
     assert "the best 11 of 100 members (100 ready)" in shown

@@ -7,10 +7,11 @@ import sqlalchemy as sa
 
 from phyla import machine
 from phyla.machine import Room
-from phyla.records import Attempt, EvalJob, TrialRecord, Waiting
+from phyla.records import Attempt, EvalJob, Phase, TimeSpent, TrialRecord, Waiting
 from phyla.store.sql.rows import ATTEMPTS, EVAL_JOBS, TRIALS
 from phyla.store.sql.scope import NO_LIMIT, Scope, given
 from phyla.store.sql.tables import (
+    EVALUATION,
     FAILED_EVALUATION,
     PENDING_EVALUATION,
     PENDING_TRIAL,
@@ -101,6 +102,24 @@ _TRIAL_ATTEMPTS = (
     .order_by(_j.id, _a.token)
     .limit(LIMIT)
 )
+# As JSON; what SQLite's JSON functions take is text.
+_TIMINGS = sa.cast(_a.timings, sa.JSON().with_variant(sa.Text(), "sqlite"))
+# A rule stopped it.
+_CUT = sa.and_(_a.timings.is_(None), _a.state == "cancelled", _a.ended_at.is_not(None))
+_CUT_S = sa.case((_CUT, _a.ended_at - _a.claimed_at))
+_TIME_OF_TRIALS = (
+    sa.select(
+        *(sa.func.count(_a.ended_at), sa.func.count(_a.timings), sa.func.count(_CUT_S), sa.func.sum(_CUT_S)),
+        *(sa.func.sum(_TIMINGS[phase.value].as_float()) for phase in Phase),
+    )
+    .select_from(attempts)
+    .join(jobs, _j.id == _a.job)
+    .where(_OF_STUDY, TRIAL)
+)
+_LASTED = _j.ended_at - _j.started_at
+_TIME_OF_EVALUATIONS = sa.select(sa.func.sum(sa.case((_LASTED > 0, _LASTED), else_=0.0))).where(
+    _OF_STUDY, EVALUATION, _j.ended_at.is_not(None), _j.started_at.is_not(None)
+)
 _RUNNING = sa.select(attempts).where(_a.study == STUDY, RUNNING).order_by(_a.job, _a.token)
 _RUNNING_OF_WORKER = _RUNNING.where(_a.worker == WORKER)
 _LATE = (
@@ -142,6 +161,12 @@ class Queue(Scope):
 
     def chosen_trials(self, ids: Sequence[int]) -> Sequence[TrialRecord]:
         return [self.trial(one) for one in ids]
+
+    def ancestry(self, trial: int, limit: int | None = None) -> Sequence[TrialRecord]:
+        found = [self.trial(trial)]
+        while found[-1].parent is not None and (limit is None or len(found) < limit):
+            found.append(self.trial(found[-1].parent))
+        return found
 
     def locked_trial(self, trial_id: int) -> TrialRecord | None:
         return self._held(TRIALS, _LOCKED_TRIAL, job=trial_id)
@@ -198,6 +223,16 @@ class Queue(Scope):
         job, token = after
         limit = NO_LIMIT if limit is None else limit
         return self._all(ATTEMPTS, _TRIAL_ATTEMPTS, job=job, token=token, limit=limit)
+
+    def time_spent(self) -> TimeSpent:
+        (row,) = self._rows(_TIME_OF_TRIALS)
+        ended, timed, cut, cut_s, *sums = row
+        seconds = {phase: float(spent or 0.0) for phase, spent in zip(Phase, sums, strict=True)}
+        seconds[Phase.TRAINING] += cut_s or 0.0
+        evaluating = self._value(_TIME_OF_EVALUATIONS)
+        if evaluating is not None:
+            seconds[Phase.EVALUATING] = float(evaluating)
+        return TimeSpent(seconds=seconds, timed=timed + cut, ended=ended)
 
     def running(self, worker: str | None = None) -> Sequence[Attempt]:
         if worker is None:

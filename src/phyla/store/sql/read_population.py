@@ -4,13 +4,25 @@ What a partial index is conditioned on appears word for word in the statements t
 nothing else; that is why some conditions are text from `phyla.store.sql.tables`.
 """
 
+import heapq
 from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
-from phyla.records import Checkpoint, CheckpointState, Member, Report, RunStart, TrialRecord, storable
+from phyla.records import (
+    Checkpoint,
+    CheckpointState,
+    Cohort,
+    Member,
+    MemberState,
+    Report,
+    RunStart,
+    TrialRecord,
+    rank,
+    storable,
+)
 from phyla.store.sql.read_jobs import Queue
-from phyla.store.sql.rows import CHECKPOINTS, MEMBERS, STARTS, TRIALS, decode
+from phyla.store.sql.rows import CHECKPOINTS, MEMBERS, STARTS, TRIALS, Row, decode
 from phyla.store.sql.scope import NEVER, NO_LIMIT, given
 from phyla.store.sql.tables import (
     DAMAGED,
@@ -42,6 +54,13 @@ _MEMBER = sa.select(members).where(_MINE, _m.index == MEMBER)
 _LOCKED_MEMBER = _MEMBER.with_for_update()
 _READY_MEMBER = _MEMBER.with_for_update(skip_locked=True)
 _MEMBERS = sa.select(members).where(_MINE).order_by(_m.index)
+_HEADS = sa.select(_m.index, _m.head, _m.retired).where(_MINE)
+_GIVEN_UP_MEMBER = sa.and_(_m.state == "done", sa.not_(_m.retired), _m.broken_trial.is_not(None), _m.stops == 0)
+_ALIKE = (
+    *(_m.state, _m.progress, _m.generation, _m.retired, _GIVEN_UP_MEMBER),
+    *(_m.joined_steps, _m.joined_generation),
+)
+_COHORTS = sa.select(*_ALIKE, sa.func.count()).where(_MINE).group_by(*_ALIKE)
 _TRAINED = sa.select(sa.func.sum(_m.generation - _m.joined_generation)).where(_MINE)
 
 _t = jobs.c
@@ -154,6 +173,30 @@ class Population(Queue):
     def members(self) -> Sequence[Member]:
         member = self._session.backend.member
         return [member(row) for row in self._rows(_MEMBERS)]
+
+    def foremost(self, count: int) -> Sequence[Member]:
+        def place(row: Row) -> tuple[bool, float, int]:
+            index, head, retired = row
+            return rank(index, None if head is None else decode(head)["order"], retired=retired)
+
+        heads = self._rows(_HEADS) if count > 0 else []
+        return [self.member(index) for index, *_ in heapq.nsmallest(count, heads, key=place)]
+
+    def cohorts(self) -> Sequence[Cohort]:
+        rows = [tuple(row) for row in self._rows(_COHORTS)]
+        return [
+            Cohort(
+                state=MemberState(state),
+                progress=progress,
+                generation=generation,
+                retired=bool(retired),
+                given_up=bool(given_up),
+                joined_steps=steps,
+                joined_generation=joined,
+                size=size,
+            )
+            for state, progress, generation, retired, given_up, steps, joined, size in sorted(rows)
+        ]
 
     def locked_ready(self, seen: Member) -> Member | None:
         if not self._session.backend.one_writer and self._member(_READY_MEMBER, seen.index) != seen:

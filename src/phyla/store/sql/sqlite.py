@@ -24,8 +24,10 @@ from phyla.store.sql.tables import ONE_STUDY
 from phyla.store.sqlite_url import read_sqlite_url, sqlite_url
 
 BUSY_TIMEOUT_S = 30.0
-LOOK_S = 0.004
-"""How often a worker that waits looks whether something was committed."""
+LOOK_S, MOST_LOOK_S = 0.004, 0.05
+"""How often a worker that waits looks whether something was committed, at first and after a while."""
+PATIENCE = 0.01
+"""Part of the time since the last commit by which the next one may be seen late."""
 _OF_PARENTS: list[object] = []
 """Connections of a parent process: a child made by fork must not even close them."""
 CACHE_KIB = 16 * 1024
@@ -114,13 +116,17 @@ class SqliteWatch:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._seen: int | None = None
+        self._changed_at = 0.0
 
     def wait(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
-        while (now := self._commits()) == self._seen and (left := until - time.monotonic()) > 0:
-            time.sleep(min(LOOK_S, left))
-        before, self._seen = self._seen, now
-        return now != before
+        while (commits := self._commits()) == self._seen and (left := until - (now := time.monotonic())) > 0:
+            pause_s = min(max(LOOK_S, PATIENCE * (now - self._changed_at)), MOST_LOOK_S)
+            time.sleep(min(pause_s, left))
+        if commits == self._seen:
+            return False
+        self._seen, self._changed_at = commits, time.monotonic()
+        return True
 
     def _commits(self) -> int:
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])

@@ -81,7 +81,7 @@ def findings(reader: "Reader") -> Iterator[Finding]:
         )
     space: Any = study.config["space"]
     points = len(space.get("initial") or ())
-    members = len(reader.members()) if points else 0
+    members = sum(one.size for one in reader.cohorts()) if points else 0
     if points > members:
         yield Finding(
             kind="starting points",

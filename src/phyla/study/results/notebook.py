@@ -20,7 +20,7 @@ DECISIONS_SHOWN = 5
 
 def summary(results: "Results") -> dict[str, str]:
     """Return how a study stands as a bundle of MIME types."""
-    progress = results.progress(lambda members: ())
+    progress = results.progress(0)
     record, best = progress.study, progress.best
     others = "".join(f", {count} {state}" for state, count in progress.counts.items() if state != "completed")
     rows = [

@@ -1,9 +1,9 @@
 """How far a study is: what a live display and a status page show."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -14,6 +14,7 @@ from phyla.records import (
     AttemptState,
     Checkpoint,
     CheckpointState,
+    Cohort,
     JobState,
     JsonObject,
     Member,
@@ -43,9 +44,11 @@ class Progress:
 
     study: StudyRecord
     now: float  # the database's time, in seconds since the epoch
-    members: tuple[Member, ...]
-    # The trial that a member is at, by its index: its running one, else its last completed one.
+    members: tuple[Member, ...]  # those that were chosen
+    # The trial that a member of these is at, by its index: its running one, else its last completed one.
     trials: Mapping[int, TrialRecord]
+    cohorts: tuple[Cohort, ...]  # how many members stand alike, of all
+    unfinished: Mapping[int, TrialRecord] = field(default_factory=dict)  # trials that run or are queued, by id
     running: tuple[Attempt, ...]  # the running attempts at trials
     evaluating: int = 0  # how many eval jobs are running
     counts: Mapping[str, int]  # how many training trials are in each state
@@ -65,7 +68,7 @@ class Progress:
     gone: frozenset[int] = frozenset()  # running trials whose workers are lost
 
     def doing(self, member: Member) -> str:
-        """Return what a member is doing, one of those whose trials are known."""
+        """Return what a member is doing, one of those that were chosen."""
         trial = self.trials.get(member.index)
         if member.retired:
             return "retired"
@@ -92,7 +95,7 @@ class Progress:
     @property
     def spent_steps(self) -> int:
         """How far all members have come, in steps, together."""
-        return sum(member.progress - member.joined_steps for member in self.members)
+        return sum(one.size * (one.progress - one.joined_steps) for one in self.cohorts)
 
     @property
     def total_steps(self) -> int | None:
@@ -104,8 +107,8 @@ class Progress:
         if self.member_steps is None:
             return None
         return sum(
-            max(member.progress, 0 if member.retired else self.member_steps) - member.joined_steps
-            for member in self.members
+            one.size * (max(one.progress, 0 if one.retired else self.member_steps) - one.joined_steps)
+            for one in self.cohorts
         )
 
     @property
@@ -121,33 +124,42 @@ class Progress:
     @property
     def active(self) -> int:
         """Number of members that are not retired."""
-        return sum(not member.retired for member in self.members)
+        return sum(one.size for one in self.cohorts if not one.retired)
+
+    @property
+    def size(self) -> int:
+        """Number of members, retired ones too."""
+        return sum(one.size for one in self.cohorts)
+
+    @property
+    def given_up(self) -> int:
+        """Number of members that were given up."""
+        return sum(one.size for one in self.cohorts if one.given_up)
 
 
-def look(
-    reader: "Reader", choose: Callable[[Sequence[Member]], Iterable[Member]], locks: Path | None = None
-) -> Progress:
-    """Read how far a study is; see `Results.progress`. The folder of locks tells which workers are gone."""
+def look(reader: "Reader", members: Sequence[Member], locks: Path | None = None) -> Progress:
+    """Read how far a study is, and where some members are. The folder of locks tells which workers are gone."""
     from phyla.worker import dead_launches, launch_of
 
     study = reader.study()
     aim = Aim.from_config(study.config)
     plan: Any = study.config["plan"]
-    members = tuple(reader.members())
-    found = {member.index: _shown_trial(reader, member) for member in choose(members)}
+    cohorts = tuple(reader.cohorts())
+    found = {member.index: _shown_trial(reader, member) for member in members}
     trials = {index: trial for index, trial in found.items() if trial is not None}
     now, held, counts = reader.now(), reader.running(), reader.counts()
-    current = {member.current_trial for member in members}
+    unfinished = {trial.id: trial for trial in reader.unfinished()}
     newest = reader.newest_trials(NEWEST)
     times = [at for trial in newest for at in (trial.started_at, trial.ended_at)]
     last_activity = max([study.created_at, *(at for at in times if at is not None)])
     planned: int | None = counts.get("completed", 0)
     if study.state is not StudyState.COMPLETED:
-        left = [trials_left(study.config, member) for member in members]
+        each = [(one, trials_left(study.config, one)) for one in cohorts]
         # Those before a change of their length were as long as they were.
-        done = sum(member.generation - member.joined_generation for member in members)
+        done = sum(one.size * (one.generation - one.joined_generation) for one in cohorts)
+        left = [None if trials is None else one.size * trials for one, trials in each]
         planned = None if None in left else done + sum(filter(None, left))
-    queued = [one for one in reader.unfinished() if one.state is JobState.PENDING and one.token > one.failures]
+    queued = [one for one in unfinished.values() if one.state is JobState.PENDING and one.token > one.failures]
     ended = [one for trial in queued for one in reader.attempts(trial.id)]
     back = [one for one in ended if one.state is AttemptState.RELEASED and one.error]
     dead = dead_launches(locks, {launch_of(attempt.worker) for attempt in held})
@@ -162,10 +174,12 @@ def look(
     return Progress(
         study=study,
         now=now,
-        members=members,
+        members=tuple(members),
         trials=trials,
-        running=tuple(attempt for attempt in held if attempt.job in current),
-        evaluating=sum(attempt.job not in current for attempt in held),
+        cohorts=cohorts,
+        unfinished=unfinished,
+        running=tuple(attempt for attempt in held if attempt.job in unfinished),
+        evaluating=sum(attempt.job not in unfinished for attempt in held),
         counts=counts,
         front=tuple(best_of(reader, aim)),
         aim=aim,
@@ -223,7 +237,7 @@ def best_of(reader: "Reader", aim: Aim) -> list[TrialRecord]:
     return front_of(reader.best_trials(ALL)) if aim.tradeoffs else list(reader.best_trials(1))
 
 
-def trials_left(config: JsonObject, member: Member) -> int | None:
+def trials_left(config: JsonObject, member: Member | Cohort) -> int | None:
     """Return how many more trials a member is expected to complete; None if that cannot be known.
 
     It is known of a strategy that has `member_steps` and `steps_per_trial`, unless its trials end at the switches
@@ -254,8 +268,7 @@ class Failures:
         if self._after is None:
             newest = reader.newest_trials(NEWEST)
             self._after = newest[-1].id - 1 if newest else 0
-            current = (member.current_trial for member in reader.members())
-            self._open = {trial: 0 for trial in current if trial is not None and trial <= self._after}
+            self._open = {trial.id: 0 for trial in reader.unfinished() if trial.id <= self._after}
         trials = [reader.trial(known) for known in sorted(self._open)]
         trials += reader.trials(after=self._after, limit=AT_ONCE)
         told: list[Attempt] = []

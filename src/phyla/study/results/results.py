@@ -14,6 +14,7 @@ from phyla.records import (
     Aim,
     Attempt,
     AttemptState,
+    Cause,
     Checkpoint,
     CheckpointState,
     JobKind,
@@ -24,6 +25,7 @@ from phyla.records import (
     RunStart,
     StudyRecord,
     StudyState,
+    TimeSpent,
     TrialRecord,
 )
 from phyla.space import Params
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 
     from phyla.integrations.trackers import Tracker
     from phyla.lineage import Lineage, Schedule
-    from phyla.report import StudyData, TimeSpent
+    from phyla.report import StudyData
     from phyla.report.columns import Attempts
     from phyla.report.style import Figure
     from phyla.store import Reader, Store
@@ -276,6 +278,24 @@ class Results:
         """Return all attempts by trial and token."""
         return self._read(lambda reader: list(reader.trial_attempts()))
 
+    def failed(self) -> list[TrialRecord]:
+        """Return the trials that failed, and those that failed so far and are tried again, by id."""
+
+        def read(reader: "Reader") -> Iterator[TrialRecord]:
+            yield from (trial for trial in reader.ended(None) if trial.state is JobState.FAILED)
+            yield from (trial for trial in reader.unfinished() if trial.failures)
+
+        return self._read(lambda reader: sorted(read(reader), key=lambda trial: trial.id))
+
+    def causes(self, trials: Iterable[TrialRecord]) -> dict[int, Cause]:
+        """Return why the last failed attempt at each of some trials failed, by trial, where that is known."""
+
+        def read(reader: "Reader") -> Iterator[Attempt]:
+            for trial in trials:
+                yield from reader.attempts(trial.id)
+
+        return self._read(lambda reader: {one.job: one.cause for one in read(reader) if one.cause})
+
     def checkpoints(self) -> list[Checkpoint]:
         """Return all checkpoints, deleted ones too."""
         return self._read(lambda reader: list(reader.checkpoints()))
@@ -315,11 +335,13 @@ class Results:
         """Return what is probably wrong although nothing raised, such as weights that nobody loads."""
         return self._read(lambda reader: list(findings(reader)))
 
-    def progress(
-        self, choose: Callable[[Sequence[Member]], Iterable[Member]] = lambda members: members
-    ) -> Progress:
-        """Return how far the study is, with the trials of all members, or of those that `choose` returns."""
-        return self._read(lambda reader: look(reader, choose, self.places.locks))
+    def progress(self, most: int | None = None) -> Progress:
+        """Return how far the study is, with all members by index, or with the best ones, at most `most`."""
+        return self._read(
+            lambda reader: look(
+                reader, reader.members() if most is None else reader.foremost(most), self.places.locks
+            )
+        )
 
     def failures(self, since: float) -> Callable[[], list[Attempt]]:
         """Return a function that tells, at each call, the attempts that failed since `since` and the last call."""
@@ -347,10 +369,18 @@ class Results:
             if best is None:
                 raise StudyNotFound(self.no_best())
             trial = best.trial
-        lineage = self.lineage()
-        if trial not in lineage:
+        from phyla.lineage import Schedule
+
+        return Schedule.along(self._ancestry(trial)[::-1])
+
+    def _ancestry(self, trial: int) -> Sequence[TrialRecord]:
+        try:
+            found = self._read(lambda reader: reader.ancestry(trial))
+        except KeyError:
+            found = ()
+        if not found or found[0].kind is JobKind.MEASURE:
             raise StudyNotFound(f"study {self.name!r} has no trial {trial} that trains")
-        return lineage.schedule(trial)
+        return found
 
     def evaluations(self) -> "Evaluations":
         """Return what the suites have found on the study's checkpoints; a study without suites is refused."""
@@ -364,12 +394,9 @@ class Results:
 
         return self._read(lambda reader: Attempts.of(_ran(reader)))
 
-    def time_spent(self) -> "TimeSpent":
+    def time_spent(self) -> TimeSpent:
         """Return where the time of its workers went: seconds by phase."""
-        from phyla.report import time_spent
-        from phyla.report.columns import Attempts
-
-        return time_spent(self._read(lambda reader: Attempts.of(pages_of_attempts(reader))), self.evaluating())
+        return self._read(lambda reader: reader.time_spent())
 
     def data(self) -> "StudyData":
         """Return what the figures and the report read; what they show of single trials they read later."""
@@ -383,6 +410,7 @@ class Results:
                 members=tuple(reader.members()),
                 trials=Trials.of(pages(reader), self._chosen, self.aim.tradeoffs),
                 attempts=Attempts.of(pages_of_attempts(reader)),
+                time=reader.time_spent(),
                 aim=self.aim,
                 path_of=self._path_of,
                 damaged=tuple(reader.checkpoints(CheckpointState.DAMAGED)),

@@ -213,5 +213,5 @@ def finished(client: Client) -> bool:
     """Return whether a study takes no more work: it ended, or every member is done."""
     with client.store.reader(client.record.id) as reader:
         return reader.study().state is not StudyState.RUNNING or all(
-            member.state is MemberState.DONE for member in reader.members()
+            one.state is MemberState.DONE for one in reader.cohorts()
         )

@@ -128,7 +128,7 @@ class StudyDisplay(Display):
             line, lags = f"still starting, for {duration(time.monotonic() - self._started)}", []
             with suppress(PhylaError):
                 if self.results is not None:
-                    progress = self.results.progress(lambda members: ())
+                    progress = self.results.progress(0)
                     line = f"{progress_line(progress)}  {at_work(progress)}"
                     lags = lag_lines(self.results)
                 if self._message == STOPPING:
@@ -149,7 +149,7 @@ class StudyDisplay(Display):
 
     def _look(self, results: "Results") -> None:
         room = 0 if self.live is None else self.live.console.height - self._others
-        progress = results.progress(lambda members: foremost(members, room))
+        progress = results.progress(min(room, MEMBERS_SHOWN))
         if not self._since:
             # By the clock of the store, which may be that of another machine.
             self._since = self._told_until = progress.now - (time.monotonic() - self._started)
@@ -186,7 +186,7 @@ class StudyDisplay(Display):
         alone = drawn(progress, (), parts, board.width)
         # The table has a heading of two lines; the cursor stands on the last one.
         self._others = len(board.render_lines(alone)) + 3
-        members = foremost(progress.members, min(room, board.height - self._others))
+        members = foremost(progress, board.height - self._others)
         self._drawing = drawn(progress, members, parts, board.width)
 
 
@@ -225,17 +225,10 @@ def at_work(progress: "Progress") -> str:
     return f"workers: {', '.join(told)}"
 
 
-def foremost(members: Sequence[Member], room: int, most: int = MEMBERS_SHOWN) -> Sequence[Member]:
+def foremost(progress: "Progress", room: int, most: int = MEMBERS_SHOWN) -> Sequence[Member]:
     """Return the members for which there is room: all of them by index, or the best ones, best first."""
-    most = min(most, max(0, room))
-    if len(members) <= most:
-        return members
-
-    def rank(member: Member) -> tuple[float, int]:
-        order = member.head.order if member.head else None
-        return (float("inf") if order is None else -order, member.index)
-
-    return sorted(members, key=rank)[:most]
+    members = progress.members[: max(0, min(room, most))]
+    return sorted(members, key=lambda member: member.index) if len(members) == progress.size else members
 
 
 def drawn(
@@ -252,10 +245,12 @@ def drawn(
         head = [bar]
     parts: list[RenderableType] = [*head, *more]
     parts += [members_table(progress, members, width)] if members else []
-    if len(members) < len(progress.members):
-        states = Counter(member.state for member in progress.members)
+    if len(members) < progress.size:
+        states = Counter[str]()
+        for cohort in progress.cohorts:
+            states[cohort.state] += cohort.size
         told = ", ".join(f"{count} {state}" for state, count in states.items())
-        parts.append(Text(f"the best {len(members)} of {len(progress.members)} members ({told})"))
+        parts.append(Text(f"the best {len(members)} of {progress.size} members ({told})"))
     return Group(*parts)
 
 
@@ -268,7 +263,7 @@ def members_table(progress: "Progress", members: Sequence[Member], width: int = 
     best = {trial.member: fitness(trial) for trial in progress.front}
     if progress.aim.tradeoffs:
         # Those that are on the Pareto front now.
-        best = {each.index: "*" for each in progress.members if each.head and each.head.trial in front}
+        best = {each.index: "*" for each in members if each.head and each.head.trial in front}
     last = "front" if progress.aim.tradeoffs else ">best"
     # The widest come last, where no other column has to make room for them.
     headings = [">member", ">steps", ">gen", ">fitness", last, "state", "~hyperparameters", "~last decision"]

@@ -105,7 +105,7 @@ def say_nothing_to_do(reader: "Reader") -> None:
     study, completed = reader.study(), reader.counts().get("completed", 0)
     ended = max((trial.ended_at or 0.0 for trial in reader.last_completed(1)), default=0.0)
     since = f": its {completed} trials were completed on {date(ended)}" if completed else ""
-    early = any(member.state is not MemberState.DONE for member in reader.members())
+    early = any(one.state is not MemberState.DONE for one in reader.cohorts())
     why = f" ({study.message})" if early and study.message else ""
     LOG.warning(
         "nothing to do: study %r is complete%s%s. To train longer, %s in the file, then: phyla "
