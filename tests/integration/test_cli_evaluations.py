@@ -109,6 +109,8 @@ def test_the_matrix(phyla_at: Phyla, found: Evaluations) -> None:
     why = "ValueError: the model gave [nan] ("
     assert any(line.startswith(f"failed  heldout/noisy at step 3400: {why}") for line in lines)
     assert any("tried again" in line and "--retry" in line for line in lines)
+    (running,) = [line for line in lines if line.startswith("running")]
+    assert re.fullmatch(r"running  heldout/noisy at step 2400 for .+, by \S+", running)
     assert "regression: heldout/clean accuracy" in text
     assert "sparse" not in text
     assert "more checkpoints with --last N" in lines
@@ -150,6 +152,8 @@ def test_the_matrix_as_json(phyla_at: Phyla, found: Evaluations) -> None:
         ("heldout", 2, 400),
         ("sparse", 1, None),
     ]
+    running = [cell for cell in whole["cells"] if cell["status"] == "running"]
+    assert [cell["running_s"] >= 0 for cell in running] == [True]
     failed = [cell for cell in whole["cells"] if cell["status"] == "failed"]
     assert [(cell["task"], cell["partial"]) for cell in failed] == [("noisy", True)]
     assert re.fullmatch(r"ValueError: the model gave \[nan\] \(.*evaluated_run.py, line \d+\)", failed[0]["why"])

@@ -9,7 +9,7 @@ from typer import Context, Option
 from phyla.cli import options
 from phyla.cli.output import page_width, picked, print_json, print_table
 from phyla.errors import UsageError
-from phyla.formatting import counted, lag_words, measured
+from phyla.formatting import counted, duration, lag_words, measured
 from phyla.records import shown
 from phyla.terminal import show as print
 
@@ -128,6 +128,7 @@ def evaluations(
         legend.append(f"{BEST} the best of its suite")
     if legend:
         print(f"\n{'; '.join(legend)}")
+    print_running(cells)
     print_whys(cells)
     print_events(found)
 
@@ -137,7 +138,8 @@ def _cell_json(one: "Cell") -> dict[str, Any]:
         **picked(one.seen, *OF_CHECKPOINT, "written_at", checkpoint="name"),
         **picked(one, "suite", "task", "replicate", "status", "why", "partial", "metric"),
         **(picked(one.estimate, "value", "stderr") or {"value": None, "stderr": None}),
-        **picked(one, "n", "values", "shards", "shards_done", "duration_s", "attempts", "worker", "evaluated_at"),
+        **picked(one, "n", "values", "shards", "shards_done"),
+        **picked(one, "duration_s", "running_s", "attempts", "worker", "evaluated_at"),
         **({"unread": one.unread} if one.unread else {}),
     }
 
@@ -209,6 +211,17 @@ def print_waiting(found: "Evaluations") -> None:
         if label:
             waits = counted(count, "eval task waits", "eval tasks wait")
             print(f"{waits} for a worker with label {label!r}; to start one: phyla worker FILE --labels {label}")
+
+
+def print_running(cells: "Iterable[Cell]") -> None:
+    """Print for how long eval tasks have been running, the longest first: one that hangs is among them."""
+    claimed = [(cell.running_s, cell) for cell in cells if cell.running_s is not None]
+    running = sorted(claimed, key=lambda pair: -pair[0])
+    for seconds, cell in running[:WHYS]:
+        where = f"at step {cell.seen.step}" if cell.seen.step >= 0 else f"on {shown(cell.seen.name)}"
+        print(f"running  {cell.suite}/{cell.task} {where} for {duration(seconds)}, by {cell.worker}")
+    if len(running) > WHYS:
+        print(f"and {len(running) - WHYS} more: --json")
 
 
 def print_whys(cells: "Iterable[Cell]") -> None:

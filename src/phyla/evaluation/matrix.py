@@ -62,6 +62,7 @@ class Cell:
         metric: name of the value that stands for all of them; None without any.
         n: samples behind that value; None if it does not count them.
         duration_s: seconds that all shards took together; None before they are done.
+        running_s: seconds since the first of its running shards was claimed; None where none is running.
         attempts: claims of all shards together.
         worker: who worked on it last.
         evaluated_at: when its last shard was done, in seconds since the epoch.
@@ -82,6 +83,7 @@ class Cell:
     shards: int = 1
     shards_done: int = 0
     duration_s: float | None = None
+    running_s: float | None = None
     attempts: int = 0
     worker: str | None = None
     evaluated_at: float | None = None

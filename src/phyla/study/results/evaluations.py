@@ -16,8 +16,10 @@ from phyla.evaluation.suite import outlines
 from phyla.records import (
     Checkpoint,
     EvalEvent,
+    EvalJob,
     Group,
     GroupState,
+    JobState,
     StudyKind,
     StudyRecord,
     StudyState,
@@ -400,9 +402,17 @@ def _row(
                     row.cells.append(cell(seen, group, suite, name, shards, results, plugins.loaded_class))
                 else:
                     row.cells.append(cell(seen, group, suite, name, shards))
+                if row.cells[-1].status is CellStatus.RUNNING:
+                    row.cells[-1] = replace(row.cells[-1], running_s=_running_s(reader, shards))
             if group is not None and group.state in (GroupState.COMPLETE, GroupState.PARTIAL):
                 row.values.append(group_values(seen, group))
     return row
+
+
+def _running_s(reader: "Reader", shards: Sequence[EvalJob]) -> float:
+    """Return for how long, in seconds, the first of some running shards has been running."""
+    attempts = [reader.attempt(shard.id, shard.token) for shard in shards if shard.state is JobState.RUNNING]
+    return reader.now() - min(attempt.claimed_at for attempt in attempts if attempt is not None)
 
 
 def evaluations_of(store: "Store", name: str, places: Places) -> Evaluations:
