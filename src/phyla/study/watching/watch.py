@@ -1,34 +1,29 @@
 """Watch a training job that only writes checkpoints, or another study; evaluate with more workers."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phyla import plugins, settings
-from phyla.checkpoints import place_of
-from phyla.checkpoints.objects import Objects
-from phyla.errors import ConfigurationError, NotImportable, RunChanged, StoreBusy
+from phyla.errors import ConfigurationError, NotImportable, StoreBusy
 from phyla.evaluation import Suite
-from phyla.records import EvalEvent, JsonObject, StudyKind, StudyState
+from phyla.records import EvalEvent, Json, JsonObject
 from phyla.study.files.load import chosen_suites, runs_with, suites_of
-from phyla.study.places import Places, check_kept, open_existing
+from phyla.study.places import Places, open_existing
 from phyla.study.results.progress import Throttle
 from phyla.study.results.watched_runs import Change, RunChanges, Watched, account
-from phyla.study.watching.targets import Target, targets_of
+from phyla.study.watching.targets import targets_of
 
 if TYPE_CHECKING:
     from phyla.client import Client
-    from phyla.controller import Sightings
-    from phyla.store import Store
     from phyla.study.running.run import Crew
+    from phyla.study.watching.runs import Watcher
     from phyla.supervision.gpus import Gpus
     from phyla.watcher import Following, WatchThread
     from phyla.worker import Launch
-    from phyla.worker.evaluating.evaluated_study import EvaluatedStudy
     from phyla.worker.make import Runs
 
 TELL_EVERY_S = 0.5
@@ -94,16 +89,14 @@ def watch(
         KeyboardInterrupt: a person stopped it; watch again to resume.
         StoreError: the database failed.
     """
-    from phyla.controller import sightings_of
     from phyla.integrations.tensorboard import ours
     from phyla.store import hold_on, open_store
-    from phyla.study.maintaining.recover import remove_outputs, take_back
+    from phyla.study.maintaining.recover import take_back
     from phyla.study.running.run import Crew
     from phyla.study.validation import check_tasks, checked_gpus, checked_term
     from phyla.study.watching.alerts import beside, words_of
-    from phyla.watcher import DirectoryWatcher, Following, StudyWatcher, WatchThread, get_format, lock
-    from phyla.watcher.remote import Remote, is_url
-    from phyla.watcher.snapshots import check_links
+    from phyla.study.watching.runs import Watching, check_url
+    from phyla.watcher import Following, WatchThread, get_format, lock
     from phyla.worker import Launch
     from phyla.worker.make import open_watched
 
@@ -119,43 +112,29 @@ def watch(
         raise ConfigurationError(f"lease_s={lease_s!r}: must be above 0")
     chosen, how = chosen_suites(suites), following or Following()
     check_tasks(chosen, crew.pool)
-    scanner = partial(get_format, format, **(options or {}))
-    scanner()  # raises where there is no such format
+    get_format(format, **(options or {}))  # raises where there is no such format
     with ExitStack() as stack:
         store = open_store(places.storage)
         stack.callback(store.close)
         targets = targets_of(store, paths, name)
         for target in targets:
             if isinstance(target.directory, str):
-                _check_url(target.directory, how, snapshot_dir)
+                check_url(target.directory, how, snapshot_dir)
             stack.enter_context(lock(places.watch_lock(target.name), target.name))
             if tensorboard is not None:
                 ours(target.name, Path(tensorboard))  # raises where they cannot be written
-        try:
-            name_of = plugins.reference if workers else plugins.reference_here
-            encoded = [plugins.encode(suite, name_of) for suite in chosen]
-        except NotImportable as error:
-            raise NotImportable(f"{error} (in a suite)") from error
+        watching = Watching(
+            places=places,
+            suites=chosen,
+            encoded=_encoded(chosen, portable=bool(workers)),
+            format={"name": format, **(options or {})},
+            following=how,
+            snapshot_dir=str(Path(snapshot_dir).expanduser().absolute()) if snapshot_dir else "",
+            lease_s=lease_s,
+        )
         for target in targets:
-            named = str(Path(snapshot_dir).expanduser().absolute()) if snapshot_dir else ""
-            if isinstance(target.directory, Path) and how.snapshots == "link":
-                check_links(target.directory, places.snapshots(target.name, named, store.identity().id))
-            config: JsonObject = {
-                "suites": encoded,
-                "format": {"name": format, **(options or {})},
-                "following": asdict(how),
-                "lease_s": lease_s,
-                "outputs": str(places.folder("outputs", target.name)),
-                "snapshots": named,
-                # Files of gin bindings are relative to it.
-                "gin_root": str(target.directory if isinstance(target.directory, Path) else Path.cwd()),
-                "checkpoints": ""
-                if target.study is None
-                else str(places.checkpoints(target.study.name, target.study.config)),
-            }
-            _create(store, target, config)
+            watching.create(store, target)
         names = [target.name for target in targets]
-        configs: dict[str, JsonObject] = {each: {"suites": encoded} for each in names}
         client, runs = open_watched(store, dict.fromkeys(names, chosen))
         stack.enter_context(_copying(runs, places))
         launch = stack.enter_context(Launch(places.locks, store.url, names))
@@ -165,41 +144,16 @@ def watch(
         changes = [RunChanges(store, record) for record, _ in runs]
         shared = places.storage == "memory://"
         looking = store if shared else stack.enter_context(contextlib.closing(open_store(places.storage)))
-        watchers: list[DirectoryWatcher | StudyWatcher] = []
-        for record, evaluated in runs:
-            sightings = sightings_of(looking, record, chosen)
-            sightings.backfill()
-            sightings.retry()
-            _note_edited(client, sightings, store, evaluated, record.id)
-            with store.reader(record.id) as reader:
-                remove_outputs(reader, evaluated.outputs)
-            stored: Any = record.config
-            best = places.folder("best", record.name)
-            watcher: DirectoryWatcher | StudyWatcher
-            if record.source is None:
-                root = Remote(record.location) if is_url(record.location) else Path(record.location)
-                held = places.snapshots(record.name, stored["snapshots"], store.identity().id)
-                watcher = DirectoryWatcher(
-                    sightings, root, scanner(), run=record, snapshots=held, best=best, following=how
-                )
-            else:
-                kept = place_of(stored["checkpoints"], places.home)
-                watcher = StudyWatcher(
-                    sightings, looking, record.source, checkpoints=kept, best=best, once=how.once
-                )
-            watchers.append(watcher)
+        watchers = watching.watchers(store, looking, client, runs)
         follow = WatchThread(watchers, poll_s=poll_s)
         stack.callback(follow.stop)
         follow.start()
         # The thread that looks does not wait for a server: it makes snapshots meanwhile.
         looking.hold_on(0.0)
-        for (record, _), one in zip(runs, watchers, strict=True):
-            awaited = one.awaited() if isinstance(one, DirectoryWatcher) else None
-            if awaited is not None:
-                now = settings.system_clock()
-                event = EvalEvent(study=record.id, kind="awaiting", message=awaited, created_at=now)
-                on_change(Change(run=record.name, kind="event", event=event))
+        for change in _awaited(runs, watchers):
+            on_change(change)
         tell = _teller(changes, on_change, follow)
+        configs: dict[str, JsonObject] = {each: {"suites": watching.encoded} for each in names}
         finished = _work(client, runs, configs, crew, places, launch, tell)
         follow.stop()
         if follow.error is not None:
@@ -211,6 +165,27 @@ def watch(
         if not finished:
             raise KeyboardInterrupt
         return account(store, names, places)
+
+
+def _encoded(suites: Sequence[Suite], *, portable: bool) -> list[Json]:
+    """Return suites as they are stored; `portable` where workers import their functions."""
+    name_of = plugins.reference if portable else plugins.reference_here
+    try:
+        return [plugins.encode(suite, name_of) for suite in suites]
+    except NotImportable as error:
+        raise NotImportable(f"{error} (in a suite)") from error
+
+
+def _awaited(runs: "Runs", watchers: "Sequence[Watcher]") -> Iterator[Change]:
+    """Yield what each directory that has no checkpoint yet is waited for to have."""
+    from phyla.watcher import DirectoryWatcher
+
+    for (record, _), watcher in zip(runs, watchers, strict=True):
+        awaited = watcher.awaited() if isinstance(watcher, DirectoryWatcher) else None
+        if awaited is not None:
+            now = settings.system_clock()
+            event = EvalEvent(study=record.id, kind="awaiting", message=awaited, created_at=now)
+            yield Change(run=record.name, kind="event", event=event)
 
 
 def evaluate(
@@ -299,53 +274,10 @@ def evaluate(
         return account(store, wanted, places)
 
 
-def _check_url(url: str, how: "Following", snapshot_dir: str | Path | None) -> None:
-    """Refuse options for directories alone, and a bucket that is not there or that cannot be listed."""
-    if how.snapshots != "link" or snapshot_dir is not None:
-        raise ConfigurationError(
-            f"{url}: leave out --snapshots (in Python snapshots=, snapshot_dir=): workers evaluate copies of what "
-            "is on an object store"
-        )
-    Objects(url, writes=False).infos("-")  # one request, since nothing is below that
-
-
-def _note_edited(
-    client: "Client", sightings: "Sightings", store: "Store", evaluated: "EvaluatedStudy", run: int
-) -> None:
-    """Note which eval tasks were edited under the same version, by the newest results of each suite."""
-    for suite in evaluated.suites:
-        with store.reader(run) as reader:
-            newest = reader.backlog(suite.name).complete
-            groups = [] if newest is None else reader.groups_of(newest)
-        for group in (group for group in groups if group.suite == suite.name and not group.replicate):
-            results = client.group_results(group.id, study=run).results
-            for message in evaluated.edited(suite, results).values():
-                sightings.note("changed-source", message)
-
-
 def _copying(runs: "Runs", places: Places) -> contextlib.AbstractContextManager[None]:
     """Let workers keep copies of what is on an object store where this process would."""
     remote = any("://" in record.location for record, _ in runs)
     return settings.environment({"PHYLA_CACHE": str(settings.cache() or places.home / "cache")} if remote else {})
-
-
-def _create(store: "Store", target: Target, raw: JsonObject) -> None:
-    """Create a run, or let an existing one go on with these settings."""
-    kind = StudyKind.DIRECTORY if target.study is None else StudyKind.STUDY
-    location = str(target.directory or "")
-    source = None if target.study is None else target.study.id
-    record = store.create_study(target.name, raw, kind=kind, location=location, source=source)
-    check_kept(record)
-    if (record.kind, record.source, record.location) != (kind, source, location):
-        what = record.location or f"study number {record.source or record.id}"
-        raise RunChanged(
-            f"run {target.name!r} in {store.url} is that of {what}, not of {location or target.name}; give "
-            "this one another name (on the command line: --name)"
-        )
-    if record.config != raw or record.state is not StudyState.RUNNING:
-        from phyla.controller import housekeeping_of
-
-        housekeeping_of(store, record.id).store_config(raw, record.config)
 
 
 def _teller(

@@ -1,0 +1,138 @@
+"""The runs of one watch: their records, and what looks for their checkpoints."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+from phyla.checkpoints import place_of
+from phyla.checkpoints.objects import Objects
+from phyla.client import Client
+from phyla.controller import Sightings, housekeeping_of, sightings_of
+from phyla.errors import ConfigurationError, RunChanged
+from phyla.evaluation import Suite
+from phyla.records import Json, JsonObject, StudyKind, StudyRecord, StudyState
+from phyla.store import Store
+from phyla.study.maintaining.recover import remove_outputs
+from phyla.study.places import Places, check_kept
+from phyla.study.watching.targets import Target
+from phyla.watcher import DirectoryWatcher, Following, StudyWatcher, get_format
+from phyla.watcher.remote import Remote, is_url
+from phyla.watcher.snapshots import check_links
+from phyla.worker import EvaluatedStudy
+from phyla.worker.make import Runs
+
+Watcher: TypeAlias = DirectoryWatcher | StudyWatcher
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Watching:
+    """What the runs of one watch have in common.
+
+    Attributes:
+        places: where they keep their things.
+        suites: what is run on each checkpoint.
+        encoded: the suites as they are stored.
+        format: the name of the format of checkpoints, and its options.
+        following: snapshots, how training ends, and the like.
+        snapshot_dir: the directory of snapshots that was named; empty for one in the home.
+        lease_s: seconds after which a worker that went silent loses its eval task.
+    """
+
+    places: Places
+    suites: Sequence[Suite]
+    encoded: Sequence[Json]
+    format: Mapping[str, Any]
+    following: Following
+    snapshot_dir: str
+    lease_s: float
+
+    def create(self, store: Store, target: Target) -> None:
+        """Create a run, or let an existing one go on with these settings."""
+        if isinstance(target.directory, Path) and self.following.snapshots == "link":
+            held = self.places.snapshots(target.name, self.snapshot_dir, store.identity().id)
+            check_links(target.directory, held)
+        _create(store, target, self._config(target))
+
+    def _config(self, target: Target) -> JsonObject:
+        study = target.study
+        return {
+            "suites": self.encoded,
+            "format": dict(self.format),
+            "following": asdict(self.following),
+            "lease_s": self.lease_s,
+            "outputs": str(self.places.folder("outputs", target.name)),
+            "snapshots": self.snapshot_dir,
+            # Files of gin bindings are relative to it.
+            "gin_root": str(target.directory if isinstance(target.directory, Path) else Path.cwd()),
+            "checkpoints": "" if study is None else str(self.places.checkpoints(study.name, study.config)),
+        }
+
+    def watchers(self, store: Store, looking: Store, client: Client, runs: Runs) -> list[Watcher]:
+        """Return what looks for the checkpoints of each run, through a store of its own, `looking`."""
+        return [self._watcher(store, looking, client, record, evaluated) for record, evaluated in runs]
+
+    def _watcher(
+        self, store: Store, looking: Store, client: Client, record: StudyRecord, evaluated: EvaluatedStudy
+    ) -> Watcher:
+        sightings = sightings_of(looking, record, self.suites)
+        sightings.backfill()
+        sightings.retry()
+        _note_edited(client, sightings, store, evaluated, record.id)
+        with store.reader(record.id) as reader:
+            remove_outputs(reader, evaluated.outputs)
+        stored: Any = record.config
+        best = self.places.folder("best", record.name)
+        if record.source is not None:
+            kept = place_of(stored["checkpoints"], self.places.home)
+            once = self.following.once
+            return StudyWatcher(sightings, looking, record.source, checkpoints=kept, best=best, once=once)
+        root = Remote(record.location) if is_url(record.location) else Path(record.location)
+        return DirectoryWatcher(
+            sightings,
+            root,
+            get_format(**self.format),
+            run=record,
+            snapshots=self.places.snapshots(record.name, stored["snapshots"], store.identity().id),
+            best=best,
+            following=self.following,
+        )
+
+
+def check_url(url: str, how: Following, snapshot_dir: str | Path | None) -> None:
+    """Refuse options for directories alone, and a bucket that is not there or that cannot be listed."""
+    if how.snapshots != "link" or snapshot_dir is not None:
+        raise ConfigurationError(
+            f"{url}: leave out --snapshots (in Python snapshots=, snapshot_dir=): workers evaluate copies of what "
+            "is on an object store"
+        )
+    Objects(url, writes=False).infos("-")  # one request, since nothing is below that
+
+
+def _create(store: Store, target: Target, config: JsonObject) -> None:
+    kind = StudyKind.DIRECTORY if target.study is None else StudyKind.STUDY
+    location = str(target.directory or "")
+    source = None if target.study is None else target.study.id
+    record = store.create_study(target.name, config, kind=kind, location=location, source=source)
+    check_kept(record)
+    if (record.kind, record.source, record.location) != (kind, source, location):
+        what = record.location or f"study number {record.source or record.id}"
+        raise RunChanged(
+            f"run {target.name!r} in {store.url} is that of {what}, not of {location or target.name}; give "
+            "this one another name (on the command line: --name)"
+        )
+    if record.config != config or record.state is not StudyState.RUNNING:
+        housekeeping_of(store, record.id).store_config(config, record.config)
+
+
+def _note_edited(client: Client, sightings: Sightings, store: Store, evaluated: EvaluatedStudy, run: int) -> None:
+    """Note which eval tasks were edited under the same version, by the newest results of each suite."""
+    for suite in evaluated.suites:
+        with store.reader(run) as reader:
+            newest = reader.backlog(suite.name).complete
+            groups = [] if newest is None else reader.groups_of(newest)
+        for group in (group for group in groups if group.suite == suite.name and not group.replicate):
+            results = client.group_results(group.id, study=run).results
+            for message in evaluated.edited(suite, results).values():
+                sightings.note("changed-source", message)
