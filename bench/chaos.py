@@ -21,7 +21,7 @@ from pathlib import Path
 
 from machine import facts
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path[:0] = map(str, Path(__file__).parents[1].glob("tests/support/*"))
 
 import chaos_run
 from chaos_world import adopt, isolated

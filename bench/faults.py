@@ -19,7 +19,7 @@ from pathlib import Path
 
 from machine import facts
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path[:0] = map(str, Path(__file__).parents[1].glob("tests/support/*"))
 
 from failing_calls import FailingCalls
 from fault_cases import ISOLATED, Outcome, isolated

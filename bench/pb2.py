@@ -18,7 +18,7 @@ import numpy as np
 
 from machine import facts
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests/support/machine"))
 
 from phyla.space import Float, Space
 from phyla.strategies import PB2

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from forked import Forked
+from forked import HELPERS, Forked
 from phyla import file_systems
 from phyla.controller import Controller
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
@@ -28,7 +28,6 @@ from waiting import until
 
 WORK = """
 import sys
-sys.path.insert(0, sys.argv[3])
 from storing import completion, pbt, rules
 from phyla.controller import Controller
 from phyla.store import open_store
@@ -41,8 +40,8 @@ while claims := controller.claim(sys.argv[2])[0]:
 
 
 def _children(url: str, workers: int, code: str = WORK) -> list[list[int]]:
-    tests = Path(__file__).parent.parent
-    running = [Forked(["-c", code, url, f"w{number}", tests]) for number in range(workers)]
+    env = os.environ | {"PYTHONPATH": HELPERS}
+    running = [Forked(["-c", code, url, f"w{number}"], env=env) for number in range(workers)]
     outputs = [process.communicate(timeout=180)[0] for process in running]
     assert [process.returncode for process in running] == [0] * workers
     return [[int(line) for line in output.split()] for output in outputs]
@@ -258,7 +257,6 @@ def test_mount_points_are_read_whatever_their_name(tmp_path: Path, name: bytes, 
 def test_a_forked_child_uses_connections_of_its_own(tmp_path: Path) -> None:
     code = """
 import os, sys
-sys.path.insert(0, sys.argv[3])
 from phyla.store import open_store
 store = open_store(sys.argv[1])
 store.create_study("a", {}, 1, 1)

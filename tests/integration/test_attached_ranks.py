@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import phyla
-from forked import Forked
+from forked import SUPPORT, Forked
 from phyla.errors import ConfigurationError
 from phyla.integrations.ranks import shared_trials
 from phyla.records import JobState
@@ -15,7 +15,7 @@ from waiting import until
 
 pytestmark = pytest.mark.xdist_group("frameworks")
 
-SCRIPT = Path(__file__).parents[1] / "attached_ranks.py"
+SCRIPT = SUPPORT / "studies/attached_ranks.py"
 
 
 def start(folder: Path, seconds: str) -> list[Forked]:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import chaos_blackbox
+import chaos_study
 import forked
 from chaos_checker import Evidence, Row, check, collect, collect_black_box, tree
 from chaos_study import NAME, STEPS
@@ -65,15 +66,14 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
             "checkpoints": str(folder / "checkpoints"),
         }
         clients = [_black_box(folder, options, number) for number in (1, 2)]
-        program = Path(__file__).parents[1] / "chaos_study.py"
         environment = {
             **os.environ,
-            "PYTHONPATH": str(program.parent),
+            "PYTHONPATH": forked.HELPERS,
             "PHYLA_HOME": str(folder / "client"),
             "PHYLA_STORAGE": service.url,
             "CHAOS_STUDY": json.dumps(options),
         }
-        done = forked.run([program], env=environment)
+        done = forked.run([chaos_study.__file__], env=environment)
         assert done.returncode == 0, done.stdout + done.stderr
         assert [client.wait(60) for client in clients] == [0, 0]
     return Sound(folder)

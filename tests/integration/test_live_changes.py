@@ -205,8 +205,8 @@ made.run()
 @pytest.mark.parametrize("name", ["change.before_commit", "change.after_commit"])
 def test_killed_while_it_changes_and_run_again(tmp_path: Path, name: str, size: int) -> None:
     def run(size: int, trials: int, failpoint: str = "", *, how: str = "change") -> int:
-        here = Path(__file__).parent
-        environment = {"PYTHONPATH": f"{here}{os.pathsep}{here.parent}", "PHYLA_FAILPOINT": failpoint}
+        path = f"{Path(__file__).parent}{os.pathsep}{forked.HELPERS}"
+        environment = {"PYTHONPATH": path, "PHYLA_FAILPOINT": failpoint}
         words = ["-c", PROGRAM, tmp_path, size, trials, how]
         return forked.run(words, env=child_environment(environment)).returncode
 

@@ -22,6 +22,7 @@ import pytest
 
 import forked
 import phyla
+import traced_study
 from durability import check_whole, keep_identity
 from file_trace import STRACE, Bytes, Call, Change, Disk, Keep, Names, Tree, parse, read, restore
 from phyla.errors import PhylaError, StudyNotFound
@@ -35,7 +36,6 @@ pytestmark = [
     pytest.mark.xdist_group("power cut"),
 ]
 
-TESTS = Path(__file__).parents[1]
 SOURCE = Path(phyla.__file__).parents[1]
 MEMBERS, TRIALS = 3, 5
 LEASE_S = 5.0
@@ -58,8 +58,8 @@ def run(home: Path, *before: str, failpoint: str = "", careless: Sequence[str] =
         "trials": TRIALS,
         "lease_s": LEASE_S,
     }
-    words = [str(TESTS / "traced_study.py"), json.dumps(options), *careless]
-    env = child_environment({"PHYLA_FAILPOINT": failpoint, "PYTHONPATH": f"{TESTS}:{SOURCE}"})
+    words = [traced_study.__file__, json.dumps(options), *careless]
+    env = child_environment({"PHYLA_FAILPOINT": failpoint, "PYTHONPATH": str(SOURCE)})
     if before:
         words = [*before, sys.executable, *words]
         done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=180, check=False)

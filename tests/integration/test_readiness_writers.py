@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from foreign import QUIET_S, START, scans
-from forked import Forked
+from forked import SUPPORT, Forked
 from phyla.errors import CheckpointChanged, CheckpointGone
 from phyla.settings import child_environment
 from phyla.watcher import Found, get_format
@@ -22,7 +22,7 @@ from phyla.watcher.snapshots import take, unchanged
 
 pytestmark = pytest.mark.xdist_group("frameworks")
 
-WRITERS = Path(__file__).parents[1] / "writers.py"
+WRITERS = SUPPORT / "checkpoints/writers.py"
 FORMATS_OF = {
     "torch": ("torch",),
     "slow": ("torch",),

@@ -281,6 +281,14 @@ def test_every_trial_attribute_is_documented() -> None:
     assert missing == []
 
 
+def test_every_helper_of_tests_is_described_in_its_folder() -> None:
+    described: list[Path] = []
+    for section in (ROOT / "tests/README.md").read_text().split("\n## ")[1:]:
+        folder = forked.SUPPORT / section.split("`")[1]
+        described += [folder / name for name in re.findall(r"^- `(\w+\.\w+)`: ", section, re.MULTILINE)]
+    assert sorted(described) == sorted(path for path in forked.SUPPORT.glob("*/*") if path.is_file())
+
+
 @pytest.mark.parametrize(
     "page", ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]
 )

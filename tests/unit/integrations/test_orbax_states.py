@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("states")
     more = {"PYTHONPATH": os.pathsep.join(sys.path), **forked.SMALL_MODELS}
     done = forked.run(
-        [Path(forked.TESTS, "orbax_states.py"), folder], env=child_environment(more), frameworks=True, timeout=280
+        [forked.SUPPORT / "checkpoints/orbax_states.py", folder],
+        env=child_environment(more),
+        frameworks=True,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

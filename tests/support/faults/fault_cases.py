@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 import faulty_study
+import phyla
 from durability import miscounted
 from failing_calls import FailingCalls
 from phyla.checkpoints import LocalCheckpoints
@@ -33,8 +34,7 @@ from phyla.records import AttemptState, CheckpointState, GroupState, JobState, S
 from phyla.store import open_store
 from phyla.study import Results, load_study
 
-TESTS = Path(__file__).parent
-PROGRAM = TESTS / "faulty_study.py"
+PROGRAM = Path(__file__).with_name("faulty_study.py")
 PATIENCE_S = 130.0
 """A study that runs for longer than this hangs."""
 MEMBERS, TRIALS = 4, 9
@@ -222,7 +222,7 @@ class Case:
             **os.environ,
             **self.calls.environment,
             "FAULTY_STUDY": json.dumps(self.options),
-            "PYTHONPATH": f"{TESTS}:{TESTS.parent / 'src'}",
+            "PYTHONPATH": str(Path(phyla.__file__).parents[1]),
             "OMP_NUM_THREADS": "1",
         }
         # Its output goes to a file: nobody reads a pipe while faults are injected.

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-STUDY = Path(__file__).parents[1] / "examples/digits/digits.py"
+STUDY = Path(__file__).parents[3] / "examples/digits/digits.py"
 STEPS = 20
 
 

@@ -19,12 +19,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from forked import Forked, preload
+from forked import HELPERS, Forked, preload
 from phyla.settings import child_environment
 
-TESTS = Path(__file__).parent
-STUDY_FILE = TESTS / "chaos_study.py"
-BLACK_BOX_FILE = TESTS / "chaos_blackbox.py"
+STUDY_FILE = Path(__file__).with_name("chaos_study.py")
+BLACK_BOX_FILE = Path(__file__).with_name("chaos_blackbox.py")
 PORT = 8470
 RUN = Path("/run/netns")
 
@@ -241,7 +240,7 @@ class World:
         return [self.database, *self.services, *self.machines]
 
     def _compiled(self) -> Path:
-        library, source = self.folder / "skewed_clock.so", TESTS / "skewed_clock.c"
+        library, source = self.folder / "skewed_clock.so", Path(__file__).with_name("skewed_clock.c")
         sh("cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl")
         return library
 
@@ -332,7 +331,7 @@ class World:
         crew = self.crews[number]
         server = machine.folder / "service.json"
         environment = {
-            "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "PYTHONPATH": os.pathsep.join([HELPERS, *filter(None, [os.environ.get("PYTHONPATH")])]),
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
             "PHYLA_HOME": str(machine.folder / "home"),

@@ -42,7 +42,7 @@ class FailingCalls:
         """Compile the library that is preloaded."""
         library = folder / "failing_calls.so"
         if not library.exists():
-            source = Path(__file__).parent / "failing_calls.c"
+            source = Path(__file__).with_name("failing_calls.c")
             command = ["cc", "-shared", "-fPIC", "-O1", "-o", f"{library}.new", str(source), "-ldl"]
             subprocess.run(command, check=True, capture_output=True, text=True)
             Path(f"{library}.new").rename(library)

@@ -23,7 +23,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[2]
+SUPPORT = TESTS / "support"
+HELPERS = os.pathsep.join(map(str, sorted(SUPPORT.iterdir())))
+"""The PYTHONPATH of programs that import helpers of more than their own folder."""
 ONLY_OURS = [TESTS, TESTS.parent / "examples", TESTS.parent / "bench"]
 """Where programs find no modules unless they are told to."""
 
