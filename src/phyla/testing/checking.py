@@ -67,9 +67,7 @@ def check_strategy(
         raise AssertionError(str(error)) from error
     study = partial(_decisions, rules, most_trials)
     curve = LearningCurve(rules.space, goal, strategy.member_steps or DEFAULT_STEPS, noise=0.0)
-    again = (
-        "in a second study with the same seed: draw from context.rng only, and keep no other state than `state`"
-    )
+    again = "in a second study with the same seed: draw from context.rng only, and keep nothing but `state`"
     _require_same(study(curve, seed), study(curve, seed), again)
     several, *_ = [study(each, seed + n, workers=4, fail=FAIL) for n, each in enumerate((curve, *ODD))]
     if strategy.quorum == 1 and (rules.suite_fitness is None or not rules.suite_fitness.max_lag):
