@@ -25,7 +25,9 @@ import numpy as np
 import phyla
 from machine import facts
 from phyla.machine import TrainRules
-from phyla.simulation import Conditions, LearningCurve, Simulator
+from phyla.testing import LearningCurve, simulate
+from phyla.testing.conditions import Conditions
+from phyla.testing.simulator import Simulator
 
 CPU_S, MEMORY_MIB, DIFFERENCE = 90.0, 3 * 1024, 0.15
 STEPS = 10
@@ -92,7 +94,7 @@ def agreement(*, quorum: float) -> dict[str, Any]:
             population_size=MEMBERS, steps_per_trial=STEPS, total_steps=STEPS * TRIALS, quorum=quorum
         )
         study = phyla.Study("sleeps", SPACE, OBJECTIVE, strategy, train, home=folder)
-        predicted = phyla.simulate(study, 2, trial_s=SLEEP_S, spread=SPREAD, runs=20)
+        predicted = simulate(study, 2, trial_s=SLEEP_S, spread=SPREAD, runs=20)
         attempts = study.run(workers=2).attempts()
         ended = [attempt.ended_at for attempt in attempts if attempt.ended_at is not None]
         real_s = max(ended) - min(attempt.claimed_at for attempt in attempts)

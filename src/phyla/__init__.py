@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         load_study,
         replay,
         run_replicates,
-        simulate,
         watch,
     )
     from phyla.study.attached.attach import attach
@@ -88,7 +87,6 @@ __all__ = [
     "load_study",
     "replay",
     "run_replicates",
-    "simulate",
     "watch",
 ]
 
@@ -101,14 +99,14 @@ _LATER = {
     "phyla.strategies": "ASHA PBT FromSuite GridSearch InitiatorPBT MedianStopping Perturb RandomSearch "
     "Truncation",
     "phyla.study": "Results Retention Retries Study compare continue_training load_evaluations "
-    "load_schedule load_study replay run_replicates simulate watch",
+    "load_schedule load_study replay run_replicates watch",
     "phyla.study.attached.attach": "attach",
     "phyla.watcher": "Following",
     "phyla.worker": "Command Evaluation Trial WorkerContext",
 }
 """Modules, and the names of `__all__` that they have."""
 
-_PUBLIC = ("evaluation", "lineage", "report", "space", "strategies", "study", "watcher", "worker")
+_PUBLIC = ("evaluation", "lineage", "report", "space", "strategies", "study", "testing", "watcher", "worker")
 """Modules that have further names for users."""
 
 

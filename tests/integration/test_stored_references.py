@@ -212,7 +212,6 @@ LOOKS: dict[str, tuple[object, ...]] = {
 ACTS: dict[str, tuple[object, ...]] = {
     "run": ("study.py", "--workers", 0),
     "worker": ("study.py", "--workers", 0),
-    "simulate": ("study.py", "--seconds", "step=1"),
     "replay": ("s",),
     "watch": ("s", "--suite", "study.py:suite", "--workers", 0, "--once"),
     "stop": ("s",),

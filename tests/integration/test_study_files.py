@@ -235,7 +235,7 @@ def test_the_command_line_says_what_is_wrong_with_a_file(
     Path("suite.toml").write_text(
         '[[suite]]\nname = "s"\ntasks = [{ name = "t", command = "true {checkpoint}" }]\n'
     )
-    for words in (["run"], ["worker"], ["change"], ["simulate"], ["replay", "x", "--file"]):
+    for words in (["run"], ["worker"], ["change"], ["replay", "x", "--file"]):
         told = cli(*words, "wrong.toml", code=2)
         assert "error: wrong.toml, pbt: there is no key 'total_step'; did you mean 'total_steps'?" in told
         if words != ["worker"]:
@@ -243,10 +243,8 @@ def test_the_command_line_says_what_is_wrong_with_a_file(
                 *words, "suite.toml", code=2
             )
     assert "study.toml is a study file, not a suite file" in cli("watch", ".", "--suite", "study.toml", code=2)
-    assert "quadratic with 1 worker" in cli("simulate", "study.toml", "--workers", 1, "--seconds", "trial=1")
     assert not Path(".phyla").exists()
     load_studies("study.toml")[0].results()
     Path("study.toml").write_text(text.replace("population_size = 4", "population_size = 5"))
     assert "strategy.population_size: it has 4, given 5" in cli("run", "study.toml", code=2)
     assert "strategy.population_size was changed from 4 to 5" in cli("change", "study.toml")
-    assert json.loads(cli("simulate", "study.toml", "--seconds", "trial=1", "--json"))["study"] == "quadratic"

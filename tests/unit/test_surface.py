@@ -9,7 +9,7 @@ import pytest
 
 import phyla
 
-NAMES = 45
+NAMES = 44
 ARGUMENTS = 16
 
 
@@ -36,6 +36,7 @@ def test_a_study_has_few_arguments() -> None:
         ("Worst", "phyla.evaluation.Worst"),
         ("Schedule", "phyla.lineage.Schedule"),
         ("Watched", "phyla.study.Watched"),
+        ("simulate", "phyla.testing.simulate"),
         ("EvaluationCheckpoint", "phyla.worker.EvaluationCheckpoint"),
     ],
 )
@@ -50,5 +51,5 @@ def test_a_name_that_is_nowhere_is_said_to_be_nowhere() -> None:
 
 
 def test_the_modules_with_the_other_names_need_no_import() -> None:
-    for name in ("strategies", "evaluation", "errors", "study"):
+    for name in ("strategies", "evaluation", "errors", "study", "testing"):
         assert inspect.ismodule(getattr(phyla, name))

@@ -24,7 +24,6 @@ from phyla.cli.maintenance import change, delete, doctor, gc, stop
 from phyla.cli.pools import down, up, workers
 from phyla.cli.run import replay, run, watch
 from phyla.cli.serve import dashboard, serve, token
-from phyla.cli.simulate import simulate
 from phyla.cli.status import status
 from phyla.cli.trials import best, trials
 from phyla.cli.worker import worker
@@ -80,7 +79,7 @@ PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run": (run, check, watch, stop, change, init, replay),
     "Look": (status, dashboard, best, trials, evaluations, report, compare),
     "Run on many machines": (worker, up, down, workers, serve),
-    "Look after": (export, simulate, token, gc, delete, doctor),
+    "Look after": (export, token, gc, delete, doctor),
 }
 for panel, commands in PANELS.items():
     for function in commands:

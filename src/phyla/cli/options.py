@@ -30,7 +30,7 @@ PLACES = ("--home", "--storage", "--server", "--checkpoints")
 """Options of `phyla` itself, which may also follow the command."""
 OF_DATABASE = ("serve", "token")
 """Commands that open the database and are refused through a service."""
-READS_FILES = ("run", "worker", "watch", "check", "change", "replay", "simulate", "up")
+READS_FILES = ("run", "worker", "watch", "check", "change", "replay", "up")
 """Commands that read a study file, which sees the words after `--`."""
 BOTH = "train,evaluate"
 """What workers do by default."""

@@ -13,7 +13,6 @@ from phyla.study.results.progress import Progress
 from phyla.study.results.results import Best, BestCheckpoint, ConfigChange, Results
 from phyla.study.results.story import Event
 from phyla.study.results.watched_runs import Change, Missing, Watched, WatchedRunStatus
-from phyla.study.simulating import Simulated, simulate
 from phyla.study.study import Study
 from phyla.study.watching.watch import evaluate, watch
 
@@ -33,7 +32,6 @@ __all__ = [
     "Results",
     "Retention",
     "Retries",
-    "Simulated",
     "Study",
     "Watched",
     "WatchedRunStatus",
@@ -49,6 +47,5 @@ __all__ = [
     "replay",
     "replicate_seed",
     "run_replicates",
-    "simulate",
     "watch",
 ]

@@ -7,7 +7,8 @@ from phyla.controller import Controller
 from phyla.errors import LeaseLost
 from phyla.machine import Claimed, Completion, KeptCheckpoints, Reader, TrainRules
 from phyla.records import JobState, StudyState, TrialRecord
-from phyla.simulation import SimulatedRun, Simulator
+from phyla.testing import SimulatedRun
+from phyla.testing.simulator import Simulator
 from stories import Stories
 
 

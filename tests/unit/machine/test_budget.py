@@ -41,6 +41,7 @@ from phyla.strategies import (
     TTest,
     WinnerTakesAll,
 )
+from phyla.testing import check_strategy
 from simulation import Simulation
 
 FITNESSES: dict[str, Callable[[TrialRecord], float]] = {
@@ -229,6 +230,7 @@ TRIALS_OF_A_MEMBER: dict[str, int] = {
 REPEATABLE = [name for name, strategy in STRATEGIES.items() if strategy.quorum == 1]
 
 
+SPACE = Space(lr=Float(0.1, 1.0), width=Int(1, 9))
 SEVERAL = Constrained(Pareto(Maximize("Q"), Minimize("cost")), subject_to=["load < 0.8"])
 
 
@@ -238,7 +240,7 @@ def metrics(fitness: Callable[[TrialRecord], float], trial: TrialRecord) -> dict
 
 def made(name: str, fitness: str, seed: int = 0) -> Simulation:
     rules = TrainRules(
-        space=Space(lr=Float(0.1, 1.0), width=Int(1, 9)),
+        space=SPACE,
         objective=SEVERAL if name.startswith("pareto") else Maximize("Q"),
         strategy=STRATEGIES[name],
         max_attempts=2,
@@ -317,6 +319,11 @@ def test_every_strategy_is_stored_as_json_under_its_registered_name(name: str) -
     stored = json.loads(json.dumps(plugins.encode(STRATEGIES[name])))
     assert stored["plugin"].startswith("phyla.strategies/")
     assert plugins.decode(stored, plugins.resolve) == STRATEGIES[name]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_keeps_the_contract(name: str) -> None:
+    check_strategy(STRATEGIES[name], SPACE, SEVERAL if name.startswith("pareto") else Maximize("Q"))
 
 
 @pytest.mark.parametrize(("name", "workers"), [*zip(STRATEGIES, cycle([3, 9, 1]), strict=False)])

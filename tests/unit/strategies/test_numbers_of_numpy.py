@@ -12,6 +12,7 @@ from phyla import plugins, strategies
 from phyla.errors import ConfigurationError
 from phyla.records import StartFrom
 from phyla.study.repeating.replicates import replicates
+from phyla.testing import simulate
 
 WHOLE: tuple[Any, Any] = (np.int64, int)
 PBT: Any = phyla.PBT
@@ -88,7 +89,7 @@ def test_a_study_and_what_it_is_asked_for() -> None:
     count: Any = np.int64(2)
     assert len(studies[0].ask(count)) == 2
     assert [each.name for each in replicates(studies[1], count)] == ["numbers-r0", "numbers-r1"]
-    assert phyla.simulate(studies[1], workers=count, runs=count, step_s=1.0).workers == 2
+    assert simulate(studies[1], workers=count, runs=count, step_s=1.0).workers == 2
 
 
 def test_a_start_from_a_checkpoint() -> None:

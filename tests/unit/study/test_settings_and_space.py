@@ -148,7 +148,7 @@ study = phyla.Study(
 """
 
 
-@pytest.mark.parametrize("command", ["run", "simulate", "change"])
+@pytest.mark.parametrize("command", ["run", "change"])
 def test_the_command_line_says_so_in_one_line(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,9 +33,9 @@ from phyla.records import (
     TrialRecord,
     WorkKind,
 )
-from phyla.simulation.conditions import Conditions, Fitness
-from phyla.simulation.outcome import EvaluationLag, SimulatedRun
 from phyla.store import open_store
+from phyla.testing.conditions import Conditions, Fitness
+from phyla.testing.outcome import EvaluationLag, SimulatedRun
 
 HOUR = 3600.0
 IN_VAIN = 10_000
@@ -97,6 +97,8 @@ class Simulator:
         self._conditions = conditions
         self._fitness = fitness
         self._rng = rng
+        # Whether a member's next attempt fails does not depend on who else asked meanwhile.
+        self._failing = rng.spawn(rules.strategy.population_size)
         kinds = [conditions.kinds] * conditions.workers
         kinds += [frozenset({WorkKind.EVALUATE})] * conditions.evaluators
         self._workers = [_Worker(index, kind) for index, kind in enumerate(kinds)]
@@ -218,7 +220,8 @@ class Simulator:
             busy_s = conditions.train_s(trial, rng)
             load_s = 0.0 if trial.parent is None else conditions.drawn(conditions.load_s, rng)
             save_s = conditions.drawn(conditions.save_s, rng) if trial.kind is JobKind.TRAIN else 0.0
-            fails_after_s = load_s + busy_s * rng.random() if rng.random() < conditions.fail else None
+            failing = self._failing[trial.member]
+            fails_after_s = load_s + busy_s * failing.random() if failing.random() < conditions.fail else None
         elif work.job.kind is JobKind.EVALUATE:
             load_s, busy_s = conditions.evaluate_s(work.job, rng, loaded=worker.holding == work.seen.id)
             worker.holding = work.seen.id

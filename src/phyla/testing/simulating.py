@@ -1,21 +1,21 @@
 """What a study would take, found out on a virtual clock before it is run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
 from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules, bound
 from phyla.records import WorkKind
-from phyla.simulation import Conditions, Fitness, LearningCurve, SimulatedRun, Simulator
 from phyla.study.study import Study
+from phyla.study.validation import checked_kinds
+from phyla.testing.conditions import DEFAULT_STEPS, Conditions, Fitness, LearningCurve
+from phyla.testing.outcome import SimulatedRun
+from phyla.testing.simulator import Simulator
 from phyla.validation import check_integer
-
-DEFAULT_STEPS = 100
-"""Age at which the learning curve saturates, for a strategy that does not say how long members train."""
 
 
 @final
@@ -61,20 +61,6 @@ class Simulated:
         """Return which share of all trained steps came to nothing, and why, mean over the runs."""
         shares = _shares([run.steps for run in self.runs])
         return {name: share for name, share in shares.items() if name != "kept"}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all of it as JSON."""
-        return {
-            "workers": self.workers,
-            "evaluators": self.evaluators,
-            "wall_s": self.wall_s,
-            "wall_range_s": list(self.wall_range_s),
-            "shares": self.shares(),
-            "wasted": self.wasted(),
-            "checkpoints_bound": self.bound,
-            "notes": list(self.notes),
-            "runs": [{**asdict(run), "state": str(run.state)} for run in self.runs],
-        }
 
 
 def _shares(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -130,17 +116,13 @@ def simulate(
     Raises:
         ConfigurationError: an argument makes no sense, or nothing says how long training takes.
     """
-    from phyla.study.validation import checked_kinds
-
     rules = study.rules
     runs, seed = check_integer("runs", runs), check_integer("seed", seed, 0)
     wanted = checked_kinds(kinds)
     if evaluators and not rules.suites:
         raise ConfigurationError(f"evaluators={evaluators}: the study has no suites= to evaluate")
     if eval_s and not rules.suites:
-        raise ConfigurationError(
-            f"eval_s={eval_s!r} (on the command line: --seconds eval=S): the study has no suites= to evaluate"
-        )
+        raise ConfigurationError(f"eval_s={eval_s!r}: the study has no suites= to evaluate")
     conditions = Conditions(
         workers=workers,
         evaluators=evaluators,
@@ -183,5 +165,5 @@ def _notes(rules: TrainRules, runs: Sequence[SimulatedRun], trial_s: float | Non
     if trial_s is not None and shortest < longest:
         yield (
             f"trials of {shortest} and of {longest} steps take the same {trial_s:g} s on average here; where "
-            "longer ones take longer, give step_s (on the command line: --seconds step=S)"
+            "longer ones take longer, give step_s"
         )

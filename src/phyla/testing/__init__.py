@@ -1,0 +1,11 @@
+"""For those who write strategies: check one against what phyla expects, and see on a virtual clock what it takes.
+
+The real controller decides on a store in memory, and nothing is trained.
+"""
+
+from phyla.testing.checking import check_strategy
+from phyla.testing.conditions import LearningCurve
+from phyla.testing.outcome import EvaluationLag, SimulatedRun
+from phyla.testing.simulating import Simulated, simulate
+
+__all__ = ["EvaluationLag", "LearningCurve", "Simulated", "SimulatedRun", "check_strategy", "simulate"]
