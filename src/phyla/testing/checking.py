@@ -60,13 +60,19 @@ def check_strategy(
     goal = objective or Maximize("score")
     try:
         _check_settings(strategy)
-        limits = {"max_attempts": 1, "max_broken": most_trials}
-        rules = TrainRules(space=space or SPACE, objective=goal, strategy=strategy, suites=tuple(suites), **limits)
+        rules = TrainRules(
+            space=space or SPACE,
+            objective=goal,
+            strategy=strategy,
+            max_attempts=1,
+            max_broken=most_trials,
+            suites=tuple(suites),
+        )
         check_space(strategy, rules.space)
     except PhylaError as error:
         raise AssertionError(str(error)) from error
     study = partial(_decisions, rules, most_trials)
-    curve = LearningCurve(rules.space, goal, strategy.member_steps or DEFAULT_STEPS, noise=0.0)
+    curve: Fitness = LearningCurve(rules.space, goal, strategy.member_steps or DEFAULT_STEPS, noise=0.0)
     again = "in a second study with the same seed: draw from context.rng only, and keep nothing but `state`"
     _require_same(study(curve, seed), study(curve, seed), again)
     several, *_ = [study(each, seed + n, workers=4, fail=FAIL) for n, each in enumerate((curve, *ODD))]

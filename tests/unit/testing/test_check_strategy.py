@@ -80,7 +80,8 @@ def gives_no_reason(start: Start, member: Member, context: Context) -> Decision:
 
 
 def reasons_in_sets(start: Start, member: Member, context: Context) -> Decision:
-    return replace(start, reason={"why": {1}})
+    no_json: Any = {"why": {1}}
+    return replace(start, reason=no_json)
 
 
 def fails_without_a_score(start: Start, member: Member, context: Context) -> Decision:
