@@ -39,7 +39,7 @@ from phyla.errors import (
     NoCheckpoint,
     UsageError,
 )
-from phyla.failpoints import FailpointReached, arm, disarm
+from phyla.system.failpoints import FailpointReached, arm, disarm
 
 WEIGHTS = b"weights" * 40
 OURS = Owner(store="a" * 32, study="s", prefix="a" * 6)

@@ -289,7 +289,7 @@ def test_a_service_that_does_not_reach_its_database_is_running(
 def test_a_wait_for_a_service_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("phyla.patience.PAUSE_S", (1.01, 1.01))
+    monkeypatch.setattr("phyla.system.patience.PAUSE_S", (1.01, 1.01))
     file = tmp_path / "service.json"
     file.write_text(json.dumps({"url": "http://127.0.0.1:9"}))
     with served(open_store("memory://")) as url, closing(open_store(f"published:{file}")) as store:
@@ -325,7 +325,7 @@ def test_a_worker_that_begins_while_the_service_is_away_waits_for_it(
         return phyla.Study("s", {"lr": phyla.Float(0.1, 1.0)}, aim, search, train, home=tmp_path, storage=storage)
 
     monkeypatch.setattr("phyla.store.remote.LOOK_S", 0.0)
-    monkeypatch.setattr("phyla.patience.PAUSE_S", (1.01, 1.01))
+    monkeypatch.setattr("phyla.system.patience.PAUSE_S", (1.01, 1.01))
     file, database = tmp_path / "service.json", f"sqlite:///{tmp_path}/phyla.db"
     study(database).run()
     with pytest.raises(StoreUnavailable, match=r"there is no .*service.json, which phyla serve --publish writes"):

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from forked import HELPERS, Forked
-from phyla import file_systems
 from phyla.controller import Controller
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
-from phyla.file_systems import network_file_system
 from phyla.records import Role, Token
 from phyla.store import Store, StoreIdentity, open_store
 from phyla.store.sql import sqlite
 from phyla.store.sql.sqlite import SqliteBackend
 from phyla.store.sql.store import SqlStore
+from phyla.system import file_systems
+from phyla.system.file_systems import network_file_system
 from storing import VirtualClock, completion, pbt, rules
 from waiting import until
 
@@ -333,7 +333,7 @@ def test_who_opens_a_new_file_waits_for_another_that_makes_it_ready(tmp_path: Pa
 def test_one_process_alone_keeps_a_file_on_a_network_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("phyla.file_systems.network_file_system", lambda path: "nfs4")
+    monkeypatch.setattr("phyla.system.file_systems.network_file_system", lambda path: "nfs4")
     url = f"sqlite:///{tmp_path}/new/phyla.db"
     store = open_store(url, alone=True)
     made = store.create_study("study", {}, 1, 2)

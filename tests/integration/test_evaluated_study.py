@@ -12,9 +12,9 @@ import pytest
 
 import phyla
 from durability import check_evaluated, check_whole, load, run
-from phyla.failpoints import NAMES
 from phyla.records import Group, GroupState, Phase, StudyState
 from phyla.store import open_store
+from phyla.system.failpoints import NAMES
 
 MEMBERS, TRIALS = 4, 8
 

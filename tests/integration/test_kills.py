@@ -14,8 +14,8 @@ import pytest
 from durability import check_evaluated, check_whole, load, run, start
 from forked import Forked
 from phyla.errors import PhylaError
-from phyla.failpoints import EXIT_STATUS, NAMES
 from phyla.records import StudyState
+from phyla.system.failpoints import EXIT_STATUS, NAMES
 from waiting import until
 
 MEMBERS, TRIALS = 4, 12

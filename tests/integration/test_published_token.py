@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from phyla import file_locks
 from phyla.records import token_digest
 from phyla.service import serving
 from phyla.service.tokens import create
 from phyla.store import open_store
+from phyla.system import file_locks
 from waiting import until
 
 

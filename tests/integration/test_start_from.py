@@ -12,12 +12,12 @@ import forked
 import phyla
 from phyla.checkpoints import LocalCheckpoints
 from phyla.errors import CheckpointMissing, ConfigurationError, SpaceError, StudyChanged
-from phyla.failpoints import NAMES
 from phyla.lineage import Lineage
 from phyla.records import CheckpointState, JobKind, JobState, TrialRecord
 from phyla.settings import child_environment
 from phyla.study import Places
 from phyla.study.results.load import list_all
+from phyla.system.failpoints import NAMES
 from phyla.worker import session_of
 
 SPACE = phyla.Space(lr=phyla.Float(0.01, 1.0, log=True), width=phyla.Int(1, 64))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from phyla.failpoints import NAMES
+from phyla.system.failpoints import NAMES
 from watching import check_whole, run, watch_words, write
 
 STEPS = [0, 10, 20]

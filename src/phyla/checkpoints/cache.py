@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from phyla import file_locks, settings
+from phyla import settings
 from phyla.checkpoints.disk import Disk, make_dirs, storage_errors
 from phyla.checkpoints.local import LocalCheckpoints
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest
 from phyla.errors import CheckpointError
+from phyla.system import file_locks
 
 LOCKS = ".locks"
 DOWNLOADING = ".download"

@@ -9,7 +9,7 @@ from phyla.checkpoints.disk import storage_errors
 from phyla.checkpoints.manifest import CHANGED_BY, MANIFEST_NAME, Manifest, scan
 from phyla.checkpoints.remote import Checkpoints
 from phyla.errors import CheckpointChanged, CheckpointCorrupt, CheckpointGone, CheckpointMissing
-from phyla.failpoints import failpoint
+from phyla.system.failpoints import failpoint
 
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 

@@ -14,7 +14,7 @@ from phyla.checkpoints.disk import Disk, make_dirs, storage_errors
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile, Tree, digests, is_small, scan
 from phyla.checkpoints.ownership import OWNER_NAME, WORK_DIRS, MarkedDirectory, Owner, Ownership
 from phyla.errors import CheckpointCorrupt, CheckpointError, CheckpointMissing, NoCheckpoint, UsageError
-from phyla.failpoints import failpoint
+from phyla.system.failpoints import failpoint
 
 FLUSHED_IN_TURN = 8
 """Up to this many small files and directories, starting threads costs more than it saves."""

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar, final
 
-from phyla import patience
 from phyla.errors import (
     CheckpointError,
     CheckpointsAbsent,
@@ -17,6 +16,7 @@ from phyla.errors import (
     advice_on,
     is_storage_error,
 )
+from phyla.system import patience
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -45,7 +45,7 @@ class Objects:
     Calls may come from any threads. They raise FileNotFoundError for an object that is not there,
     CheckpointsAbsent where the store is out of reach or has no such bucket, and CheckpointStorageFailed where it
     refuses. Messages say what to do, and ask for the right to write unless `writes=False`. What is out of reach is
-    tried again for `patience_s`, by default for `phyla.patience.PATIENCE_S` once it was reached.
+    tried again for `patience_s`, by default for `phyla.system.patience.PATIENCE_S` once it was reached.
     """
 
     def __init__(self, url: str, *, writes: bool = True, patience_s: float | None = None) -> None:

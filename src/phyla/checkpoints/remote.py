@@ -23,8 +23,8 @@ from phyla.errors import (
     CheckpointStorageFailed,
     ConfigurationError,
 )
-from phyla.failpoints import failpoint
 from phyla.formatting import listed
+from phyla.system.failpoints import failpoint
 
 LOG = logging.getLogger("phyla")
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from phyla.endings import ending
+from phyla.system.endings import ending
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ from typer import Argument, BadParameter, Context, Exit, Option
 
 from phyla import settings, study_modules
 from phyla.errors import Preempted, UsageError
-from phyla.fork_safe_signals import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from phyla.formatting import masked, pasted
+from phyla.system.fork_safe_signals import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from phyla.terminal import show
 
 if TYPE_CHECKING:

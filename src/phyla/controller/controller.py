@@ -11,7 +11,6 @@ from typing import final
 from phyla import errors, machine
 from phyla.controller.study_changes import Upkeep
 from phyla.errors import LeaseLost, StateError, StoreError, UsageError
-from phyla.failpoints import failpoint
 from phyla.machine import (
     NO_LIMIT,
     Accepted,
@@ -39,6 +38,7 @@ from phyla.machine import (
 from phyla.records import Attempt, Checkpoint, MemberState, Report, StudyState, WorkKind
 from phyla.store import Transaction
 from phyla.store.retry import repeatable
+from phyla.system.failpoints import failpoint
 
 LOG = logging.getLogger("phyla")
 _PHYLA = str(Path(errors.__file__).parent) + "/"

@@ -7,10 +7,10 @@ from typing import final
 from phyla import machine
 from phyla.evaluation import Suite
 from phyla.evaluation.suite import suite_named
-from phyla.failpoints import failpoint
 from phyla.machine import Command
 from phyla.records import Checkpoint, CheckpointState, EvalEvent, StudyRecord
 from phyla.store import Store, Transaction
+from phyla.system.failpoints import failpoint
 
 BACKFILLED_AT_ONCE = 50
 

@@ -9,11 +9,11 @@ from phyla import machine
 from phyla.configuration import check_unchanged, differences
 from phyla.controller.study_records import Housekeeping
 from phyla.errors import ConfigurationError, StoreBusy
-from phyla.failpoints import failpoint
 from phyla.machine import Imported, KeptCheckpoints, Rules, SetConfig, TrainRules
 from phyla.records import Json, JsonObject, StudyRecord, StudyState
 from phyla.store import Store, Transaction
 from phyla.store.retry import again, repeatable
+from phyla.system.failpoints import failpoint
 
 
 class Upkeep(Housekeeping):

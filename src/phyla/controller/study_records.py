@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from phyla.configuration import check_unchanged
 from phyla.errors import StateError
-from phyla.failpoints import failpoint
 from phyla.machine import Insert, MarkDeleting, SetCheckpointState, SetConfig, SetStudyState, Update
 from phyla.records import Checkpoint, CheckpointState, JsonObject, MemberState, RunStart, StudyState
 from phyla.store import Store
 from phyla.store.retry import repeatable
+from phyla.system.failpoints import failpoint
 
 
 class Housekeeping:

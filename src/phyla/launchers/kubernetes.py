@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.errors import ConfigurationError
-from phyla.fork_safe_signals import EXIT_PREEMPTED
 from phyla.launchers.contract import Pool, called, refuse_options, refuse_store
+from phyla.system.fork_safe_signals import EXIT_PREEMPTED
 
 OPTIONS = ("image", "kind", "namespace", "context", "directory", "secret", "volume", "user", "grace", "output")
 GRACE_S = 300  # that training has to save after SIGTERM

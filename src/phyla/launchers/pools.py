@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-from phyla import file_locks
 from phyla.client import Client
 from phyla.errors import ConfigurationError, LauncherFailed, Preempted, StateError, StoreError, StudyFailed
 from phyla.launchers.contract import Pool, launcher_named
 from phyla.supervision.term import PERSON, Term
+from phyla.system import file_locks
 from phyla.worker.commands.outputs import tail
 
 GRACE_S = 60.0

@@ -16,7 +16,6 @@ from typing import Any, final
 import uvicorn
 from fastapi import APIRouter
 
-from phyla import file_locks
 from phyla.errors import ConfigurationError, StateError
 from phyla.records import Role, token_of
 from phyla.service.access import Doors
@@ -26,6 +25,7 @@ from phyla.service.tokens import PUBLISHED_TOKEN, create
 from phyla.settings import system_clock
 from phyla.store import RemoteStore, Store, open_store
 from phyla.store.remote import TOKEN_FILE
+from phyla.system import file_locks
 
 LOG = logging.getLogger("phyla.service")
 GRACE_S = 10

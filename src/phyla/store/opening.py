@@ -36,8 +36,8 @@ def open_store(url: str, *, clock: Clock = system_clock, alone: bool = False) ->
     from phyla.store.sql.store import SqlStore
 
     if alone and url.startswith(PREFIX):
-        from phyla.file_systems import network_file_system
         from phyla.store.sql.memory import MemoryBackend
+        from phyla.system.file_systems import network_file_system
 
         file = read_sqlite_url(url).absolute()
         if network_file_system(file) is not None:

@@ -15,8 +15,8 @@ from phyla import settings
 from phyla.errors import ConfigurationError, ConnectionLost, StoreBusy, StoreUnavailable
 from phyla.formatting import masked
 from phyla.machine import Reader
-from phyla.patience import PATIENCE_S, Patience
 from phyla.store.contract import Store
+from phyla.system.patience import PATIENCE_S, Patience
 
 if TYPE_CHECKING:
     import httpx

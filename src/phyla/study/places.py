@@ -181,8 +181,8 @@ def _store_of(home: Path) -> str:
     """Return the store of a home: its SQLite file; where none can be opened, the service that is named there."""
     file, service = home / "phyla.db", home / "service.json"
     if service.exists():
-        from phyla.file_systems import network_file_system
         from phyla.store.remote import PUBLISHED
+        from phyla.system.file_systems import network_file_system
 
         if not file.exists() or network_file_system(file) is not None:
             return f"{PUBLISHED}{service}"

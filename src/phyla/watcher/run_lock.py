@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from phyla import file_locks
 from phyla.errors import RunFollowed
+from phyla.system import file_locks
 
 LOCK_TRIES = 5
 LOCK_AGAIN_S = 0.05

@@ -29,9 +29,9 @@ from phyla.errors import (
     CheckpointStorageFailed,
     ConfigurationError,
 )
-from phyla.failpoints import failpoint
-from phyla.patience import PATIENCE_S
 from phyla.records import Checkpoint, shown
+from phyla.system.failpoints import failpoint
+from phyla.system.patience import PATIENCE_S
 from phyla.watcher.format import Found
 from phyla.watcher.listing import File, Listing, Place, listing
 from phyla.watcher.remote import Remote, is_url

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import final
 
 from phyla.errors import ConnectionLost, StoreError
-from phyla.patience import PATIENCE_S
 from phyla.store.retry import again
+from phyla.system.patience import PATIENCE_S
 from phyla.watcher.directory_watcher import DirectoryWatcher
 from phyla.watcher.file_events import FileEvents
 from phyla.watcher.study_watcher import StudyWatcher

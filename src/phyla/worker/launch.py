@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, final
 
-from phyla import file_locks
-from phyla.file_systems import is_local
+from phyla.system import file_locks
+from phyla.system.file_systems import is_local
 
 _ID = re.compile(r"[0-9a-f]{16}")
 

@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 from phyla import plugins, study_modules
 from phyla.client import Client, open_checkpoints
 from phyla.configuration import from_config, suites_from
-from phyla.endings import ending
 from phyla.errors import (
     CheckpointsAbsent,
     PhylaError,
@@ -30,10 +29,11 @@ from phyla.errors import (
     hidden_modules,
     is_storage_error,
 )
-from phyla.fork_safe_signals import handle
 from phyla.machine import NoTime, Outdated
 from phyla.settings import escape_output
 from phyla.store import Store, hold_on, open_store
+from phyla.system.endings import ending
+from phyla.system.fork_safe_signals import handle
 from phyla.worker import Worker
 from phyla.worker.containment.surroundings import Surroundings
 from phyla.worker.make import check_suites, open_watched, place, population_worker, watched_worker

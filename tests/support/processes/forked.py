@@ -219,7 +219,7 @@ def _become(
     first = cwd if how else str(Path(words[0]).absolute().parent)
     sys.path[:] = [first, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep)), *path]
     if env.get("PHYLA_FAILPOINT"):
-        from phyla import failpoints
+        from phyla.system import failpoints
 
         failpoints.arm(env["PHYLA_FAILPOINT"])
     # A file that is given to the program is read there, with the environment that it has.

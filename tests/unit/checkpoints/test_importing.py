@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from phyla import failpoints
 from phyla.checkpoints import MANIFEST_NAME, LocalCheckpoints, Manifest, import_checkpoint, look_at_source
 from phyla.errors import (
     CheckpointChanged,
@@ -16,6 +15,7 @@ from phyla.errors import (
     CheckpointMissing,
     CheckpointStorageFailed,
 )
+from phyla.system import failpoints
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ import pytest
 from s3fs import S3FileSystem
 
 from object_store import client
-from phyla import patience
 from phyla.checkpoints import Owner, RemoteCheckpoints, RemotePlace, is_there, local_copy, place_of
 from phyla.checkpoints.objects import Objects
 from phyla.errors import (
@@ -30,6 +29,7 @@ from phyla.errors import (
     UsageError,
 )
 from phyla.settings import child_environment
+from phyla.system import patience
 
 SIZE = 1000
 OURS = Owner(store="a" * 32, study="s", prefix="a" * 6)

@@ -15,9 +15,9 @@ import pytest
 
 from phyla.cli import options
 from phyla.errors import ConfigurationError, LauncherFailed
-from phyla.fork_safe_signals import EXIT_PREEMPTED
 from phyla.launchers import Launcher, Pool, launcher_named
 from phyla.launchers.kubernetes import EXIT_USAGE, manifest
+from phyla.system.fork_safe_signals import EXIT_PREEMPTED
 
 HERE, SERVICE = Path("/home/me/project"), "http://phyla:8470"
 COMMAND = ["-P", "-m", "phyla.cli", "worker", str(HERE / "digits.py"), "/else/where.py"]

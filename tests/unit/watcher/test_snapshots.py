@@ -13,7 +13,7 @@ import pytest
 
 import phyla
 from foreign import START, scans, torch_zip, trainer
-from phyla import failpoints, settings
+from phyla import settings
 from phyla.errors import (
     CheckpointChanged,
     CheckpointGone,
@@ -21,7 +21,8 @@ from phyla.errors import (
     ConfigurationError,
     StudyNotFound,
 )
-from phyla.failpoints import FailpointReached
+from phyla.system import failpoints
+from phyla.system.failpoints import FailpointReached
 from phyla.watcher import Following, Found, get_format, snapshots
 from phyla.watcher.snapshots import Mode, clean, identity, snapshot_name, take, unchanged
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from phyla.file_systems import is_local
+from phyla.system.file_systems import is_local
 from phyla.worker import Launch, dead_launches, launch_of
 
 URL = "sqlite:///store.db"

@@ -15,13 +15,13 @@ from typing import Any, final
 import sqlalchemy as sa
 
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable, advice_on
-from phyla.file_systems import network_file_system
 from phyla.records import StudyRecord
 from phyla.settings import Clock
 from phyla.store.sql.backend import Backend, SqlSession, StudyLock
 from phyla.store.sql.rows import STUDIES
 from phyla.store.sql.tables import ONE_STUDY
 from phyla.store.sqlite_url import read_sqlite_url, sqlite_url
+from phyla.system.file_systems import network_file_system
 
 BUSY_TIMEOUT_S = 30.0
 LOOK_S, MOST_LOOK_S = 0.004, 0.05

@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's, too
 
 from phyla.errors import ConnectionLost, StateError, StoreError, StoreUnavailable, StudyNotFound
-from phyla.patience import Patience
 from phyla.records import FileName, JsonObject, Member, MemberState, StudyKind, StudyRecord, StudyState, Token
 from phyla.store.contract import StoreIdentity
 from phyla.store.retry import again
@@ -33,6 +32,7 @@ from phyla.store.sql.tables import (
     tokens,
 )
 from phyla.store.sql.transaction import RETRY_GIVEN_UP, SqlTransaction
+from phyla.system.patience import Patience
 
 _i = store_identity.c
 _IDENTITY = sa.select(_i.id, _i.place, _i.copied_from).where(_i.slot == 1)

@@ -24,7 +24,6 @@ from phyla.errors import (
     StudyChanged,
     StudyFailed,
 )
-from phyla.fork_safe_signals import handle
 from phyla.machine import Ended, NoTime, Outdated, TrainRules
 from phyla.records import StudyState
 from phyla.study.attached.member import AttachedMember
@@ -34,6 +33,7 @@ from phyla.study.results.results import Results
 from phyla.study.running.open import claim
 from phyla.study.study import LEASE_S, Study
 from phyla.study.validation import checked_kinds
+from phyla.system.fork_safe_signals import handle
 from phyla.worker import Launch, Trial, Worker, session_of
 from phyla.worker.make import population_worker
 from phyla.worker.spec import WorkerSpec

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, final
 from phyla.client import known_checkpoints, open_checkpoints, placed, sort_out
 from phyla.controller import housekeeping_of
 from phyla.errors import CheckpointError, CheckpointsNotOurs, ConfigurationError, StateError
-from phyla.failpoints import failpoint
 from phyla.formatting import counted, listed, size
 from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState
 from phyla.store import pages
 from phyla.study.declaration import Declared
 from phyla.study.places import Folder, Places, entries, find_population, find_study, open_if_there
+from phyla.system.failpoints import failpoint
 
 if TYPE_CHECKING:
     from phyla.store import Reader, Store

@@ -91,7 +91,7 @@ def _version(name: str) -> str:
 
 
 def _directory(about: str, path: Path) -> Iterator[DoctorFinding]:
-    from phyla.file_systems import network_file_system
+    from phyla.system.file_systems import network_file_system
 
     # What does not exist yet is made by the first run, inside the nearest directory that does.
     existing = next(parent for parent in (path, *path.parents) if parent.exists())

@@ -27,7 +27,6 @@ from phyla.errors import (
     StudyFailed,
     TimeTooShort,
 )
-from phyla.fork_safe_signals import EXIT_INTERRUPTED, EXIT_PREEMPTED, handle, listen
 from phyla.launchers import Pool
 from phyla.launchers.pools import CLOSED, PoolRun
 from phyla.machine import NoTime, Outdated
@@ -48,6 +47,7 @@ from phyla.study.validation import checked_kinds, checked_seconds
 from phyla.supervision.gpus import Gpus, gpu_environments, seen_gpus, visible_gpus
 from phyla.supervision.supervisor import Supervisor
 from phyla.supervision.term import PERSON, Term
+from phyla.system.fork_safe_signals import EXIT_INTERRUPTED, EXIT_PREEMPTED, handle, listen
 from phyla.validation import check_integer
 from phyla.worker import Command, Launch, Worker
 from phyla.worker.make import population_worker

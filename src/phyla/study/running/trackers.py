@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, final
 
-from phyla import file_locks
 from phyla.errors import ConfigurationError
 from phyla.integrations.trackers import TrackedStudy, Tracker, check_writable, made
 from phyla.records import StudyRecord
 from phyla.study.places import Places
 from phyla.study.results.tracker_rows import Feed, tracked
 from phyla.study.running.background import Beside, Remembered
+from phyla.system import file_locks
 
 if TYPE_CHECKING:
     from phyla.store import Store

@@ -27,10 +27,10 @@ from phyla.errors import (
 from phyla.evaluation import EvalTask, Suite
 from phyla.evaluation.recorder import encode
 from phyla.evaluation.suite import suite_named
-from phyla.failpoints import failpoint
 from phyla.machine import ClaimedEvaluation, Evaluated, Failure
 from phyla.records import EvalResult, JobKind, shown
 from phyla.settings import Clock, system_clock
+from phyla.system.failpoints import failpoint
 from phyla.worker.containment.surroundings import Surroundings
 from phyla.worker.evaluating.aggregation import Aggregation
 from phyla.worker.evaluating.evaluated_study import EvaluatedStudy, apply_bindings

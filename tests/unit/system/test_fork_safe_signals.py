@@ -5,7 +5,7 @@ import sys
 
 BEGIN = """
 import os, signal, time
-from phyla.fork_safe_signals import handle
+from phyla.system.fork_safe_signals import handle
 """
 
 MANY = """

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from phyla import failpoints, settings
+from phyla import settings
 from phyla.errors import ConfigurationError
-from phyla.failpoints import NAMES, FailpointReached, arm, disarm, failpoint
+from phyla.system import failpoints
+from phyla.system.failpoints import NAMES, FailpointReached, arm, disarm, failpoint
 
 SOURCE = Path(failpoints.__file__).parent
 
@@ -65,7 +66,7 @@ def test_a_spec_that_is_not_understood_says_how_to_write_one(rest: str) -> None:
 
 @pytest.mark.parametrize(("action", "status"), [("kill", -signal.SIGKILL), ("exit", 17), ("raise", 1)])
 def test_the_environment_arms_a_process(action: str, status: int) -> None:
-    code = "from phyla.failpoints import failpoint; failpoint('reply.before')"
+    code = "from phyla.system.failpoints import failpoint; failpoint('reply.before')"
     environment = settings.child_environment(
         {"PHYLA_FAILPOINT": f"reply.before={action}", "PYTHONPATH": str(SOURCE.parent)}
     )

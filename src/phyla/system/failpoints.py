@@ -76,7 +76,7 @@ def failpoint(name: str) -> None:
         FailpointReached: this failpoint is armed with `raise`.
     """
     if name not in NAMES:
-        raise LookupError(f"failpoint {name!r} is not in phyla.failpoints.NAMES; add it")
+        raise LookupError(f"failpoint {name!r} is not in phyla.system.failpoints.NAMES; add it")
     armed = _armed.get(name)
     if armed is None or next(armed[1]) != 1:
         return

@@ -9,7 +9,7 @@ from phyla.settings import child_environment
 
 HEAD = """
 import atexit, concurrent.futures, multiprocessing, sys, threading, time
-from phyla.endings import ending
+from phyla.system.endings import ending
 
 fork = multiprocessing.get_context("fork")
 with ending(LEFT):
