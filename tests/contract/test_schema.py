@@ -27,6 +27,7 @@ MAY_SCAN = {"store.ALL_STUDIES", "store.ALL_TOKENS"}
 MAY_SORT = {
     "read_population.COUNT_UNFINISHED",
     "read_population.CHECKPOINTS",
+    "read_population.COHORTS",
     "read_population.RESULTS",
     "read_evaluation.GROUPS_OF",
     "read_jobs.WAITING",
