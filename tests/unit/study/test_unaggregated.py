@@ -10,7 +10,8 @@ import pytest
 
 import phyla
 from phyla.errors import ConfigurationError
-from phyla.study.results import findings, progress
+from phyla.study.results import progress
+from phyla.study.running import messages
 
 
 def train(trial: phyla.Trial) -> None:
@@ -89,7 +90,7 @@ def test_what_only_results_tell_is_warned_about_once(
 def test_it_is_said_at_the_first_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(findings, "EVERY_S", 0.0)
+    monkeypatch.setattr(messages, "EVERY_S", 0.0)
     monkeypatch.setattr(progress, "SHARE", 0)
     made = study(tmp_path, "other", [spread])
     completed: list[int] = []

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import phyla
 from phyla import settings
 from phyla.errors import ConfigurationError
-from phyla.system import failpoints
 from phyla.system.failpoints import NAMES, FailpointReached, arm, disarm, failpoint
 
-SOURCE = Path(failpoints.__file__).parent
+SOURCE = Path(phyla.__file__).parent
 
 
 @pytest.fixture(autouse=True)
