@@ -47,6 +47,12 @@ def test_a_message_without_words_is_its_type() -> None:
     assert cause_of(AssertionError(), train, None).error == "AssertionError"
 
 
+def test_an_exit_is_told_the_way_out() -> None:
+    for error, status in ((SystemExit(0), ": 0; "), (SystemExit(), ": ")):
+        message = cause_of(error, train, None).error
+        assert message.startswith(f"SystemExit{status}return instead of calling sys.exit")
+
+
 def test_a_long_traceback_is_still_known_as_one() -> None:
     def long() -> None:
         raise ValueError("x" * 6000 + "\nout of memory")

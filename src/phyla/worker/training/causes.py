@@ -45,6 +45,8 @@ def cause_of(error: BaseException, train: Callable[..., object] | None, log: Pat
     if module not in ("builtins", "__main__") and not module.startswith("phyla."):
         kind = f"{module}.{kind}"
     first = next(iter(str(error).strip().splitlines()), "")[:MESSAGE_CHARACTERS]
+    if isinstance(error, SystemExit):
+        first = "; ".join(filter(None, (first, "return instead of calling sys.exit, or raise what went wrong")))
     file, line = _place(error) or (None if train is None else _beginning(train)) or (None, None)
     return Cause(
         kind=f"{kind}, {error.how}" if isinstance(error, CommandFailed) else kind,
