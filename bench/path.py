@@ -44,7 +44,7 @@ def main() -> None:
         strategy = phyla.PBT(population_size=8, steps_per_trial=5, total_steps=50)
         space = phyla.Space(lr=phyla.Float(0.1, 1.0))
         study = phyla.Study("path", space, phyla.Maximize("score"), strategy, train, home=folder)
-        study.run()
+        study.run(progress=False)
         sys.setprofile(None)
     between = found[SKIPPED:-1]
     functions = [len(one) for one in between]

@@ -10,7 +10,7 @@ from phyla.evaluation.suite import suite_named
 from phyla.machine.retention import Keeping
 from phyla.records import Objective
 from phyla.space import Space
-from phyla.strategies import BestOfLast, FromSuite, StoppingRule, Strategy, check_rule, check_strategy
+from phyla.strategies import BestOfLast, FromSuite, StoppingRule, Strategy, check_rule, require_strategy
 from phyla.validation import MOST_SECONDS, check_integer, plain
 
 MOST = 2**31 - 1
@@ -79,7 +79,7 @@ class TrainRules:
     """The metrics that training has to report; none when fitness comes from a suite."""
 
     def __post_init__(self) -> None:
-        check_strategy(self.strategy)
+        require_strategy(self.strategy)
         for name in ("max_attempts", "max_claims", "max_broken", "keep_best", "keep_front", "max_stops"):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), most=MOST))
         if self.keep_every_steps is not None:

@@ -320,7 +320,7 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
         if standing.stop_reason is not None:
             return GoOn(go_on=False, why=f"a rule stopped it: {standing.stop_reason}")
         if standing.cancelled:
-            return GoOn(go_on=False, why="the lease is gone: somebody else has the trial, or it was cancelled")
+            return GoOn(go_on=False, why="the lease is gone: another worker has the trial, or it was cancelled")
         with store.reader(record.id) as reader:
             attempt = reader.attempt(trial, reported.token)
         if attempt is not None:

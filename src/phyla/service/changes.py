@@ -35,7 +35,7 @@ class News:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and let nobody wait any more."""
+        """End the thread, and release every request that waits."""
         self._ended.set()
         self._tell()
         self._thread.join()

@@ -32,7 +32,6 @@ ONCE = frozenset({"change", "evaluate_again", "note", "note_start", "renew_ident
 """What is not asked again if it may have been done; all else gives the same answer twice."""
 PROMPT = frozenset({"renew", "report"})
 """What is called from time to time anyway, so that the next call will do."""
-"""How long work is held on to while the service cannot be reached."""
 ANSWER_S, PROMPT_ANSWER_S = 60.0, 10.0
 """How long to wait for an answer: whoever waits for a lock in the database gets one after half a minute. What is
 prompt is tried again, on another connection, before leases run out."""

@@ -44,11 +44,11 @@ from phyla.strategies.strategy import (
     Strategy,
     Wait,
     check_space,
-    check_strategy,
     decision_rng,
     lowest_generation,
     ranked,
     ranked_best,
+    require_strategy,
     trial_seed,
 )
 from phyla.validation import suggest_arguments
@@ -105,7 +105,6 @@ __all__ = [
     "WinnerTakesAll",
     "check_rule",
     "check_space",
-    "check_strategy",
     "crowding",
     "decision_rng",
     "describe",
@@ -118,6 +117,7 @@ __all__ = [
     "proceed",
     "ranked",
     "ranked_best",
+    "require_strategy",
     "sampled",
     "steps_to_line",
     "thinned",

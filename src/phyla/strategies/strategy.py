@@ -274,7 +274,7 @@ def trial_seed(rng: np.random.Generator) -> int:
     return int(rng.integers(2**31))
 
 
-def check_strategy(strategy: Any) -> None:
+def require_strategy(strategy: Any) -> None:
     """Refuse what is not a strategy, and classes in place of objects, also in its settings."""
     if isinstance(strategy, type):
         raise ConfigurationError(f"strategy={strategy.__name__}: {_how_to_make(strategy)}")

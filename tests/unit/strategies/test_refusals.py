@@ -31,7 +31,7 @@ from phyla.strategies import (
     Truncation,
     TTest,
 )
-from phyla.strategies.strategy import check_strategy
+from phyla.strategies.strategy import require_strategy
 
 THREE: Any = 3
 NOTHING: Any = None
@@ -311,35 +311,35 @@ def pbt(**other: Any) -> PBT:
             "ParetoTruncation(quantile=0): must be a number in (0, 0.5]",
         ),
         (
-            lambda: check_strategy(PBT),
+            lambda: require_strategy(PBT),
             (
                 "strategy=PBT: this is the class, not an object of it; make one, as in PBT(population_size=..., "
                 "steps_per_trial=..., total_steps=...)"
             ),
         ),
         (
-            lambda: check_strategy(SingleWorkerExplore),
+            lambda: require_strategy(SingleWorkerExplore),
             (
                 "strategy=SingleWorkerExplore: this is the class, not an object of it; make one, as in "
                 "SingleWorkerExplore(explore_steps=..., exploit_steps=..., total_steps=...)"
             ),
         ),
         (
-            lambda: check_strategy(pbt(exploit=Truncation)),
+            lambda: require_strategy(pbt(exploit=Truncation)),
             (
                 "PBT(exploit=...) has Truncation: this is the class, not an object of it; make one, as in "
                 "Truncation()"
             ),
         ),
         (
-            lambda: check_strategy(pbt(explore=ExplorePipeline([CLASS]))),
+            lambda: require_strategy(pbt(explore=ExplorePipeline([CLASS]))),
             (
                 "ExplorePipeline(rules=...) has ExploreWith: this is the class, not an object of it; make one, as"
                 " in ExploreWith(function=...)"
             ),
         ),
         (
-            lambda: check_strategy(pbt(fitness=THREE)),
+            lambda: require_strategy(pbt(fitness=THREE)),
             "PBT(fitness=3): not a rule; give one, such as Last(), or a function of (values, objective)",
         ),
     ],
@@ -352,7 +352,7 @@ def test_a_setting_out_of_range_is_refused_with_what_to_do(make: Callable[[], An
 
 def test_what_is_no_strategy_is_told_all_that_it_lacks() -> None:
     with pytest.raises(ConfigurationError) as refused:
-        check_strategy(THREE)
+        require_strategy(THREE)
     told, way_out = str(refused.value).split("; ", 1)
     lacks = told.removeprefix("strategy=3 is not a strategy: it has no ").split(" and no ")
     assert [name for name in lacks if "mutmut" not in name] == [
@@ -390,7 +390,7 @@ def test_what_is_no_strategy_is_told_all_that_it_lacks() -> None:
         lambda: TTest(window=2, alpha=0.99),
         lambda: Threshold(std=0, absolute=0),
         lambda: ParetoTruncation(0.5),
-        lambda: check_strategy(pbt()),
+        lambda: require_strategy(pbt()),
     ],
 )
 def test_settings_at_the_edge_are_taken(make: Callable[[], Any]) -> None:

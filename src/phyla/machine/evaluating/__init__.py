@@ -1,1 +1,1 @@
-"""Evaluations of checkpoints as jobs: which there are, what is left of them, and what they end with. Pure."""
+"""Evaluations of checkpoints as jobs: their groups, which of them rest, and what they end with. Pure."""

@@ -88,7 +88,7 @@ def _counts(reader: Reader, task: int, token: int) -> bool:
     """Return whether the result of an attempt counts, or may still come."""
     attempt = reader.attempt(task, token)
     if attempt is not None and attempt.state is AttemptState.LOST:
-        # Perhaps only its lease ran out: a late result counts until somebody else claims the eval task.
+        # Perhaps only its lease ran out: a late result counts until another worker claims the eval task.
         record = reader.job(task)
         # Through a service each read has its own time, so the late result may have come since the last one.
         may = (JobState.PENDING, JobState.COMPLETED)

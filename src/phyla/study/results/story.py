@@ -23,17 +23,8 @@ from phyla.strategies import describe
 if TYPE_CHECKING:
     from phyla.store import Reader
 
-CREATED = (
-    "member",
-    "reason",
-    "parent",
-    "jump_from",
-    "params_from",
-    "replaces",
-    "start_step",
-    "end_step",
-    "params",
-)
+ORIGIN = ("member", "reason", "parent", "jump_from", "params_from", "replaces")
+CREATED = (*ORIGIN, "start_step", "end_step", "params")
 CHECKPOINT = ("name", "kind", "step", "state", "size_bytes", "error")
 ENDED = ("state", "reached_step", "fitness", "failures", "error", "stop_reason")
 EVALUATION = ("suite", "replicate", "state", "values", "why")
@@ -115,10 +106,8 @@ def _created(trial: TrialRecord) -> Event:
     weights = "" if trial.parent is None else f"weights of trial {trial.parent}"
     if trial.jump_from is not None:
         weights += f" in place of those of trial {trial.jump_from}"
-    why, steps = (
-        describe(trial.reason, f"member {trial.member}"),
-        f"steps {trial.start_step:,} to {trial.end_step:,}",
-    )
+    why = describe(trial.reason, f"member {trial.member}")
+    steps = f"steps {trial.start_step:,} to {trial.end_step:,}"
     words = "; ".join(filter(None, [why, weights, steps, params(trial.params)]))
     return Event(at=trial.created_at, what="created", words=words, facts=_picked(trial, *CREATED))
 

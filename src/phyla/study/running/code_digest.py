@@ -13,8 +13,8 @@ from types import CodeType
 def code_digest(function: Callable[..., object]) -> str:
     """Return a digest of a function and of all that it uses of its own file, by which an edit is noticed.
 
-    Comments, and what the function does not use, make no difference. Of a function whose source nobody can find,
-    the compiled code counts.
+    Comments, and what the function does not use, make no difference. Of a function whose source cannot be
+    found, the compiled code counts.
     """
     while isinstance(function, functools.partial):
         function = function.func

@@ -67,7 +67,8 @@ def open_study(declared: Declared, config: JsonObject, *, works: bool, store: St
     if works or found is None:
         config = {**config, **declared.places.remembered()}
     before = store.create_study(declared.name, config, declared.seed, members)
-    declared.places.checkpoints(declared.name, before.config)  # raises if somebody was quicker, with another place
+    # Raises if another process was quicker, with another place.
+    declared.places.checkpoints(declared.name, before.config)
     record = reconcile(store, before, config, declared)
     if not gave_up(store, before):
         _say_if_edited(before, declared.name, config["code"])
