@@ -116,6 +116,8 @@ def simulate(
     Raises:
         ConfigurationError: an argument makes no sense, or nothing says how long training takes.
     """
+    if not isinstance(study, Study):
+        raise ConfigurationError(f"simulate({study!r}): give a study: phyla.Study(...)")
     rules = study.rules
     runs, seed = check_integer("runs", runs), check_integer("seed", seed, 0)
     wanted = checked_kinds(kinds)

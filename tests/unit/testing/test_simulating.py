@@ -75,6 +75,9 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     refused("eval_s=1.0: the study has no suites=", trial_s=1.0, eval_s=1.0)
     refused("choose 'train'", trial_s=1.0, kinds=["trian"])
     refused("somebody has to train", trial_s=1.0, kinds=["evaluate"])
+    name: Any = "digits"
+    with pytest.raises(ConfigurationError, match="'digits'"):
+        simulate(name, trial_s=1.0)
 
 
 def test_labels_hold_up_no_simulation(tmp_path: Path) -> None:
