@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 
+import effort
 from command_line import Phyla
 from phyla import study_modules
 from ray_nodes import last_logs, ray_nodes
@@ -26,6 +27,9 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 
+FOLDERS = ("unit", "contract", "acceptance", "integration")
+"""In the order in which their tests run: the fastest first."""
+
 # Under nohup, or in the background of a shell, these are ignored, and would be by all that tests start.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
@@ -34,6 +38,33 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Processes of pytest-xdist have one, and output would be cut to it.
 os.environ.pop("COLUMNS", None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--thorough`."""
+    parser.addoption("--thorough", action="store_true", help="also run what is run before a release only")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let modules of tests, which read it at import, know how much to do."""
+    if config.getoption("--thorough"):
+        os.environ[effort.VARIABLE] = "1"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with fast tests, then those that share what is expensive; leave out what a release waits for."""
+    items.sort(key=_turn)
+    if not effort.thorough():
+        left_out = [item for item in items if item.get_closest_marker("thorough")]
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def _turn(item: pytest.Item) -> tuple[bool, bool, int]:
+    folder = next((name for name in FOLDERS if name in item.path.parts), FOLDERS[-1])
+    alone = item.get_closest_marker("xdist_group") is None
+    fast = alone and folder == FOLDERS[0]
+    return not fast, alone, FOLDERS.index(folder)
 
 
 @pytest.fixture(autouse=True)

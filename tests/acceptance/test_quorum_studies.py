@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from evaluation_simulation import EvaluatedStudy, nothing
 from phyla.controller import Controller
 from phyla.errors import ConfigurationError
@@ -102,7 +103,7 @@ def test_a_quorum_of_1_gives_the_same_study_with_any_number_of_workers() -> None
 STEPS, OVER = 3, 2
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=times(8, 20), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     quorum=st.sampled_from([0.0, 0.5, 0.8, 1.0]),
     members=st.integers(1, 6),
@@ -191,7 +192,7 @@ def _overshot(simulation: Simulation, trial: TrialRecord, more: int) -> Completi
     return replace(done, reached_step=reached, checkpoint=replace(done.checkpoint, step=reached))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=times(10, 25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     quorum=st.sampled_from([0.0, 0.5, 0.8, 1.0]),
     members=st.integers(1, 5),

@@ -5,13 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from effort import times
 from phyla.machine import TrainRules
 from phyla.records import Maximize, TrialRecord
 from phyla.space import Float, Space
 from phyla.strategies import PBT, Perturb, RandomSearch, Strategy, Truncation
 from simulation import Simulation
 
-SEEDS = 50
+SEEDS = times(20, 50)
 
 
 def fig2(parent: Any, trial: TrialRecord) -> tuple[Any, float]:
@@ -84,5 +85,5 @@ def test_second_toy() -> None:
     found = np.array([best(pbt, space, shrink, seed) for seed in range(2)])
     assert found.mean() == pytest.approx(1.19968, abs=2e-5)
     assert found.max() < ceiling
-    random = np.array([best(RandomSearch(22, 1000), space, shrink, seed) for seed in range(50)])
-    assert random.mean() == pytest.approx(1.18978, abs=4 * random.std() / 50**0.5)
+    random = np.array([best(RandomSearch(22, 1000), space, shrink, seed) for seed in range(SEEDS)])
+    assert random.mean() == pytest.approx(1.18978, abs=4 * random.std() / SEEDS**0.5)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from effort import times
 from evaluating import (
     LABEL,
     ROOM,
@@ -101,7 +102,7 @@ def test_it_answers_as_the_naive_store_does(subject: Subject, kind: str) -> None
         # Anything that makes a state machine will do.
         cast("type[EvaluatesAlike]", alike),
         settings=settings(
-            max_examples={"memory": 8, "sqlite": 20, "postgres": 8}[kind],
+            max_examples=times(*{"memory": (4, 8), "sqlite": (6, 20), "postgres": (4, 8)}[kind]),
             stateful_step_count=30,
             derandomize=True,
             database=None,

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
 import phyla
+from effort import times
 from phyla.client import Client
 from phyla.configuration import to_config
 from phyla.controller import Controller, Sightings, controller_of, housekeeping_of
@@ -153,7 +154,7 @@ def test_it_answers_as_a_store_in_this_process(remote: Remote) -> None:
     run_state_machine_as_test(
         cast("type[Alike]", partial(OverHttp, there, oracle, clock)),
         settings=settings(
-            max_examples=12,
+            max_examples=times(5, 12),
             stateful_step_count=40,
             derandomize=True,
             database=None,

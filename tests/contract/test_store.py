@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from effort import times
 from naive_store import NaiveStore
 from phyla import machine
 from phyla.controller import Controller, Housekeeping
@@ -108,7 +109,7 @@ def test_it_answers_as_the_naive_store_does(subject: Subject, kind: str) -> None
         # Anything that makes a state machine will do.
         cast("type[Alike]", partial(Alike, subject.store, NaiveStore(subject.clock), subject.clock)),
         settings=settings(
-            max_examples={"memory": 5, "sqlite": 40, "postgres": 25}[kind],
+            max_examples=times(*{"memory": (4, 5), "sqlite": (12, 40), "postgres": (8, 25)}[kind]),
             stateful_step_count=30,
             derandomize=True,
             database=None,

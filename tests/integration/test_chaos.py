@@ -32,6 +32,7 @@ def test_nothing_is_lost(tmp_path: Path) -> None:
     assert told["requests"]["black box complete: ok"] > 0
 
 
+@pytest.mark.thorough
 def test_workers_that_come_and_go_train_the_same_trials(tmp_path: Path) -> None:
     told = run(tmp_path, "--elastic", "--minutes", "0.4", "--seed", "3")
     assert len(told["faults"]) == 12

@@ -47,6 +47,9 @@ class Sound:
         return found
 
 
+pytestmark = pytest.mark.xdist_group("chaos checker")
+
+
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
     folder = tmp_path_factory.mktemp("sound")

@@ -18,6 +18,7 @@ import pytest
 import forked
 import phyla
 from command_line import Phyla
+from effort import rarely
 from forked import Forked
 from listing import list_studies
 from phyla.cli import main
@@ -122,7 +123,7 @@ def test_run_without_a_terminal_prints_plain_lines(small: "tuple[Path, str]") ->
     assert "\x1b" not in output
 
 
-@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("full", [rarely(False), True])
 def test_a_run_goes_on_when_nobody_reads_its_lines(tmp_path: Path, full: bool) -> None:
     (tmp_path / "small.py").write_text(STUDY_FILE)
     (tmp_path / "hold").touch()
@@ -629,7 +630,7 @@ class Terminal:
         return self._process.wait(TIMEOUT_S)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [rarely(0), 2])
 def test_a_terminal_shows_members_and_ctrl_c_stops_gracefully(held: "tuple[Path, Path]", workers: int) -> None:
     folder, hold = held
     terminal = Terminal(folder, "run", "small.py", "--workers", workers)

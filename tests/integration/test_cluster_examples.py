@@ -45,6 +45,7 @@ def run(name: str, folder: Path, *more: str) -> Results:
     return found
 
 
+@pytest.mark.thorough
 def test_the_digits_with_workers_of_this_machine(tmp_path: Path) -> None:
     run("local.sh", tmp_path, "--workers", "1")
 
@@ -55,6 +56,7 @@ def test_the_digits_with_workers_that_slurm_places(tmp_path: Path) -> None:
     run("slurm.sh", tmp_path, "--workers", "1", "--launcher-option", "partition=requeue")
 
 
+@pytest.mark.thorough
 @pytest.mark.xdist_group("ray")
 @pytest.mark.usefixtures("ray_cluster")
 def test_the_digits_with_workers_that_ray_places(tmp_path: Path) -> None:
@@ -86,6 +88,7 @@ def test_the_digits_through_a_service(tmp_path: Path) -> None:
     run("service.sh", tmp_path, "--workers", "1")
 
 
+@pytest.mark.thorough
 @pytest.mark.xdist_group("slurm")
 def test_the_digits_through_a_service_that_slurm_runs(tmp_path: Path, slurm: Cluster) -> None:
     home = tmp_path / "home"

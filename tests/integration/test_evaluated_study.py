@@ -12,6 +12,7 @@ import pytest
 
 import phyla
 from durability import check_evaluated, check_whole, load, run
+from effort import rarely
 from phyla.records import Group, GroupState, Phase, StudyState
 from phyla.store import open_store
 from phyla.system.failpoints import NAMES
@@ -29,7 +30,7 @@ def groups(home: Path, name: str) -> list[Group]:
     return listed
 
 
-@pytest.mark.parametrize(("workers", "evaluators"), [(0, 0), (2, 0), (1, 2)])
+@pytest.mark.parametrize(("workers", "evaluators"), [rarely(0, 0), (2, 0), (1, 2)])
 def test_every_trial_is_scored_by_the_suite(tmp_path: Path, workers: int, evaluators: int) -> None:
     run(tmp_path, evaluated=True, members=MEMBERS, trials=TRIALS, workers=workers, evaluators=evaluators)
     results = load(tmp_path)
@@ -92,7 +93,7 @@ def study(home: Path, *more: phyla.Suite, trials: int = 2) -> phyla.Study:
     )
 
 
-@pytest.mark.parametrize(("bad", "attempts"), [(dies, 2), (hangs, 1), (holds_the_interpreter, 1)])
+@pytest.mark.parametrize(("bad", "attempts"), [(dies, 2), rarely(hangs, 1), rarely(holds_the_interpreter, 1)])
 def test_a_poisoned_eval_task_delays_nothing_else_and_its_group_ends_partial(
     tmp_path: Path, bad: Callable[[phyla.Evaluation], None], attempts: int
 ) -> None:

@@ -125,6 +125,7 @@ def test_training_lowers_the_loss_and_says_when_it_is_done(run: tuple[Path, str]
     ]
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(run: tuple[Path, str], tmp_path: Path) -> None:
     out, _ = run
     resumed = tmp_path / "resumed"
@@ -138,6 +139,7 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(run: tuple[Path, str
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
 
+@pytest.mark.thorough
 def test_only_the_newest_checkpoints_are_kept_on_request(tmp_path: Path) -> None:
     train(tmp_path, "--keep", "2", "--every", "2", steps=7)
     assert sorted((tmp_path / "checkpoints").glob("*.pt")) == [checkpoint(tmp_path, step) for step in (6, 7)]

@@ -47,6 +47,7 @@ def steps(folder: Path, attempt: int) -> list[int]:
     return [json.loads(line)["step"] for line in lines if line.endswith("\n")]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(280)
 def test_a_gang_of_two_ranks(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")

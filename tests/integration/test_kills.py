@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from durability import check_evaluated, check_whole, load, run, start
+from effort import times
 from forked import Forked
 from phyla.errors import PhylaError
 from phyla.records import StudyState
@@ -102,7 +103,8 @@ def test_random_kills(tmp_path: Path, storage: str | None) -> None:
     In SQLite a suite scores every trial, and one of the workers only evaluates.
     """
     rng = np.random.default_rng(50)
-    members, trials, most = (6, 20, 8) if storage else (5, 20, 8)
+    most = times(4, 8)
+    members, trials = (6, 20) if storage else (5, 20)
     options: dict[str, Any] = {"members": members, "trials": trials, "workers": 2, "sleep_s": 0.02}
     options |= {"storage": storage} if storage else {"evaluated": True, "evaluators": 1}
     process = start(tmp_path, **options)

@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 import phyla
+from effort import rarely
 from phyla.settings import child_environment
 from waiting import PATIENCE_S, until
 from watching import write
@@ -102,7 +103,7 @@ def _alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [rarely(0), 2])
 def test_nothing_that_training_started_outlives_a_run(tmp_path: Path, workers: int) -> None:
     (tmp_path / "study.py").write_text(LEAVES + STUDY)
     printed = phyla_(tmp_path, "run", "study.py", "--workers", workers)
@@ -110,7 +111,7 @@ def test_nothing_that_training_started_outlives_a_run(tmp_path: Path, workers: i
     assert phyla.load_study("left", home=tmp_path / ".phyla").counts() == {"completed": 2}
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [rarely(0), 1])
 def test_nothing_that_an_eval_task_started_outlives_a_watch(tmp_path: Path, workers: int) -> None:
     (tmp_path / "suite.py").write_text(LEAVES + SUITE)
     write(tmp_path / "ckpt", 1)
@@ -149,7 +150,7 @@ study = phyla.Study("left", {"lr": phyla.Float(0, 1)}, phyla.Minimize("loss"), s
 """
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [rarely(0), 1])
 def test_a_fork_that_goes_on_beside_its_parent_ends_and_harms_nothing(tmp_path: Path, workers: int) -> None:
     (tmp_path / "study.py").write_text(BOTH)
     printed = phyla_(tmp_path, "run", "study.py", "--workers", workers)

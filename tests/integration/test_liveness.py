@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 import phyla
+from effort import rarely
 from forked import Forked
 from phyla.errors import PhylaError
 from phyla.records import AttemptState, StudyState
@@ -138,7 +139,7 @@ def inside(process: Process) -> psutil.Process:
     return program
 
 
-@pytest.mark.parametrize(("other_home", "workers"), [("home", 1), ("home", 0), ("other home", 1)])
+@pytest.mark.parametrize(("other_home", "workers"), [("home", 1), rarely("home", 0), rarely("other home", 1)])
 def test_containers_leave_each_other_alone(runs: Runs, other_home: str, workers: int) -> None:
     """Their hosts have one name, and their processes the same ids; they share a home, or only the store."""
     runs.write(WAITS)
@@ -156,7 +157,7 @@ def test_containers_leave_each_other_alone(runs: Runs, other_home: str, workers:
     assert runs.attempts() == sorted([*[AttemptState.COMPLETED] * 4, AttemptState.RELEASED])
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [rarely(0), 1])
 def test_a_restart_in_another_container_waits_for_no_lease(runs: Runs, workers: int) -> None:
     """The lease is ten minutes; what died held a lock that the next run in the same home finds free."""
     runs.write(WAITS)

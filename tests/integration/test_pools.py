@@ -33,7 +33,7 @@ def toy(tmp_path: Path) -> Pooled:
 def test_a_run_starts_a_pool_replaces_what_is_lost_and_stops_it(toy: Pooled) -> None:
     run = toy.run(*LOCAL)
     toy.until_waiting()
-    (row,) = json.loads(toy.call("workers", "--json"))
+    (row,) = toy.workers
     assert (row["pool"], row["launcher"], row["alive"], row["workers"]) == ("toy", "local", 2, 2)
     assert row["files"] == [str(toy.file)]
     before = pids(toy.pool)
@@ -44,7 +44,7 @@ def test_a_run_starts_a_pool_replaces_what_is_lost_and_stops_it(toy: Pooled) -> 
     assert run.returncode == 0, printed
     assert f"{TRIALS} trials completed" in printed
     assert toy.completed()
-    assert json.loads(toy.call("workers", "--json")) == []
+    assert toy.workers == []
     logs = [log.read_text() for log in (toy.home / "pools/toy").glob("worker-*.log")]
     assert any("toy is completed" in log for log in logs)
 
@@ -109,7 +109,7 @@ def test_workers_that_die_again_and_again_end_the_run_with_their_log(toy: Pooled
     assert re.search(r"1[2-5] workers of pool 'toy' ended without any progress; the end of", printed), printed
     assert "no such GPU" in printed
     assert toy.results.state is StudyState.FAILED
-    assert json.loads(toy.call("workers", "--json")) == []
+    assert toy.workers == []
 
 
 def test_down_ends_the_run_that_attends_to_the_pool(toy: Pooled) -> None:
@@ -151,7 +151,7 @@ def test_a_pool_serves_several_studies_in_turn_and_waits_for_them(tmp_path: Path
         assert made.returncode == 0, printed
         assert study.completed()
     until(lambda: Local().alive(pool) == 0, "all studies are completed")
-    (row,) = json.loads(one.call("workers", "--json"))
+    (row,) = one.workers
     assert "is completed: 6/6 trials" in row["last_lines"]["worker-0.log"]
     one.call("down", "both")
 
@@ -247,7 +247,7 @@ def test_a_second_interrupt_ends_workers_that_do_not_save(toy: Pooled) -> None:
     printed, _ = run.communicate(180)
     assert run.returncode == 130, printed
     assert "stopping at once" in printed
-    assert json.loads(toy.call("workers", "--json")) == []
+    assert toy.workers == []
     toy.go_on()
     # Nothing is left to do, so no pool is started.
     toy.call("run", toy.file, "--workers", 2)

@@ -17,6 +17,7 @@ import pytest
 import phyla
 from command_line import Phyla
 from durability import load
+from effort import rarely
 from forked import Forked
 from phyla.errors import ConfigurationError, Preempted, TimeTooShort
 from phyla.records import AttemptState, JobState, StudyState
@@ -165,7 +166,7 @@ def slow_study(home: Path) -> phyla.Study:
     return phyla.Study("toy", space, phyla.Maximize("score"), search, slow, home=home)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [rarely(0), 1])
 def test_what_would_not_end_in_time_is_not_begun(
     tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +180,7 @@ def test_what_would_not_end_in_time_is_not_begun(
     assert results.state is StudyState.STOPPED
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [rarely(0), 1])
 def test_shortly_before_the_end_what_runs_saves_and_stops(
     tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,11 +309,11 @@ WATCH = ("watch", "ckpt", "--suite", "study.py:suite", "--name", "deaf", "--form
     ("words", "workers", "number", "swallows", "status"),
     [
         (RUN, 1, signal.SIGTERM, True, 75),
-        (RUN, 0, signal.SIGTERM, False, 75),
-        (RUN, 0, signal.SIGTERM, True, 75),
+        rarely(RUN, 0, signal.SIGTERM, False, 75),
+        rarely(RUN, 0, signal.SIGTERM, True, 75),
         (RUN, 0, signal.SIGTERM, None, 75),  # outside of Python
         (RUN, 0, signal.SIGINT, False, 130),
-        (WATCH, 1, signal.SIGINT, False, 130),
+        rarely(WATCH, 1, signal.SIGINT, False, 130),
         (WATCH, 0, signal.SIGTERM, False, 75),
     ],
 )

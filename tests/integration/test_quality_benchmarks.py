@@ -82,6 +82,7 @@ def test_a_study_that_fails_is_told_and_the_others_are_kept(
     assert [one["label"] for one in finished("fig2", tmp_path).values()] == ["PBT"]
 
 
+@pytest.mark.thorough
 def test_a_comparison_that_is_killed_leaves_no_process_and_goes_on(tmp_path: Path) -> None:
     script = Path(comparing.__file__).with_name("compare.py")
     command = [sys.executable, str(script), "fig2", "--seeds", "60", "--folder", str(tmp_path)]
@@ -147,6 +148,7 @@ def test_tuning_takes_the_best_median_and_of_equals_the_earlier() -> None:
     assert tuned(contender, values, maximize=True) == "a"
 
 
+@pytest.mark.thorough
 def test_a_comparison_makes_tables_and_figures(tmp_path: Path) -> None:
     from figures import figures
 

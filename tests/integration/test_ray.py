@@ -1,7 +1,6 @@
 """Workers in a Ray cluster of two nodes: nodes, processes and resources that come and go."""
 
 import contextlib
-import json
 import os
 import signal
 import sqlite3
@@ -42,7 +41,7 @@ def test_a_run_survives_a_node_that_dies(tmp_path: Path, launcher: Launcher, ray
     ray_cluster.remove_node(lost, allow_graceful=False)
     assert launcher.alive(toy.pool) == 2  # one waits for a node
     ray_cluster.add_node(**node())
-    (row,) = json.loads(toy.call("workers", "--json"))
+    (row,) = toy.workers
     assert (row["launcher"], row["alive"], row["error"]) == ("ray", 2, None)
     _let_leases_end(toy.home / "phyla.db")
     until(lambda: list(toy.folder.glob("waits-*")), "the lost trial goes on")
@@ -51,7 +50,7 @@ def test_a_run_survives_a_node_that_dies(tmp_path: Path, launcher: Launcher, ray
     assert run.returncode == 0, printed
     assert f"{TRIALS} trials completed" in printed
     assert toy.completed()
-    assert json.loads(toy.call("workers", "--json")) == []
+    assert toy.workers == []
 
 
 def _let_leases_end(database: Path) -> None:

@@ -143,7 +143,7 @@ def test_what_is_saved_is_found_and_what_is_ready_can_be_loaded(
 
     kill = -1
     # On a slow machine a writer that overwrites may change each one while it is loaded.
-    while kill < 1 or ({name for name, _ in loaded} != scan_as.keys() and kill < 9):
+    while kill < 1 or ({name for name, _ in loaded} != scan_as.keys() and kill < 30):
         kill += 1
         with started(library, root, STEPS, *([] if kill else [whole])) as writer:
             if not kill:

@@ -12,6 +12,7 @@ import pytest
 
 import forked
 import phyla
+from effort import rarely
 from forked import Forked
 from phyla.records import Attempt, AttemptState, JobState, StudyState, TrialRecord
 from phyla.settings import child_environment
@@ -55,7 +56,7 @@ def grow(params, rng):
 GROWING = "steps_per_trial=5, exploit=None, explore=phyla.strategies.ExploreWith(grow, after=None)"
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", rarely("postgres")])
 def storage(request: pytest.FixtureRequest) -> str | None:
     return None if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from durability import TOY, check_whole, load, miscounted, run
+from effort import rarely
 from phyla.records import StudyState
 from phyla.settings import child_environment
 from phyla.store import open_store
@@ -40,7 +41,7 @@ def with_mount(mount: str, *words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [rarely(0), 2])
 def test_a_disk_that_fills_up(tmp_path: Path, workers: int) -> None:
     checkpoints = tmp_path / "checkpoints"
     checkpoints.mkdir()
@@ -168,7 +169,7 @@ def test_a_study_can_be_looked_at_on_a_disk_that_is_full(tmp_path: Path) -> None
     assert "free some space" in refused.stderr
 
 
-@pytest.mark.parametrize("running", [False, True])
+@pytest.mark.parametrize("running", [rarely(False), True])
 def test_what_may_only_be_read_can_be_looked_at(tmp_path: Path, running: bool) -> None:
     home, report = tmp_path / "a home", tmp_path / "report.html"
     run(home, members=MEMBERS, trials=TRIALS)

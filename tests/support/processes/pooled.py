@@ -1,8 +1,10 @@
 """A study that pools of workers train in tests, and how to wait for it."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from forked import Forked
 from phyla.launchers import Pool
@@ -17,6 +19,7 @@ TRIALS = MEMBERS * TOTAL // STEPS
 STUDY = f"""
 import json, time
 from pathlib import Path
+from typing import Any
 import phyla
 
 HERE = Path(__file__).parent
@@ -56,10 +59,10 @@ class Pooled:
         self.file.write_text(STUDY.replace("NAME", name))
         self.home = folder / "a home"
 
-    def start(self, *words: object) -> Forked:
+    def start(self, *words: object, merged: bool = True) -> Forked:
         """Start `phyla WORDS` with this home."""
         environment = child_environment({"PHYLA_HOME": str(self.home)})
-        return Forked(["-m", "phyla.cli", *words], cwd=self.folder, env=environment, merged=True, session=True)
+        return Forked(["-m", "phyla.cli", *words], cwd=self.folder, env=environment, merged=merged, session=True)
 
     def run(self, *words: object) -> Forked:
         """Start `phyla run` for it."""
@@ -72,6 +75,15 @@ class Pooled:
         assert process.returncode == code, printed
         assert "Traceback" not in printed
         return printed
+
+    @property
+    def workers(self) -> list[dict[str, Any]]:
+        """What `phyla workers --json` prints; Ray reports nodes that died among the errors, at any time."""
+        process = self.start("workers", "--json", merged=False)
+        printed, errors = process.communicate(180)
+        assert process.returncode == 0, errors
+        workers: list[dict[str, Any]] = json.loads(printed)
+        return workers
 
     def until_waiting(self, count: int = MEMBERS) -> None:
         """Wait until trials wait, of each member or only of some."""

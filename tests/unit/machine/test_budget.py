@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from phyla import plugins
 from phyla.integrations.optuna_search import Optuna
 from phyla.machine import Ended, Failure, TrainRules
@@ -118,7 +119,7 @@ def check_trials(strategy: Strategy, done: list[TrialRecord], trials: int) -> No
     quorum=st.sampled_from([0.0, 0.5, 0.8, 1.0]),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=60)
+@settings(max_examples=times(20, 60))
 def test_any_shape_of_study_ends(
     members: int, steps: int, total: int, workers: int, quorum: float, seed: int
 ) -> None:
@@ -249,6 +250,7 @@ def made(name: str, fitness: str, seed: int = 0) -> Simulation:
     return Simulation(rules, lambda parent, trial: (None, metrics(FITNESSES[fitness], trial)), seed=seed)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "fitness", "workers", "failure_rate"), with_crews(STRATEGIES, FITNESSES))
 def test_every_strategy_spends_its_budget(name: str, fitness: str, workers: int, failure_rate: float) -> None:
     simulation = made(name, fitness, seed=workers)

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 PROJECT = "phyla"
 AXIS = "phyla/progress"
-INIT_TIMEOUT_S = 20.0
 
 
 @final
@@ -107,8 +106,6 @@ class WandB(Tracker):
 
             study = self._study
             quiet = wandb.Settings(console="off", silent=True, x_disable_stats=True, disable_git=True)
-            # It is tried again.
-            quiet.init_timeout = INIT_TIMEOUT_S
             # In training code that runs in this process, W&B has read what `environment` says.
             quiet.x_primary = quiet.x_update_finish_state = True
             self._runs[member] = wandb.init(
