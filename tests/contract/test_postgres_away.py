@@ -26,6 +26,7 @@ from phyla.space import Float, Params, Space
 from phyla.store import Store, open_store
 from phyla.store.sql.postgres import PostgresSession
 from phyla.study import Change
+from phyla.system.patience import no_waiting
 from phyla.worker.training.trainer import Trainer
 from serving import served
 from storing import completion, pbt, rules
@@ -123,6 +124,15 @@ def test_who_waits_already_can_be_told_to_wait_no_longer(door: tuple[Door, str],
     threading.Timer(LATER_S, store.hold_on, [0.0]).start()
     with pytest.raises(StoreUnavailable):
         store.studies()
+
+
+def test_a_thread_with_more_to_do_does_not_wait_for_the_server(door: tuple[Door, str], store: Store) -> None:
+    study = store.create_study("s", {}, 1, 2)
+    store.hold_on(60.0)
+    away(door[0])
+    with no_waiting(), pytest.raises(StoreUnavailable):
+        store.studies()
+    assert store.studies() == [study]
 
 
 def test_who_waits_for_commits_looks_again_when_the_connection_is_lost(

@@ -5,7 +5,7 @@ import gzip
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeAlias, final
 from urllib.parse import parse_qs, quote, urlsplit
 
 from fastapi import APIRouter, Request, Response
@@ -21,6 +21,8 @@ from phyla.service.access import Doors
 from phyla.service.changes import News
 from phyla.store import Store
 from phyla.study.places import Places
+
+Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 COOKIE = "phyla_token"
 MOST_BYTES = 4096
@@ -53,20 +55,48 @@ def dashboard_of(places: Places) -> Callable[[Store, Doors, News], APIRouter]:
 
 
 def _routes(places: Places, store: Store, doors: Doors, news: News) -> APIRouter:
-    router = APIRouter(include_in_schema=False)
-    pages, drawings = Pages(store, places), Drawings(store, places, news)
-    took_s: dict[str, float] = {}
+    router, pages, entrance = APIRouter(include_in_schema=False), Pages(store, places), _Entrance(doors)
+    views, actions = _Views(entrance, Drawings(store, places, news), news), _Actions(entrance, store, places)
+    for path, endpoint, method in (
+        ("/", views.page("studies.html", pages.studies), "GET"),
+        ("/workers", views.page("workers.html", pages.workers), "GET"),
+        ("/compare", views.page("compare.html", pages.comparison), "GET"),
+        ("/compare/figures/{figure}", views.figure, "GET"),
+        ("/studies/{name}", views.page("study.html", pages.study), "GET"),
+        ("/studies/{name}/trials", views.page("trials.html", pages.trials), "GET"),
+        ("/studies/{name}/trials/{trial}", views.page("trial.html", pages.trial), "GET"),
+        ("/studies/{name}/members/{member}", views.page("member.html", pages.member), "GET"),
+        ("/studies/{name}/evaluations", views.page("evaluations.html", pages.evaluations), "GET"),
+        ("/studies/{name}/figures/{figure}", views.figure, "GET"),
+        ("/studies/{name}/do/{action}", actions.confirm, "GET"),
+        ("/studies/{name}/do/{action}", actions.act, "POST"),
+        ("/events", views.events, "GET"),
+        ("/static/{file}", _static, "GET"),
+        ("/sign-in", entrance.show, "GET"),
+        ("/sign-in", entrance.sign_in, "POST"),
+        ("/sign-out", entrance.sign_out, "POST"),
+    ):
+        router.add_route(path, _with_errors(endpoint), [method])
+    return router
 
-    async def reads(request: Request) -> Token | None:
+
+@final
+class _Entrance:
+    """Lets people in: by the token of a request, or by signing in with one."""
+
+    def __init__(self, doors: Doors) -> None:
+        self._doors = doors
+
+    async def reader(self, request: Request) -> Token | None:
         """Return the token of a request that may read; `AccessDenied` if it may not."""
         authorization = _authorization(request)
-        await doors.check(authorization, Role.VIEWER)
-        request.state.token = token = await doors.token(authorization)
+        await self._doors.check(authorization, Role.VIEWER)
+        request.state.token = token = await self._doors.token(authorization)
         return token
 
-    async def operates(request: Request) -> Token:
+    async def operator(self, request: Request) -> Token:
         """Return the token of a request that may change something."""
-        token = await reads(request)
+        token = await self.reader(request)
         if token is None or not token.role.allows(Role.OPERATOR):
             raise AccessDenied(
                 "the dashboard changes nothing without a token of an operator: make one where the store is with "
@@ -74,144 +104,137 @@ def _routes(places: Places, store: Store, doors: Doors, news: News) -> APIRouter
             )
         return token
 
-    def show(name: str, read: Callable[[Request], Mapping[str, Any]]) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            await reads(request)
-            began = time.monotonic()
-            html = await run_in_threadpool(lambda: _html(name, request, read(request)))
-            if len(took_s) > PAGES_KNOWN:
-                took_s.clear()
-            took_s[_address(request)] = time.monotonic() - began
-            return Response(html, media_type="text/html")
+    async def show(self, request: Request) -> Response:
+        """Ask for a token."""
+        return _answer(request, "sign_in.html", {"title": "Sign in", "why": None})
 
-        return answer
-
-    async def events(request: Request) -> Response:
-        """Tell a page when something was committed, and otherwise from time to time."""
-        await reads(request)
-        address = request.query_params.get("page", "/")
-
-        async def stream() -> AsyncIterator[bytes]:
-            change = news.change
-            try:
-                yield b"retry: 1000\n\n"
-                while True:
-                    change = await news.after(change, LOOK_S)
-                    yield b"data: %d\n\n" % change
-                    await asyncio.sleep(max(1.0, SHARE * took_s.get(address, 0.0)))
-            except asyncio.CancelledError:
-                return  # the service is being stopped
-
-        return StreamingResponse(stream(), media_type="text/event-stream")
-
-    async def figure(request: Request) -> Response:
-        await reads(request)
-        names = (request.path_params.get("name") or "").split() or sorted(
-            set(request.query_params.getlist("study"))
-        )
-        tag, text = await drawings.get(tuple(names), request.path_params["figure"])
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304)
-        return Response(text, media_type="application/json", headers={"ETag": tag, "Cache-Control": "no-cache"})
-
-    async def sign_in(request: Request) -> Response:
-        return Response(_html("sign_in.html", request, {"title": "Sign in", "why": None}), media_type="text/html")
-
-    async def signed_in(request: Request) -> Response:
+    async def sign_in(self, request: Request) -> Response:
+        """Let a person in who has a token."""
         secret = (await _form(request)).get("token", "").strip()
-        token = await doors.token(f"Bearer {secret}")
-        if token is None:
+        if await self._doors.token(f"Bearer {secret}") is None:
             why = "That token is not known here, or has expired."
-            html = _html("sign_in.html", request, {"title": "Sign in", "why": why})
-            return Response(html, 401, media_type="text/html")
+            return _answer(request, "sign_in.html", {"title": "Sign in", "why": why}, 401)
         answer = RedirectResponse("/", 303)
         secure = request.headers.get("x-forwarded-proto", request.url.scheme) == "https"
         answer.set_cookie(COOKIE, secret, httponly=True, samesite="strict", secure=secure)
         return answer
 
-    async def signed_out(request: Request) -> Response:
+    async def sign_out(self, request: Request) -> Response:
+        """Let a browser forget its token."""
         await _form(request)
         answer = RedirectResponse("/", 303)
         answer.delete_cookie(COOKIE)
         return answer
 
-    async def confirm(request: Request) -> Response:
-        """Ask whether an action is meant."""
-        await operates(request)
-        action, name = _action(request), request.path_params["name"]
-        given = dict(request.query_params)
-        context = {"title": f"{action.title} {name}", "name": name, "action": action, "given": given}
-        return Response(_html("confirm.html", request, context), media_type="text/html")
 
-    async def act(request: Request) -> Response:
-        given = await _form(request)
-        token = await operates(request)
+@final
+class _Views:
+    """Shows pages and their figures, and tells pages when to look again."""
+
+    def __init__(self, entrance: _Entrance, drawings: Drawings, news: News) -> None:
+        self._entrance, self._drawings, self._news = entrance, drawings, news
+        self._took_s: dict[str, float] = {}
+
+    def page(self, name: str, read: Callable[[Request], Mapping[str, Any]]) -> Endpoint:
+        """Return the endpoint of a page, whose template is filled with what is read."""
+
+        async def answer(request: Request) -> Response:
+            await self._entrance.reader(request)
+            began = time.monotonic()
+            page = await run_in_threadpool(lambda: _answer(request, name, read(request)))
+            if len(self._took_s) > PAGES_KNOWN:
+                self._took_s.clear()
+            self._took_s[_address(request)] = time.monotonic() - began
+            return page
+
+        return answer
+
+    async def figure(self, request: Request) -> Response:
+        """Give the data of a figure of one study, or of several."""
+        await self._entrance.reader(request)
+        names = (request.path_params.get("name") or "").split() or sorted(
+            set(request.query_params.getlist("study"))
+        )
+        tag, text = await self._drawings.get(tuple(names), request.path_params["figure"])
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304)
+        return Response(text, media_type="application/json", headers={"ETag": tag, "Cache-Control": "no-cache"})
+
+    async def events(self, request: Request) -> Response:
+        """Tell a page when something was committed, and otherwise from time to time."""
+        await self._entrance.reader(request)
+        return StreamingResponse(
+            self._changes(request.query_params.get("page", "/")), media_type="text/event-stream"
+        )
+
+    async def _changes(self, address: str) -> AsyncIterator[bytes]:
+        change = self._news.change
+        try:
+            yield b"retry: 1000\n\n"
+            while True:
+                change = await self._news.after(change, LOOK_S)
+                yield b"data: %d\n\n" % change
+                await asyncio.sleep(max(1.0, SHARE * self._took_s.get(address, 0.0)))
+        except asyncio.CancelledError:
+            return  # the service is being stopped
+
+
+@final
+class _Actions:
+    """Changes studies, for operators."""
+
+    def __init__(self, entrance: _Entrance, store: Store, places: Places) -> None:
+        self._entrance, self._store, self._places = entrance, store, places
+
+    async def confirm(self, request: Request) -> Response:
+        """Ask whether an action is meant."""
+        await self._entrance.operator(request)
         action, name = _action(request), request.path_params["name"]
-        await run_in_threadpool(action.do, store, places, name, token.name, given)
+        arguments = dict(request.query_params)
+        context = {"title": f"{action.title} {name}", "name": name, "action": action, "given": arguments}
+        return _answer(request, "confirm.html", context)
+
+    async def act(self, request: Request) -> Response:
+        """Do what a form asks for."""
+        arguments = await _form(request)
+        token = await self._entrance.operator(request)
+        action, name = _action(request), request.path_params["name"]
+        await run_in_threadpool(action.do, self._store, self._places, name, token.name, arguments)
         return RedirectResponse(f"/studies/{quote(name)}#record", 303)
 
-    async def static(request: Request) -> Response:
-        name = request.path_params["file"]
-        if name not in STATIC:
-            raise StudyNotFound("there is no such file")
-        headers = {"Content-Encoding": "gzip", "Cache-Control": "max-age=31536000, immutable"}
-        return Response(_static(name), media_type=STATIC[name], headers=headers)
 
-    for path, endpoint, method in (
-        ("/", show("studies.html", pages.studies), "GET"),
-        ("/workers", show("workers.html", pages.workers), "GET"),
-        ("/compare", show("compare.html", pages.comparison), "GET"),
-        ("/compare/figures/{figure}", figure, "GET"),
-        ("/studies/{name}", show("study.html", pages.study), "GET"),
-        ("/studies/{name}/trials", show("trials.html", pages.trials), "GET"),
-        ("/studies/{name}/trials/{trial}", show("trial.html", pages.trial), "GET"),
-        ("/studies/{name}/members/{member}", show("member.html", pages.member), "GET"),
-        ("/studies/{name}/evaluations", show("evaluations.html", pages.evaluations), "GET"),
-        ("/studies/{name}/figures/{figure}", figure, "GET"),
-        ("/studies/{name}/do/{action}", confirm, "GET"),
-        ("/studies/{name}/do/{action}", act, "POST"),
-        ("/events", events, "GET"),
-        ("/static/{file}", static, "GET"),
-        ("/sign-in", sign_in, "GET"),
-        ("/sign-in", signed_in, "POST"),
-        ("/sign-out", signed_out, "POST"),
-    ):
-        router.add_route(path, _answered(endpoint), [method])
-    return router
-
-
-def _answered(endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+def _with_errors(endpoint: Endpoint) -> Endpoint:
     """Return an endpoint whose errors are pages, and whose answers have the headers of all pages."""
 
     async def answer(request: Request) -> Response:
         try:
-            found = await endpoint(request)
+            page = await endpoint(request)
         except AccessDenied as error:
             signed_in = COOKIE in request.cookies
             if not signed_in and request.method == "GET" and not request.url.path.startswith("/events"):
-                found = RedirectResponse("/sign-in", 303)
+                page = RedirectResponse("/sign-in", 303)
             else:
-                found = _error(request, 403 if signed_in else 401, error)
+                page = _error(request, 403 if signed_in else 401, error)
         except PhylaError as error:
             busy = isinstance(error, StoreBusy | StoreUnavailable)
-            found = _error(request, 404 if isinstance(error, StudyNotFound) else 503 if busy else 409, error)
+            page = _error(request, 404 if isinstance(error, StudyNotFound) else 503 if busy else 409, error)
         for name, value in HEADERS.items():
-            found.headers.setdefault(name, value)
-        return found
+            page.headers.setdefault(name, value)
+        return page
 
     return answer
 
 
 def _error(request: Request, status: int, error: PhylaError) -> Response:
-    html = _html("error.html", request, {"title": "That did not work", "why": str(error)})
-    return Response(html, status, media_type="text/html")
+    return _answer(request, "error.html", {"title": "That did not work", "why": str(error)}, status)
 
 
-def _html(template: str, request: Request, context: Mapping[str, Any]) -> str:
+def _answer(request: Request, template: str, context: Mapping[str, Any], status: int = 200) -> Response:
     token: Token | None = getattr(request.state, "token", None)
     may = token is not None and token.role.allows(Role.OPERATOR)
     page = environment().get_template(template)
-    return page.render(context, address=_address(request), who=token and token.name, may=may)
+    html = page.render(context, address=_address(request), who=token and token.name, may=may)
+    return Response(html, status, media_type="text/html")
 
 
 def _action(request: Request) -> Action:
@@ -244,7 +267,15 @@ async def _form(request: Request) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(read.decode("utf-8", "replace")).items()}
 
 
+async def _static(request: Request) -> Response:
+    name = request.path_params["file"]
+    if name not in STATIC:
+        raise StudyNotFound("there is no such file")
+    headers = {"Content-Encoding": "gzip", "Cache-Control": "max-age=31536000, immutable"}
+    return Response(_compressed(name), media_type=STATIC[name], headers=headers)
+
+
 @cache
-def _static(name: str) -> bytes:
-    text = static_file(name).read_bytes()
-    return text if name == "plotly.js" else gzip.compress(text)
+def _compressed(name: str) -> bytes:
+    content = static_file(name).read_bytes()
+    return content if name == "plotly.js" else gzip.compress(content)

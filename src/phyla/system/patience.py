@@ -1,13 +1,26 @@
 """How long what is out of reach is tried again, and how often: databases, services and stores of objects."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Final, final
 
 PATIENCE_S: Final = 300.0
 """How long a process that works waits, in seconds: what was trained is worth waiting for."""
 PAUSE_S = (0.1, 5.0)
 """The shortest and the longest pause between two attempts, in seconds."""
+_WAITS: ContextVar[bool] = ContextVar("waits", default=True)
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """Let this thread wait for nothing that is out of reach, inside of the block: it has more to do."""
+    before = _WAITS.set(False)
+    try:
+        yield
+    finally:
+        _WAITS.reset(before)
 
 
 @final
@@ -26,7 +39,7 @@ class Patience:
     @property
     def over(self) -> bool:
         """Whether no time is left for another attempt."""
-        return time.monotonic() + self.pause_s > self._began + self._seconds()
+        return not _WAITS.get() or time.monotonic() + self.pause_s > self._began + self._seconds()
 
     def pause(self) -> None:
         """Sleep until the next attempt."""

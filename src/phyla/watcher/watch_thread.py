@@ -9,7 +9,7 @@ from typing import final
 
 from phyla.errors import ConnectionLost, StoreError
 from phyla.store.retry import again
-from phyla.system.patience import PATIENCE_S
+from phyla.system.patience import PATIENCE_S, no_waiting
 from phyla.watcher.directory_watcher import DirectoryWatcher
 from phyla.watcher.file_events import FileEvents
 from phyla.watcher.study_watcher import StudyWatcher
@@ -32,7 +32,7 @@ class WatchThread:
         self._poll_s = poll_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="phyla-watch", daemon=True)
-        self._events = FileEvents(*{one.root for one in watchers if isinstance(one.root, Path)})
+        self._events = FileEvents(*{watcher.root for watcher in watchers if isinstance(watcher.root, Path)})
         self._looked: dict[Watcher, float] = {}
         self._tended_at = float("-inf")
         self.error: BaseException | None = None
@@ -57,7 +57,8 @@ class WatchThread:
 
     def _run(self) -> None:
         try:
-            self._watch()
+            with no_waiting():  # snapshots are made meanwhile
+                self._watch()
         except BaseException as error:  # noqa: BLE001  # told in the thread that waits for this one
             self.error = error
 

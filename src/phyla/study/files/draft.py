@@ -8,6 +8,8 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,7 +68,7 @@ class Option(NamedTuple):
         default = Path(self.default if isinstance(self.default, str) else "")
         return default.name if default.suffix and not re.search("dir|folder", self.name) else ""
 
-    def given(self, value: str) -> str:
+    def arguments(self, value: str) -> str:
         """Return the arguments that give it a value, in `{save_to}` under the default's name if that is a file."""
         if value == "{save_to}" and self.file:
             value += "/" + self.file.replace("{", "{{").replace("}", "}}")
@@ -80,106 +82,181 @@ def draft(script: Path, output: Path) -> str:
     Raises:
         UsageError: Python cannot parse the script; it names the line.
     """
-    source, tree = "", ast.Module([], [])
-    if script.suffix == ".py":
-        raw = script.read_bytes()
-        source = raw.decode(errors="replace")
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about the script
-                tree = ast.parse(raw, str(script))
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise UsageError(
-                f"{script}: this Python, {platform.python_version()}, cannot parse it: {error}"
-            ) from None
-    else:
+    source, tree = _parse(script)
+    return _Draft(script, output, source, tree).text()
+
+
+def _parse(script: Path) -> tuple[str, ast.Module]:
+    """Return the text of a script and its syntax tree; both are empty if it is not one of Python."""
+    if script.suffix != ".py":
         script.open().close()
-    called = script.name if script.name.isprintable() else json.dumps(script.name)
-    hydra = "hydra.main" in source
-    subcommand, elsewhere = _subcommand(tree)
-    found = {option.name: option for option in _options(tree, source, elsewhere)}
-    # There is no source at the start, so what is required cannot be the source.
-    optional = [option for option in found.values() if not option.required]
-    roles = {
-        role: _fitting(pattern, optional if role == "{source}" else found.values())
-        for role, pattern in ROLES.items()
-    }
-    length, stop = roles["{end_step}"], _fitting(STOP, found.values())
-    roles["{end_step}"] = stop or length
-    one = _fitting(CHECKPOINT, optional)
-    if roles["{source}"] is None:
-        roles["{source}"] = one
-    elif roles["{save_to}"] is None and one and one.file:
-        roles["{save_to}"] = one
-    rest = [option for option in found.values() if option not in roles.values() and _is_number(option.default)]
-    ranges = {option: text for option in rest if (text := _range(option.name, option.default))}
-    lines = [f"{', '.join(map(json.dumps, _start(script, output.absolute().parent, tree)))},", *subcommand]
-    if hydra:
-        lines.append('"{hydra}",  # ++name=value for each hyperparameter')
-    elif ranges:
-        lines += [f"{option.given(f'{{{option.name}}}')}," for option in ranges]
-    else:
-        lines.append('"--lr", "{lr}",  # TODO: how the script takes a hyperparameter')
-    for each in found.values():  # not every default can be hashed
-        if each.required and each not in [*ranges] and (ranges or each.flag != "--lr"):
-            value = next((role for role, one in roles.items() if one == each), "TODO")
-            what = f"  # TODO: {called} requires {each.flag or each.name}" if value == "TODO" else ""
-            lines.append(f"{each.given(value)},{what}")
-    for role, option in roles.items():
-        name, does = ABSENT.get(role, ("", ""))
-        example = Option(name, f"++{name}=" if hydra else f"--{name.replace('_', '-')}", None)
-        given = (option or example).given(role)
-        text = f"[{given}]," if role == "{source}" else f"{given},"
-        if option is None and name:
-            lines.append(f"# TODO: no option of {called} was found that {does}. With one, add: {text}")
-        elif option is not None and not option.required:
-            saved = roles["{save_to}"]
-            ending = Path(saved.file if saved else "").suffix or ".pt"
-            what = f"  # TODO: a directory; {{source:*{ending}}} is the newest such file in it"
-            lines.append(text + (what if role == "{source}" else ""))
-    others = [
-        f"{option.flag} {option.default}" if _is_number(option.default) else option.flag
-        for option in found.values()
-        if option.flag and option not in (length, *roles.values()) and option not in [*ranges]
-    ]
-    total = next(
-        (int(one.default) for one in (length, stop) if one and _is_number(one.default) and one.default >= 1), 1000
-    )
-    if length and stop:
-        lines.append(
-            f"{length.given(str(total))},  # as long as the study, for schedules; the same as total_steps"
-        )
-    elif length:
-        kind = re.search("step|iter|epoch|update", length.name)
-        way = Option("", f"--stop-{kind[0]}" if kind else "--stop-at", None).given("{end_step}")
-        named = length.flag or length.name
-        lines.append(
-            f"# TODO: {{end_step}} is where a trial ends. A schedule as long as {named} would "
-            f"end in every trial.\n    # If there is one, let {called} stop earlier, with: {way}, "
-            f"{length.given(str(total))}, the total_steps"
-        )
-    metrics, step = _metrics(tree), _step(tree, length or stop)
-    goals = [f"{'minimize' if low else 'maximize'} {re.sub(r'[ /]', '_', name)}" for name, low in metrics.items()]
-    other = "maximize accuracy" if goals[0].startswith("minimize") else "minimize loss"
-    return TEMPLATE.format(
-        objective=goals[0],
-        or_objective=", ".join(map(json.dumps, goals[1:] or [other])),
-        metrics="\n".join(
-            f"{re.sub(r'[ /]', '_', name)} = '(?i)(?<![\\w/]){name}\\W+?{NUMBER}'  # TODO" for name in metrics
-        )
-        + (f"\nstep = '(?i)\\b{step}\\W+?(\\d+)'" if step else ""),
-        script=called,
-        file=output.name,
-        name=json.dumps(re.sub(r"[^\w.-]", "-", script.stem)[:100].lstrip(".-") or "study"),
-        command="\n".join(f"    {line}" for line in lines),
-        space="\n".join(f"{option.name} = {text}" for option, text in ranges.items())
-        or "lr = { low = 1e-5, high = 1e-1, log = true }  # TODO: an example; what does the script take?",
-        others=f"# Other options: {', '.join(others)}\n" if others else "",
-        steps=max(1, total // 20),
-        total=total,
-    )
+        return "", ast.Module([], [])
+    raw = script.read_bytes()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the script
+            return raw.decode(errors="replace"), ast.parse(raw, str(script))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        version = platform.python_version()
+        raise UsageError(f"{script}: this Python, {version}, cannot parse it: {error}") from None
 
 
+@dataclass(frozen=True)
+class _Draft:
+    """A script, and what its options are for."""
+
+    script: Path
+    output: Path
+    source: str
+    tree: ast.Module
+
+    @cached_property
+    def called(self) -> str:
+        name = self.script.name
+        return name if name.isprintable() else json.dumps(name)
+
+    @cached_property
+    def hydra(self) -> bool:
+        return "hydra.main" in self.source
+
+    @cached_property
+    def subcommand(self) -> tuple[list[str], set[str]]:
+        return _subcommand(self.tree)
+
+    @cached_property
+    def options(self) -> list[Option]:
+        _, others = self.subcommand
+        return [*{option.name: option for option in _options(self.tree, self.source, others)}.values()]
+
+    @cached_property
+    def length(self) -> Option | None:
+        return _fitting(ROLES["{end_step}"], self.options)
+
+    @cached_property
+    def stop(self) -> Option | None:
+        return _fitting(STOP, self.options)
+
+    @cached_property
+    def roles(self) -> dict[str, Option | None]:
+        """What takes each placeholder."""
+        # There is no source at the start, so what is required cannot be the source.
+        optional = [option for option in self.options if not option.required]
+        roles = {
+            role: _fitting(pattern, optional if role == "{source}" else self.options)
+            for role, pattern in ROLES.items()
+        }
+        roles["{end_step}"] = self.stop or self.length
+        checkpoint = _fitting(CHECKPOINT, optional)
+        if roles["{source}"] is None:
+            roles["{source}"] = checkpoint
+        elif roles["{save_to}"] is None and checkpoint and checkpoint.file:
+            roles["{save_to}"] = checkpoint
+        return roles
+
+    @cached_property
+    def ranges(self) -> dict[Option, str]:
+        """The hyperparameters, each with its range."""
+        rest = [option for option in self.options if option not in self.roles.values()]
+        ranges = {option: _range(option.name, option.default) for option in rest if _is_number(option.default)}
+        return {option: text for option, text in ranges.items() if text is not None}
+
+    @cached_property
+    def total(self) -> int:
+        """The steps of a member."""
+        lengths = (option.default for option in (self.length, self.stop) if option and _is_number(option.default))
+        return next((int(length) for length in lengths if length >= 1), 1000)
+
+    def text(self) -> str:
+        """Return the study file."""
+        metrics, step = _metrics(self.tree), _step(self.tree, self.length or self.stop)
+        names = {name: re.sub(r"[ /]", "_", name) for name in metrics}
+        goals = [f"{'minimize' if low else 'maximize'} {names[name]}" for name, low in metrics.items()]
+        patterns = [f"{names[name]} = '(?i)(?<![\\w/]){name}\\W+?{NUMBER}'  # TODO" for name in metrics]
+        patterns += [f"step = '(?i)\\b{step}\\W+?(\\d+)'"] if step else []
+        other = "maximize accuracy" if goals[0].startswith("minimize") else "minimize loss"
+        others = self._others()
+        return TEMPLATE.format(
+            objective=goals[0],
+            or_objective=", ".join(map(json.dumps, goals[1:] or [other])),
+            metrics="\n".join(patterns),
+            script=self.called,
+            file=self.output.name,
+            name=json.dumps(re.sub(r"[^\w.-]", "-", self.script.stem)[:100].lstrip(".-") or "study"),
+            command="\n".join(f"    {line}" for line in self._command()),
+            space="\n".join(f"{option.name} = {text}" for option, text in self.ranges.items()) or EXAMPLE,
+            others=f"# Other options: {', '.join(others)}\n" if others else "",
+            steps=max(1, self.total // 20),
+            total=self.total,
+        )
+
+    def _command(self) -> Iterator[str]:
+        yield f"{', '.join(map(json.dumps, _start(self.script, self.output.absolute().parent, self.tree)))},"
+        yield from self.subcommand[0]
+        if self.hydra:
+            yield '"{hydra}",  # ++name=value for each hyperparameter'
+        elif self.ranges:
+            yield from (f"{option.arguments(f'{{{option.name}}}')}," for option in self.ranges)
+        else:
+            yield '"--lr", "{lr}",  # TODO: how the script takes a hyperparameter'
+        yield from self._required()
+        for role, option in self.roles.items():
+            yield from self._absent(role) if option is None else self._taken(role, option)
+        yield from self._length()
+
+    def _required(self) -> Iterator[str]:
+        for option in self.options:
+            # Not every default can be hashed.
+            if option.required and option not in [*self.ranges] and (self.ranges or option.flag != "--lr"):
+                value = next((role for role, taker in self.roles.items() if taker == option), "TODO")
+                name = option.flag or option.name
+                what = f"  # TODO: {self.called} requires {name}" if value == "TODO" else ""
+                yield f"{option.arguments(value)},{what}"
+
+    def _absent(self, role: str) -> Iterator[str]:
+        if role in ABSENT:
+            name, does = ABSENT[role]
+            flag = f"++{name}=" if self.hydra else f"--{name.replace('_', '-')}"
+            text = _argument(role, Option(name, flag, None))
+            yield f"# TODO: no option of {self.called} was found that {does}. With one, add: {text}"
+
+    def _taken(self, role: str, option: Option) -> Iterator[str]:
+        saved = self.roles["{save_to}"]
+        ending = Path(saved.file if saved else "").suffix or ".pt"
+        what = f"  # TODO: a directory; {{source:*{ending}}} is the newest such file in it"
+        if not option.required:
+            yield _argument(role, option) + (what if role == "{source}" else "")
+
+    def _length(self) -> Iterator[str]:
+        if self.length is None:
+            return
+        length = self.length.arguments(str(self.total))
+        if self.stop:
+            yield f"{length},  # as long as the study, for schedules; the same as total_steps"
+            return
+        kind = re.search("step|iter|epoch|update", self.length.name)
+        way = Option("", f"--stop-{kind[0]}" if kind else "--stop-at", None).arguments("{end_step}")
+        yield (
+            f"# TODO: {{end_step}} is where a trial ends. A schedule as long as "
+            f"{self.length.flag or self.length.name} would end in every trial.\n    # If there is one, let "
+            f"{self.called} stop earlier, with: {way}, {length}, the total_steps"
+        )
+
+    def _others(self) -> list[str]:
+        """Return the options that nothing is given to, with the numbers that they are by default."""
+        used = [self.length, *self.roles.values(), *self.ranges]
+        rest = [option for option in self.options if option.flag and option not in used]
+        return [
+            f"{option.flag} {option.default}" if _is_number(option.default) else option.flag for option in rest
+        ]
+
+
+def _argument(role: str, option: Option) -> str:
+    """Return the line that gives a placeholder to an option; an argument alone is left out without a source."""
+    argument = option.arguments(role)
+    return f"[{argument}]," if role == "{source}" else f"{argument},"
+
+
+EXAMPLE = "lr = { low = 1e-5, high = 1e-1, log = true }  # TODO: an example; what does the script take?"
 TEMPLATE = """\
 # A study of {script}, drafted from its source by `phyla init`. Decide what is marked TODO, then:
 #   phyla check {file}    # does the script load, save and report as it should?
@@ -220,9 +297,8 @@ def _start(script: Path, folder: Path, tree: ast.Module) -> list[str]:
     with script.open("rb") as file:
         first = file.readline().decode(errors="replace")
     named = first[2:].split() if first.startswith("#!") and script.suffix != ".py" else []
-    words = (
-        named[1:] if named and Path(named[0]).name == "env" else [Path(one).name for one in named[:1]] + named[1:]
-    )
+    program = [] if named and Path(named[0]).name == "env" else [Path(path).name for path in named[:1]]
+    words = program + named[1:]
     return [*(words or [INTERPRETERS[script.suffix]]), relative]
 
 
@@ -236,23 +312,24 @@ def _subcommand(tree: ast.Module) -> tuple[list[str], set[str]]:
         return [], set()
     chosen = next((name for name in names.values() if "train" in name), next(iter(names.values())))
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and node.value in names]
-    held = {(one.id, names[node.value]) for node in assigned for one in node.targets if isinstance(one, ast.Name)}
+    targets = [(target, names[node.value]) for node in assigned for target in node.targets]
+    held = {(target.id, name) for target, name in targets if isinstance(target, ast.Name)}
     others = {variable for variable, _ in held} - {variable for variable, name in held if name == chosen}
     return [f"{json.dumps(chosen)},  # TODO: which of the subcommands? {', '.join(names.values())}"], others
 
 
 def _metrics(tree: ast.Module) -> dict[str, bool]:
     """Return the metrics that a script prints, and whether to minimize each; first those of validation."""
-    found = {match[1].lower(): match[2] is not None for match in PRINTED.finditer(_printed(tree))}
-    order = sorted(found, key=lambda name: (name.startswith("train"), not re.match("val|eval|test|dev", name)))
-    return {name: found[name] for name in order} or {"loss": True}
+    metrics = {match[1].lower(): match[2] is not None for match in PRINTED.finditer(_printed(tree))}
+    order = sorted(metrics, key=lambda name: (name.startswith("train"), not re.match("val|eval|test|dev", name)))
+    return {name: metrics[name] for name in order} or {"loss": True}
 
 
 def _step(tree: ast.Module, end: Option | None) -> str | None:
     """Return what a script prints before its step, if that is of the kind that its option counts."""
     kind = re.search("step|iter|epoch|update", end.name if end else "")
-    found = re.search(rf"\b({kind[0]}\w*)\W{{0,4}}?\0", _printed(tree), re.IGNORECASE) if kind else None
-    return found and found[1].lower()
+    label = re.search(rf"\b({kind[0]}\w*)\W{{0,4}}?\0", _printed(tree), re.IGNORECASE) if kind else None
+    return label and label[1].lower()
 
 
 def _printed(tree: ast.Module) -> str:

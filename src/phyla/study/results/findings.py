@@ -2,14 +2,14 @@
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 from phyla.formatting import counted
 from phyla.machine import SAME_SAMPLES
-from phyla.records import JobKind, JobState, StudyState, TrialRecord
+from phyla.records import EvalEvent, JobKind, JobState, StudyRecord, StudyState, TrialRecord
 from phyla.validation import suggestion
 
 if TYPE_CHECKING:
@@ -34,62 +34,127 @@ class Finding:
 
 def findings(reader: "Reader") -> Iterator[Finding]:
     """Yield what is probably wrong with a study."""
-    study = reader.study()
-    code: Any = study.config.get("code")
-    train = study.config.get("train")
-    command, who = isinstance(train, Mapping), "train()" if train else "the loop"
+    facts = _read_facts(reader)
+    return (finding for rule in RULES for finding in rule(facts))
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """What is known of a study, and of a part of its completed trials."""
+
+    study: StudyRecord
+    trials: Sequence[TrialRecord]
+    noticed: Sequence[tuple[TrialRecord, Mapping[str, Any]]]  # what workers noticed in them
+    members: int
+    completed: int
+    scored: bool  # whether a trial has a finite score, or none has any
+    unchanged: bool  # whether every trial left what it started from, byte for byte
+    samples: Sequence[EvalEvent]
+
+    @property
+    def config(self) -> Any:
+        return self.study.config
+
+    @property
+    def command(self) -> bool:
+        return isinstance(self.config.get("train"), Mapping)
+
+    @property
+    def trainer(self) -> str:
+        return "train()" if self.config.get("train") else "the loop"
+
+    @property
+    def trained(self) -> list[TrialRecord]:
+        return [trial for trial in self.trials if trial.parent_checkpoint not in (None, trial.checkpoint)]
+
+
+def _read_facts(reader: "Reader") -> _Facts:
+    first = [trial for trial in reader.trials(after=0, limit=LOOKED_AT) if trial.state is JobState.COMPLETED]
+    newest = {trial.id: trial for trial in (*first, *reader.last_completed(LOOKED_AT))}
+    trials = [trial for _, trial in sorted(newest.items()) if trial.kind is JobKind.TRAIN]
+    attempts = [(trial, reader.attempt(trial.id, trial.token)) for trial in trials]
+    study, scores = reader.study(), [trial.fitness for trial in trials if trial.fitness is not None]
+    space: Any = study.config["space"]
+    scored = not scores or any(map(math.isfinite, scores)) or bool(reader.best_trials(1))
+    facts = _Facts(
+        study=study,
+        trials=trials,
+        noticed=[(trial, cast("Any", attempt.noticed)) for trial, attempt in attempts if attempt is not None],
+        # Each is a request, so what no rule needs is not read.
+        members=sum(cohort.size for cohort in reader.cohorts()) if space.get("initial") else 0,
+        completed=0 if scored else reader.counts().get("completed", 0),
+        scored=scored,
+        unchanged=False,
+        samples=[event for event in reader.events() if event.kind == SAME_SAMPLES],
+    )
+    # Single ones may be equal to their parents, as where training has converged.
+    return replace(facts, unchanged=all(_same_bytes(reader, trial) for trial in facts.trained))
+
+
+def _same_bytes(reader: "Reader", trial: TrialRecord) -> bool:
+    checkpoint, parent = (reader.checkpoint(name or "") for name in (trial.checkpoint, trial.parent_checkpoint))
+    # One checkpoint of several models may well hold what it held before for one of them.
+    single = not trial.checkpoint_index and not trial.parent_index
+    return single and checkpoint is not None and parent is not None and checkpoint.digest == parent.digest
+
+
+def _code_changed(facts: _Facts) -> Iterator[Finding]:
+    code = facts.config.get("code")
     if code is not None and code["began"] != code["now"]:
         where = f" in {code['file']}" if "file" in code else ""
         yield Finding(
             kind="code",
-            text=f"{code['name']}{where} changed since this study began on {date(study.created_at)}; "
+            text=f"{code['name']}{where} changed since this study began on {date(facts.study.created_at)}; "
             "earlier trials were trained by the old code. To train all of it by the new code, run it with "
-            f"--overwrite {study.name} (in Python: overwrite=True), which deletes what is stored, or under "
+            f"--overwrite {facts.study.name} (in Python: overwrite=True), which deletes what is stored, or under "
             "another name",
         )
-    first = [trial for trial in reader.trials(after=0, limit=LOOKED_AT) if trial.state is JobState.COMPLETED]
-    seen = {trial.id: trial for trial in (*first, *reader.last_completed(LOOKED_AT))}
-    trials = [trial for _, trial in sorted(seen.items()) if trial.kind is JobKind.TRAIN]
-    noticed: list[tuple[TrialRecord, Any]] = []
-    for trial in trials:
-        attempt = reader.attempt(trial.id, trial.token)
-        if attempt is not None:
-            noticed.append((trial, attempt.noticed))
-    given = [its for trial, its in noticed if trial.parent_checkpoint is not None]
-    if given and all(its.get("untouched") for its in given):
+
+
+def _source_unread(facts: _Facts) -> Iterator[Finding]:
+    children = [noticed for trial, noticed in facts.noticed if trial.parent_checkpoint is not None]
+    if children and all(noticed.get("untouched") for noticed in children):
         yield Finding(
             kind="source",
             text="the command has no {source}: every trial starts from scratch. Pass the script the directory to "
             "load from, as in ['--resume', '{source}']"
-            if command
-            else f"{who} did not load trial.source: every trial starts from scratch. Load the weights from "
-            "trial.source.path if trial.source is not None",
+            if facts.command
+            else f"{facts.trainer} did not load trial.source: every trial starts from scratch. Load the weights "
+            "from trial.source.path if trial.source is not None",
         )
+
+
+def _parameters_unread(facts: _Facts) -> Iterator[Finding]:
     unread: dict[str, bool] = {}
-    for trial, its in noticed:
+    for trial, noticed in facts.noticed:
         for name in trial.params:
-            unread[name] = unread.get(name, True) and name in its.get("unread", ())
+            unread[name] = unread.get(name, True) and name in noticed.get("unread", ())
     for name in (name for name, never in unread.items() if never):
         yield Finding(
             kind="parameter",
             text=f"the command has no {{{name}}}: the values of this hyperparameter change nothing. Pass it to "
             "the script, or leave it out of the space"
-            if command
-            else f"{who} never read the hyperparameter {name!r}: its values change nothing. Read "
+            if facts.command
+            else f"{facts.trainer} never read the hyperparameter {name!r}: its values change nothing. Read "
             f"trial.params[{name!r}], or leave it out of the space",
             about=name,
         )
-    space: Any = study.config["space"]
-    points = len(space.get("initial") or ())
-    members = sum(one.size for one in reader.cohorts()) if points else 0
-    if points > members:
+
+
+def _points_left(facts: _Facts) -> Iterator[Finding]:
+    points = len(facts.config["space"].get("initial") or ())
+    if points > facts.members:
         yield Finding(
             kind="starting points",
             text=f"Space(initial=...) has {counted(points, 'starting point')}, and the study "
-            f"{counted(members, 'member')}: the rest starts nothing. Leave it out, or have more members",
+            f"{counted(facts.members, 'member')}: the rest starts nothing. Leave it out, or have more members",
         )
-    reported = {metric: None for trial in trials for metric in trial.metrics}
-    stopping: Any = study.config.get("stopping") or {"rules": ()}
+
+
+def _metric_unreported(facts: _Facts) -> Iterator[Finding]:
+    reported = {metric: None for trial in facts.trials for metric in trial.metrics}
+    stopping = facts.config.get("stopping") or {"rules": ()}
     for metric in (rule.get("metric") for rule in stopping["rules"]):
         if reported and isinstance(metric, str) and metric not in reported:
             yield Finding(
@@ -98,43 +163,56 @@ def findings(reader: "Reader") -> Iterator[Finding]:
                 f"{suggestion(metric, reported)}",
                 about=metric,
             )
-    for event in (event for event in reader.events() if event.kind == SAME_SAMPLES):
-        yield Finding(kind="samples", text=event.message, about=event.suite or "")
-    for trial, its in [(trial, its) for trial, its in noticed if "steps" in its][:1]:
-        first, last = its["steps"]
-        names = "{start_step} to {end_step}" if command else "trial.start_step to trial.end_step"
+
+
+def _same_samples(facts: _Facts) -> Iterator[Finding]:
+    return (Finding(kind="samples", text=event.message, about=event.suite or "") for event in facts.samples)
+
+
+def _steps_off(facts: _Facts) -> Iterator[Finding]:
+    for trial, first, last in [
+        (trial, *noticed["steps"]) for trial, noticed in facts.noticed if "steps" in noticed
+    ][:1]:
+        names = "{start_step} to {end_step}" if facts.command else "trial.start_step to trial.end_step"
         yield Finding(
             kind="steps",
             text=f"trial {trial.id} trained from step {trial.start_step} to step {trial.end_step}, and reported "
             f"steps from {first} to {last}. A step is the age of the weights, by which trials are compared: count "
             f"from {names}, not from 0 in each trial",
         )
-    trained = [trial for trial in trials if trial.parent_checkpoint not in (None, trial.checkpoint)]
-    # Single ones may be equal to their parents, as where training has converged.
-    if trained and all(_same_bytes(reader, trial) for trial in trained):
-        one = trained[0]
+
+
+def _weights_unchanged(facts: _Facts) -> Iterator[Finding]:
+    for trial in facts.trained[:1] if facts.unchanged else ():
         yield Finding(
             kind="checkpoint",
             text="every checkpoint equals its parent's byte for byte, although steps were trained (trial "
-            f"{one.id}: steps {one.start_step} to {one.reached_step}). Train the model that you save, and save it "
-            "after training",
+            f"{trial.id}: steps {trial.start_step} to {trial.reached_step}). Train the model that you save, and "
+            "save it after training",
         )
-    scores = [trial.fitness for trial in trials if trial.fitness is not None]
-    none = bool(scores) and not any(map(math.isfinite, scores)) and not reader.best_trials(1)
-    if none and study.state is StudyState.COMPLETED:
-        kinds = " or ".join(dict.fromkeys(map(str, scores)))
+
+
+def _scores_missing(facts: _Facts) -> Iterator[Finding]:
+    scores = dict.fromkeys(f"{trial.fitness}" for trial in facts.trials if trial.fitness is not None)
+    if not facts.scored and facts.study.state is StudyState.COMPLETED:
         yield Finding(
             kind="scores",
-            text=f"no trial has a finite score: the scores of all {reader.counts().get('completed', 0)} completed "
-            f"trials are {kinds}. Nothing could be selected. Look at what training reports",
+            text=f"no trial has a finite score: the scores of all {facts.completed} completed trials are "
+            f"{' or '.join(scores)}. Nothing could be selected. Look at what training reports",
         )
 
 
-def _same_bytes(reader: "Reader", trial: TrialRecord) -> bool:
-    mine, parents = (reader.checkpoint(name or "") for name in (trial.checkpoint, trial.parent_checkpoint))
-    # One checkpoint of several models may well hold what it held before for one of them.
-    single = not trial.checkpoint_index and not trial.parent_index
-    return single and mine is not None and parents is not None and mine.digest == parents.digest
+RULES: tuple[Callable[[_Facts], Iterator[Finding]], ...] = (
+    _code_changed,
+    _source_unread,
+    _parameters_unread,
+    _points_left,
+    _metric_unreported,
+    _same_samples,
+    _steps_off,
+    _weights_unchanged,
+    _scores_missing,
+)
 
 
 def date(at: float) -> str:

@@ -69,14 +69,12 @@ class Watching:
             "checkpoints": "" if study is None else str(self.places.checkpoints(study.name, study.config)),
         }
 
-    def watchers(self, store: Store, looking: Store, client: Client, runs: Runs) -> list[Watcher]:
-        """Return what looks for the checkpoints of each run, through a store of its own, `looking`."""
-        return [self._watcher(store, looking, client, record, evaluated) for record, evaluated in runs]
+    def watchers(self, store: Store, client: Client, runs: Runs) -> list[Watcher]:
+        """Return what looks for the checkpoints of each run."""
+        return [self._watcher(store, client, record, evaluated) for record, evaluated in runs]
 
-    def _watcher(
-        self, store: Store, looking: Store, client: Client, record: StudyRecord, evaluated: EvaluatedStudy
-    ) -> Watcher:
-        sightings = sightings_of(looking, record, self.suites)
+    def _watcher(self, store: Store, client: Client, record: StudyRecord, evaluated: EvaluatedStudy) -> Watcher:
+        sightings = sightings_of(store, record, self.suites)
         sightings.backfill()
         sightings.retry()
         _note_edited(client, sightings, store, evaluated, record.id)
@@ -87,7 +85,7 @@ class Watching:
         if record.source is not None:
             kept = place_of(stored["checkpoints"], self.places.home)
             once = self.following.once
-            return StudyWatcher(sightings, looking, record.source, checkpoints=kept, best=best, once=once)
+            return StudyWatcher(sightings, store, record.source, checkpoints=kept, best=best, once=once)
         root = Remote(record.location) if is_url(record.location) else Path(record.location)
         return DirectoryWatcher(
             sightings,

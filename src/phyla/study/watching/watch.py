@@ -90,7 +90,7 @@ def watch(
         StoreError: the database failed.
     """
     from phyla.integrations.tensorboard import ours
-    from phyla.store import hold_on, open_store
+    from phyla.store import open_store
     from phyla.study.maintaining.recover import take_back
     from phyla.study.running.run import Crew
     from phyla.study.validation import check_tasks, checked_gpus, checked_term
@@ -142,14 +142,10 @@ def watch(
         for record, _ in runs:
             beside(stack, store, record, places, tensorboard, alert)
         changes = [RunChanges(store, record) for record, _ in runs]
-        shared = places.storage == "memory://"
-        looking = store if shared else stack.enter_context(contextlib.closing(open_store(places.storage)))
-        watchers = watching.watchers(store, looking, client, runs)
+        watchers = watching.watchers(store, client, runs)
         follow = WatchThread(watchers, poll_s=poll_s)
         stack.callback(follow.stop)
         follow.start()
-        # The thread that looks does not wait for a server: it makes snapshots meanwhile.
-        looking.hold_on(0.0)
         for change in _awaited(runs, watchers):
             on_change(change)
         tell = _teller(changes, on_change, follow)
@@ -160,7 +156,6 @@ def watch(
             raise follow.error
         for change in (change for each in changes for change in each.new()):
             on_change(change)
-        hold_on(looking)
         follow.tend()
         if not finished:
             raise KeyboardInterrupt
