@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -9,17 +10,48 @@ import pytest
 
 import phyla
 
+ROOT = Path(__file__).parents[2]
 NAMES = 44
 ARGUMENTS = 16
+LINES = 80
+"""The longest function, with its decorators and its docstring."""
+RECORDS = {"Attempt", "Checkpoint", "Group", "Member", "Study", "Suite", "Trial"}
+"""Classes that are what the glossary calls so."""
 
 
 def test_there_are_few_public_names() -> None:
     assert len(phyla.__all__) <= NAMES
 
 
-def test_a_class_has_a_name_of_its_own() -> None:
-    trees = [ast.parse(file.read_text()) for file in Path(phyla.__file__).parent.rglob("*.py")]
-    names = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
+@pytest.fixture(scope="module")
+def trees() -> dict[str, ast.Module]:
+    source = Path(phyla.__file__).parent
+    return {str(file.relative_to(source)): ast.parse(file.read_text()) for file in source.rglob("*.py")}
+
+
+def test_a_function_fits_on_a_page(trees: dict[str, ast.Module]) -> None:
+    lines: dict[str, int] = {}
+    for name, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                first = min(part.lineno for part in (node, *node.decorator_list))
+                lines[f"{name}: {node.name}"] = (node.end_lineno or 0) - first + 1
+    assert {name: count for name, count in lines.items() if count > LINES} == {}
+
+
+def test_a_class_is_called_by_a_word_of_the_glossary_only_if_it_is_that(trees: dict[str, ast.Module]) -> None:
+    _, _, rest = (ROOT / "docs/design.md").read_text().partition("## Words")
+    table, _, _ = rest.partition("\n## ")
+    words = {
+        word.strip().capitalize() for row in re.findall(r"^\| ([^|]+) \|", table, re.M) for word in row.split(",")
+    }
+    classes = {node.name for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    assert words > RECORDS
+    assert classes & words == RECORDS
+
+
+def test_a_class_has_a_name_of_its_own(trees: dict[str, ast.Module]) -> None:
+    names = Counter(node.name for tree in trees.values() for node in tree.body if isinstance(node, ast.ClassDef))
     # Each framework calls what it is given a callback.
     assert [name for name, count in names.items() if count > 1] == ["PhylaCallback"]
 

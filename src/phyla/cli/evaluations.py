@@ -84,27 +84,7 @@ def evaluations(
     counts = Counter(cell.status.value for cell in once)
     summary = {status: counts[status] for status in ("done", "reused", *MARKS) if counts[status]}
     if as_json:
-        chosen = {(one.seen.id, one.suite) for one in cells}
-        print_json(
-            {
-                **picked(found.run, "kind", "state", run="name"),
-                "suites": [
-                    {
-                        **picked(suite, "name", "objective", "maximize"),
-                        "tasks": [picked(task, "name", "tags") for task in suite.tasks],
-                    }
-                    for suite in suites
-                ],
-                "lag": found.lag(),
-                "waiting": found.waiting(),
-                "summary": summary,
-                "cells": [_cell_json(cell) for cell in cells],
-                "values": [_values_json(one) for one in values if (one.seen.id, one.group.suite) in chosen],
-                "events": [
-                    picked(event, "kind", "suite", "message", "data", "created_at") for event in found.events()
-                ],
-            }
-        )
+        print_json({**_as_json(found, suites, cells, values), "summary": summary})
         return
     cut = limit is not None and len({cell.seen.id for cell in cells}) == limit
     newest = f"the newest {'checkpoint' if limit == 1 else f'{limit} checkpoints'}: " if cut else ""
@@ -131,6 +111,32 @@ def evaluations(
     print_running(cells)
     print_whys(cells)
     print_events(found)
+
+
+def _as_json(
+    evaluations: "Evaluations",
+    suites: "Sequence[SuiteOutline]",
+    cells: "Sequence[Cell]",
+    values: "Sequence[GroupValues]",
+) -> dict[str, Any]:
+    shown = {(cell.seen.id, cell.suite) for cell in cells}
+    return {
+        **picked(evaluations.run, "kind", "state", run="name"),
+        "suites": [
+            {
+                **picked(suite, "name", "objective", "maximize"),
+                "tasks": [picked(task, "name", "tags") for task in suite.tasks],
+            }
+            for suite in suites
+        ],
+        "lag": evaluations.lag(),
+        "waiting": evaluations.waiting(),
+        "cells": [_cell_json(cell) for cell in cells],
+        "values": [_values_json(value) for value in values if (value.seen.id, value.group.suite) in shown],
+        "events": [
+            picked(event, "kind", "suite", "message", "data", "created_at") for event in evaluations.events()
+        ],
+    }
 
 
 def _cell_json(one: "Cell") -> dict[str, Any]:

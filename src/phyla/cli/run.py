@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 EXAMPLE = """  # at the top level of the file, not inside a function or under `if __name__ == "__main__":`
   import phyla
   study = phyla.Study("my-study", space, phyla.Maximize("accuracy"), strategy, train)"""
+INTERRUPTED = "Interrupted; eval tasks that were running start over. The same command resumes it"
 
 
 def run(
@@ -72,15 +73,12 @@ def run(
     """Run a study, or resume it, until it ends. Ctrl-C stops it; running it again resumes it."""
     if sys.stderr.isatty():
         print(f"reading {file}", file=sys.stderr)
-    from phyla.cli.pools import pool_of
-    from phyla.study.repeating.replicates import replicates as replicates_of
-
     if launcher is None and launcher_option:
         raise UsageError(f"--launcher-option {launcher_option[0]}: give --launcher, too")
     if launcher is not None:
-        for given in ("evaluators", "eval_gpus", "stall_timeout", "yield_at_report", "grace"):
-            if ctx.params[given]:
-                option = given.replace("_", "-")
+        for name in ("evaluators", "eval_gpus", "stall_timeout", "yield_at_report", "grace"):
+            if ctx.params[name]:
+                option = name.replace("_", "-")
                 raise UsageError(f"--{option} is for workers of this process; leave it out with --launcher")
 
     options.works_here(workers)
@@ -92,6 +90,7 @@ def run(
                 f"what is stored of it and start anew, write --overwrite {chosen.name}"
             )
         how = {
+            "workers": workers,
             "kinds": options.listed(kinds),
             "evaluators": evaluators,
             "gpus_per_worker": gpus_per_worker,
@@ -104,28 +103,39 @@ def run(
             "overwrite": overwrite is not None,
             "trackers": tracker or (),
         }
-        whole, began = True, time.monotonic()
-        for index, one in enumerate(replicates_of(chosen, replicates) if replicates else [chosen], start=1):
-            if replicates:
-                print(f"replicate {index} of {replicates}: {one.name}", flush=True)
-            if launcher is not None:
-                how["pool"] = pool_of(ctx.params, [file], one.places, name=one.name, study=one.name)
-            elif time_limit is not None:
-                how["time_limit_s"] = max(1.0, time_limit - (time.monotonic() - began))
-            named = ["--study", study] if study else []
-            check = pasted(["phyla", "check", str(file), *named, *options.for_file(dashes=True)])
-            hint = "" if replicates else f"check how it trains with: {check}"
-            try:
-                whole = _run(one, workers, hint, **how) and whole
-            except TimeTooShort as error:
-                if how["time_limit_s"] > 0.9 * time_limit:
-                    raise
-                # Replicates before it took their part of the time; the next run has all of it.
-                raise Preempted(str(error)) from error
+        if not _run_all(ctx, chosen, how):
+            raise Exit(options.EXIT_FAILED)
+
+
+def _run_all(ctx: Context, chosen: "Study", how: dict[str, Any]) -> bool:
+    """Run a study, or its replicates one after another; return whether all are whole."""
+    from phyla.cli.pools import pool_of
+    from phyla.study.repeating.replicates import replicates as replicates_of
+
+    file, study, replicates, time_limit = (
+        ctx.params[name] for name in ("file", "study", "replicates", "time_limit")
+    )
+    named = ["--study", study] if study else []
+    check = pasted(["phyla", "check", str(file), *named, *options.for_file(dashes=True)])
+    hint = "" if replicates else f"check how it trains with: {check}"
+    whole, began = True, time.monotonic()
+    for index, part in enumerate(replicates_of(chosen, replicates) if replicates else [chosen], start=1):
         if replicates:
-            print(f"compare them with: {chosen.places.command('compare', chosen.name)}")
-    if not whole:
-        raise Exit(options.EXIT_FAILED)
+            print(f"replicate {index} of {replicates}: {part.name}", flush=True)
+        if ctx.params["launcher"] is not None:
+            how["pool"] = pool_of(ctx.params, [file], part.places, name=part.name, study=part.name)
+        elif time_limit is not None:
+            how["time_limit_s"] = max(1.0, time_limit - (time.monotonic() - began))
+        try:
+            whole = _run(part, hint, **how) and whole
+        except TimeTooShort as error:
+            if how["time_limit_s"] > 0.9 * time_limit:
+                raise
+            # Replicates before it took their part of the time; the next run has all of it.
+            raise Preempted(str(error)) from error
+    if replicates:
+        print(f"compare them with: {chosen.places.command('compare', chosen.name)}")
+    return whole
 
 
 def watch(
@@ -177,37 +187,25 @@ def watch(
     from phyla.study.watching.watch import watch as follow
     from phyla.watcher import Following, get_format
 
-    name_of_format, _, files = format.partition("=")
-    if files and name_of_format not in ("marker", "steps"):
-        raise UsageError(f"--format {format}: only marker and steps take names of files")
+    name_of_format, format_options = _format_of(format, step, quiet)
     how, _, snapshot_dir = snapshots.partition("=")
-    of_format: dict[str, Any] = {"step": step, "quiet_s": quiet}
-    if files:
-        of_format |= {"marker": files} if name_of_format == "marker" else {"templates": files.split(",")}
+    following = Following(snapshots=how, done=done, idle_s=idle, once=once)  # type: ignore[arg-type]  # it checks
     common: dict[str, Any] = {
         "name": name,
-        **options.where(ctx),
         "format": name_of_format,
-        "options": {key: value for key, value in of_format.items() if value},
-        "following": Following(
-            snapshots=how,  # type: ignore[arg-type]  # checked by Following itself
-            done=done,
-            idle_s=idle,
-            once=once,
-        ),
+        "options": format_options,
+        "following": following,
     }
+    common |= options.where(ctx)
     options.works_here(workers)
     suites = chosen_suites(suite)
     if plan:
         _print_plan(planned(paths, suites, workers, **common), workers)
         return
-    interrupted = "Interrupted; eval tasks that were running start over. The same command resumes it"
-    display = ChangeDisplay(
-        {each.name: each.objective for each in suites},
-        alert=alert,
-        step_rule=get_format(name_of_format, **common["options"]).step_rule,
-    )
-    with options.interruptible(lambda: interrupted), display:
+    objectives = {suite.name: suite.objective for suite in suites}
+    step_rule = get_format(name_of_format, **format_options).step_rule
+    display = ChangeDisplay(objectives, alert=alert, step_rule=step_rule)
+    with options.interruptible(lambda: INTERRUPTED), display:
         watched = follow(
             paths,
             suites,
@@ -224,6 +222,17 @@ def watch(
             on_interrupt=display.interrupted,
         )
     raise Exit(finish(watched))
+
+
+def _format_of(text: str, step: str | None, quiet: float | None) -> tuple[str, dict[str, Any]]:
+    """Return the name of a format and its options."""
+    name, _, files = text.partition("=")
+    if files and name not in ("marker", "steps"):
+        raise UsageError(f"--format {text}: only marker and steps take names of files")
+    how: dict[str, Any] = {"step": step, "quiet_s": quiet}
+    if files:
+        how |= {"marker": files} if name == "marker" else {"templates": files.split(",")}
+    return name, {key: value for key, value in how.items() if value}
 
 
 def replay(
@@ -266,7 +275,7 @@ def replay(
         print(f"note: {note}", file=sys.stderr)
     if trial is None and steps is None:
         say_where_it_ends(load_study(study, **options.where(ctx)))
-    if not _run(prepared.study, workers, gpus_per_worker=gpus_per_worker):
+    if not _run(prepared.study, workers=workers, gpus_per_worker=gpus_per_worker):
         raise Exit(options.EXIT_FAILED)
 
 
@@ -302,7 +311,7 @@ def _chosen(studies: "Sequence[Study]", file: Path, name: str | None) -> "Study"
     return fitting[0]
 
 
-def _run(study: "Study", workers: int, hint: str = "", **more: Any) -> bool:
+def _run(study: "Study", hint: str = "", *, workers: int, **more: Any) -> bool:
     """Run a study with a live view; say at the end what it found, and return whether that is a whole study.
 
     It is none if no score is finite, or members were given up.

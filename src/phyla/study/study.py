@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from phyla.evaluation import Suite
     from phyla.integrations.trackers import Tracker
     from phyla.launchers import Pool
+    from phyla.study.running.run import Crew
     from phyla.supervision.gpus import Gpus
     from phyla.worker import Launch, Trial, WorkerContext
 
@@ -208,8 +209,7 @@ class Study:
             kinds: what the workers do: `train`, `evaluate`, or both; who does both evaluates first.
             gpus_per_worker: GPUs each worker sees, through `CUDA_VISIBLE_DEVICES`: `auto` for one, shared where
                 there are fewer than workers; with 0.5 two share one; 0 shows every worker all of them.
-            eval_gpus: GPUs for evaluation alone, as `CUDA_VISIBLE_DEVICES` names them: the workers only train, on
-                the others, and `evaluators` have these; by default as many evaluators as these GPUs.
+            eval_gpus: GPUs of the `evaluators`, by default one for each; the workers only train, on all others.
             lease_s: seconds after which a worker that went silent loses its trial.
             stall_timeout_s: seconds without any progress before a worker process is ended; None never ends one.
             yield_at_report: let `trial.report()` run an eval task that waits, before training goes on.
@@ -224,8 +224,7 @@ class Study:
                 `mlflow`, perhaps with a place as in `tensorboard=DIR`, `wandb=PROJECT`, `mlflow=URI`.
             pool: workers that a launcher places, instead of processes of this one; see `phyla.launchers.Pool`.
             progress: whether lines on standard error, or a cell of a notebook, show how the study goes on.
-            on_progress: called many times a second in this process, with `workers=0` between trials; it takes the
-                place of what `progress` shows.
+            on_progress: called many times a second, with `workers=0` between trials; it replaces `progress`.
             on_interrupt: called for each Ctrl-C or SIGTERM inside the signal handler, so it must be brief.
 
         Raises:
@@ -241,9 +240,8 @@ class Study:
                 where SIGTERM, `stop_signal` or the end of its time did.
             StoreError: the database failed.
         """
-        from phyla.study.maintaining.delete import overwrite as delete
-        from phyla.study.running.run import Crew, run_study
-        from phyla.study.running.trackers import checked
+        from phyla.study.running.run import Crew
+        from phyla.study.running.trackers import check_trackers
 
         crew = Crew(
             workers=workers,
@@ -256,27 +254,32 @@ class Study:
             yields=yield_at_report,
             save_every_s=save_every_s,
             term=checked_term(stop_signal, time_limit_s, grace_s),
-            trackers=checked(trackers, self.name, self.places),
-            logs_failures=on_progress is None,
+            trackers=check_trackers(trackers, self.name, self.places),
             on_progress=on_progress,
             on_interrupt=on_interrupt,
         )
+        return self._run(crew, lease_s, overwrite=overwrite, displayed=progress and on_progress is None)
+
+    def _run(self, crew: "Crew", lease_s: float, *, overwrite: bool, displayed: bool) -> Results:
+        from phyla.study.maintaining.delete import overwrite as delete
+        from phyla.study.running.run import run_study
+
         crew.check_study(self.declared)
-        if pool is None:
-            check_tasks(self.rules.suites if "evaluate" in kinds or evaluators else (), crew.pool)
+        if crew.placed is None and ("evaluate" in crew.kinds or crew.evaluators):
+            check_tasks(self.rules.suites, crew.pool)
         self._set_lease(lease_s)
-        config = self.config(portable=bool(workers))  # raises before anything is deleted
+        config = self.config(portable=bool(crew.workers))  # raises before anything is deleted
         if overwrite:
             if self._client is not None:
                 self._client.store.close()
                 self._client = self._opened = None
             self.places = delete(self.declared)
-        client = self._open(config, portable=bool(workers))
-        if on_progress is not None or not progress:
+        client = self._open(config, portable=bool(crew.workers))
+        if not displayed:
             return run_study(self.declared, client, crew)
         from phyla.study.running.display import display
 
-        with display(self.declared, workers if pool is None else None) as shown:
+        with display(self.declared, crew.workers if crew.placed is None else None) as shown:
             return run_study(self.declared, client, crew.shown_by(shown))
 
     def work(

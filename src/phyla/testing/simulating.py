@@ -118,17 +118,14 @@ def simulate(
     """
     if not isinstance(study, Study):
         raise ConfigurationError(f"simulate({study!r}): give a study: phyla.Study(...)")
-    rules = study.rules
     runs, seed = check_integer("runs", runs), check_integer("seed", seed, 0)
-    wanted = checked_kinds(kinds)
-    if evaluators and not rules.suites:
-        raise ConfigurationError(f"evaluators={evaluators}: the study has no suites= to evaluate")
-    if eval_s and not rules.suites:
-        raise ConfigurationError(f"eval_s={eval_s!r}: the study has no suites= to evaluate")
+    for name, value in (("evaluators", evaluators), ("eval_s", eval_s)):
+        if value and not study.rules.suites:
+            raise ConfigurationError(f"{name}={value!r}: the study has no suites= to evaluate")
     conditions = Conditions(
         workers=workers,
         evaluators=evaluators,
-        kinds=frozenset(WorkKind(kind) for kind in wanted),
+        kinds=frozenset(WorkKind(kind) for kind in checked_kinds(kinds)),
         preempt_per_hour=preempt_per_hour,
         crash_per_hour=crash_per_hour,
         restart_s=restart_s,
@@ -140,18 +137,26 @@ def simulate(
         eval_s=eval_s,
         spread=spread,
     )
+    seeds = [np.random.SeedSequence(seed, spawn_key=(run,)) for run in range(runs)]
+    return _simulated(study, conditions, fitness, seeds)
+
+
+def _simulated(
+    study: Study, conditions: Conditions, fitness: Fitness | None, seeds: Sequence[np.random.SeedSequence]
+) -> Simulated:
+    rules = study.rules
     steps = rules.strategy.member_steps or DEFAULT_STEPS
     measure: Callable[..., float] = fitness or LearningCurve(rules.space, rules.objective, steps)
-    done = []
-    for run in range(runs):
-        rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(run,))))
-        done.append(Simulator(rules, study.seed, conditions, fitness=measure, rng=rng).run())
+    runs = []
+    for seed in seeds:
+        rng = np.random.Generator(np.random.PCG64(seed))
+        runs.append(Simulator(rules, study.seed, conditions, fitness=measure, rng=rng).run())
     return Simulated(
-        workers=workers,
-        evaluators=evaluators,
-        runs=tuple(done),
+        workers=conditions.workers,
+        evaluators=conditions.evaluators,
+        runs=tuple(runs),
         bound=bound(rules.keeping),
-        notes=tuple(_notes(rules, done, trial_s)),
+        notes=tuple(_notes(rules, runs, conditions.trial_s)),
     )
 
 

@@ -12,7 +12,7 @@ from phyla.checkpoints import RemotePlace, local_copy
 from phyla.configuration import from_config, known_to
 from phyla.errors import ConfigurationError, NotImportable, StudyChanged, StudyNotFound
 from phyla.lineage import Lineage
-from phyla.records import Checkpoint, CheckpointState, JobKind, JobState, StartFrom, TrialRecord
+from phyla.records import Checkpoint, CheckpointState, JobKind, JobState, StartFrom, StudyRecord, TrialRecord
 from phyla.strategies import FixedSchedule, Replay, Strategy
 from phyla.study.declaration import Retention, Retries, replicate_seed
 from phyla.study.places import Places, find_study
@@ -209,19 +209,23 @@ def prepare(
         retries=Retries(attempts=rules.max_attempts, broken=rules.max_broken),
     )
     made.places = places.like(record.config)
-    other = store.find_study(made.name)
     config: Any = made.config()
-    if other is not None and any(other.config.get(key) != config[key] for key in ("strategy", "start_from")):
-        raise StudyChanged(
-            f"there is a study {made.name!r} already, and it is not this one; give the new one another name with "
-            "name= (on the command line: --name)"
-        )
+    _check_same(store.find_study(made.name), config, made.name)
     notes = []
     if stored.get("code") and stored["code"]["now"] != config["code"]["now"]:
         notes.append(
             f"the training code, {stored['code']['name']}, is not what it was when study {study!r} last ran"
         )
     return Prepared(study=made, notes=tuple(notes))
+
+
+def _check_same(stored: StudyRecord | None, config: Any, name: str) -> None:
+    """Refuse a name that another study has."""
+    if stored is not None and any(stored.config.get(key) != config[key] for key in ("strategy", "start_from")):
+        raise StudyChanged(
+            f"there is a study {name!r} already, and it is not this one; give the new one another name with "
+            "name= (on the command line: --name)"
+        )
 
 
 @final

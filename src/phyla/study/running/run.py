@@ -2,12 +2,8 @@
 
 import contextlib
 import logging
-import os
-import signal
-import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, final
@@ -22,14 +18,11 @@ from phyla.errors import (
     LauncherFailed,
     Preempted,
     StateError,
-    StoreError,
-    StudyChanged,
     StudyFailed,
     TimeTooShort,
 )
 from phyla.launchers import Pool
 from phyla.launchers.pools import CLOSED, PoolRun
-from phyla.machine import NoTime, Outdated
 from phyla.records import StudyState
 from phyla.store import hold_on
 from phyla.store.retry import repeatable
@@ -41,13 +34,13 @@ from phyla.study.results.progress import Failures
 from phyla.study.results.results import Results
 from phyla.study.running.messages import Lookout, in_vain, say_nothing_to_do
 from phyla.study.running.open import claim
+from phyla.study.running.own import OwnRun
 from phyla.study.running.provenance import noted
 from phyla.study.running.trackers import environment, follow
 from phyla.study.validation import checked_kinds, checked_seconds
 from phyla.supervision.gpus import Gpus, gpu_environments, seen_gpus, visible_gpus
 from phyla.supervision.supervisor import Supervisor
-from phyla.supervision.term import PERSON, Term
-from phyla.system.fork_safe_signals import EXIT_INTERRUPTED, EXIT_PREEMPTED, handle, listen
+from phyla.supervision.term import Term
 from phyla.validation import check_integer
 from phyla.worker import Command, Launch, Worker
 from phyla.worker.make import population_worker
@@ -59,18 +52,17 @@ if TYPE_CHECKING:
     from phyla.study.running.display import StudyDisplay
 
 LOG = logging.getLogger("phyla")
-UNNOTICED_S = 5.0
-"""Seconds that user code has to raise what interrupts it."""
 MOST_WORKERS = 10_000
 """Processes of one run on this machine."""
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Crew:
     """Who works on studies, and who is told of it; see `Study.run`."""
 
     workers: int
+    _: KW_ONLY
     evaluators: int = 0
     kinds: Sequence[str] = ("evaluate",)
     gpus_per_worker: Gpus
@@ -83,7 +75,7 @@ class Crew:
     save_every_s: float | None = None
     term: Term = field(default_factory=Term)
     trackers: "Sequence[Tracker]" = ()
-    logs_failures: bool = False
+    displayed: bool = False  # whether what is told of progress is a display
     on_progress: Callable[[Results], None] | None = None
     on_interrupt: Callable[[], None]
 
@@ -94,16 +86,21 @@ class Crew:
             display.interrupted()
             self.on_interrupt()
 
-        return replace(self, on_progress=display.progressed, on_interrupt=interrupted)
+        return replace(self, displayed=True, on_progress=display.progressed, on_interrupt=interrupted)
+
+    @property
+    def logs_failures(self) -> bool:
+        """Whether nothing else shows what failed."""
+        return self.displayed or self.on_progress is None
 
     @cached_property
     def environments(self) -> Sequence[Mapping[str, str]]:
         """Environment variables of each worker process; those of the evaluators come last."""
         if self.placed is not None:
             return ()
-        each, evaluating = self.gpus_per_worker, self.eval_gpus
+        share, evaluating = self.gpus_per_worker, self.eval_gpus
         if evaluating is None:
-            return gpu_environments(self.workers + self.evaluators, each, self.gpus)
+            return gpu_environments(self.workers + self.evaluators, share, self.gpus)
         visible = visible_gpus()
         training = [gpu for gpu in visible if gpu not in evaluating]
         if visible and self.workers and not training:
@@ -112,14 +109,26 @@ class Crew:
                 "evaluation fewer, or leave eval_gpus out"
             )
         return [
-            *gpu_environments(self.workers, each, training),
-            *gpu_environments(self.evaluators, each, evaluating),
+            *gpu_environments(self.workers, share, training),
+            *gpu_environments(self.evaluators, share, evaluating),
         ]
 
     @property
     def pool(self) -> Sequence[str]:
         """The GPUs that eval tasks may have which ask for several."""
         return self.eval_gpus or self.gpus or visible_gpus()
+
+    def specs(self, spec: WorkerSpec) -> list[WorkerSpec]:
+        """Return what each worker process is made by."""
+        return [
+            replace(
+                spec,
+                index=index,
+                kinds=spec.kinds if index < self.workers else ("evaluate",),
+                gpus=(0, len(seen_gpus(environment, self.pool))),
+            )
+            for index, environment in enumerate(self.environments)
+        ]
 
     def check(self, places: Places) -> None:
         """Make sure that this process may start that many workers."""
@@ -153,10 +162,10 @@ class Crew:
         if "train" not in checked_kinds(self.kinds) and not suites:
             raise ConfigurationError(f"kinds={self.kinds!r}: this study has no suites= to evaluate")
         if self.evaluators and not (self.workers and suites):
-            given = f"evaluators={self.evaluators}" if self.eval_gpus is None else f"eval_gpus={self.eval_gpus!r}"
+            named = "evaluators" if self.eval_gpus is None else "eval_gpus"
             raise ConfigurationError(
-                f"{given}: evaluators need suites= to evaluate (in a TOML file: [[eval]]), and workers= of at "
-                "least 1 that train"
+                f"{named}={getattr(self, named)!r}: evaluators need suites= to evaluate (in a TOML file: "
+                "[[eval]]), and workers= of at least 1 that train"
             )
         checked_seconds("stall_timeout_s", self.stall_timeout_s)
         checked_seconds("save_every_s", self.save_every_s)
@@ -177,9 +186,7 @@ def work(
 ) -> bool:
     """Work on studies of any kind until they end; return False when a person interrupted it.
 
-    Worker processes are started by `spec`; without any, this process is the worker that `make` returns. Then the
-    first signal asks it to end soon, and a second Ctrl-C raises KeyboardInterrupt at once. Only the main thread
-    can handle signals; in another one they stay as they are.
+    Worker processes are started by `spec`; without any, this process is the worker that `make` returns.
     """
     hold_on(client.store)
     term = crew.term
@@ -197,18 +204,9 @@ def work(
     if term.limit_s is not None:
         spec = replace(spec, stops_at=term.stops_at, run_s=term.limit_s)
     if crew.environments:
-        specs = [
-            replace(
-                spec,
-                index=index,
-                kinds=spec.kinds if index < crew.workers else ("evaluate",),
-                gpus=(0, len(seen_gpus(each, crew.pool))),
-            )
-            for index, each in enumerate(crew.environments)
-        ]
-        supervisor = Supervisor(
+        return Supervisor(
             client,
-            specs,
+            crew.specs(spec),
             launch=launch,
             environments=crew.environments,
             logs=logs,
@@ -218,82 +216,10 @@ def work(
             term=term,
             on_tick=on_tick,
             on_interrupt=crew.on_interrupt,
-        )
-        return supervisor.run()
-    here = make(replace(spec, gpus=(0, len(crew.pool)), name=launch.worker_name(), log=str(logs / "worker-0.log")))
-    stopped_by: list[str] = []
-
-    deadline = Deadline(client, here.name, term)
-
-    def stop(why: str) -> None:
-        crew.on_interrupt()
-        stopped_by.append(why)
-        here.stop()
-
-    def interrupt(number: int, frame: object) -> None:
-        why = PERSON if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
-        if deadline.passed:
-            stopped_by.append(why)
-            raise KeyboardInterrupt if stopped_by[0] == PERSON else Preempted(stopped_by[0])
-        if stopped_by:
-            if number == signal.SIGINT:
-                crew.on_interrupt()
-                client.store.hold_on(0.0)
-                raise KeyboardInterrupt
-            return
-        stop(why)
-
-    main = threading.current_thread() is threading.main_thread()
-    previous = {n: handle(n, interrupt) for n in term.signals} if main else {}
-    end_listening = listen(term.signals, deadline.wait) if main else lambda: None
-    timer = threading.Timer(term.stops_at - settings.system_clock(), stop, [term.over(wholly=True)])
-    timer.daemon = True
-    if term.limit_s is not None:
-        timer.start()
-    try:
-        ended = here.run(on_tick)
-    except BaseException:
-        with contextlib.suppress(StoreError):  # its lease runs out then
-            client.lose_worker(here.name, "its run was interrupted", counts=False)
-        raise
-    finally:
-        deadline.done.set()
-        end_listening()
-        timer.cancel()
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-    if isinstance(ended, Outdated):
-        raise StudyChanged(ended.why)
-    why = stopped_by[0] if stopped_by else term.over(wholly=False) if isinstance(ended, NoTime) else PERSON
-    if why != PERSON and client.is_active():
-        raise Preempted(why)
-    return stopped_by[:1] != [PERSON]
-
-
-@final
-class Deadline:
-    """Ends user code of this process, which does not notice a signal: it is interrupted, then the process ends."""
-
-    def __init__(self, client: Client, worker: str, term: Term) -> None:
-        self._client, self._worker, self._term = client, worker, term
-        self.passed = False
-        self.done = threading.Event()
-
-    def wait(self, number: int) -> None:
-        """Wait for the end from a signal on, in a thread beside the main one."""
-        if self.done.wait(self._term.grace_s):
-            return
-        self.passed = True
-        signal.pthread_kill(threading.main_thread().ident or 0, number)
-        self._client.store.hold_on(0.0)
-        LOG.warning("what runs %s", self._term.deaf)
-        by_person = number == signal.SIGINT
-        # Code outside of Python may not notice. The kernel of a notebook has more to lose than a trial.
-        if self.done.wait(UNNOTICED_S) or (by_person and "IPython" in sys.modules):
-            return
-        with contextlib.suppress(StoreError):
-            self._client.lose_worker(self._worker, "its run was ended while it did not stop", counts=False)
-        os._exit(EXIT_INTERRUPTED if by_person else EXIT_PREEMPTED)
+        ).run()
+    log = str(logs / "worker-0.log")
+    worker = make(replace(spec, gpus=(0, len(crew.pool)), name=launch.worker_name(), log=log))
+    return OwnRun(client, worker, term, crew.on_interrupt).run(on_tick)
 
 
 def run_study(study: Declared, client: Client, crew: Crew) -> Results:

@@ -80,20 +80,22 @@ class TrackerFeed:
         return True
 
 
-def checked(trackers: Sequence[str | Tracker], name: str, places: Places) -> tuple[Tracker, ...]:
+def check_trackers(trackers: Sequence[str | Tracker], name: str, places: Places) -> tuple[Tracker, ...]:
     """Return trackers for a study by their names; raise if one is unknown, or could not be used now."""
     if isinstance(trackers, str):
         raise ConfigurationError(f"trackers={trackers!r}: must be a list, as in trackers=[{trackers!r}]")
-    found = tuple(map(made, trackers))
-    for each in found:
-        each.environment(TrackedStudy(name=name, created_at=0.0, config={}, home=places.home))
+    known = tuple(map(made, trackers))
+    for tracker in known:
+        tracker.environment(TrackedStudy(name=name, created_at=0.0, config={}, home=places.home))
         check_writable(places.folder("tracking", name), "choose another home with --home")
-    return found
+    return known
 
 
 def environment(trackers: Sequence[Tracker], study: StudyRecord, places: Places) -> dict[str, str]:
     """Return what trackers give training code."""
-    return {name: text for each in trackers for name, text in each.environment(tracked(study, places)).items()}
+    return {
+        name: text for tracker in trackers for name, text in tracker.environment(tracked(study, places)).items()
+    }
 
 
 def follow(trackers: Sequence[Tracker], store: "Store", study: StudyRecord, places: Places) -> ExitStack:

@@ -2,19 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
+from phyla import plugins
 from phyla.checkpoints import place_of
 from phyla.checkpoints.objects import Objects
 from phyla.client import Client
 from phyla.controller import Sightings, housekeeping_of, sightings_of
-from phyla.errors import ConfigurationError, RunChanged
+from phyla.errors import ConfigurationError, NotImportable, RunChanged
 from phyla.evaluation import Suite
 from phyla.records import Json, JsonObject, StudyKind, StudyRecord, StudyState
 from phyla.store import Store
 from phyla.study.maintaining.recover import remove_outputs
 from phyla.study.places import Places, check_kept
+from phyla.study.running.run import Crew
+from phyla.study.validation import check_tasks
 from phyla.study.watching.targets import Target
 from phyla.watcher import DirectoryWatcher, Following, StudyWatcher, get_format
 from phyla.watcher.remote import Remote, is_url
@@ -31,22 +35,39 @@ class Watching:
     """What the runs of one watch have in common.
 
     Attributes:
+        crew: who evaluates.
         places: where they keep their things.
         suites: what is run on each checkpoint.
-        encoded: the suites as they are stored.
         format: the name of the format of checkpoints, and its options.
         following: snapshots, how training ends, and the like.
         snapshot_dir: the directory of snapshots that was named; empty for one in the home.
         lease_s: seconds after which a worker that went silent loses its eval task.
     """
 
+    crew: Crew
     places: Places
     suites: Sequence[Suite]
-    encoded: Sequence[Json]
     format: Mapping[str, Any]
     following: Following
     snapshot_dir: str
     lease_s: float
+
+    def check(self) -> None:
+        """Make sure that this process can do it."""
+        self.crew.check(self.places)
+        if self.lease_s <= 0:
+            raise ConfigurationError(f"lease_s={self.lease_s!r}: must be above 0")
+        check_tasks(self.suites, self.crew.pool)
+        get_format(**self.format)  # raises where there is no such format
+
+    @cached_property
+    def encoded(self) -> Sequence[Json]:
+        """The suites as they are stored; worker processes import their functions."""
+        name_of = plugins.reference if self.crew.workers else plugins.reference_here
+        try:
+            return [plugins.encode(suite, name_of) for suite in self.suites]
+        except NotImportable as error:
+            raise NotImportable(f"{error} (in a suite)") from error
 
     def create(self, store: Store, target: Target) -> None:
         """Create a run, or let an existing one go on with these settings."""
@@ -98,9 +119,9 @@ class Watching:
         )
 
 
-def check_url(url: str, how: Following, snapshot_dir: str | Path | None) -> None:
+def check_url(url: str, how: Following, snapshot_dir: str) -> None:
     """Refuse options for directories alone, and a bucket that is not there or that cannot be listed."""
-    if how.snapshots != "link" or snapshot_dir is not None:
+    if how.snapshots != "link" or snapshot_dir:
         raise ConfigurationError(
             f"{url}: leave out --snapshots (in Python snapshots=, snapshot_dir=): workers evaluate copies of what "
             "is on an object store"
