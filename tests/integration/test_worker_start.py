@@ -11,7 +11,7 @@ import pytest
 import phyla
 import toy_study
 from durability import check_whole, load
-from phyla.supervision.supervisor import WORKER
+from phyla.supervision.worker_process import WORKER
 from phyla.worker.spec import Exit
 
 MEMBERS, TRIALS = 2, 3

@@ -30,9 +30,10 @@ def check(
 
     The experiments run in fresh processes and a temporary directory. The exit status is 1 if a check failed.
     """
-    from phyla.study.checking.check import called, checks, steps_of
+    from phyla.study.checking.check import checks, steps_of
+    from phyla.study.checking.evidence import function_name
 
-    out, found = sys.stdout, []
+    out, results = sys.stdout, []
     # What the file and training print in this process must not come between.
     with (
         options.interruptible(lambda: "Interrupted; nothing is left of the check"),
@@ -41,22 +42,20 @@ def check(
         chosen = chosen_study(ctx, file, study)
         if not as_json:
             length = counted(steps_of(chosen) if steps is None else steps, "step")
-            print(
-                f"checking {called(chosen)} of study {chosen.name!r} with trials of {length}", file=out, flush=True
-            )
-        for one in checks(chosen, steps=steps, workers=workers):
-            found.append(one)
+            name = function_name(chosen)
+            print(f"checking {name} of study {chosen.name!r} with trials of {length}", file=out, flush=True)
+        for checked in checks(chosen, steps=steps, workers=workers):
+            results.append(checked)
             if not as_json:
-                change = f"\nchange: {one.change}" if one.change else ""
-                text = f"{one.text}{change}".replace("\n", f"\n{'':{2 * WIDTH}}")
-                print(f"{one.verdict:{WIDTH}}{one.kind:{WIDTH}}{text}", file=out, flush=True)
-    failed = [one for one in found if one.verdict == "FAIL"]
+                change = f"\nchange: {checked.change}" if checked.change else ""
+                text = f"{checked.text}{change}".replace("\n", f"\n{'':{2 * WIDTH}}")
+                print(f"{checked.verdict:{WIDTH}}{checked.kind:{WIDTH}}{text}", file=out, flush=True)
+    failed = [checked for checked in results if checked.verdict == "FAIL"]
     if as_json:
-        print_json(found)
+        print_json(results)
     else:
-        unknown = sum(one.verdict == "not known" for one in found)
-        print(
-            f"{len(failed)} of {counted(len(found), 'check')} failed{f', {unknown} not known' if unknown else ''}"
-        )
+        unknown = sum(checked.verdict == "not known" for checked in results)
+        unsure = f", {unknown} not known" if unknown else ""
+        print(f"{len(failed)} of {counted(len(results), 'check')} failed{unsure}")
     if failed:
         raise Exit(options.EXIT_FAILED)

@@ -60,45 +60,45 @@ def evaluations(
     """Show the matrix of checkpoints and eval tasks: values, what is queued, what was skipped or failed, why."""
     from phyla.study import load_evaluations
 
-    found = load_evaluations(run, **options.where(ctx))
+    evaluated = load_evaluations(run, **options.where(ctx))
     if retry:
-        count = found.retry()
+        count = evaluated.retry()
         say = counted(count, "evaluation is tried again", "evaluations are tried again")
-        print_json({"retried": count}) if as_json else print(f"{found.name}: {say}")
+        print_json({"retried": count}) if as_json else print(f"{evaluated.name}: {say}")
         return
-    suites = found.suites if suite is None else (found.suite(suite),)
-    known = {one.name for each in suites for one in each.tasks}
+    suites = evaluated.suites if suite is None else (evaluated.suite(suite),)
+    known = {known_task.name for outline in suites for known_task in outline.tasks}
     for name in task or ():
         if name not in known:
             raise UsageError(
                 f"--task {name}: there is no such eval task; there are: {', '.join(sorted(known)) or 'none'}"
             )
     limit = last if last is not None or missing or as_json else ROWS
-    cells = [one for one in found.cells(suite, last=limit) if not task or one.task in task]
+    cells = [cell for cell in evaluated.cells(suite, last=limit) if not task or cell.task in task]
     if missing:
-        lacking = {(one.seen.id, one.suite) for one in cells if not one.status.has_value}
-        cells = [one for one in cells if (one.seen.id, one.suite) in lacking]
-    values = [one for each in suites for one in found.values(each.name, last=limit)]
+        lacking = {(cell.seen.id, cell.suite) for cell in cells if not cell.status.has_value}
+        cells = [cell for cell in cells if (cell.seen.id, cell.suite) in lacking]
+    values = [group for outline in suites for group in evaluated.values(outline.name, last=limit)]
     # Repetitions do not count.
     once = [cell for cell in cells if cell.replicate == 0]
     counts = Counter(cell.status.value for cell in once)
     summary = {status: counts[status] for status in ("done", "reused", *MARKS) if counts[status]}
     if as_json:
-        print_json({**_as_json(found, suites, cells, values), "summary": summary})
+        print_json({**_as_json(evaluated, suites, cells, values), "summary": summary})
         return
     cut = limit is not None and len({cell.seen.id for cell in cells}) == limit
     newest = f"the newest {'checkpoint' if limit == 1 else f'{limit} checkpoints'}: " if cut else ""
-    told = ", ".join(f"{count} {status}" for status, count in summary.items())
-    print(f"{found.name}: {found.state}; {newest}{told or 'nothing to show'}")
+    counted_cells = ", ".join(f"{count} {status}" for status, count in summary.items())
+    print(f"{evaluated.name}: {evaluated.state}; {newest}{counted_cells or 'nothing to show'}")
     names = {suite.name for suite in suites}
-    for lag in found.lag():
+    for lag in evaluated.lag():
         if lag.suite in names:
             print(lag_words(lag))
-    print_waiting(found)
-    for each in suites:
-        groups = [one for one in values if (one.group.suite, one.group.replicate) == (each.name, 0)]
-        aggregates = {one.seen.id: one for one in groups}
-        _print_matrix(each, [cell for cell in once if cell.suite == each.name], aggregates)
+    print_waiting(evaluated)
+    for outline in suites:
+        groups = [row for row in values if (row.group.suite, row.group.replicate) == (outline.name, 0)]
+        aggregates = {row.seen.id: row for row in groups}
+        _print_matrix(outline, [cell for cell in once if cell.suite == outline.name], aggregates)
     if cut:
         print("more checkpoints with --last N")
     legend = [f"{mark} {name}" for name, mark in MARKS.items() if any(cell.status == name for cell in cells)]
@@ -110,7 +110,7 @@ def evaluations(
         print(f"\n{'; '.join(legend)}")
     print_running(cells)
     print_whys(cells)
-    print_events(found)
+    print_events(evaluated)
 
 
 def _as_json(
@@ -139,44 +139,53 @@ def _as_json(
     }
 
 
-def _cell_json(one: "Cell") -> dict[str, Any]:
+def _cell_json(cell: "Cell") -> dict[str, Any]:
     return {
-        **picked(one.seen, *OF_CHECKPOINT, "written_at", checkpoint="name"),
-        **picked(one, "suite", "task", "replicate", "status", "why", "partial", "metric"),
-        **(picked(one.estimate, "value", "stderr") or {"value": None, "stderr": None}),
-        **picked(one, "n", "values", "shards", "shards_done"),
-        **picked(one, "duration_s", "running_s", "attempts", "worker", "evaluated_at"),
-        **({"unread": one.unread} if one.unread else {}),
+        **picked(cell.seen, *OF_CHECKPOINT, "written_at", checkpoint="name"),
+        **picked(cell, "suite", "task", "replicate", "status", "why", "partial", "metric"),
+        **(picked(cell.estimate, "value", "stderr") or {"value": None, "stderr": None}),
+        **picked(cell, "n", "values", "shards", "shards_done"),
+        **picked(cell, "duration_s", "running_s", "attempts", "worker", "evaluated_at"),
+        **({"unread": cell.unread} if cell.unread else {}),
     }
 
 
-def _values_json(one: "GroupValues") -> dict[str, Any]:
+def _values_json(group_values: "GroupValues") -> dict[str, Any]:
     return {
-        **picked(one.seen, *OF_CHECKPOINT, checkpoint="name"),
-        **picked(one.group, "suite", "replicate"),
-        **picked(one, "partial", "best", "values"),
-        **picked(one.group, "why", "ended_at"),
+        **picked(group_values.seen, *OF_CHECKPOINT, checkpoint="name"),
+        **picked(group_values.group, "suite", "replicate"),
+        **picked(group_values, "partial", "best", "values"),
+        **picked(group_values.group, "why", "ended_at"),
     }
 
 
 def _print_matrix(suite: "SuiteOutline", cells: "Sequence[Cell]", aggregates: "dict[int, GroupValues]") -> None:
     """Print the matrix of a suite, in as many tables side by side as it needs."""
-    seen = sorted({cell.seen.id: cell.seen for cell in cells}.values(), key=lambda one: -one.number)
+    seen = sorted({cell.seen.id: cell.seen for cell in cells}.values(), key=lambda checkpoint: -checkpoint.number)
     left: list[list[str]] = []
     styles = []
-    for one in seen:
-        at, name, values = str(one.step) if one.step >= 0 else "?", shown(one.name), aggregates.get(one.id)
-        left.append([f"{at}@{one.branch}" if one.branch else at, f"{name}[{one.index}]" if one.index else name])
+    for checkpoint in seen:
+        at, name, values = (
+            str(checkpoint.step) if checkpoint.step >= 0 else "?",
+            shown(checkpoint.name),
+            aggregates.get(checkpoint.id),
+        )
+        left.append(
+            [
+                f"{at}@{checkpoint.branch}" if checkpoint.branch else at,
+                f"{name}[{checkpoint.index}]" if checkpoint.index else name,
+            ]
+        )
         if suite.objective is not None:
             left[-1].append("" if values is None else _aggregate(values, suite.objective))
         styles.append("bold" if values is not None and values.best else "")
     texts = {(cell.seen.id, cell.task): _cell(cell) for cell in cells}
     columns = {
-        task: [texts.get((one.id, task), MARKS["missing"]) for one in seen]
+        task: [texts.get((checkpoint.id, task), MARKS["missing"]) for checkpoint in seen]
         for task in dict.fromkeys(cell.task for cell in cells)
     }
     width = page_width()
-    first = 10 + max((len(shown(one.name)) for one in seen), default=0)
+    first = 10 + max((len(shown(checkpoint.name)) for checkpoint in seen), default=0)
     room = width - min(first, width // 2) - (max(20, len(suite.objective)) + 3 if suite.objective else 0)
     pages: list[list[str]] = []
     used = 0
@@ -194,8 +203,8 @@ def _print_matrix(suite: "SuiteOutline", cells: "Sequence[Cell]", aggregates: "d
 
 
 def _aggregate(values: "GroupValues", name: str) -> str:
-    found = values.values.get(name)
-    text = "" if found is None else measured(found.value, found.stderr)
+    estimate = values.values.get(name)
+    text = "" if estimate is None else measured(estimate.value, estimate.stderr)
     return f"{BEST if values.best else ''}{PARTIAL if values.partial else ''}{text}"
 
 
@@ -208,11 +217,11 @@ def _cell(cell: "Cell") -> str:
     return MARKS[cell.status] + (f" {cell.shards_done}/{cell.shards}" if cell.shards_done else "")
 
 
-def print_waiting(found: "Evaluations") -> None:
+def print_waiting(evaluated: "Evaluations") -> None:
     """Print how many eval tasks wait for a worker with each label."""
     counts = Counter[str]()
-    for one in found.waiting():
-        counts[one.label] += one.count
+    for waiting in evaluated.waiting():
+        counts[waiting.label] += waiting.count
     for label, count in counts.items():
         if label:
             waits = counted(count, "eval task waits", "eval tasks wait")
@@ -234,26 +243,26 @@ def print_whys(cells: "Iterable[Cell]") -> None:
     """Print why values are missing, the most frequent reasons first."""
     from phyla.evaluation.matrix import causes
 
-    found = causes(cell for cell in cells if cell.replicate == 0)
-    for cause in found[:WHYS]:
+    known_causes = causes(cell for cell in cells if cell.replicate == 0)
+    for cause in known_causes[:WHYS]:
         seen, newest = cause.checkpoints, cause.checkpoints[-4:]
-        known = all(one.step >= 0 for one in newest)
-        where = ", ".join(str(one.step) if known else shown(one.name) for one in newest)
+        known = all(checkpoint.step >= 0 for checkpoint in newest)
+        where = ", ".join(str(checkpoint.step) if known else shown(checkpoint.name) for checkpoint in newest)
         more = f" and {len(seen) - len(newest)} more" if len(seen) > len(newest) else ""
         what = cause.suite if cause.task is None else f"{cause.suite}/{cause.task}"
         print(f"{cause.status}  {what} {'at step' if known else 'on'} {where}{more}: {cause.why}")
-    if len(found) > WHYS:
-        print(f"and {len(found) - WHYS} more: --json")
-    if any(cause.status == "failed" and cause.task is not None for cause in found):
+    if len(known_causes) > WHYS:
+        print(f"and {len(known_causes) - WHYS} more: --json")
+    if any(cause.status == "failed" and cause.task is not None for cause in known_causes):
         print(AGAIN)
 
 
-def print_events(found: "Evaluations") -> None:
+def print_events(evaluated: "Evaluations") -> None:
     """Print the last things that a person should know of a run."""
-    events = [event for event in found.events() if event.kind not in ("gone", "quarantined")]
+    events = [event for event in evaluated.events() if event.kind not in ("gone", "quarantined")]
     for event in events[-EVENTS:]:
         print(event.message)
     if len(events) > EVENTS:
         counts = Counter(event.kind for event in events)
-        told = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        print(f"the last {EVENTS} of {len(events)} events ({told}); all: --json")
+        kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        print(f"the last {EVENTS} of {len(events)} events ({kinds}); all: --json")

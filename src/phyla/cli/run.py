@@ -187,23 +187,17 @@ def watch(
     from phyla.study.watching.watch import watch as follow
     from phyla.watcher import Following, get_format
 
-    name_of_format, format_options = _format_of(format, step, quiet)
     how, _, snapshot_dir = snapshots.partition("=")
     following = Following(snapshots=how, done=done, idle_s=idle, once=once)  # type: ignore[arg-type]  # it checks
-    common: dict[str, Any] = {
-        "name": name,
-        "format": name_of_format,
-        "options": format_options,
-        "following": following,
-    }
-    common |= options.where(ctx)
+    common: dict[str, Any] = {"name": name, "following": following, **options.where(ctx)}
+    common |= _format_of(format, step, quiet)
     options.works_here(workers)
     suites = chosen_suites(suite)
     if plan:
         _print_plan(planned(paths, suites, workers, **common), workers)
         return
     objectives = {suite.name: suite.objective for suite in suites}
-    step_rule = get_format(name_of_format, **format_options).step_rule
+    step_rule = get_format(common["format"], **common["options"]).step_rule
     display = ChangeDisplay(objectives, alert=alert, step_rule=step_rule)
     with options.interruptible(lambda: INTERRUPTED), display:
         watched = follow(
@@ -224,7 +218,7 @@ def watch(
     raise Exit(finish(watched))
 
 
-def _format_of(text: str, step: str | None, quiet: float | None) -> tuple[str, dict[str, Any]]:
+def _format_of(text: str, step: str | None, quiet: float | None) -> dict[str, Any]:
     """Return the name of a format and its options."""
     name, _, files = text.partition("=")
     if files and name not in ("marker", "steps"):
@@ -232,7 +226,7 @@ def _format_of(text: str, step: str | None, quiet: float | None) -> tuple[str, d
     how: dict[str, Any] = {"step": step, "quiet_s": quiet}
     if files:
         how |= {"marker": files} if name == "marker" else {"templates": files.split(",")}
-    return name, {key: value for key, value in how.items() if value}
+    return {"format": name, "options": {key: value for key, value in how.items() if value}}
 
 
 def replay(
@@ -268,8 +262,8 @@ def replay(
     options.works_here(workers)
     places, source = options.places(ctx), None
     if file is not None:
-        found = load_studies(file)
-        source = _chosen(found, file, None if len(found) == 1 else study)
+        studies = load_studies(file)
+        source = _chosen(studies, file, None if len(studies) == 1 else study)
     prepared = prepare(study, places, source, steps=steps, trial=trial, from_step=from_step, name=name)
     for note in prepared.notes:
         print(f"note: {note}", file=sys.stderr)
@@ -301,8 +295,8 @@ def _chosen(studies: "Sequence[Study]", file: Path, name: str | None) -> "Study"
     names = ", ".join(repr(study.name) for study in studies)
     fitting = [study for study in studies if name in (None, study.name)]
     # `NAME-r2` means a replicate.
-    of, found, index = (name or "").rpartition("-r")
-    if not fitting and found and index.isdecimal() and str(int(index)) == index:
+    of, separator, index = (name or "").rpartition("-r")
+    if not fitting and separator and index.isdecimal() and str(int(index)) == index:
         fitting = [study.replicate(int(index)) for study in studies if study.name == of]
     if not fitting:
         raise UsageError(f"{file} has no study {name!r}; there are: {names}")
@@ -369,10 +363,15 @@ def _closing(results: "Results", seconds: float, warned: int) -> Iterator[str]:
 
 
 def _print_plan(rows: "list[Planned]", workers: int) -> None:
-    times = [[None if its is None else duration(its) for its in (row.mean_s, row.seconds)] for row in rows]
+    times = [
+        [None if seconds is None else duration(seconds) for seconds in (row.mean_s, row.seconds)] for row in rows
+    ]
     print_table(
         ("run", "suite", "eval task", ">to compute", ">known", "each", "together"),
-        ((row.run, row.suite, row.task, row.cells, row.known, *its) for row, its in zip(rows, times, strict=True)),
+        (
+            (row.run, row.suite, row.task, row.cells, row.known, *seconds)
+            for row, seconds in zip(rows, times, strict=True)
+        ),
     )
     known = [row.seconds for row in rows if row.seconds is not None]
     total = f", about {duration(sum(known))} with {counted(max(1, workers), 'worker')}" if known else ""
@@ -388,7 +387,9 @@ def finish(watched: "Watched") -> int:
         print(f"{run.name} {run.state}" + (f": {run.message}" if run.message else ""))
     groups = ", ".join(f"{count} {state}" for state, count in sorted(watched.counts.items())) or "none"
     print(f"{counted(watched.checkpoints, 'checkpoint')} seen; evaluations: {groups}")
-    empty = [one.run.location or one.run.name for one in watched.standings if not one.checkpoints]
+    empty = [
+        standing.run.location or standing.run.name for standing in watched.standings if not standing.checkpoints
+    ]
     if empty:
         where = " and ".join(empty)
         print(
@@ -399,12 +400,19 @@ def finish(watched: "Watched") -> int:
     print_table(
         ("run", "checkpoint", ">step", "suite", "state", "~why"),
         (
-            (one.run, shown(one.seen.name), step(one.seen.step), one.suite, one.state, said_by(one.why))
-            for one in missing
+            (
+                lacking.run,
+                shown(lacking.seen.name),
+                step(lacking.seen.step),
+                lacking.suite,
+                lacking.state,
+                said_by(lacking.why),
+            )
+            for lacking in missing
         ),
     )
     if missing:
         print(f"{counted(len(missing), 'evaluation is', 'evaluations are')} missing or partial")
-    if any(one.state == "partial" for one in missing):
+    if any(lacking.state == "partial" for lacking in missing):
         print(AGAIN)
     return 1 if missing else 0

@@ -168,11 +168,11 @@ def _defined(file: Path) -> "list[Study]":
 
 
 def _pause(stop_signal: str | None) -> None:
-    from phyla.study.validation import checked_term
+    from phyla.study.validation import make_term
 
     def stop(number: int, frame: object) -> None:
         raise Preempted(f"stopped by {signal.Signals(number).name}")
 
-    for number in checked_term(stop_signal, None).signals[1:]:
+    for number in make_term(stop_signal, None).signals[1:]:
         signal.signal(number, stop)
     time.sleep(PAUSE_S)

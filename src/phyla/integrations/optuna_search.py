@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 from phyla.errors import ConfigurationError
 from phyla.records import JobState, Json, JsonObject, Member, MemberState
 from phyla.space import Choice, Int, Ordinal, Parameter, Scalar, Space
-from phyla.space.declaration import hold, planned
-from phyla.space.parameters import NEAR_ONE
+from phyla.space.declaration import hold, make_plan
+from phyla.space.ranges import NEAR_ONE
 from phyla.strategies import Context, Decision, FitnessRule, FromSuite, History, Population, Wait
 from phyla.strategies.checks import check_steps
 from phyla.strategies.fitness import LAST
@@ -246,7 +246,7 @@ def _asked(study: "Study", space: Space) -> tuple["Trial", dict[str, Scalar], Ma
     """Ask for one point: the trial, its active parameters, and what the sampler noted with it."""
     trial = study.ask()
     params: dict[str, Scalar] = {}
-    for name, parameter, needed in planned(space.parameters):
+    for name, parameter, needed in make_plan(space.parameters):
         if hold(needed, params):
             told, _, read = view(parameter)
             params[name] = read(trial._suggest(name, told))

@@ -32,16 +32,8 @@ from phyla.machine.evaluating.groups import (
     finish_watching,
     settle_group,
 )
-from phyla.machine.evaluating.observe import (
-    SUITE_LEFT,
-    backfill,
-    drain,
-    evaluate_again,
-    gone,
-    observe,
-    set_unusable,
-    try_again,
-)
+from phyla.machine.evaluating.observe import SUITE_LEFT, gone, observe, set_unusable
+from phyla.machine.evaluating.requeue import backfill, drain, evaluate_again, try_again
 from phyla.machine.evaluating.resting import asleep, is_ending
 from phyla.machine.evaluating.score import SAME_SAMPLES
 from phyla.machine.finish import complete, save_progress

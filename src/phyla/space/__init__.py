@@ -3,9 +3,10 @@
 Pure: randomness comes in as a generator, and nothing here reads a clock or a file.
 """
 
-from phyla.space.declaration import Constraint, check_extension
-from phyla.space.parameters import Choice, Float, Int, Ordinal, Parameter
+from phyla.space.choices import Choice, Ordinal
+from phyla.space.declaration import Constraint, Parameter, check_extension
 from phyla.space.params import Params, Scalar, checked
+from phyla.space.ranges import Float, Int
 from phyla.space.space import Changes, Space
 from phyla.validation import suggest_arguments
 

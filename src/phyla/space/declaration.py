@@ -9,9 +9,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, TypeAlias
 
 from phyla.errors import SpaceError
-from phyla.space.parameters import Choice, Float, Int, Ordinal, Parameter
+from phyla.space.choices import Choice, Ordinal
 from phyla.space.params import Params, Scalar, as_when, checked, flatten, is_same
+from phyla.space.ranges import Float, Int
 from phyla.validation import suggestion
+
+Parameter: TypeAlias = Float | Int | Choice | Ordinal
+"""Any of the four kinds of parameter."""
 
 Constraint: TypeAlias = Callable[..., bool]
 """Takes Params and says whether they are allowed."""
@@ -72,7 +76,7 @@ def conditions(parameter: Parameter) -> Conditions:
     return tuple((as_when(parameter.when) or {}).items())
 
 
-def planned(parameters: Mapping[str, Parameter]) -> Plan:
+def make_plan(parameters: Mapping[str, Parameter]) -> Plan:
     """The parameters, each after those that its conditions name, else in the order given."""
     plan: dict[str, tuple[str, Parameter, Conditions]] = {}
 
@@ -100,25 +104,25 @@ def unmet(needed: Conditions, values: Mapping[str, Scalar]) -> str:
     """Why the conditions do not hold for `values`, in words."""
     name, allowed = next((name, allowed) for name, allowed in needed if not hold(((name, allowed),), values))
     wanted = repr(allowed[0]) if len(allowed) == 1 else f"one of {list(allowed)!r}"
-    found = f"that is {values[name]!r}" if name in values else f"{name!r} has no value"
-    return f"it is active only when {name!r} is {wanted}, and {found}"
+    state = f"that is {values[name]!r}" if name in values else f"{name!r} has no value"
+    return f"it is active only when {name!r} is {wanted}, and {state}"
 
 
-def listed(option: str, given: object) -> list[Any]:
+def check_list(option: str, value: object) -> list[Any]:
     """The constraints, or the starting points (`initial`), that Space was given."""
     what = "functions" if option == "constraints" else "starting points"
-    if isinstance(given, Parameter):
+    if isinstance(value, Parameter):
         raise SpaceError(
-            f"{option!r} is an option of Space; give a parameter of that name as Space({{{option!r}: {given!r}}})"
+            f"{option!r} is an option of Space; give a parameter of that name as Space({{{option!r}: {value!r}}})"
         )
-    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
-        alone = callable(given) if option == "constraints" else isinstance(given, Mapping)
-        instead = f"; write {option}=[{name_of(given)}]" if alone else f", got {given!r}"
+    if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
+        alone = callable(value) if option == "constraints" else isinstance(value, Mapping)
+        instead = f"; write {option}=[{name_of(value)}]" if alone else f", got {value!r}"
         raise SpaceError(f"{option} must be a list of {what}{instead}")
-    for one in given if option == "constraints" else ():
-        if not callable(one):
-            raise SpaceError(f"a constraint must be a function, got {one!r}")
-    return list(given)
+    for constraint in value if option == "constraints" else ():
+        if not callable(constraint):
+            raise SpaceError(f"a constraint must be a function, got {constraint!r}")
+    return list(value)
 
 
 def starting_point(point: object, plan: Plan, constraints: Sequence[Constraint]) -> dict[str, Scalar]:
@@ -154,7 +158,7 @@ def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
             raise SpaceError(f"there is no parameter {name!r}; {suggestion(name, known)}")
 
 
-def violated(constraints: Sequence[Constraint], values: Mapping[str, Scalar]) -> Constraint | None:
+def find_violated(constraints: Sequence[Constraint], values: Mapping[str, Scalar]) -> Constraint | None:
     """The first constraint that does not allow the flat values; None when all do."""
     for constraint in constraints:
         try:
@@ -171,7 +175,7 @@ def violated(constraints: Sequence[Constraint], values: Mapping[str, Scalar]) ->
 
 def require(constraints: Sequence[Constraint], values: Mapping[str, Scalar]) -> None:
     """Refuse values that a constraint does not allow."""
-    rejected = violated(constraints, values)
+    rejected = find_violated(constraints, values)
     if rejected is not None:
         raise SpaceError(f"the constraint {name_of(rejected)} does not allow {values!r}")
 
@@ -181,12 +185,12 @@ def name_of(constraint: object) -> str:
     return str(getattr(constraint, "__name__", None) or repr(constraint))
 
 
-def described(name: str, parameter: Parameter) -> dict[str, Any]:
+def describe_parameter(name: str, parameter: Parameter) -> dict[str, Any]:
     """A parameter in JSON types; names in `when` are written from the top, with a leading "/"."""
     entry: dict[str, Any] = {"name": name, "kind": parameter.kind}
-    for one in dataclasses.fields(parameter):
-        value = getattr(parameter, one.name)
-        entry[one.name] = list(value) if isinstance(value, tuple) else value
+    for attribute in dataclasses.fields(parameter):
+        value = getattr(parameter, attribute.name)
+        entry[attribute.name] = list(value) if isinstance(value, tuple) else value
     if parameter.when is not None:
         entry["when"] = {f"/{parent}": list(values) for parent, values in conditions(parameter)}
     return entry

@@ -8,19 +8,19 @@ from phyla.errors import SpaceError
 from phyla.space import declaration
 from phyla.space.declaration import (
     Constraint,
-    described,
+    Parameter,
+    check_list,
+    describe_parameter,
+    find_violated,
     hold,
-    listed,
+    make_plan,
     name_of,
-    planned,
     read,
     refuse_unknown,
     require,
     starting_point,
     unmet,
-    violated,
 )
-from phyla.space.parameters import Parameter
 from phyla.space.params import Scalar, as_integer, as_real, as_share, checked, flatten
 
 if TYPE_CHECKING:
@@ -74,10 +74,10 @@ class Space:
         initial: Sequence[Mapping[str, Any]] = (),
         **parameters: Any,
     ) -> None:
-        self._constraints = tuple(listed("constraints", constraints))
-        points = listed("initial", initial)
+        self._constraints = tuple(check_list("constraints", constraints))
+        points = check_list("initial", initial)
         self._parameters = declaration.parameters(mapping, parameters)
-        self._plan = planned(self._parameters)
+        self._plan = make_plan(self._parameters)
         self._initial = tuple(checked(self.check_part, point, f"initial[{i}]") for i, point in enumerate(points))
 
     @property
@@ -153,8 +153,8 @@ class Space:
         constraints may be violated by `params`.
         """
         resample = as_share(resample, "resample")
-        given: Any = factors
-        if not isinstance(given, Iterable):
+        listing: Any = factors
+        if not isinstance(listing, Iterable):
             raise SpaceError(f"factors must be a list of numbers, such as (0.8, 1.2), got {factors!r}")
         multipliers = tuple(as_real(factor, "a factor") for factor in factors)
         if not multipliers:
@@ -220,13 +220,13 @@ class Space:
             values = self._checked(params)
         except SpaceError:
             return False
-        return violated(self._constraints, values) is None
+        return find_violated(self._constraints, values) is None
 
     def config(self, reference: Callable[[Constraint], str]) -> dict[str, Any]:
         """A description in JSON types; `reference` gives the text for a constraint, as "module:function"."""
         # A list, since databases may reorder the keys of an object.
         return {
-            "parameters": [described(name, parameter) for name, parameter in self._parameters.items()],
+            "parameters": [describe_parameter(name, parameter) for name, parameter in self._parameters.items()],
             "constraints": [reference(constraint) for constraint in self._constraints],
             "initial": [dict(point) for point in self._initial],
         }
@@ -269,7 +269,7 @@ class Space:
     ) -> tuple[dict[str, Scalar], Changes]:
         old = self._checked(params)
         movable = self._named(names)
-        ups, downs = [one for one in factors if one > 1.0], [one for one in factors if one < 1.0]
+        ups, downs = [factor for factor in factors if factor > 1.0], [factor for factor in factors if factor < 1.0]
         if clip or not ups or not downs:
             ups, downs = [*factors], []
 
@@ -304,10 +304,10 @@ class Space:
                 if not needed or hold(needed, values):
                     values[name], ways[name] = pick(name, parameter, tried)
             values = self._sorted(values)
-            rejected = violated(self._constraints, values)
+            rejected = find_violated(self._constraints, values)
             if rejected is None:
                 return values, ways
-        if otherwise is not None and violated(self._constraints, otherwise) is None:
+        if otherwise is not None and find_violated(self._constraints, otherwise) is None:
             return otherwise, {}
         named = "none" if rejected is None else name_of(rejected)
         raise SpaceError(f"the constraint {named} rejected the last of {tries} draws, {values!r}; {advice}")

@@ -1,16 +1,18 @@
 """What a Python user holds: a study to run, and the results of one."""
 
-from phyla.study.checking.check import Checked, check
+from phyla.study.checking.check import check
+from phyla.study.checking.verdicts import Checked
 from phyla.study.declaration import Replicate, Retention, Retries, replicate_seed
 from phyla.study.files.load import load_schedule, load_studies, load_suites
 from phyla.study.places import Places
 from phyla.study.repeating.replay import continue_training, replay
 from phyla.study.repeating.replicates import run_replicates
+from phyla.study.results.best import Best, BestCheckpoint
 from phyla.study.results.compare import compare
 from phyla.study.results.evaluations import BestEvaluation, Evaluations
 from phyla.study.results.load import load_evaluations, load_study
 from phyla.study.results.progress import Progress
-from phyla.study.results.results import Best, BestCheckpoint, ConfigChange, Results
+from phyla.study.results.results import ConfigChange, Results
 from phyla.study.results.story import Event
 from phyla.study.results.watched_runs import Change, Missing, Watched, WatchedRunStatus
 from phyla.study.study import Study

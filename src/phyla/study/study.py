@@ -17,7 +17,7 @@ from phyla.strategies import StoppingRule, Strategy, check_space
 from phyla.study.declaration import Declared, Replicate, Retention, Retries, replicate_seed
 from phyla.study.places import Places, find_study
 from phyla.study.results.results import ConfigChange, Results
-from phyla.study.validation import check_objectives, check_tasks, checked_gpus, checked_starts, checked_term
+from phyla.study.validation import check_gpus, check_objectives, check_starts, check_tasks, make_term
 from phyla.validation import check_name, plain, suggest_arguments
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Study:
             places=Places.of(home, storage, checkpoints),
             train=train,
             setup=setup,
-            start_from=checked_starts(start_from, rules.space, strategy),
+            start_from=check_starts(start_from, rules.space, strategy),
         )
         self.launch: Launch | None = None
         self._client: Client | None = None
@@ -249,11 +249,11 @@ class Study:
             evaluators=evaluators or len(eval_gpus or ()),
             kinds=tuple(kinds) if eval_gpus is None else ("train",),
             gpus_per_worker=gpus_per_worker,
-            eval_gpus=checked_gpus("eval_gpus", eval_gpus),
+            eval_gpus=check_gpus("eval_gpus", eval_gpus),
             stall_timeout_s=stall_timeout_s,
             yields=yield_at_report,
             save_every_s=save_every_s,
-            term=checked_term(stop_signal, time_limit_s, grace_s),
+            term=make_term(stop_signal, time_limit_s, grace_s),
             trackers=check_trackers(trackers, self.name, self.places),
             on_progress=on_progress,
             on_interrupt=on_interrupt,
@@ -280,7 +280,7 @@ class Study:
         from phyla.study.running.display import display
 
         with display(self.declared, crew.workers if crew.placed is None else None) as shown:
-            return run_study(self.declared, client, crew.shown_by(shown))
+            return run_study(self.declared, client, crew.with_display(shown))
 
     def work(
         self,
@@ -313,15 +313,15 @@ class Study:
         """
         from phyla.study.running.open import join_study
         from phyla.study.running.run import Crew, add_workers
-        from phyla.study.validation import checked_labels
+        from phyla.study.validation import check_labels
 
         crew = Crew(
             workers=workers,
             kinds=tuple(kinds),
             gpus_per_worker=gpus_per_worker,
-            labels=checked_labels(labels),
+            labels=check_labels(labels),
             save_every_s=save_every_s,
-            term=checked_term(stop_signal, time_limit_s, grace_s),
+            term=make_term(stop_signal, time_limit_s, grace_s),
             on_progress=on_progress,
             on_interrupt=on_interrupt,
         )
@@ -435,11 +435,11 @@ class Study:
         """
         from phyla.study.running import ask as asking
 
-        many, each = asking.checked(trials, metrics, error)
+        many, reports = asking.check_told(trials, metrics, error)
         if error is not None:
             asking.tell_failed(*self._asking(), many, error)
         else:
-            asking.tell(*self._asking(), many, each, checkpoint)
+            asking.tell(*self._asking(), many, reports, checkpoint)
 
     def renew(self) -> None:
         """Renew the leases of the trials that this process asked for."""
@@ -463,11 +463,11 @@ class Study:
         from phyla.study.results.notebook import outline
 
         try:
-            found = find_study(self.name, self.places) if self._client is None else None
+            stored = find_study(self.name, self.places) if self._client is None else None
         except StudyNotFound:
             display(outline(self.name, self.rules))
             return
-        results = self.results() if found is None else Results(*found, self.places)
+        results = self.results() if stored is None else Results(*stored, self.places)
         results._ipython_display_()
 
     # Opening
@@ -486,8 +486,8 @@ class Study:
         wanted = _Opened(works=works, portable=portable)
         if self._client is None or self._opened is None or not self._opened.serves(wanted):
             store = None if self._client is None else self._client.store
-            given = self.config(portable=portable) if config is None else config
-            self._client = open_study(self.declared, given, works=works, store=store)
+            settings = self.config(portable=portable) if config is None else config
+            self._client = open_study(self.declared, settings, works=works, store=store)
             self._opened = wanted
         return self._client
 

@@ -21,32 +21,32 @@ if TYPE_CHECKING:
 UNUSABLE = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
 
 
-def checked_gpus(name: str, gpus: Sequence[str | int] | None) -> tuple[str, ...] | None:
+def check_gpus(name: str, gpus: Sequence[str | int] | None) -> tuple[str, ...] | None:
     """Return GPUs as `CUDA_VISIBLE_DEVICES` names them; each must be given once, and be visible."""
     from phyla.supervision.gpus import visible_gpus
 
     if gpus is None:
         return None
-    found = tuple(str(gpu).strip() for gpu in ([gpus] if isinstance(gpus, str) else gpus))
-    if not all(found) or not found or len({*found}) < len(found):
+    names = tuple(str(gpu).strip() for gpu in ([gpus] if isinstance(gpus, str) else gpus))
+    if not all(names) or not names or len({*names}) < len(names):
         raise ConfigurationError(f"{name}={gpus!r}: name each GPU once, as CUDA_VISIBLE_DEVICES does: ['6', '7']")
     visible = visible_gpus()
-    hidden = [gpu for gpu in found if gpu.isdecimal() and gpu not in visible]
+    hidden = [gpu for gpu in names if gpu.isdecimal() and gpu not in visible]
     if hidden and visible and all(gpu.isdecimal() for gpu in visible):
         raise ConfigurationError(
-            f"{name}={list(found)}: GPU {hidden[0]} is not visible here; choose from {', '.join(visible)}"
+            f"{name}={list(names)}: GPU {hidden[0]} is not visible here; choose from {', '.join(visible)}"
         )
-    return found
+    return names
 
 
-def checked_labels(labels: Sequence[str]) -> tuple[str, ...]:
+def check_labels(labels: Sequence[str]) -> tuple[str, ...]:
     """Return the labels of workers."""
     from phyla.evaluation.suite import check_label
 
-    found = (labels,) if isinstance(labels, str) else tuple(labels)
-    for label in found:
+    names = (labels,) if isinstance(labels, str) else tuple(labels)
+    for label in names:
         check_label(label, f"labels={labels!r}")
-    return found
+    return names
 
 
 def check_tasks(suites: "Sequence[Suite]", pool: Sequence[str]) -> None:
@@ -62,35 +62,33 @@ def check_tasks(suites: "Sequence[Suite]", pool: Sequence[str]) -> None:
         )
 
 
-def checked_term(
-    stop_signal: str | int | None, time_limit_s: float | None, grace_s: float | None = None
-) -> "Term":
+def make_term(stop_signal: str | int | None, time_limit_s: float | None, grace_s: float | None = None) -> "Term":
     """Return when a run has to stop; a signal is given as its number, or by name as `USR1` or `SIGUSR1`."""
     from phyla.supervision.term import GRACE_S, Term
 
-    checked_seconds("time_limit_s", time_limit_s)
-    term = Term(limit_s=time_limit_s, grace_s=checked_seconds("grace_s", grace_s) or GRACE_S)
+    check_seconds("time_limit_s", time_limit_s)
+    term = Term(limit_s=time_limit_s, grace_s=check_seconds("grace_s", grace_s) or GRACE_S)
     if stop_signal is None:
         return term
     word = str(stop_signal).upper().removeprefix("SIG")
-    known = [each for each in signal.Signals if each not in UNUSABLE]
-    found = [each for each in known if word in (each.name.removeprefix("SIG"), str(int(each)))]
-    if not found:
+    known = [number for number in signal.Signals if number not in UNUSABLE]
+    fitting = [number for number in known if word in (number.name.removeprefix("SIG"), str(int(number)))]
+    if not fitting:
         raise ConfigurationError(
             f"stop_signal={stop_signal!r}: name a signal that a process can handle, as 'USR1'"
         )
-    return replace(term, stop_signal=found[0])
+    return replace(term, stop_signal=fitting[0])
 
 
-def checked_seconds(name: str, given: float | None) -> float | None:
+def check_seconds(name: str, seconds: float | None) -> float | None:
     """Return a number of seconds above 0, or None."""
-    number = isinstance(given, (int, float)) and not isinstance(given, bool)
-    if given is not None and not (number and 0 < given < math.inf):
-        raise ConfigurationError(f"{name}={given!r}: must be a number of seconds above 0, or None")
-    return given
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if seconds is not None and not (number and 0 < seconds < math.inf):
+        raise ConfigurationError(f"{name}={seconds!r}: must be a number of seconds above 0, or None")
+    return seconds
 
 
-def checked_kinds(kinds: Sequence[str]) -> frozenset[str]:
+def check_kinds(kinds: Sequence[str]) -> frozenset[str]:
     """Return what workers do."""
     wanted = frozenset(kinds)
     if not wanted or not wanted <= {"train", "evaluate"}:
@@ -98,7 +96,7 @@ def checked_kinds(kinds: Sequence[str]) -> frozenset[str]:
     return wanted
 
 
-def checked_starts(given: Any, space: Space, strategy: Strategy) -> tuple[StartFrom, ...]:
+def check_starts(starts: Any, space: Space, strategy: Strategy) -> tuple[StartFrom, ...]:
     """Return `start_from` with hyperparameters as the space holds them; refuse starting points for no member."""
     points, members = space.initial, strategy.population_size
     # These have hyperparameters of their own, or one member whatever space they are compared on.
@@ -109,10 +107,10 @@ def checked_starts(given: Any, space: Space, strategy: Strategy) -> tuple[StartF
             f"Space(initial=...) has {few}: {points[members]!r} has no member to start; leave it out, or have "
             "more members"
         )
-    if isinstance(given, str | PathLike | StartFrom) or not isinstance(given, Sequence):
-        raise ConfigurationError(f"start_from={given!r}: must be a list, as in start_from=[{given!r}]")
+    if isinstance(starts, str | PathLike | StartFrom) or not isinstance(starts, Sequence):
+        raise ConfigurationError(f"start_from={starts!r}: must be a list, as in start_from=[{starts!r}]")
     checked = []
-    for number, entry in enumerate(map(StartFrom.of, given)):
+    for number, entry in enumerate(map(StartFrom.of, starts)):
         try:
             checked.append(replace(entry, params=space.check_part(entry.params)))
         except SpaceError as error:

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -19,15 +18,16 @@ from phyla.checkpoints import full
 from phyla.client import Client
 from phyla.errors import Preempted, StoreBusy, StoreError, StoreUnavailable, StudyChanged, StudyFailed, advice_on
 from phyla.records import LOG_FOLLOWS, WorkKind
-from phyla.settings import SAVE_EVERY, awake_clock, child_environment, system_clock, thread_environment
+from phyla.settings import awake_clock, system_clock, thread_environment
 from phyla.supervision.gpus import VISIBLE, seen_gpus
 from phyla.supervision.packing import Packing, wide_tasks
 from phyla.supervision.term import PERSON, Term
+from phyla.supervision.worker_process import WorkerProcess, inherited
 from phyla.worker import Closing, Launch
 from phyla.worker.commands.outputs import drop_middle, tail
 from phyla.worker.containment import keeper
 from phyla.worker.containment.processes import ending
-from phyla.worker.spec import BEATS, LAST_WORDS, Exit, WorkerSpec
+from phyla.worker.spec import Exit, WorkerSpec
 
 POLL_S = 0.05
 LOOK_S = 1.0
@@ -46,24 +46,6 @@ OUTDATED_S = (1.0, 60.0)
 
 LOG = logging.getLogger("phyla")
 LOG_TAIL = 2000
-
-WORKER = "import gc; gc.disable(); from phyla.worker.process import main; main()"
-"""What a worker process runs. Imports make no garbage: to look for it took a fifth of the time until it works."""
-
-
-@final
-@dataclass
-class _Process:
-    spec: WorkerSpec
-    popen: "subprocess.Popen[str]"
-    mark: str
-    progressed_at: float
-    beats: int = -1
-    trials: int = 0
-    closing: Closing = Closing.OPEN
-    deadline: float = 0.0
-    ends_at: float = math.inf
-    epoch: float = math.inf  # when the supervisor's clock was 0, as of the last look
 
 
 @final
@@ -97,17 +79,18 @@ class Supervisor:
     on_interrupt: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
-        self._inherited = () if self.launch.descriptor is None else (self.launch.descriptor,)
         self._clock = awake_clock()
         self._started = 0
-        self._processes: dict[int, _Process] = {}
+        self._processes: dict[int, WorkerProcess] = {}
         self._later: list[tuple[float, WorkerSpec]] = []
         # How often each worker in turn lacked the study's settings, since it last handed in work.
         self._outdated: dict[int, int] = {}
         # Usual workers that wait until a wide one gives them their GPUs back.
         self._parked: dict[int, WorkerSpec] = {}
         self._looked_at = float("-inf")
-        self._packing = Packing(self.gpus, [seen_gpus(each, self.gpus) for each in self.environments])
+        self._packing = Packing(
+            self.gpus, [seen_gpus(environment, self.gpus) for environment in self.environments]
+        )
         self._cannot_go_on: StudyFailed | StudyChanged | None = None
         self._crashes = 0
         self._spoiled = 0
@@ -161,7 +144,7 @@ class Supervisor:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     start_new_session=True,
-                    pass_fds=self._inherited,
+                    pass_fds=inherited(self.launch),
                 )
                 # It goes on in the background until its standard input is closed, however this process ends.
                 stack.enter_context(helper).wait()
@@ -237,10 +220,12 @@ class Supervisor:
             self._stop(self._stopped_by, at_once=True)
         elif now >= self.term.ends_at:
             self._stop(self.term.over(wholly=True), at_once=True)
-        if self._out_of_time and not any(WorkKind.TRAIN in one.spec.kinds for one in self._processes.values()):
+        if self._out_of_time and not any(
+            WorkKind.TRAIN in process.spec.kinds for process in self._processes.values()
+        ):
             # What is evaluated meanwhile is all that there will be to evaluate.
             for process in self._processes.values():
-                self._close_soon(process, Closing.WHEN_IDLE)
+                process.close_soon(Closing.WHEN_IDLE)
 
     def _make_room(self, folder: Path) -> None:
         """Let wide workers take turns with the usual ones; see `Packing`."""
@@ -250,14 +235,14 @@ class Supervisor:
         for key, room in list(packing.reserved.items()):
             if key in processes:
                 if processes[key].trials >= room.jobs:
-                    self._close_soon(processes[key], Closing.NOW)
+                    processes[key].close_soon(Closing.NOW)
             elif not any(worker in processes for worker in packing.in_the_way(key)):
                 usual = next(spec for spec in self.specs if WorkKind.EVALUATE in spec.kinds)
                 log, beats = self.logs / f"worker-{key}.log", folder / f"{key}.beat"
                 wide = replace(usual, index=key, kinds=("evaluate",), gpus=(len(room.gpus),) * 2)
                 self._launch(replace(wide, log=str(log), beat_file=str(beats)))
                 if key in processes:
-                    self._close_soon(processes[key], Closing.WHEN_IDLE)
+                    processes[key].close_soon(Closing.WHEN_IDLE)
         for spec in [spec for worker, spec in self._parked.items() if packing.may_run(worker)]:
             self._start(self._parked.pop(spec.index))
         evaluating = [spec.gpus[1] for spec in self.specs if WorkKind.EVALUATE in spec.kinds]
@@ -269,22 +254,16 @@ class Supervisor:
             self._parked.clear()
         with contextlib.suppress(StoreBusy, StoreUnavailable):
             asked = wide_tasks(self.client.waiting(), above=max(evaluating), labels=self.specs[0].labels)
-            kept = [worker for worker, one in processes.items() if worker < len(self.specs) and one.beats < 1]
+            kept = [
+                worker for worker, process in processes.items() if worker < len(self.specs) and process.beats < 1
+            ]
             while (reserved := packing.reserve(asked, kept)) is not None:
                 for worker in packing.in_the_way(reserved):
                     if worker in processes:
-                        self._close_soon(processes[worker], Closing.NOW)
+                        processes[worker].close_soon(Closing.NOW)
 
     def _ending(self) -> bool:
         return self._interrupted() or self._out_of_time
-
-    def _close_soon(self, process: _Process, closing: Closing) -> None:
-        """Tell a worker to end once it has handed in what it is at."""
-        if closing > process.closing:
-            process.closing = closing
-            with open(process.spec.beat_file, "r+b") as file:
-                file.seek(BEATS.size)
-                file.write(bytes([closing]))
 
     def _start(self, spec: WorkerSpec) -> None:
         """Start a usual worker, or let it wait for its GPUs; a wide one gets another room when it is needed."""
@@ -300,39 +279,14 @@ class Supervisor:
             return
         room = self._packing.reserved.get(spec.index)
         gpus = self.environments[spec.index] if room is None else {VISIBLE: ",".join(sorted(room.gpus))}
-        Path(spec.beat_file).write_bytes(bytes(LAST_WORDS.stop))
         self._started += 1
         mark = f"{self.launch.id}:{self._started}:"
-        saving = {} if spec.save_every_s is None else {SAVE_EVERY: f"{spec.save_every_s:g}"}
-        environment = {
-            "PYTHONUNBUFFERED": "1",
-            **saving,
-            keeper.VARIABLE: mark,
-            **thread_environment(len(self.specs)),
-            **gpus,
-        }
-        with open(spec.log, "a") as output:
-            popen = subprocess.Popen(
-                # Not with the current directory first on its path: a random.py there would replace Python's.
-                [sys.executable, "-P", "-c", WORKER],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=child_environment(environment),
-                start_new_session=True,
-                pass_fds=self._inherited,
-                text=True,
-            )
-        assert popen.stdin is not None
-        spec = replace(spec, name=self.launch.worker_name(spec.index, popen.pid))
-        with contextlib.suppress(BrokenPipeError):
-            # It died at once: its exit status and its log will tell.
-            popen.stdin.write(spec.to_json() + "\n")
-            popen.stdin.flush()
-        self._processes[spec.index] = _Process(spec, popen, mark, self._clock())
+        environment = {keeper.VARIABLE: mark, **thread_environment(len(self.specs)), **gpus}
+        process = WorkerProcess.start(spec, self.launch, mark, environment, self._clock())
+        self._processes[spec.index] = process
         if self._interrupted():
             # The interrupt came before this process was known.
-            popen.terminate()
+            process.popen.terminate()
 
     def _renew(self, ended: threading.Event) -> None:
         """Renew leases in a thread of its own: deleting large checkpoints may take longer than a lease."""
@@ -342,7 +296,7 @@ class Supervisor:
                     # A lease lasts for three of these; the next one may succeed.
                     self.client.renew(process.spec.name)
 
-    def _look_at(self, process: _Process) -> None:
+    def _look_at(self, process: WorkerProcess) -> None:
         status = process.popen.poll()
         if status is None:
             self._check_progress(process)
@@ -375,9 +329,8 @@ class Supervisor:
         elif status == Exit.NO_TIME:
             self._out_of_time = True
         elif status == Exit.SPOILED:
-            told = Path(spec.beat_file).read_bytes()
-            self._spoiled = self._spoiled + 1 if BEATS.unpack_from(told)[1] == process.trials else 1
-            why = told[LAST_WORDS].decode(errors="replace").rstrip()
+            trials, why = process.last_words()
+            self._spoiled = self._spoiled + 1 if trials == process.trials else 1
             self._crashed(spec, why)
         elif status == Exit.CANNOT_START:
             failed = StudyFailed(f"worker {spec.index} cannot start (its log is {spec.log}):\n{end}")
@@ -394,34 +347,18 @@ class Supervisor:
             why = "\n".join([f"{how}{LOG_FOLLOWS}{spec.log}", *([end] if end else [])])
             self._crashed(spec, why, counts=not blameless, held=held)
 
-    def _check_progress(self, process: _Process) -> None:
-        beats, trials, deadline = BEATS.unpack_from(Path(process.spec.beat_file).read_bytes())
-        now = self._clock()
-        if trials != process.trials:
+    def _check_progress(self, process: WorkerProcess) -> None:
+        trials = process.look(self._clock())
+        if trials:
             self._crashes = self._spoiled = 0
             if process.spec.index in self._outdated:
                 self._outdated[process.spec.index] = 0
-            self._uncollected += trials - process.trials
-            process.trials = trials
-        if beats != process.beats:
-            process.beats, process.progressed_at = beats, now
-        if deadline != process.deadline:
-            # It was set before a pause, perhaps, that this look is the first one after.
-            process.deadline, process.ends_at = deadline, deadline - min(process.epoch, system_clock() - now)
-        process.epoch = system_clock() - now
-        limit_s, ended = self.stall_timeout_s, f"so worker process {process.popen.pid} was ended"
-        if deadline and now > process.ends_at:
-            why = f"its eval task took longer than its timeout_s, {ended}; raise timeout_s if that is not enough"
-        elif beats and limit_s is not None and now - process.progressed_at > limit_s:
-            why = (
-                f"StallTimeout: no step, no report and no finished trial for {limit_s:g} s, {ended}; raise "
-                "stall_timeout_s if training may be silent for longer"
-            )
-        else:
-            return
-        process.popen.kill()
-        self._close(process)
-        self._crashed(process.spec, why)
+            self._uncollected += trials
+        why = process.overdue(self.stall_timeout_s)
+        if why is not None:
+            process.popen.kill()
+            self._close(process)
+            self._crashed(process.spec, why)
 
     def _crashed(self, spec: WorkerSpec, why: str, *, counts: bool = True, held: int = 0) -> None:
         held += self.client.lose_worker(spec.name, why, counts=counts)
@@ -470,14 +407,8 @@ class Supervisor:
             self._close(process)
             self.client.lose_worker(process.spec.name, "its run ended", counts=False)
 
-    def _close(self, process: _Process) -> None:
+    def _close(self, process: WorkerProcess) -> None:
         process.popen.wait()
         del self._processes[process.spec.index]
         self._packing.release(process.spec.index)
-        if process.popen.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                # It died before it read everything.
-                process.popen.stdin.close()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.popen.pid, signal.SIGKILL)
-        keeper.end_marked(process.mark)
+        process.clean_up()

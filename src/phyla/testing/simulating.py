@@ -11,7 +11,7 @@ from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules, bound
 from phyla.records import WorkKind
 from phyla.study.study import Study
-from phyla.study.validation import checked_kinds
+from phyla.study.validation import check_kinds
 from phyla.testing.conditions import DEFAULT_STEPS, Conditions, Fitness, LearningCurve
 from phyla.testing.outcome import SimulatedRun
 from phyla.testing.simulator import Simulator
@@ -125,7 +125,7 @@ def simulate(
     conditions = Conditions(
         workers=workers,
         evaluators=evaluators,
-        kinds=frozenset(WorkKind(kind) for kind in checked_kinds(kinds)),
+        kinds=frozenset(WorkKind(kind) for kind in check_kinds(kinds)),
         preempt_per_hour=preempt_per_hour,
         crash_per_hour=crash_per_hour,
         restart_s=restart_s,

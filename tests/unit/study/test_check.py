@@ -21,8 +21,9 @@ import phyla
 from phyla import study_modules
 from phyla.errors import ConfigurationError
 from phyla.study import Checked, check
-from phyla.study.checking.check import called, checks, steps_of
-from phyla.study.checking.checkpoint_contents import compared, gap, read
+from phyla.study.checking.check import checks, steps_of
+from phyla.study.checking.checkpoint_contents import comparable_names, gap, read
+from phyla.study.checking.evidence import function_name
 
 Train = Callable[[phyla.Trial], None]
 DATA = np.random.default_rng(7).normal(size=(64, 3))
@@ -556,8 +557,8 @@ def test_files_of_many_kinds_are_read(tmp_path: Path) -> None:
         "m.zip: policy.pth.step": (),
         "n.zip": (),
     }
-    assert "b.npz: w" in compared(known, known)
-    assert "e.json: step" not in compared(known, known)
+    assert "b.npz: w" in comparable_names(known, known)
+    assert "e.json: step" not in comparable_names(known, known)
 
 
 def test_the_newest_file_of_a_series_is_compared_and_all_shards_are(tmp_path: Path) -> None:
@@ -569,7 +570,7 @@ def test_the_newest_file_of_a_series_is_compared_and_all_shards_are(tmp_path: Pa
     half, whole, again = (read(tmp_path / run) for run in ("half", "whole", "again"))
     assert half["ck_#.json: step"] == 9
     assert whole["ck_#.json: step"] == again["ck_#.json: step"] == 11
-    assert {*compared(whole, half)} == {"ck_#.json: step", "layer_#.json: step", "layer_0.json: step"}
+    assert {*comparable_names(whole, half)} == {"ck_#.json: step", "layer_#.json: step", "layer_0.json: step"}
     # What was written last is newer than what has a greater number.
     os.utime(tmp_path / "half" / "ck_8.json", (2, 2))
     assert read(tmp_path / "half")["ck_#.json: step"] == 8
@@ -601,5 +602,5 @@ def test_a_study_file_that_checks_itself_is_only_read(tmp_path: Path) -> None:
     file = tmp_path / "itself.py"
     file.write_text(ITSELF)
     module = study_modules.load(file)
-    assert called(module.study) == "train() (itself.py, line 5)"
+    assert function_name(module.study) == "train() (itself.py, line 5)"
     assert next(checks(module.study, workers=0)).verdict == "FAIL"

@@ -10,7 +10,7 @@ from phyla.errors import ConfigurationError
 from phyla.study.maintaining.doctor import examine
 from phyla.study.places import Places
 from phyla.study.running.run import Crew
-from phyla.study.validation import checked_gpus
+from phyla.study.validation import check_gpus
 from phyla.supervision.gpus import gpu_environments, visible_gpus
 
 
@@ -98,14 +98,14 @@ def test_evaluation_has_gpus_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_gpus_that_cannot_be_meant_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert checked_gpus("gpus", [6, "7"]) == ("6", "7")
+    assert check_gpus("gpus", [6, "7"]) == ("6", "7")
     for wrong in ([], [""], [1, 1]):
         with pytest.raises(ConfigurationError, match="name each GPU once"):
-            checked_gpus("gpus", wrong)
+            check_gpus("gpus", wrong)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     with pytest.raises(ConfigurationError, match=r"GPU 7 is not visible here; choose from 0, 1"):
-        checked_gpus("gpus", ["1", "7"])
-    assert checked_gpus("gpus", ["MIG-9"]) == ("MIG-9",)
+        check_gpus("gpus", ["1", "7"])
+    assert check_gpus("gpus", ["MIG-9"]) == ("MIG-9",)
 
 
 def test_evaluators_are_as_many_as_their_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

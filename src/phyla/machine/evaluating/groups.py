@@ -16,7 +16,8 @@ from phyla.machine.commands import (
     Update,
 )
 from phyla.machine.evaluating import resting
-from phyla.machine.evaluating.observe import aggregation, gone, groups_on, repetition, set_unusable
+from phyla.machine.evaluating.observe import aggregation, gone, set_unusable
+from phyla.machine.evaluating.requeue import groups_on, repetition
 from phyla.machine.evaluating.score import score
 from phyla.machine.jobs import lease, moved, owned, started
 from phyla.machine.requests import Accepted, Claimed, ClaimedEvaluation, Evaluated, Failure

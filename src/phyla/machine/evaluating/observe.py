@@ -2,19 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
-from phyla.errors import StateError
 from phyla.evaluation import Suite
 from phyla.machine.commands import (
     Command,
     Insert,
     InsertCheckpoint,
-    InsertGroup,
-    InsertJobs,
     Reprioritise,
     SetCheckpointState,
-    SetStudyState,
     Update,
 )
 from phyla.machine.jobs import moved
@@ -31,7 +26,6 @@ from phyla.records import (
     JobKind,
     JobState,
     Priority,
-    StudyState,
     shown,
 )
 
@@ -44,7 +38,7 @@ SUITE_LEFT = "its suite was taken out before it was evaluated; it is filled in w
 def observe(
     view: View,
     suites: Sequence[Suite],
-    found: Checkpoint,
+    checkpoint: Checkpoint,
     *,
     first_look: bool = False,
     rewinds: bool = True,
@@ -55,63 +49,69 @@ def observe(
     Args:
         view: the study.
         suites: what is run on its checkpoints.
-        found: the checkpoint; one with an `error` is quarantined; of one with an id only where it is now is noted.
+        checkpoint: one with an `error` is quarantined; of one with an id only where it is now is noted.
         first_look: whether it may have been there before it was watched.
         rewinds: whether a lower step tells that training was rewound; a copy, whose time says nothing, does not.
         fitness: name of the suite that gives the trial its score.
     """
-    if found.id:
-        return [Update(replace(view.seen(found.id), path=found.path))]
-    old = view.find_seen(found.name, found.index)
-    if old is not None and _same(old, found):
+    if checkpoint.id:
+        return [Update(replace(view.seen(checkpoint.id), path=checkpoint.path))]
+    old = view.find_seen(checkpoint.name, checkpoint.index)
+    if old is not None and _same(old, checkpoint):
         return []
     newest = view.newest_seen()
     now = view.now()
     study = view.study()
     seen = replace(
-        found,
+        checkpoint,
         study=study.id,
         number=0 if newest is None else newest.number + 1,
         branch=0 if newest is None else newest.branch,
     )
     if seen.kind is CheckpointKind.SEEN:
-        state = CheckpointState.READY if found.error is None else CheckpointState.QUARANTINED
+        state = CheckpointState.READY if checkpoint.error is None else CheckpointState.QUARANTINED
         seen = replace(seen, state=state, created_at=now)
     commands: list[Command] = []
     # One without a step, such as best.pt, says nothing about where training is.
     before = view.newest_seen(stepped=True) if seen.trial is None and seen.step >= 0 else None
     older = before is not None and seen.step < before.step
-    if before is not None and older and rewinds and found.error is None and seen.written_at >= before.written_at:
+    if (
+        before is not None
+        and older
+        and rewinds
+        and checkpoint.error is None
+        and seen.written_at >= before.written_at
+    ):
         older = False
         seen = replace(seen, branch=seen.branch + 1)
         message = f"training was rewound from step {before.step} to {seen.step}: branch {seen.branch} begins"
         commands.append(_event(view, "rewound", message))
     if old is not None and old.state is CheckpointState.READY and not old.snapshot:
-        commands += gone(view, old, f"{shown(found.name)} was overwritten")
-    if found.error is not None:
-        message = (
-            f"{shown(found.name)} cannot be evaluated: {found.error}; it is looked at again when that changes"
-        )
+        commands += gone(view, old, f"{shown(checkpoint.name)} was overwritten")
+    if checkpoint.error is not None:
+        why = f"cannot be evaluated: {checkpoint.error}; it is looked at again when that changes"
+        message = f"{shown(checkpoint.name)} {why}"
         return [*commands, InsertCheckpoint(seen), _event(view, "quarantined", message)]
     existed = first_look and seen.written_at < study.created_at
     groups: list[tuple[Group, Sequence[EvalJob]]] = []
     for suite in suites:
-        group, tasks = _group(view, suite, seen, existed=existed, older=older, fitness=suite.name == fitness)
+        group, tasks = make_group(view, suite, seen, existed=existed, older=older, fitness=suite.name == fitness)
         groups.append((group, tasks))
         if group.state is GroupState.QUEUED and not older and group.guaranteed != "fitness":
             commands += _superseded(view, suite)
     return [*commands, InsertCheckpoint(seen, groups)]
 
 
-def _same(old: Checkpoint, found: Checkpoint) -> bool:
-    if found.error is not None:
-        return old.state is CheckpointState.QUARANTINED and old.fingerprint == found.fingerprint
-    return old.usable and (old.identity, old.fingerprint) == (found.identity, found.fingerprint)
+def _same(old: Checkpoint, checkpoint: Checkpoint) -> bool:
+    if checkpoint.error is not None:
+        return old.state is CheckpointState.QUARANTINED and old.fingerprint == checkpoint.fingerprint
+    return old.usable and (old.identity, old.fingerprint) == (checkpoint.identity, checkpoint.fingerprint)
 
 
-def _group(
+def make_group(
     view: View, suite: Suite, seen: Checkpoint, *, existed: bool, older: bool = False, fitness: bool = False
 ) -> tuple[Group, Sequence[EvalJob]]:
+    """Return the group of a suite on a checkpoint, queued with its jobs, or skipped with the reason."""
     now, policy, why = view.now(), suite.policy, None
     guaranteed = "fitness" if fitness else "milestone" if policy.is_milestone(seen.step) else None
     if guaranteed is None:
@@ -143,15 +143,15 @@ def _group(
         # A population is served in turn, so that nobody starves; everything else newest first.
         rank=float(seen.number if fitness else -seen.number),
     )
-    return group, tuple(_jobs(view, suite, seen, group))
+    return group, tuple(make_jobs(view, suite, seen, group))
 
 
-def _jobs(
+def make_jobs(
     view: View, suite: Suite, seen: Checkpoint, group: Group, existing: Sequence[EvalJob] = ()
 ) -> Iterator[EvalJob]:
     """Yield the jobs that a group lacks: shards, and its aggregation if there is nothing left to evaluate."""
     now = view.now()
-    shards = _shards(suite, existing)
+    shards = count_shards(suite, existing)
     there = {(job.identity, job.shard) for job in existing if job.state is not JobState.CANCELLED}
     waits = any(job.state in (JobState.PENDING, JobState.RUNNING) for job in existing)
     for task in suite.tasks:
@@ -187,7 +187,7 @@ def _jobs(
         yield aggregation(view, group, seen.id)
 
 
-def _shards(suite: Suite, jobs: Sequence[EvalJob]) -> dict[str, int]:
+def count_shards(suite: Suite, jobs: Sequence[EvalJob]) -> dict[str, int]:
     """Return how many shards each eval task has: as many as when it was queued, whatever the suite says now."""
     queued = {job.identity: job.shards for job in jobs if job.state is not JobState.CANCELLED}
     return {task.identity: queued.get(task.identity, task.shards) for task in suite.tasks}
@@ -270,186 +270,6 @@ def set_unusable(view: View, name: str, damage: str | None, *, taker: int | None
         if changed != member:
             commands.append(Update(changed))
     return commands
-
-
-def repetition(view: View, suite: Suite, seen: Checkpoint, number: int, **facts: Any) -> InsertGroup:
-    """Evaluate a checkpoint again, with other seeds."""
-    now = view.now()
-    group = Group(study=view.study().id, suite=suite.name, seen=seen.id, replicate=number, created_at=now, **facts)
-    return InsertGroup(group, tuple(_jobs(view, suite, seen, group)))
-
-
-def backfill(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Command]:
-    """Queue what suites miss on a checkpoint that still exists: whole groups, or eval tasks that were added.
-
-    What waits for a suite that is not among them is skipped until that suite is back: nobody could evaluate it.
-    """
-    commands: list[Command] = []
-    given, groups = {suite.name: suite for suite in suites}, view.groups_of(seen.id)
-    for group in groups:
-        suite = given.get(group.suite)
-        leaves = suite is None and group.state is GroupState.QUEUED
-        returns = suite is not None and group.why == SUITE_LEFT and seen.usable
-        locked = view.locked_group(group.id) if leaves or returns else None
-        if locked is None:
-            continue
-        if suite is not None and locked.state is GroupState.SKIPPED:
-            commands += _queued_again(view, suite, seen, locked, (), "")
-        elif suite is None and locked.state is GroupState.QUEUED:
-            commands += end_group(view, locked, GroupState.SKIPPED, SUITE_LEFT)
-    for suite in suites if seen.usable else ():
-        first = next((group for group in groups if group.suite == suite.name and group.replicate == 0), None)
-        if first is None:
-            new, tasks = _group(view, suite, seen, existed=True)
-            best = view.best_group(suite.name)
-            if best is not None and best.seen == seen.id and new.state is GroupState.QUEUED:
-                new = replace(new, guaranteed="best")
-            commands.append(InsertGroup(new, tasks))
-        elif first.state in (GroupState.QUEUED, GroupState.COMPLETE, GroupState.PARTIAL):
-            commands += _added(view, suite, seen, first)
-    return commands
-
-
-def _added(view: View, suite: Suite, seen: Checkpoint, group: Group) -> list[Command]:
-    """Extend a group by eval tasks that its suite has gained since, or that changed their identity."""
-    if not _differs(suite, view.group_jobs(group.id)):
-        return []
-    locked = view.locked_group(group.id)
-    if locked is None:
-        return []
-    # Some may have been claimed before the group was locked.
-    withdrawn = _withdrawn(suite, view.group_jobs(group.id))
-    why = "its suite has another version of it since, or none"
-    if locked.state is GroupState.QUEUED:
-        return _queued_again(view, suite, seen, locked, withdrawn, why)
-    if view.study().state is StudyState.COMPLETED:
-        # Nobody works for it any more: what it has stays.
-        return []
-    return _queued_again(view, suite, seen, locked, withdrawn, why, priority=Priority.BACKFILL, best=False)
-
-
-def _queued_again(
-    view: View,
-    suite: Suite,
-    seen: Checkpoint,
-    group: Group,
-    withdrawn: Sequence[EvalJob],
-    why: str,
-    **changes: Any,
-) -> list[Command]:
-    """Queue a locked group again: without some of its jobs, and with those that it lacks then."""
-    now = view.now()
-    left = [job for job in view.group_jobs(group.id) if job not in withdrawn]
-    queued = replace(group, state=GroupState.QUEUED, why=None, ended_at=None, **changes)
-    return [
-        *(Update(moved(job, JobState.CANCELLED, error=why, ended_at=now)) for job in withdrawn),
-        *([] if queued == group else [Update(queued)]),
-        InsertJobs(tuple(_jobs(view, suite, seen, queued, left))),
-    ]
-
-
-def groups_on(view: View, seen: Checkpoint, suite: Suite) -> list[Group]:
-    """Return the groups of a suite on a checkpoint: the first one, and repetitions."""
-    return [group for group in view.groups_of(seen.id) if group.suite == suite.name]
-
-
-def _first_group(view: View, seen: Checkpoint, suite: Suite) -> Group | None:
-    return next((group for group in groups_on(view, seen, suite) if group.replicate == 0), None)
-
-
-def _differs(suite: Suite, jobs: Sequence[EvalJob]) -> bool:
-    """Return whether a group lacks jobs that its suite has, or has such that it does not have any more."""
-    wanted = {(identity, shard) for identity, count in _shards(suite, jobs).items() for shard in range(count)}
-    present = {(job.identity, job.shard) for job in jobs if job.state is not JobState.CANCELLED}
-    return bool(_withdrawn(suite, jobs)) or not wanted <= present
-
-
-def _withdrawn(suite: Suite, jobs: Sequence[EvalJob]) -> list[EvalJob]:
-    """Return the jobs not wanted any more: obsolete shards, those that ask for others, a failed aggregation."""
-    asking = {task.identity: (task.gpus, task.label) for task in suite.tasks}
-    return [
-        job
-        for job in jobs
-        # An aggregation has no identity.
-        if (job.state is JobState.FAILED and job.identity not in asking)
-        or (
-            job.state is JobState.PENDING
-            and job.kind is JobKind.EVALUATE
-            and asking.get(job.identity) != (job.gpus, job.label)
-        )
-    ]
-
-
-def evaluate_again(view: View, suite: Suite, seen: Checkpoint) -> list[Command]:
-    """Return what runs a suite on a checkpoint again, as a person asks.
-
-    Eval tasks that failed, or were skipped, run once more. Where all have results, the whole suite runs with other
-    seeds; that repetition is no part of a fitness.
-
-    Raises:
-        StateError: it is being evaluated, cannot be, or the study takes no more work.
-    """
-    what, study = f"suite {suite.name!r} on checkpoint {shown(seen.name)}", view.study()
-    if study.state not in (StudyState.RUNNING, StudyState.DRAINING):
-        raise StateError(f"{what} cannot run: {study.name!r} is {study.state}; let it go on first")
-    if not seen.usable:
-        raise StateError(f"{what} cannot run: the checkpoint is {seen.state}")
-    groups = groups_on(view, seen, suite)
-    if any(group.state is GroupState.QUEUED for group in groups):
-        raise StateError(f"{what} is queued or running already")
-    first = _first_group(view, seen, suite)
-    locked = None if first is None else view.locked_group(first.id)
-    if locked is not None and locked.state in (GroupState.PARTIAL, GroupState.SKIPPED):
-        failed = [job for job in view.group_jobs(locked.id) if job.state is JobState.FAILED]
-        wanted = {"priority": Priority.FRESH, "guaranteed": locked.guaranteed or "asked", "not_before": 0.0}
-        return _queued_again(view, suite, seen, locked, failed, "it runs again", **wanted)
-    number = max((group.replicate for group in groups), default=-1) + 1
-    return [repetition(view, suite, seen, number, guaranteed="asked")]
-
-
-def try_again(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Command]:
-    """Queue once more what failed for good on a checkpoint: eval tasks, and aggregations; nothing else."""
-    commands: list[Command] = []
-    given = {suite.name: suite for suite in suites}
-    for group in view.groups_of(seen.id) if seen.usable else ():
-        suite = given.get(group.suite)
-        if suite is None or group.state not in (GroupState.QUEUED, GroupState.PARTIAL):
-            continue
-        locked = view.locked_group(group.id)
-        failed = [job for job in view.group_jobs(group.id) if job.state is JobState.FAILED]
-        if locked is not None and failed:
-            commands += _queued_again(view, suite, seen, locked, failed, "it is tried again")
-    # A study that is complete goes on for them.
-    reopened = commands and view.study().state is StudyState.COMPLETED
-    return [SetStudyState(StudyState.RUNNING), *commands] if reopened else commands
-
-
-def drain(view: View, suites: Sequence[Suite], why: str) -> list[Command]:
-    """No more checkpoints come: guarantee the final one, whatever a policy said of it."""
-    final, top = view.newest_ready(), view.newest_seen(stepped=True)
-    if final is not None and top is not None and top.usable and 0 <= final.step < top.step:
-        # It was copied, or uploaded, before what is older.
-        final = top
-    commands: list[Command] = []
-    if final is not None:
-        commands = [command for suite in suites for command in _guaranteed(view, suite, final)]
-    if view.study().state is StudyState.RUNNING:
-        commands.append(SetStudyState(StudyState.DRAINING, why))
-    return commands
-
-
-def _guaranteed(view: View, suite: Suite, final: Checkpoint) -> list[Command]:
-    group = _first_group(view, final, suite)
-    locked = None if group is None else view.locked_group(group.id)
-    if locked is None:
-        return []
-    if locked.state is GroupState.SKIPPED:
-        wanted = {"priority": Priority.FRESH, "rank": -float(final.number), "guaranteed": "final"}
-        return _queued_again(view, suite, final, locked, (), "", **wanted, not_before=0.0)
-    if locked.state is not GroupState.QUEUED or locked.guaranteed is not None:
-        return []
-    priority = min(locked.priority, Priority.GUARANTEED)
-    return [Update(replace(locked, guaranteed="final")), Reprioritise(locked.id, priority)]
 
 
 def _event(view: View, kind: str, message: str, seen: int | None = None) -> Insert:

@@ -8,7 +8,7 @@ from typing import Any, final
 from phyla.errors import SpaceError
 from phyla.records import JsonObject, Scored
 from phyla.space import Space
-from phyla.space.parameters import NEAR_ONE
+from phyla.space.ranges import NEAR_ONE
 from phyla.strategies.explore import Explored
 from phyla.strategies.strategy import Context, Population
 from phyla.validation import check, plain, refused

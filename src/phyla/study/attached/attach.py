@@ -32,7 +32,7 @@ from phyla.study.places import Places, find_study
 from phyla.study.results.results import Results
 from phyla.study.running.open import claim
 from phyla.study.study import LEASE_S, Study
-from phyla.study.validation import checked_kinds
+from phyla.study.validation import check_kinds
 from phyla.system.fork_safe_signals import handle
 from phyla.worker import Launch, Trial, Worker, session_of
 from phyla.worker.make import population_worker
@@ -79,7 +79,7 @@ def attach(
         StoreError: the database failed.
     """
     study_modules.only_when_run(study_modules.OwnLoop)
-    if "train" not in checked_kinds(kinds):
+    if "train" not in check_kinds(kinds):
         raise ConfigurationError(f"attach(kinds={kinds!r}): what only evaluates is started with: phyla worker")
     if isinstance(study, Study):
         if (home, storage, checkpoints) != (None, None, None):

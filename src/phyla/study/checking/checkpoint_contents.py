@@ -43,8 +43,8 @@ def read(directory: Path) -> Facts:
     """
     facts: Facts = {}
     of_orbax = {file.parent for file in directory.rglob("_METADATA")}
-    files = (one for one in directory.rglob("*") if one.is_file() and one.name != MANIFEST_NAME)
-    parts = [*of_orbax, *(one for one in files if of_orbax.isdisjoint(one.parents))]
+    files = (path for path in directory.rglob("*") if path.is_file() and path.name != MANIFEST_NAME)
+    parts = [*of_orbax, *(path for path in files if of_orbax.isdisjoint(path.parents))]
     taken = set()
     for file in sorted(parts, key=age, reverse=True):
         relative = str(file.relative_to(directory))
@@ -56,15 +56,15 @@ def read(directory: Path) -> Facts:
 
 def series(name: str) -> str:
     """Return the name of a file without its digits, except those of an ending such as `.h5`."""
-    return re.sub(r"(\.[a-z]+\d)$|\d+", lambda found: found[1] or "#", name)
+    return re.sub(r"(\.[a-z]+\d)$|\d+", lambda digits: digits[1] or "#", name)
 
 
 def _facts_of(file: Path, name: str) -> Facts:
     try:
         return dict(_leaves(_load(file), f"{name}: "))
     except Exception:  # noqa: BLE001  # whatever a reader does not understand is bytes to us
-        parts = sorted(one for one in file.rglob("*") if one.is_file()) if file.is_dir() else [file]
-        return {name: hashlib.sha256(b"".join(one.read_bytes() for one in parts)).hexdigest()}
+        parts = sorted(path for path in file.rglob("*") if path.is_file()) if file.is_dir() else [file]
+        return {name: hashlib.sha256(b"".join(path.read_bytes() for path in parts)).hexdigest()}
 
 
 def _load(file: Path) -> Any:
@@ -111,17 +111,19 @@ def _load_zip(stream: IO[bytes]) -> Any:
 
             stream.seek(0)
             return torch.load(stream, map_location="cpu", weights_only=False)
-        found = {}
+        contents = {}
         for name in names:
             with contextlib.suppress(Exception):
-                found[name.removesuffix(".npy")] = _load_stream(io.BytesIO(archive.read(name)), Path(name).suffix)
-        if not found:
+                contents[name.removesuffix(".npy")] = _load_stream(
+                    io.BytesIO(archive.read(name)), Path(name).suffix
+                )
+        if not contents:
             raise ValueError(f"no file in it can be read: {names}")
-        return found
+        return contents
 
 
 def _h5(group: Any) -> dict[str, Any]:
-    return {name: one[()] if hasattr(one, "dtype") else _h5(one) for name, one in group.items()}
+    return {name: item[()] if hasattr(item, "dtype") else _h5(item) for name, item in group.items()}
 
 
 def _leaves(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -141,7 +143,7 @@ def _leaves(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
         array = array.astype(np.float32) if array.dtype.kind == "V" else array  # bfloat16 and the like
         if array.dtype.kind in "fiubc":
             yield name.rstrip(".: "), array if array.ndim else float(array.real)
-    elif isinstance(value, Sequence) and len(value) > 1 and all(type(one) in (int, float) for one in value):
+    elif isinstance(value, Sequence) and len(value) > 1 and all(type(item) in (int, float) for item in value):
         yield name.rstrip(".: "), tuple(map(float, value))
     else:
         value = value if array is None else array.tolist()
@@ -150,11 +152,11 @@ def _leaves(value: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
             yield from _leaves(item, f"{name}{key}.", depth + 1)
 
 
-def gap(one: Any, other: Any) -> float:
+def gap(value: Any, other: Any) -> float:
     """Return how far two values are apart, as a share of the larger; infinite where they cannot be compared."""
-    if one is None or other is None or isinstance(one, str) or isinstance(other, str):
-        return 0.0 if isinstance(one, str) and isinstance(other, str) and one == other else np.inf
-    first, second = np.asarray(one), np.asarray(other)
+    if value is None or other is None or isinstance(value, str) or isinstance(other, str):
+        return 0.0 if isinstance(value, str) and isinstance(other, str) and value == other else np.inf
+    first, second = np.asarray(value), np.asarray(other)
     if first.shape != second.shape:
         return np.inf
     if np.array_equal(first, second, equal_nan=True):
@@ -176,19 +178,19 @@ def holding(*known: tuple[Facts, Any]) -> str:
     """Return the name of a number, or of a few, that has this value in each of these; empty if there is none."""
     if any(isinstance(value, bool) or not isinstance(value, int | float) for _, value in known):
         return ""
-    for name, one in known[0][0].items():
-        found = [np.ravel(facts.get(name, ())) for facts, _ in known]
-        if isinstance(one, str) or not 0 < found[0].size == min(map(len, found)) == max(map(len, found)) <= FEW:
+    for name, fact in known[0][0].items():
+        cases = [np.ravel(facts.get(name, ())) for facts, _ in known]
+        if isinstance(fact, str) or not 0 < cases[0].size == min(map(len, cases)) == max(map(len, cases)) <= FEW:
             continue
         close = [
-            np.isclose(each, value, rtol=1e-6, atol=0.0) for each, (_, value) in zip(found, known, strict=True)
+            np.isclose(case, value, rtol=1e-6, atol=0.0) for case, (_, value) in zip(cases, known, strict=True)
         ]
         if np.logical_and.reduce(close).any():
             return name
     return ""
 
 
-def compared(whole: Facts, half: Facts) -> list[str]:
+def comparable_names(whole: Facts, half: Facts) -> list[str]:
     """Return the names of what tells two checkpoints apart: arrays, else numbers, else metrics, else digests.
 
     Beside arrays, numbers are what frameworks note for themselves, and so they are beside files that change and

@@ -1,6 +1,6 @@
 """Experiments on a training function: members of studies, each study in a home and a process of its own.
 
-`phyla.study.checking.check` compares what they leave. Nothing of the user's study is touched.
+`phyla.study.checking.evidence` compares what they leave. Nothing of the user's study is touched.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ class Plan(Strategy):
         index, measured = member.index, [*(context.state or [])]  # type: ignore[misc]  # a list of indices
         if member.broken_trial is not None or index in measured:
             return Stop(reason={"why": "there is nothing more to do"})
-        if any(one.index < index and one.state is not MemberState.DONE for one in population):
+        if any(other.index < index and other.state is not MemberState.DONE for other in population):
             return Wait()
         if member.generation >= len(self.trials[index]):
             state: Any = [*measured, index]
@@ -132,14 +132,14 @@ class Experiments:
         # Without its hyperparameters, which would count more than those of an experiment.
         self._start = replace(starts[0], params={}) if starts else None
 
-    def _completed(self, given: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    def _completed(self, values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
         """Return hyperparameters: these, then the others, then the middle of each range."""
         space = self.study.rules.space
         middle = {
-            name: one.values[0] if isinstance(one, Choice) else one.from_unit(0.5)
-            for name, one in space.parameters.items()
+            name: parameter.values[0] if isinstance(parameter, Choice) else parameter.from_unit(0.5)
+            for name, parameter in space.parameters.items()
         }
-        return dict(space.complete(given, {**middle, **others}, np.random.default_rng(self.study.seed)))
+        return dict(space.complete(values, {**middle, **others}, np.random.default_rng(self.study.seed)))
 
     def others(self, name: str) -> list[dict[str, Any]]:
         """Return the hyperparameters with other values of one of them that are allowed, near ones first."""
@@ -152,14 +152,14 @@ class Experiments:
             at = parameter.unit(value)
             tried = [parameter.from_unit(u) for u in ((at + 0.25, 1, 0) if at <= 0.5 else (at - 0.25, 0, 1))]
         allowed: dict[Any, dict[str, Any]] = {}
-        for one in tried:
+        for candidate in tried:
             try:
-                found = self._completed({name: one}, self.params)
+                params = self._completed({name: candidate}, self.params)
             except SpaceError:
                 continue
-            rest = (self.params.keys() & found.keys()) - {name}
-            if one != value and all(found[key] == self.params[key] for key in rest):
-                allowed.setdefault(repr(one), found)
+            rest = (self.params.keys() & params.keys()) - {name}
+            if candidate != value and all(params[key] == self.params[key] for key in rest):
+                allowed.setdefault(repr(candidate), params)
         return [*allowed.values()]
 
     def run(self, *lengths: int, **how: Any) -> Outcome:
@@ -170,8 +170,10 @@ class Experiments:
     def together(self, wanted: Sequence[Lengths]) -> None:
         """Run experiments that have one start, one after the other in one process, unless they ran before."""
         made = [_Experiment(lengths=lengths, **how) for lengths, how in wanted]
-        new = [*{repr(one): one for one in made if repr(one) not in self.done}.values()]
-        for batch in [[one] for one in new] if self.alone else [new] if new else []:
+        new = [
+            *{repr(experiment): experiment for experiment in made if repr(experiment) not in self.done}.values()
+        ]
+        for batch in [[experiment] for experiment in new] if self.alone else [new] if new else []:
             self._run(batch)
 
     def _run(self, wanted: Sequence[_Experiment]) -> None:
@@ -179,12 +181,12 @@ class Experiments:
             [
                 {
                     "steps": steps,
-                    "seed": SEEDS[one.seed],
-                    "params": one.values[at % len(one.values)] or self.params,
+                    "seed": SEEDS[experiment.seed],
+                    "params": experiment.values[at % len(experiment.values)] or self.params,
                 }
-                for at, steps in enumerate(one.lengths)
+                for at, steps in enumerate(experiment.lengths)
             ]
-            for one in wanted
+            for experiment in wanted
         ]
         start = wanted[0].start or self._start
         self.count += 1
@@ -194,8 +196,10 @@ class Experiments:
             study.name,
             study.rules.space,
             study.rules.objective if study.rules.reported_metrics else NOTHING,
-            Plan(population_size=len(wanted), trials=trials, measures=[one.measures for one in wanted]),
-            Pinned(study.train, [one.pinned for one in wanted]),
+            Plan(
+                population_size=len(wanted), trials=trials, measures=[experiment.measures for experiment in wanted]
+            ),
+            Pinned(study.train, [experiment.pinned for experiment in wanted]),
             setup=study.declared.setup,
             seed=study.seed,
             home=home,
@@ -210,8 +214,10 @@ class Experiments:
                 failed = str(error)
             results = made.results()
             repository = LocalCheckpoints(home / "checkpoints" / made.name)
-            for member, one in enumerate(wanted):
-                self.done[repr(one)] = self._outcome(results, repository, failed, member, keep=one.keep)
+            for member, experiment in enumerate(wanted):
+                self.done[repr(experiment)] = self._outcome(
+                    results, repository, failed, member, keep=experiment.keep
+                )
         results._store.close()
         shutil.rmtree(home, ignore_errors=True)
 
@@ -220,7 +226,9 @@ class Experiments:
     ) -> Outcome:
         attempts = {attempt.job: attempt for attempt in results.attempts()}
         rows = {row.name: row for row in results.checkpoints()}
-        trials = [one for one in results.trials() if one.kind is not JobKind.IMPORT and one.member == member]
+        trials = [
+            trial for trial in results.trials() if trial.kind is not JobKind.IMPORT and trial.member == member
+        ]
         completed = [trial for trial in trials if trial.state is JobState.COMPLETED]
         trained = [trial for trial in completed if trial.kind is JobKind.TRAIN]
         for trial in trials:
@@ -254,12 +262,12 @@ class Experiments:
             facts=known,
             failed=failed,
             kept=kept,
-            overwritten=_overwritten(repository, filter(None, {one.parent_checkpoint for one in completed})),
+            overwritten=_overwritten(repository, filter(None, {trial.parent_checkpoint for trial in completed})),
             unread=noticed.get("unread", ()),
             curve={
                 (report.step, name): value
-                for one in trained
-                for report in results.reports(one.id)
+                for trial in trained
+                for report in results.reports(trial.id)
                 for name, value in report.metrics.items()
             },
         )
@@ -267,19 +275,19 @@ class Experiments:
 
 def _overwritten(repository: LocalCheckpoints, names: Iterable[str]) -> list[str]:
     """Return the files of checkpoints that were changed since their commit."""
-    found: set[str] = set()
+    changes: set[str] = set()
     for name in names:
         try:
             path = repository.path(name)
             manifest, entries = Manifest.from_bytes((path / MANIFEST_NAME).read_bytes()), scan(path).entries
         except (OSError, CheckpointError):
             # What it has now is no checkpoint any more.
-            found.add("it is no checkpoint any more")
+            changes.add("it is no checkpoint any more")
             continue
         committed = {(file.path, file.digest) for file in manifest.files}
         changed = committed ^ {*zip((entry.relative for entry in entries), digests(entries), strict=True)}
-        found |= {file for file, _ in changed}
-    return sorted(found)
+        changes |= {file for file, _ in changed}
+    return sorted(changes)
 
 
 def _raised(cause: Cause, files: Sequence[Path]) -> str:

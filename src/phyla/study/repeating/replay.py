@@ -166,16 +166,16 @@ def prepare(
         raise NotImportable(f"study {study!r}: {error}: {how_to_give}") from error
     results = Results(store, record, places)
     rows = {row.name: row for row in results.checkpoints()}
-    found = _Source(study, results.trials(), rows, places.checkpoints(study, record.config))
-    path = found.path(trial)
+    origin = _Source(study, results.trials(), rows, places.checkpoints(study, record.config))
+    path = origin.path(trial)
     last = path[-1]
     start: StartFrom | None
     if steps is None:
-        path, start = _way(found, path, from_step)
+        path, start = _way(origin, path, from_step)
         strategy: Strategy = Replay.along(path, of=study, fitness=rules.strategy.fitness)
         seed = record.seed
     else:
-        start = found.kept(last)
+        start = origin.kept(last)
         if start is None:
             raise ConfigurationError(
                 f"study {study!r} does not keep the checkpoint of trial {last.id} any more; go on from the best "
@@ -266,7 +266,7 @@ class _Source:
 
 
 def _way(
-    found: _Source, path: list[TrialRecord], from_step: int | None
+    source: _Source, path: list[TrialRecord], from_step: int | None
 ) -> tuple[list[TrialRecord], StartFrom | None]:
     """Return the trials to train again, and what the first one starts from."""
     root, start = path[0], None
@@ -275,19 +275,21 @@ def _way(
         # From our copy, else from what it was copied from.
         digest = str(root.reason.get("digest"))
         origin = StartFrom(str(root.origin), step=root.end_step, index=root.checkpoint_index, digest=digest)
-        path, start = path[1:], found.kept(root) or origin
+        path, start = path[1:], source.kept(root) or origin
     elif from_step or (from_step == 0 and imported):
-        steps = {one.reached_step: index for index, one in enumerate(path[:-1]) if found.kept(one) is not None}
+        steps = {
+            trial.reached_step: index for index, trial in enumerate(path[:-1]) if source.kept(trial) is not None
+        }
         if from_step not in steps:
             kept = ", ".join(map(str, steps))
             raise ConfigurationError(
-                f"study {found.name!r} keeps no checkpoint at step {from_step} on the way to trial {last.id}, "
+                f"study {source.name!r} keeps no checkpoint at step {from_step} on the way to trial {last.id}, "
                 + (f"but at step {kept}: choose one of these, or" if kept else "nor at others:")
                 + " leave --from out to train from the start (retention=phyla.Retention(every_steps=...) keeps "
                 "more)."
             )
         index = steps[from_step]
-        path, start = path[index + 1 :], found.kept(path[index])
+        path, start = path[index + 1 :], source.kept(path[index])
     if not path:
-        raise StudyNotFound(f"study {found.name!r}: the trial was imported, so there is no training to repeat")
+        raise StudyNotFound(f"study {source.name!r}: the trial was imported, so there is no training to repeat")
     return path, start

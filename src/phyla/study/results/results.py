@@ -1,14 +1,13 @@
 """What a study has found so far; read-only, and needs no training code."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from phyla.checkpoints import RemotePlace, is_there, local_copy
-from phyla.errors import CheckpointMissing, ConnectionLost, StoreError, StudyNotFound, UsageError
+from phyla.errors import ConnectionLost, StoreError, StudyNotFound, UsageError
 from phyla.formatting import counted
 from phyla.records import (
     Aim,
@@ -28,15 +27,15 @@ from phyla.records import (
     TimeSpent,
     TrialRecord,
 )
-from phyla.space import Params
 from phyla.store import pages, pages_of_attempts, reports_that_count
 from phyla.store.retry import again
 from phyla.strategies import describe
 from phyla.study.declaration import replicate_of
 from phyla.study.places import Places, where_of
+from phyla.study.results.best import Best, BestCheckpoint, checkpoint_of, read_front
 from phyla.study.results.course import course
 from phyla.study.results.findings import Finding, findings
-from phyla.study.results.progress import Failures, Progress, best_of, lease_s, look
+from phyla.study.results.progress import Failures, Progress, lease_s, look
 from phyla.study.results.story import Event, read_story
 from phyla.validation import known
 
@@ -62,54 +61,6 @@ COLUMNS = (
 ROWS = 1000
 """Eval tasks that are read at a time."""
 RENAMED = {"trial": "id", "decision": "reason", "attempts": "token"}
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BestCheckpoint:
-    """The checkpoint of the best trial."""
-
-    name: str
-    location: Path | RemotePlace | None  # where it is; None of one that a black-box client keeps
-    step: int  # age of the weights
-    digest: str  # identity of its content
-    size_bytes: int  # bytes of its files together
-    index: int  # place within it, when it holds several models
-
-    @property
-    def path(self) -> Path:
-        """Its directory, which is read-only; of one on an object store a verified copy, downloaded if need be."""
-        if self.location is None:
-            raise CheckpointMissing(f"checkpoint {self.name!r}: only the client that made it has its files")
-        return local_copy(self.location, self.digest)
-
-    @property
-    def where(self) -> str:
-        """Its directory, or its URL, as text; of one that a black-box client keeps the name that it gave."""
-        return str(self.location or self.name)
-
-    @property
-    def gone(self) -> bool:
-        """Whether nothing is there; of an object store that is out of reach it is not known."""
-        return self.location is None or not is_there(self.location)
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Best:
-    """The best trial of a study."""
-
-    fitness: float
-    checkpoint: BestCheckpoint
-    params: Params  # the trial's hyperparameters; the whole path there is in `Results.schedule()`
-    metrics: Mapping[str, Any]  # last reported value of each metric
-    trial: int
-    member: int
-    values: Mapping[str, float]  # what it was judged by: the metrics that the objective names
-
-    def __repr__(self) -> str:
-        where = f"trial {self.trial} of member {self.member}, step {self.checkpoint.step}"
-        return f"<Best: fitness {self.fitness:g}, {where}, in {self.checkpoint.where}>"
 
 
 @final
@@ -158,9 +109,9 @@ class Results:
             counts, best = self.counts(), self.best
         except StoreError:
             return f"<Results of study {self.name!r}, whose store cannot be read now>"
-        told = ", ".join(f"{count} {state}" for state, count in counts.items()) or "none"
-        said = "" if best is None else f", best {self.metric} {best.fitness:g} (trial {best.trial})"
-        return f"<Results of study {self.name!r}: {self.state}, trials: {told}{said}>"
+        trials = ", ".join(f"{count} {state}" for state, count in counts.items()) or "none"
+        winner = "" if best is None else f", best {self.metric} {best.fitness:g} (trial {best.trial})"
+        return f"<Results of study {self.name!r}: {self.state}, trials: {trials}{winner}>"
 
     @again(ConnectionLost)
     def _read(self, read: "Callable[[Reader], T]") -> T:
@@ -189,21 +140,7 @@ class Results:
 
         The front is that of the trials whose checkpoints are kept. Without trade-offs it has one trial, the best.
         """
-        return self._read(lambda reader: [*self._found(reader)])
-
-    def _found(self, reader: "Reader") -> "Iterator[Best]":
-        for trial in best_of(reader, self.aim):
-            row = reader.checkpoint(trial.checkpoint or "")
-            if row is not None and trial.fitness is not None:
-                yield Best(
-                    fitness=trial.fitness,
-                    checkpoint=self._left_by(reader, trial),
-                    params=Params.of_flat(dict(trial.params)),
-                    metrics=trial.metrics,
-                    trial=trial.id,
-                    member=trial.member,
-                    values={self.metric: trial.fitness} if trial.criteria is None else trial.criteria.values,
-                )
+        return self._read(lambda reader: [*read_front(reader, self.aim, self._root)])
 
     def checkpoint(self, trial: int | TrialRecord) -> BestCheckpoint:
         """Return the checkpoint that a trial left: `results.checkpoint(trial).path` is its directory.
@@ -212,29 +149,11 @@ class Results:
             UsageError: there is no such trial.
             CheckpointMissing: it left no checkpoint, or that was collected since.
         """
-        wanted = trial if isinstance(trial, int) else trial.id
+        key = trial if isinstance(trial, int) else trial.id
         try:
-            return self._read(lambda reader: self._left_by(reader, reader.trial(wanted)))
+            return self._read(lambda reader: checkpoint_of(reader, reader.trial(key), self._root))
         except KeyError:
-            raise UsageError(f"study {self.name!r} has no trial {wanted}") from None
-
-    def _left_by(self, reader: "Reader", trial: TrialRecord) -> BestCheckpoint:
-        row = reader.checkpoint(trial.checkpoint or "")
-        if row is None:
-            why = (
-                f"is {trial.state}, and left none"
-                if trial.checkpoint is None
-                else "left one that was collected since"
-            )
-            raise CheckpointMissing(f"study {self.name!r} has no checkpoint of trial {trial.id}: it {why}")
-        return BestCheckpoint(
-            name=row.name,
-            location=None if row.weak else self._root() / row.name,
-            step=row.step,
-            digest=row.digest,
-            size_bytes=row.size_bytes,
-            index=trial.checkpoint_index,
-        )
+            raise UsageError(f"study {self.name!r} has no trial {key}") from None
 
     def no_best(self) -> str:
         """Return why there is no best trial, where there is none."""
@@ -294,7 +213,7 @@ class Results:
             for trial in trials:
                 yield from reader.attempts(trial.id)
 
-        return self._read(lambda reader: {one.job: one.cause for one in read(reader) if one.cause})
+        return self._read(lambda reader: {attempt.job: attempt.cause for attempt in read(reader) if attempt.cause})
 
     def checkpoints(self) -> list[Checkpoint]:
         """Return all checkpoints, deleted ones too."""
@@ -306,8 +225,12 @@ class Results:
 
     def reports(self, trial: int) -> list[Report]:
         """Return what a trial reported, by step: of each attempt, up to where the next one went on."""
-        its = self._read(lambda reader: [t for t in reader.trials(after=trial - 1, limit=1) if t.id == trial])
-        return self._read(lambda reader: reports_that_count(reader, its[0])) if its else []
+        rows = self._read(lambda reader: list(reader.trials(after=trial - 1, limit=1)))
+        return self._read(
+            lambda reader: [
+                report for row in rows if row.id == trial for report in reports_that_count(reader, row)
+            ]
+        )
 
     def story(self, trial: int) -> list[Event]:
         """Return what happened to a trial, in order: why it was made, its attempts, its end, what came of it.
@@ -345,8 +268,8 @@ class Results:
 
     def failures(self, since: float) -> Callable[[], list[Attempt]]:
         """Return a function that tells, at each call, the attempts that failed since `since` and the last call."""
-        told = Failures(since)
-        return lambda: self._read(told.new)
+        failures = Failures(since)
+        return lambda: self._read(failures.new)
 
     def course(self, points: int) -> list[tuple[float, float, float]]:
         """Return the best fitness so far, the median and the worse quartile, at no more than `points` times."""
@@ -375,12 +298,12 @@ class Results:
 
     def _ancestry(self, trial: int) -> Sequence[TrialRecord]:
         try:
-            found = self._read(lambda reader: reader.ancestry(trial))
+            path = self._read(lambda reader: reader.ancestry(trial))
         except KeyError:
-            found = ()
-        if not found or found[0].kind is JobKind.MEASURE:
+            path = ()
+        if not path or path[0].kind is JobKind.MEASURE:
             raise StudyNotFound(f"study {self.name!r} has no trial {trial} that trains")
-        return found
+        return path
 
     def evaluations(self) -> "Evaluations":
         """Return what the suites have found on the study's checkpoints; a study without suites is refused."""
@@ -392,7 +315,7 @@ class Results:
         """Return when each eval task of the study ran, by its newest attempt, and on which worker."""
         from phyla.report.columns import Attempts
 
-        return self._read(lambda reader: Attempts.of(_ran(reader)))
+        return self._read(lambda reader: Attempts.of(_read_runs(reader)))
 
     def time_spent(self) -> TimeSpent:
         """Return where the time of its workers went: seconds by phase."""
@@ -480,29 +403,29 @@ class Results:
         """
         from phyla.report.notebook import dataframe
 
-        made = dataframe(map(trial_row, self.trials()))
+        frame = dataframe(map(trial_row, self.trials()))
         import pandas as pd
 
-        for column in {"created_at", "started_at", "ended_at"} & {*made}:
-            made[column] = pd.to_datetime(made[column], unit="s", utc=True)
-        return made
+        for column in {"created_at", "started_at", "ended_at"} & {*frame}:
+            frame[column] = pd.to_datetime(frame[column], unit="s", utc=True)
+        return frame
 
 
-def _ran(reader: "Reader") -> Iterator[Attempt]:
+def _read_runs(reader: "Reader") -> Iterator[Attempt]:
     after = 0
     while tasks := reader.eval_jobs(after=after, limit=ROWS):
-        for one in tasks:
-            if one.started_at is not None and one.ended_at is not None:
+        for task in tasks:
+            if task.started_at is not None and task.ended_at is not None:
                 # Of which only the times and the worker are looked at.
                 yield Attempt(
-                    job=one.id,
-                    token=one.token,
-                    study=one.study,
-                    worker=one.worker or "",
+                    job=task.id,
+                    token=task.token,
+                    study=task.study,
+                    worker=task.worker or "",
                     state=AttemptState.COMPLETED,
-                    claimed_at=one.started_at,
-                    expires_at=one.ended_at,
-                    ended_at=one.ended_at,
+                    claimed_at=task.started_at,
+                    expires_at=task.ended_at,
+                    ended_at=task.ended_at,
                 )
         after = tasks[-1].id
 

@@ -76,7 +76,7 @@ def _ask(
             _, claimed, rest = client.exchange(
                 (), launch.worker_name(), count - len(trials), whole=whole, held=launch.given
             )
-            records = [each.trial for each in claimed if isinstance(each, Claimed)]
+            records = [work.trial for work in claimed if isinstance(work, Claimed)]
             launch.given.update(record.id for record in records)
         for place, record in enumerate(records):
             try:
@@ -113,26 +113,28 @@ def _let_go(launch: Launch, job: int, let_go: Callable[[], object]) -> None:
         launch.given.discard(job)
 
 
-def checked(
+def check_told(
     trials: Any, metrics: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, error: str | Exception | None
 ) -> tuple[list[Trial], Sequence[Mapping[str, Any]]]:
     """Return the trials and metrics that `Study.tell` was given; refuse what makes no sense."""
     many = [*trials] if isinstance(trials, Sequence) else [trials]
-    each = [metrics] if isinstance(metrics, Mapping) else metrics
-    wrong = [one for one in many if not isinstance(one, Trial)]
+    reports = [metrics] if isinstance(metrics, Mapping) else metrics
+    wrong = [value for value in many if not isinstance(value, Trial)]
     if wrong:
         raise ConfigurationError(f"tell({wrong[0]!r}): pass a trial that ask() gave")
     if error is not None and (not isinstance(error, str | Exception) or error == ""):
         raise ConfigurationError(f"tell(error={error!r}): pass the exception, or say what went wrong")
-    if error is not None and each is not None:
+    if error is not None and reports is not None:
         raise ConfigurationError("tell(): pass either metrics, or the error that training failed with")
-    if each is not None and not (isinstance(each, Sequence) and all(isinstance(one, Mapping) for one in each)):
+    if reports is not None and not (
+        isinstance(reports, Sequence) and all(isinstance(value, Mapping) for value in reports)
+    ):
         raise ConfigurationError(
             f'tell(metrics={metrics!r}): pass a mapping such as {{"loss": 0.3}}, or one for each'
         )
-    if each is not None and len(each) != len(many):
-        raise ConfigurationError(f"tell(): {len(many)} trials, but {len(each)} mappings of metrics")
-    return many, each or ()
+    if reports is not None and len(reports) != len(many):
+        raise ConfigurationError(f"tell(): {len(many)} trials, but {len(reports)} mappings of metrics")
+    return many, reports or ()
 
 
 def tell(
@@ -143,8 +145,8 @@ def tell(
     checkpoint: Trial | None,
 ) -> None:
     """Complete trials, in one transaction; see `Study.tell`."""
-    told = [session_of(trial).retold(values) for trial, values in zip(trials, metrics, strict=False)]
-    for trial, values, again in zip(trials, metrics, told, strict=False):
+    repeated = [session_of(trial).retold(values) for trial, values in zip(trials, metrics, strict=False)]
+    for trial, values, again in zip(trials, metrics, repeated, strict=False):
         if not again:
             trial.report(values)
     sessions = [session_of(trial) for trial in trials]
@@ -159,10 +161,12 @@ def tell(
         for index, session in enumerate(sessions)
     ]
     # Trained together, they took equal parts of the time.
-    phases = {phase for each in completions for phase in each.timings or ()}
-    spent = {phase: sum((each.timings or {}).get(phase, 0.0) for each in completions) for phase in phases}
+    phases = {phase for completion in completions for phase in completion.timings or ()}
+    spent = {
+        phase: sum((completion.timings or {}).get(phase, 0.0) for completion in completions) for phase in phases
+    }
     shares = {phase: seconds / len(completions) for phase, seconds in spent.items()}
-    completions = [replace(each, timings=shares) for each in completions]
+    completions = [replace(completion, timings=shares) for completion in completions]
     try:
         answers, _, _ = client.exchange(completions, launch.worker_name(), 0)
     except StoreError:
@@ -189,7 +193,7 @@ def tell_failed(client: Client, launch: Launch, trials: Sequence[Trial], error: 
     lost: LeaseLost | None = None
     for session in map(session_of, trials):
         session.check_not_told(error)
-    said = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    message = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
     for session in map(session_of, trials):
         reports = session.take_reports()
         try:
@@ -199,7 +203,7 @@ def tell_failed(client: Client, launch: Launch, trials: Sequence[Trial], error: 
             raise
         session.discard()
         session.release()
-        failure = Failure(job=session.id, token=session.trial.token, error=said, timings=session.timings())
+        failure = Failure(job=session.id, token=session.trial.token, error=message, timings=session.timings())
         try:
             # What a rule stopped by these reports has ended, and needs no failure.
             _let_go(launch, session.id, (lambda: None) if stopped else partial(client.fail, failure))
@@ -213,5 +217,5 @@ def finished(client: Client) -> bool:
     """Return whether a study takes no more work: it ended, or every member is done."""
     with client.store.reader(client.record.id) as reader:
         return reader.study().state is not StudyState.RUNNING or all(
-            one.state is MemberState.DONE for one in reader.cohorts()
+            cohort.state is MemberState.DONE for cohort in reader.cohorts()
         )

@@ -37,7 +37,7 @@ from phyla.study.running.open import claim
 from phyla.study.running.own import OwnRun
 from phyla.study.running.provenance import noted
 from phyla.study.running.trackers import environment, follow
-from phyla.study.validation import checked_kinds, checked_seconds
+from phyla.study.validation import check_kinds, check_seconds
 from phyla.supervision.gpus import Gpus, gpu_environments, seen_gpus, visible_gpus
 from phyla.supervision.supervisor import Supervisor
 from phyla.supervision.term import Term
@@ -79,7 +79,7 @@ class Crew:
     on_progress: Callable[[Results], None] | None = None
     on_interrupt: Callable[[], None]
 
-    def shown_by(self, display: "StudyDisplay | NotebookCell") -> "Crew":
+    def with_display(self, display: "StudyDisplay | NotebookCell") -> "Crew":
         """Return the same, shown by a display."""
 
         def interrupted() -> None:
@@ -159,7 +159,7 @@ class Crew:
             study.train.check_program()
         self.check(study.places)
         suites = study.rules.suites
-        if "train" not in checked_kinds(self.kinds) and not suites:
+        if "train" not in check_kinds(self.kinds) and not suites:
             raise ConfigurationError(f"kinds={self.kinds!r}: this study has no suites= to evaluate")
         if self.evaluators and not (self.workers and suites):
             named = "evaluators" if self.eval_gpus is None else "eval_gpus"
@@ -167,8 +167,8 @@ class Crew:
                 f"{named}={getattr(self, named)!r}: evaluators need suites= to evaluate (in a TOML file: "
                 "[[eval]]), and workers= of at least 1 that train"
             )
-        checked_seconds("stall_timeout_s", self.stall_timeout_s)
-        checked_seconds("save_every_s", self.save_every_s)
+        check_seconds("stall_timeout_s", self.stall_timeout_s)
+        check_seconds("save_every_s", self.save_every_s)
         _ = self.environments  # raises where there are too few GPUs
 
 

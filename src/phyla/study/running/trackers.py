@@ -32,8 +32,8 @@ class TrackerFeed:
         self._study = study
         self._places = places
         # Of a study that is started anew it is another file.
-        told = hashlib.sha256(f"{study.created_at!r} {tracker.place}".encode()).hexdigest()[:16]
-        self._file = places.folder("tracking", study.name) / f"{tracker.name}-{told}.json"
+        digest = hashlib.sha256(f"{study.created_at!r} {tracker.place}".encode()).hexdigest()[:16]
+        self._file = places.folder("tracking", study.name) / f"{tracker.name}-{digest}.json"
         self._position = Remembered(self._file)
         self._feed: Feed | None = None
         self._lock: int | None = None

@@ -75,12 +75,12 @@ def watch(
         StoreError: the database failed.
     """
     from phyla.study.running.run import Crew
-    from phyla.study.validation import checked_gpus, checked_term
+    from phyla.study.validation import check_gpus, make_term
     from phyla.study.watching.follow import follow
     from phyla.study.watching.runs import Watching
     from phyla.watcher import Following
 
-    devices, term = checked_gpus("gpus", gpus), checked_term(None, None, grace_s)
+    devices, term = check_gpus("gpus", gpus), make_term(None, None, grace_s)
     watching = Watching(
         crew=Crew(workers, gpus_per_worker=gpus_per_worker, gpus=devices, term=term, on_interrupt=on_interrupt),
         places=Places.of(home, storage, checkpoints),
@@ -139,14 +139,14 @@ def evaluate(
         KeyboardInterrupt: a person stopped it; `Preempted` where a signal or the end of its time did.
     """
     from phyla.study.running.run import Crew
-    from phyla.study.validation import checked_labels, checked_term
+    from phyla.study.validation import check_labels, make_term
     from phyla.study.watching.follow import join
 
     crew = Crew(
         workers,
         gpus_per_worker=gpus_per_worker,
-        labels=checked_labels(labels),
-        term=checked_term(stop_signal, time_limit_s, grace_s),
+        labels=check_labels(labels),
+        term=make_term(stop_signal, time_limit_s, grace_s),
         on_interrupt=on_interrupt,
     )
     return join(

@@ -1,4 +1,4 @@
-"""Float, Int, Choice and Ordinal: which values there are, how they are drawn, and how they are moved.
+"""Float and Int: which numbers there are, how they are drawn, and how they are moved.
 
 Stepped numbers are handled by their index on the grid `low + index * step`, so that integers stay exact at any
 size and floats do not collect rounding errors along a chain of moves.
@@ -6,16 +6,16 @@ size and floats do not collect rounding errors along a chain of moves.
 
 import math
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from decimal import Decimal
 from functools import partial
-from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar, cast, final
 
 from phyla.errors import SpaceError
-from phyla.space.params import Scalar, When, as_integer, as_real, as_scalar, as_when, checked, is_same
+from phyla.space.parameter import AnyParameter, fraction
+from phyla.space.params import as_integer, as_real
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,87 +29,12 @@ NEAR_ONE: Literal["1-x"] = "1-x"
 LARGEST_INTEGER = 2**63 - 1
 """What databases and other languages can hold."""
 
-OPTIONS = ("log", "step", "initial", "default", "when")
-
-Value = TypeVar("Value", bound=Scalar)
 Number = TypeVar("Number", bound=float)
 Log: TypeAlias = bool | Literal["1-x"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class _Parameter(ABC, Generic[Value]):
-    """What all have in common; see Float and Choice for the arguments."""
-
-    _: KW_ONLY
-    initial: Any = None
-    default: Value | None = None
-    when: When | None = field(default=None, hash=False)
-
-    kind: ClassVar[str]
-
-    def __post_init__(self) -> None:
-        put, written = partial(object.__setattr__, self), repr(self)
-        try:
-            self._settle(put)
-            if isinstance(self.initial, tuple | list):
-                put("initial", self._initial_range(*self.initial))
-            elif self.initial is not None:
-                put("initial", checked(self.check, self.initial, "initial"))
-            if self.default is not None:
-                put("default", checked(self.check, self.default, "default"))
-            put("when", as_when(self.when))
-        except SpaceError as error:
-            raise SpaceError(f"{written}: {error}") from None
-
-    def __repr__(self) -> str:
-        return self._call(*(getattr(self, one.name) for one in fields(self) if not one.kw_only))
-
-    def _call(self, *positional: object, options: Sequence[str] = OPTIONS) -> str:
-        """The constructor call of a parameter like this one; options that have their default are left out."""
-        shown = [repr(list(value) if isinstance(value, tuple) else value) for value in positional]
-        defaults = {one.name: one.default for one in fields(self) if one.kw_only}
-        shown += [
-            f"{name}={getattr(self, name)!r}"
-            for name in options
-            if name in defaults and getattr(self, name) != defaults[name]
-        ]
-        return f"{type(self).__name__}({', '.join(shown)})"
-
-    def start(self, rng: "np.random.Generator") -> Value:
-        """A value to start from: the initial one, one from the initial range, or one from the prior."""
-        return self.draw(rng) if self.initial is None else self.initial
-
-    @abstractmethod
-    def check(self, value: object) -> Value:
-        """`value` as this parameter holds it: of its type, within the bounds, on the grid, as it is listed."""
-
-    @abstractmethod
-    def draw(self, rng: "np.random.Generator") -> Value:
-        """A value from the prior."""
-
-    @abstractmethod
-    def perturb(
-        self, value: Value, factor: float, rng: "np.random.Generator", other: float | None = None
-    ) -> tuple[Value, str]:
-        """`value` moved by `factor`, and how, as in "x1.2", "step", "neighbour", "resampled"; at an end it stays.
-
-        With `other`, a factor below 1, it goes up by `factor` or down by this, by chance, and turns back at ends.
-        """
-
-    def clipped(self, value: Value, factor: float, rng: "np.random.Generator") -> tuple[Value, str]:
-        """As `perturb`, but numbers are multiplied and clipped, whatever their range."""
-        return self.perturb(value, factor, rng)
-
-    @abstractmethod
-    def _settle(self, put: Callable[[str, object], None]) -> None:
-        """Check and convert what makes up the values."""
-
-    def _initial_range(self, *given: object) -> object:
-        return checked(self.check, given, "initial")
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _Range(_Parameter[Number]):
+class _Range(AnyParameter[Number]):
     """What Float and Int have in common."""
 
     low: Number
@@ -154,11 +79,11 @@ class _Range(_Parameter[Number]):
             fitting = " or ".join(like(low, end) for end in ends)
             raise SpaceError(f"high must be low plus a whole number of steps of {step!r}; did you mean {fitting}?")
 
-    def _initial_range(self, *given: object) -> tuple[Number, Number]:
-        if len(given) != 2:
-            raise SpaceError(f"an initial range is (low, high), got {given!r}")
-        low = self._convert(given[0], "low of the initial range")
-        high = self._convert(given[1], "high of the initial range")
+    def _initial_range(self, *bounds: object) -> tuple[Number, Number]:
+        if len(bounds) != 2:
+            raise SpaceError(f"an initial range is (low, high), got {bounds!r}")
+        low = self._convert(bounds[0], "low of the initial range")
+        high = self._convert(bounds[1], "high of the initial range")
         if low >= high:
             raise SpaceError(f"the initial range {(low, high)!r} must have its low below its high")
         if low < self.low or high > self.high:
@@ -194,12 +119,12 @@ class _Range(_Parameter[Number]):
         start, end = _place(self.low, self.log), _place(self.high, self.log)
         # Neighbouring numbers may have the same logarithm; a straight line is as good between them.
         if start < end:
-            return _fraction((_place(number, self.log) - start) / (end - start))
-        return _fraction((number - self.low) / (self.high - self.low))
+            return fraction((_place(number, self.log) - start) / (end - start))
+        return fraction((number - self.low) / (self.high - self.low))
 
     def from_unit(self, u: float) -> Number:
         """The value nearest to the position `u` between low (0) and high (1); the inverse of `unit`."""
-        u = _fraction(u)
+        u = fraction(u)
         value: Number = self.high if u == 1.0 else self._nearest(self._between(u, self.low, self.high))
         return value
 
@@ -395,102 +320,6 @@ class Int(_Range[int]):
             raise SpaceError("the bounds must fit in 64 bits")
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class _Listed(_Parameter[Scalar]):
-    """What Choice and Ordinal have in common."""
-
-    values: Sequence[Scalar]
-
-    def _settle(self, put: Callable[[str, object], None]) -> None:
-        if isinstance(self.values, str | bytes) or not isinstance(self.values, Sequence):
-            raise SpaceError(f"the values must be a list, which keeps its order, got {self.values!r}")
-        if not self.values:
-            raise SpaceError("there must be at least one value")
-        listed = tuple(as_scalar(value, "a value") for value in self.values)
-        for position, value in enumerate(listed):
-            # Python's own equality: neither `in` nor a dict tells True and 1 apart.
-            if value in listed[:position]:
-                first = repr(listed[listed.index(value)])
-                raise SpaceError(f"{value!r} is listed twice{'' if first == repr(value) else f' (as {first})'}")
-        put("values", listed)
-
-    def check(self, value: object) -> Scalar:
-        return self.values[self._index(value)]
-
-    def draw(self, rng: "np.random.Generator") -> Scalar:
-        return self.values[int(rng.random() * len(self.values))]
-
-    def _index(self, value: object) -> int:
-        scalar = as_scalar(value, "a value")
-        for index, listed in enumerate(self.values):
-            if is_same(listed, scalar):
-                return index
-        raise SpaceError(f"{value!r} is none of {list(self.values)!r}")
-
-
-@final
-@dataclass(frozen=True, slots=True, repr=False)
-class Choice(_Listed):
-    """One of some values without an order.
-
-    There is no direction to perturb it in, so perturbing is a fresh uniform draw over all values, which may
-    give the same one again (Li et al. 2019, arXiv 1902.01894).
-
-    Args:
-        values: The values, distinct JSON scalars: str, int, float, bool or None. A single one is allowed.
-        initial: The value that members start from. None means that it is drawn; to start from the *value*
-            None use `Space(initial=[...])`.
-        default: As for `Float`.
-        when: As for `Float`.
-    """
-
-    kind = "choice"
-
-    def perturb(
-        self, value: Scalar, factor: float, rng: "np.random.Generator", other: float | None = None
-    ) -> tuple[Scalar, str]:
-        """A fresh draw over all values, whatever the factor."""
-        return self.draw(rng), "resampled"
-
-
-@final
-@dataclass(frozen=True, slots=True, repr=False)
-class Ordinal(_Listed):
-    """One of some values in the order in which they are listed.
-
-    Perturbing goes to the next value for a factor above 1 and to the one before it for a factor below 1; at
-    either end it stays (Li et al. 2019, arXiv 1902.01894).
-
-    Args:
-        values: The values in order, distinct JSON scalars: str, int, float, bool or None.
-        initial: As for `Choice`.
-        default: As for `Float`.
-        when: As for `Float`.
-    """
-
-    kind = "ordinal"
-
-    def perturb(
-        self, value: Scalar, factor: float, rng: "np.random.Generator", other: float | None = None
-    ) -> tuple[Scalar, str]:
-        """The neighbour above or below, as the factor says."""
-        up = factor > 1.0 if other is None else rng.random() < 0.5
-        index = self._index(value) + (1 if up else -1)
-        return self.values[min(max(index, 0), len(self.values) - 1)], "neighbour"
-
-    def unit(self, value: object) -> float:
-        """Where `value` lies between the first (0) and the last value (1), evenly spaced."""
-        return self._index(value) / max(len(self.values) - 1, 1)
-
-    def from_unit(self, u: float) -> Scalar:
-        """The value nearest to the position `u` between the first (0) and the last value (1)."""
-        return self.values[round(_fraction(u) * (len(self.values) - 1))]
-
-
-Parameter: TypeAlias = Float | Int | Choice | Ordinal
-"""Any of the four kinds of parameter."""
-
-
 def _decimals(number: float) -> int:
     exponent = Decimal(repr(number)).as_tuple().exponent
     return max(-exponent, 0) if isinstance(exponent, int) else 0
@@ -513,9 +342,3 @@ def _mirrored(place: float, start: float, end: float) -> float:
         return 2.0 * end - place
     beyond = (place - start) % (2.0 * (end - start))
     return start + min(beyond, 2.0 * (end - start) - beyond)
-
-
-def _fraction(u: object) -> float:
-    if not isinstance(u, Real) or math.isnan(u):
-        raise SpaceError(f"a position in the unit interval must be a number, got {u!r}")
-    return min(max(float(u), 0.0), 1.0)

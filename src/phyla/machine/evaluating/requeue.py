@@ -1,0 +1,210 @@
+"""Groups of checkpoints that are there already: filled in, queued again, repeated, guaranteed at the end."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from phyla.errors import StateError
+from phyla.evaluation import Suite
+from phyla.machine.commands import (
+    Command,
+    InsertGroup,
+    InsertJobs,
+    Reprioritise,
+    SetStudyState,
+    Update,
+)
+from phyla.machine.evaluating.observe import SUITE_LEFT, count_shards, end_group, make_group, make_jobs
+from phyla.machine.jobs import moved
+from phyla.machine.view import View
+from phyla.records import (
+    Checkpoint,
+    EvalJob,
+    Group,
+    GroupState,
+    JobKind,
+    JobState,
+    Priority,
+    StudyState,
+    shown,
+)
+
+
+def repetition(view: View, suite: Suite, seen: Checkpoint, number: int, **facts: Any) -> InsertGroup:
+    """Evaluate a checkpoint again, with other seeds."""
+    now = view.now()
+    group = Group(study=view.study().id, suite=suite.name, seen=seen.id, replicate=number, created_at=now, **facts)
+    return InsertGroup(group, tuple(make_jobs(view, suite, seen, group)))
+
+
+def backfill(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Command]:
+    """Queue what suites miss on a checkpoint that still exists: whole groups, or eval tasks that were added.
+
+    What waits for a suite that is not among them is skipped until that suite is back: nobody could evaluate it.
+    """
+    commands: list[Command] = []
+    by_name, groups = {suite.name: suite for suite in suites}, view.groups_of(seen.id)
+    for group in groups:
+        suite = by_name.get(group.suite)
+        leaves = suite is None and group.state is GroupState.QUEUED
+        returns = suite is not None and group.why == SUITE_LEFT and seen.usable
+        locked = view.locked_group(group.id) if leaves or returns else None
+        if locked is None:
+            continue
+        if suite is not None and locked.state is GroupState.SKIPPED:
+            commands += _queue_again(view, suite, seen, locked, (), "")
+        elif suite is None and locked.state is GroupState.QUEUED:
+            commands += end_group(view, locked, GroupState.SKIPPED, SUITE_LEFT)
+    for suite in suites if seen.usable else ():
+        first = next((group for group in groups if group.suite == suite.name and group.replicate == 0), None)
+        if first is None:
+            new, tasks = make_group(view, suite, seen, existed=True)
+            best = view.best_group(suite.name)
+            if best is not None and best.seen == seen.id and new.state is GroupState.QUEUED:
+                new = replace(new, guaranteed="best")
+            commands.append(InsertGroup(new, tasks))
+        elif first.state in (GroupState.QUEUED, GroupState.COMPLETE, GroupState.PARTIAL):
+            commands += _added(view, suite, seen, first)
+    return commands
+
+
+def _added(view: View, suite: Suite, seen: Checkpoint, group: Group) -> list[Command]:
+    """Extend a group by eval tasks that its suite has gained since, or that changed their identity."""
+    if not _differs(suite, view.group_jobs(group.id)):
+        return []
+    locked = view.locked_group(group.id)
+    if locked is None:
+        return []
+    # Some may have been claimed before the group was locked.
+    withdrawn = _withdrawn(suite, view.group_jobs(group.id))
+    why = "its suite has another version of it since, or none"
+    if locked.state is GroupState.QUEUED:
+        return _queue_again(view, suite, seen, locked, withdrawn, why)
+    if view.study().state is StudyState.COMPLETED:
+        # Nobody works for it any more: what it has stays.
+        return []
+    return _queue_again(view, suite, seen, locked, withdrawn, why, priority=Priority.BACKFILL, best=False)
+
+
+def _queue_again(
+    view: View,
+    suite: Suite,
+    seen: Checkpoint,
+    group: Group,
+    withdrawn: Sequence[EvalJob],
+    why: str,
+    **changes: Any,
+) -> list[Command]:
+    """Queue a locked group again: without some of its jobs, and with those that it lacks then."""
+    now = view.now()
+    left = [job for job in view.group_jobs(group.id) if job not in withdrawn]
+    queued = replace(group, state=GroupState.QUEUED, why=None, ended_at=None, **changes)
+    return [
+        *(Update(moved(job, JobState.CANCELLED, error=why, ended_at=now)) for job in withdrawn),
+        *([] if queued == group else [Update(queued)]),
+        InsertJobs(tuple(make_jobs(view, suite, seen, queued, left))),
+    ]
+
+
+def groups_on(view: View, seen: Checkpoint, suite: Suite) -> list[Group]:
+    """Return the groups of a suite on a checkpoint: the first one, and repetitions."""
+    return [group for group in view.groups_of(seen.id) if group.suite == suite.name]
+
+
+def _first_group(view: View, seen: Checkpoint, suite: Suite) -> Group | None:
+    return next((group for group in groups_on(view, seen, suite) if group.replicate == 0), None)
+
+
+def _differs(suite: Suite, jobs: Sequence[EvalJob]) -> bool:
+    """Return whether a group lacks jobs that its suite has, or has such that it does not have any more."""
+    wanted = {(identity, shard) for identity, count in count_shards(suite, jobs).items() for shard in range(count)}
+    present = {(job.identity, job.shard) for job in jobs if job.state is not JobState.CANCELLED}
+    return bool(_withdrawn(suite, jobs)) or not wanted <= present
+
+
+def _withdrawn(suite: Suite, jobs: Sequence[EvalJob]) -> list[EvalJob]:
+    """Return the jobs not wanted any more: obsolete shards, those that ask for others, a failed aggregation."""
+    asking = {task.identity: (task.gpus, task.label) for task in suite.tasks}
+    return [
+        job
+        for job in jobs
+        # An aggregation has no identity.
+        if (job.state is JobState.FAILED and job.identity not in asking)
+        or (
+            job.state is JobState.PENDING
+            and job.kind is JobKind.EVALUATE
+            and asking.get(job.identity) != (job.gpus, job.label)
+        )
+    ]
+
+
+def evaluate_again(view: View, suite: Suite, seen: Checkpoint) -> list[Command]:
+    """Return what runs a suite on a checkpoint again, as a person asks.
+
+    Eval tasks that failed, or were skipped, run once more. Where all have results, the whole suite runs with other
+    seeds; that repetition is no part of a fitness.
+
+    Raises:
+        StateError: it is being evaluated, cannot be, or the study takes no more work.
+    """
+    what, study = f"suite {suite.name!r} on checkpoint {shown(seen.name)}", view.study()
+    if study.state not in (StudyState.RUNNING, StudyState.DRAINING):
+        raise StateError(f"{what} cannot run: {study.name!r} is {study.state}; let it go on first")
+    if not seen.usable:
+        raise StateError(f"{what} cannot run: the checkpoint is {seen.state}")
+    groups = groups_on(view, seen, suite)
+    if any(group.state is GroupState.QUEUED for group in groups):
+        raise StateError(f"{what} is queued or running already")
+    first = _first_group(view, seen, suite)
+    locked = None if first is None else view.locked_group(first.id)
+    if locked is not None and locked.state in (GroupState.PARTIAL, GroupState.SKIPPED):
+        failed = [job for job in view.group_jobs(locked.id) if job.state is JobState.FAILED]
+        changes = {"priority": Priority.FRESH, "guaranteed": locked.guaranteed or "asked", "not_before": 0.0}
+        return _queue_again(view, suite, seen, locked, failed, "it runs again", **changes)
+    number = max((group.replicate for group in groups), default=-1) + 1
+    return [repetition(view, suite, seen, number, guaranteed="asked")]
+
+
+def try_again(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Command]:
+    """Queue once more what failed for good on a checkpoint: eval tasks, and aggregations; nothing else."""
+    commands: list[Command] = []
+    by_name = {suite.name: suite for suite in suites}
+    for group in view.groups_of(seen.id) if seen.usable else ():
+        suite = by_name.get(group.suite)
+        if suite is None or group.state not in (GroupState.QUEUED, GroupState.PARTIAL):
+            continue
+        locked = view.locked_group(group.id)
+        failed = [job for job in view.group_jobs(group.id) if job.state is JobState.FAILED]
+        if locked is not None and failed:
+            commands += _queue_again(view, suite, seen, locked, failed, "it is tried again")
+    # A study that is complete goes on for them.
+    reopened = commands and view.study().state is StudyState.COMPLETED
+    return [SetStudyState(StudyState.RUNNING), *commands] if reopened else commands
+
+
+def drain(view: View, suites: Sequence[Suite], why: str) -> list[Command]:
+    """No more checkpoints come: guarantee the final one, whatever a policy said of it."""
+    final, top = view.newest_ready(), view.newest_seen(stepped=True)
+    if final is not None and top is not None and top.usable and 0 <= final.step < top.step:
+        # It was copied, or uploaded, before what is older.
+        final = top
+    commands: list[Command] = []
+    if final is not None:
+        commands = [command for suite in suites for command in _guaranteed(view, suite, final)]
+    if view.study().state is StudyState.RUNNING:
+        commands.append(SetStudyState(StudyState.DRAINING, why))
+    return commands
+
+
+def _guaranteed(view: View, suite: Suite, final: Checkpoint) -> list[Command]:
+    group = _first_group(view, final, suite)
+    locked = None if group is None else view.locked_group(group.id)
+    if locked is None:
+        return []
+    if locked.state is GroupState.SKIPPED:
+        wanted = {"priority": Priority.FRESH, "rank": -float(final.number), "guaranteed": "final"}
+        return _queue_again(view, suite, final, locked, (), "", **wanted, not_before=0.0)
+    if locked.state is not GroupState.QUEUED or locked.guaranteed is not None:
+        return []
+    priority = min(locked.priority, Priority.GUARANTEED)
+    return [Update(replace(locked, guaranteed="final")), Reprioritise(locked.id, priority)]

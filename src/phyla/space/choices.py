@@ -1,0 +1,104 @@
+"""Choice and Ordinal: values that are listed, how they are drawn, and how they are moved."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from phyla.errors import SpaceError
+from phyla.space.parameter import AnyParameter, fraction
+from phyla.space.params import Scalar, as_scalar, is_same
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Listed(AnyParameter[Scalar]):
+    """What Choice and Ordinal have in common."""
+
+    values: Sequence[Scalar]
+
+    def _settle(self, put: Callable[[str, object], None]) -> None:
+        if isinstance(self.values, str | bytes) or not isinstance(self.values, Sequence):
+            raise SpaceError(f"the values must be a list, which keeps its order, got {self.values!r}")
+        if not self.values:
+            raise SpaceError("there must be at least one value")
+        listed = tuple(as_scalar(value, "a value") for value in self.values)
+        for position, value in enumerate(listed):
+            # Python's own equality: neither `in` nor a dict tells True and 1 apart.
+            if value in listed[:position]:
+                first = repr(listed[listed.index(value)])
+                raise SpaceError(f"{value!r} is listed twice{'' if first == repr(value) else f' (as {first})'}")
+        put("values", listed)
+
+    def check(self, value: object) -> Scalar:
+        return self.values[self._index(value)]
+
+    def draw(self, rng: "np.random.Generator") -> Scalar:
+        return self.values[int(rng.random() * len(self.values))]
+
+    def _index(self, value: object) -> int:
+        scalar = as_scalar(value, "a value")
+        for index, listed in enumerate(self.values):
+            if is_same(listed, scalar):
+                return index
+        raise SpaceError(f"{value!r} is none of {list(self.values)!r}")
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False)
+class Choice(_Listed):
+    """One of some values without an order.
+
+    There is no direction to perturb it in, so perturbing is a fresh uniform draw over all values, which may
+    give the same one again (Li et al. 2019, arXiv 1902.01894).
+
+    Args:
+        values: The values, distinct JSON scalars: str, int, float, bool or None. A single one is allowed.
+        initial: The value that members start from. None means that it is drawn; to start from the *value*
+            None use `Space(initial=[...])`.
+        default: As for `Float`.
+        when: As for `Float`.
+    """
+
+    kind = "choice"
+
+    def perturb(
+        self, value: Scalar, factor: float, rng: "np.random.Generator", other: float | None = None
+    ) -> tuple[Scalar, str]:
+        """A fresh draw over all values, whatever the factor."""
+        return self.draw(rng), "resampled"
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False)
+class Ordinal(_Listed):
+    """One of some values in the order in which they are listed.
+
+    Perturbing goes to the next value for a factor above 1 and to the one before it for a factor below 1; at
+    either end it stays (Li et al. 2019, arXiv 1902.01894).
+
+    Args:
+        values: The values in order, distinct JSON scalars: str, int, float, bool or None.
+        initial: As for `Choice`.
+        default: As for `Float`.
+        when: As for `Float`.
+    """
+
+    kind = "ordinal"
+
+    def perturb(
+        self, value: Scalar, factor: float, rng: "np.random.Generator", other: float | None = None
+    ) -> tuple[Scalar, str]:
+        """The neighbour above or below, as the factor says."""
+        up = factor > 1.0 if other is None else rng.random() < 0.5
+        index = self._index(value) + (1 if up else -1)
+        return self.values[min(max(index, 0), len(self.values) - 1)], "neighbour"
+
+    def unit(self, value: object) -> float:
+        """Where `value` lies between the first (0) and the last value (1), evenly spaced."""
+        return self._index(value) / max(len(self.values) - 1, 1)
+
+    def from_unit(self, u: float) -> Scalar:
+        """The value nearest to the position `u` between the first (0) and the last value (1)."""
+        return self.values[round(fraction(u) * (len(self.values) - 1))]

@@ -1,0 +1,119 @@
+"""What the experiments on one training function left, and what of it is equal."""
+
+import inspect
+import math
+from pathlib import Path
+from typing import Any
+
+from phyla.records import StartFrom, TrialRecord
+from phyla.study.checking import checkpoint_contents as facts
+from phyla.study.checking.experiments import Experiments, Lengths, Outcome
+from phyla.study.study import Study
+from phyla.worker import Command
+
+SHARE = 1e-3
+"""The smallest difference that counts, as a share of what training changes."""
+FAR = 10.0
+"""Differences this many times larger than noise, or than what other random numbers make, are no accident."""
+
+
+class Evidence:
+    """What trials left that differ in one thing each.
+
+    Attributes:
+        whole: 2k steps in one go.
+        again: the same.
+        half: k steps.
+        resumed: k more from its checkpoint.
+        noise: how much equal trials differ, by the name of what they left.
+        why: why little can be told, if it cannot.
+    """
+
+    whole: Outcome
+    again: Outcome
+    half: Outcome
+    resumed: Outcome
+
+    def __init__(self, study: Study, steps: int, experiments: Experiments) -> None:
+        self.study, self.steps, self.params = study, steps, experiments.params
+        self.experiments, self.run, self.together = experiments, experiments.run, experiments.together
+        self.others = {name: experiments.others(name) for name in self.study.rules.space.parameters}
+        self.first = {name: others[0] for name, others in self.others.items() if others}
+        self.middle: StartFrom | None = None
+        self.why = ""
+        self.exact = False
+        self.name = "the command" if isinstance(study.train, Command) else function_name(study)
+        self.metrics = study.rules.reported_metrics
+        self.noise: dict[str, float] = {}
+
+    def listen(self) -> None:
+        """Note how much equal trials differ."""
+        names = facts.comparable_names(self.whole.facts, self.half.facts)
+        self.noise = {name: facts.gap(self.whole.facts[name], self.again.facts.get(name)) for name in names}
+
+    def train_together(self) -> None:
+        """Train in one process what goes on from the checkpoint, and twice what tells whether it remembers."""
+        k, start, first = self.steps, self.middle, self.first.values()
+        measured = {"measures": 2 if self.metrics else 0}
+        wanted: list[Lengths] = [
+            *[((k,), how) for how in (measured, {"pinned": None}, {"seed": 1, "pinned": None})],
+            *[((k,), {"values": [values]}) for values in first],
+            *[((1, k - 1), {"values": [values, self.params]}) for values in first if k > 1],
+            *[((k,), how) for how in ({"copy": 1}, {"pinned": None, "copy": 1})],
+        ]
+        self.together([(lengths, {"start": start, **how}) for lengths, how in wanted])
+        pairs = (measured, {"copy": 1}), ({"pinned": None}, {"pinned": None, "copy": 1})
+        if any(self.changes(self.onward(k, **here), self.onward(k, **elsewhere)) for here, elsewhere in pairs):
+            # The process remembers something. The first one is as in a process of its own.
+            self.separate()
+            self.experiments.done = {
+                key: outcome
+                for key, outcome in self.experiments.done.items()
+                if outcome is self.onward(k, **measured)
+            }
+
+    def separate(self) -> None:
+        """From here on, run each experiment in a process of its own, if they run in others at all."""
+        self.experiments.alone = self.experiments.workers > 0
+
+    def onward(self, *lengths: int, **how: Any) -> Outcome:
+        """Train trials from the checkpoint that is half way."""
+        return self.run(*lengths, start=self.middle, **how)
+
+    def differences(self, outcome: Outcome, whole: Outcome) -> list[str]:
+        """Return the names of what differs, by more than noise and by more than a share of what training moved."""
+        names = []
+        for name, noise in self.noise.items():
+            value = whole.facts[name]
+            moved = min(1.0, facts.gap(self.half.facts.get(name), value))
+            if facts.gap(outcome.facts.get(name), value) > max(1e-6, FAR * noise, SHARE * moved):
+                names.append(name)
+        return names
+
+    def changes(self, before: Outcome, after: Outcome, about: str = "", values: Any = None) -> list[str]:
+        """Return the names of what is not equal, except a hyperparameter that is only written down."""
+        names = []
+        for name, noise in self.noise.items():
+            first, second = before.facts.get(name), after.facts.get(name)
+            copied = about and facts.are(first, self.params[about]) and facts.are(second, values[about])
+            if not copied and facts.gap(first, second) > FAR * noise:
+                names.append(name)
+        return names
+
+    def values(self, trial: TrialRecord) -> tuple[float, ...]:
+        """Return what a trial reported last, of the metrics of the objective."""
+        reported: Any = trial.metrics
+        return tuple(float(reported[metric]) for metric in self.metrics)
+
+    def is_finite(self, outcome: Outcome) -> bool:
+        """Return whether the objective of the last trial is finite."""
+        return bool(outcome.trained) and all(map(math.isfinite, self.values(outcome.trained[-1])))
+
+
+def function_name(study: Study) -> str:
+    """Return what the training function is called, and where it is."""
+    train: Any = inspect.unwrap(study.train) if study.train else None
+    name, code = getattr(train, "__name__", None), getattr(train, "__code__", None)
+    if code is None:
+        return f"{name}()" if name else str(train)
+    return f"{name}() ({Path(code.co_filename).name}, line {code.co_firstlineno})"

@@ -1,0 +1,118 @@
+"""One worker process of this machine."""
+
+import contextlib
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self, final
+
+from phyla.settings import SAVE_EVERY, child_environment, system_clock
+from phyla.worker import Closing, Launch
+from phyla.worker.containment import keeper
+from phyla.worker.spec import BEATS, LAST_WORDS, WorkerSpec
+
+WORKER = "import gc; gc.disable(); from phyla.worker.process import main; main()"
+"""What a worker process runs. Imports make no garbage: to look for it took a fifth of the time until it works."""
+
+
+def inherited(launch: Launch) -> tuple[int, ...]:
+    """Return the descriptors that processes of a launch inherit: its lock, if it has one."""
+    return () if launch.descriptor is None else (launch.descriptor,)
+
+
+@final
+@dataclass
+class WorkerProcess:
+    """A process, what it is to do, and what it last showed of its progress; `mark` is that of all it starts."""
+
+    spec: WorkerSpec
+    popen: "subprocess.Popen[str]"
+    mark: str
+    progressed_at: float
+    beats: int = -1
+    trials: int = 0
+    closing: Closing = Closing.OPEN
+    deadline: float = 0.0
+    ends_at: float = math.inf
+    looked_at: float = -math.inf
+    epoch: float = math.inf  # when the supervisor's clock was 0, as of the last look
+
+    @classmethod
+    def start(
+        cls, spec: WorkerSpec, launch: Launch, mark: str, environment: Mapping[str, str], now: float
+    ) -> Self:
+        """Start a process, whose name and pid are that of a worker of the launch."""
+        Path(spec.beat_file).write_bytes(bytes(LAST_WORDS.stop))
+        saving = {} if spec.save_every_s is None else {SAVE_EVERY: f"{spec.save_every_s:g}"}
+        with open(spec.log, "a") as output:
+            popen = subprocess.Popen(
+                # Not with the current directory first on its path: a random.py there would replace Python's.
+                [sys.executable, "-P", "-c", WORKER],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=child_environment({"PYTHONUNBUFFERED": "1", **saving, **environment}),
+                start_new_session=True,
+                pass_fds=inherited(launch),
+                text=True,
+            )
+        assert popen.stdin is not None
+        spec = replace(spec, name=launch.worker_name(spec.index, popen.pid))
+        with contextlib.suppress(BrokenPipeError):
+            # It died at once: its exit status and its log will tell.
+            popen.stdin.write(spec.to_json() + "\n")
+            popen.stdin.flush()
+        return cls(spec, popen, mark, now)
+
+    def close_soon(self, closing: Closing) -> None:
+        """Tell it to end once it has handed in what it is at."""
+        if closing > self.closing:
+            self.closing = closing
+            with open(self.spec.beat_file, "r+b") as file:
+                file.seek(BEATS.size)
+                file.write(bytes([closing]))
+
+    def look(self, now: float) -> int:
+        """Note what it shows of its progress; return how many trials it has completed since the last look."""
+        beats, trials, deadline = BEATS.unpack_from(Path(self.spec.beat_file).read_bytes())
+        completed = int(trials) - self.trials
+        self.trials = trials
+        if beats != self.beats:
+            self.beats, self.progressed_at = beats, now
+        if deadline != self.deadline:
+            # It was set before a pause, perhaps, that this look is the first one after.
+            self.deadline, self.ends_at = deadline, deadline - min(self.epoch, system_clock() - now)
+        self.looked_at, self.epoch = now, system_clock() - now
+        return completed
+
+    def overdue(self, stall_timeout_s: float | None) -> str | None:
+        """Return why it is to be ended, if it took too long, as of the last look."""
+        ended = f"so worker process {self.popen.pid} was ended"
+        if self.deadline and self.looked_at > self.ends_at:
+            late = "its eval task took longer than its timeout_s"
+            return f"{late}, {ended}; raise timeout_s if that is not enough"
+        silent_s = self.looked_at - self.progressed_at
+        if self.beats and stall_timeout_s is not None and silent_s > stall_timeout_s:
+            silent = f"StallTimeout: no step, no report and no finished trial for {stall_timeout_s:g} s"
+            return f"{silent}, {ended}; raise stall_timeout_s if training may be silent for longer"
+        return None
+
+    def last_words(self) -> tuple[int, str]:
+        """Return how many trials it had completed when it could not go on, and why it could not."""
+        content = Path(self.spec.beat_file).read_bytes()
+        return int(BEATS.unpack_from(content)[1]), content[LAST_WORDS].decode(errors="replace").rstrip()
+
+    def clean_up(self) -> None:
+        """End all that it has started, once it has ended itself."""
+        if self.popen.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                # It died before it read everything.
+                self.popen.stdin.close()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        keeper.end_marked(self.mark)
