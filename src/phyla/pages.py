@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias, final
 
 
 @final
-class Cell(NamedTuple):
+class Span(NamedTuple):
     """Text that leads somewhere, or looks different.
 
     A link is an address below the study, such as `trials/12`, of the dashboard (`/compare`), or of the same page
@@ -18,7 +18,7 @@ class Cell(NamedTuple):
     look: str = ""  # winner, changed, odd or code
 
 
-Text: TypeAlias = str | Cell
+Text: TypeAlias = str | Span
 Row: TypeAlias = Sequence[Text]
 
 
@@ -63,7 +63,7 @@ class Table:
     lead: str = ""
     note: str = ""
     empty: str = ""
-    links: Sequence[Cell] = ()
+    links: Sequence[Span] = ()
     anchors: bool = False
 
     @property
@@ -74,7 +74,7 @@ class Table:
     @property
     def looks(self) -> list[str]:
         """What is special about each row; nothing about most."""
-        return [next((one.look for one in row if isinstance(one, Cell) and one.look), "") for row in self.rows]
+        return [next((one.look for one in row if isinstance(one, Span) and one.look), "") for row in self.rows]
 
 
 @final
@@ -128,5 +128,5 @@ class Page:
     score: str = ""
     lines: Sequence[Row] = ()
     facts: Sequence[Fact] = ()
-    actions: Sequence[Cell] = ()
+    actions: Sequence[Span] = ()
     sections: Sequence[Table | Later] = ()

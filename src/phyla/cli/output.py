@@ -44,7 +44,7 @@ def print_table(
 
 def print_page(page: Page) -> None:
     """Print a page but for what is made from the whole history, which only a browser shows."""
-    show(f"{page.title}: {page.state}")
+    show("; ".join(filter(None, (f"{page.title}: {page.state}", page.kind))))
     for line in (*page.messages, *map(text_of, page.lines)):
         show(line)
     for fact in page.facts:

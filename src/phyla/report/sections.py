@@ -6,7 +6,7 @@ from typing import Any
 from phyla.evaluation.matrix import causes
 from phyla.formatting import counted, duration, moment, number, score, short, time_words
 from phyla.lineage import Segment
-from phyla.pages import Cell, Drawing, Later, Page, Row, Section, Table
+from phyla.pages import Drawing, Later, Page, Row, Section, Span, Table
 from phyla.report import style
 from phyla.report.compared import ALPHA, ComparedGroups
 from phyla.report.data import EvaluationData, StudyData
@@ -33,8 +33,7 @@ def drawing(name: str, figure: style.Figure) -> Drawing:
     title, lead = style.take_heading(figure)
     if not figure.data:
         return Drawing(name=name, title=title, lead=text(figure.layout.annotations[0].text))
-    tables = [Table(name="", title=one.title, columns=one.columns, rows=one.rows) for one in behind]
-    return Drawing(name=name, title=title, lead=lead, figure=figure.to_json(), tables=tables)
+    return Drawing(name=name, title=title, lead=lead, figure=figure.to_json(), tables=behind)
 
 
 def study_sections(data: StudyData, baseline: StudyData | None = None) -> Iterator[Section]:
@@ -102,13 +101,13 @@ def _schedule_table(data: StudyData) -> Table:
 
 def _segment(one: Segment, before: Segment | None, names: Sequence[str]) -> Row:
     values = [
-        Cell(
+        Span(
             short(number(one.params[name]), 60) if name in one.params else "-",
             look="changed" if before and before.params.get(name) != one.params.get(name) else "",
         )
         for name in names
     ]
-    member, trial = Cell(str(one.member), f"members/{one.member}"), Cell(str(one.trial), f"trials/{one.trial}")
+    member, trial = Span(str(one.member), f"members/{one.member}"), Span(str(one.trial), f"trials/{one.trial}")
     return (number(one.start_step), number(one.end_step), *values, member, trial)
 
 
@@ -124,7 +123,7 @@ def _front_table(data: StudyData) -> Table:
         criteria = trial.criteria.values if trial.criteria else {}
         values = (score(criteria.get(goal.metric)) for goal in goals)
         at = number(trial.reached_step)
-        rows.append((Cell(str(trial.id), f"trials/{trial.id}"), str(trial.member), at, *values, path))
+        rows.append((Span(str(trial.id), f"trials/{trial.id}"), str(trial.member), at, *values, path))
     columns = (">trial", ">member", ">step", *(f">{goal.metric}" for goal in goals), "=checkpoint")
     return Table(name="front-trials", title="The front", lead=lead, columns=columns, **_limited(rows))
 
@@ -159,7 +158,7 @@ def _causes_table(data: EvaluationData) -> Table:
 
 
 def _listed(rows: Sequence[Mapping[str, str]], looks: Sequence[str]) -> list[Row]:
-    return [[Cell(cell, look=look) for cell in row.values()] for row, look in zip(rows, looks, strict=True)]
+    return [[Span(cell, look=look) for cell in row.values()] for row, look in zip(rows, looks, strict=True)]
 
 
 def _groups_table(comparison: ComparedGroups) -> Table:

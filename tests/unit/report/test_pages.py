@@ -10,7 +10,7 @@ import pytest
 
 import phyla
 from evaluated_run import HELDOUT, EvaluatedRun, eventful
-from phyla.pages import Cell, Drawing, Fact, Later, Page, Row, Table
+from phyla.pages import Drawing, Fact, Later, Page, Row, Span, Table
 from phyla.report import study_sections, write_pages
 from phyla.report.page import PLOTLY
 from phyla.study.results.pages import FEW, ROWS, study_page
@@ -99,8 +99,8 @@ def written(results: phyla.Results, tmp_path_factory: pytest.TempPathFactory) ->
 def test_a_page_reads_as_the_golden_one(tmp_path: Path) -> None:
     """After a change that is meant: copy the page that the assertion names over the golden one."""
     rows: list[Row] = [
-        (Cell("3", "members/3", "winner"), "0.5", Cell("again", "do/retry")),
-        (Cell("4", "members/4"), "-", ""),
+        (Span("3", "members/3", "winner"), "0.5", Span("again", "do/retry")),
+        (Span("4", "members/4"), "-", ""),
     ]
     members = Table(
         name="members",
@@ -109,7 +109,7 @@ def test_a_page_reads_as_the_golden_one(tmp_path: Path) -> None:
         columns=(">member", "=words", ""),
         rows=rows,
         note="2 of 9",
-        links=[Cell("after", "?from=2")],
+        links=[Span("after", "?from=2")],
         anchors=True,
     )
     behind = Table(name="", title="line", columns=(">x", ">y"), rows=[("1", "2")])
@@ -120,9 +120,9 @@ def test_a_page_reads_as_the_golden_one(tmp_path: Path) -> None:
         kind="maximize",
         messages=["warning: <b>bold</b>"],
         score="0.5",
-        lines=[("best: ", Cell("trial 7", "trials/7"), " of ", Cell("member 3", "members/3"))],
+        lines=[("best: ", Span("trial 7", "trials/7"), " of ", Span("member 3", "members/3"))],
         facts=[Fact("trials", "1 of 2", "3 <failed>"), Fact("steps", "5")],
-        actions=[Cell("Trials", "trials"), Cell("Compare", "/compare"), Cell("Stop", "do/stop")],
+        actions=[Span("Trials", "trials"), Span("Compare", "/compare"), Span("Stop", "do/stop")],
         sections=[
             members,
             Later("figure"),

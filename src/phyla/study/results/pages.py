@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from phyla.evaluation import Cell as Measured
+from phyla.evaluation import Cell
 from phyla.formatting import (
     counted,
     duration,
@@ -21,7 +21,7 @@ from phyla.formatting import (
     step,
     time_words,
 )
-from phyla.pages import Cell, Fact, Later, Page, Row, Table, Text
+from phyla.pages import Fact, Later, Page, Row, Span, Table, Text
 from phyla.records import (
     Checkpoint,
     EvalEvent,
@@ -122,14 +122,14 @@ def _lines(results: "Results", progress: Progress) -> Iterator[Row]:
     else:
         yield (
             f"best {short(names, 60)} {fitness(progress.best)}: ",
-            Cell(f"trial {best.trial}", f"trials/{best.trial}"),
+            Span(f"trial {best.trial}", f"trials/{best.trial}"),
             " of ",
-            Cell(f"member {best.member}", f"members/{best.member}"),
+            Span(f"member {best.member}", f"members/{best.member}"),
             f", step {number(best.checkpoint.step)}",
             f"; {len(progress.front) - 1} more on the Pareto front" if goals else "",
         )
         yield (f"with {params(best.params.flat())}",)
-        yield ("checkpoint ", Cell(best.checkpoint.where, look="code"))
+        yield ("checkpoint ", Span(best.checkpoint.where, look="code"))
     spent = results.time_spent()
     if spent.timed:
         yield (f"time of workers: {time_words(spent)}",)
@@ -169,13 +169,13 @@ def _of(count: int, planned: int | None) -> str:
     return f"{number(count)} of {'?' if planned is None else number(planned)}"
 
 
-def _actions(study: StudyRecord, given_up: int) -> list[Cell]:
-    found = [Cell("Trials", "trials")]
-    found += [Cell("Evaluations", "evaluations")] if study.config.get("suites") else []
-    found += [Cell("Compare with others", f"/compare?study={quote(study.name)}")]
-    found += [Cell("Stop", "do/stop")] if study.state is StudyState.RUNNING else []
-    found += [Cell("Resume", "do/resume")] if study.state in (StudyState.STOPPED, StudyState.FAILED) else []
-    return found + ([Cell("Retry what was given up", "do/retry")] if given_up and _decides(study) else [])
+def _actions(study: StudyRecord, given_up: int) -> list[Span]:
+    found = [Span("Trials", "trials")]
+    found += [Span("Evaluations", "evaluations")] if study.config.get("suites") else []
+    found += [Span("Compare with others", f"/compare?study={quote(study.name)}")]
+    found += [Span("Stop", "do/stop")] if study.state is StudyState.RUNNING else []
+    found += [Span("Resume", "do/resume")] if study.state in (StudyState.STOPPED, StudyState.FAILED) else []
+    return found + ([Span("Retry what was given up", "do/retry")] if given_up and _decides(study) else [])
 
 
 def _decides(study: StudyRecord) -> bool:
@@ -195,8 +195,8 @@ def decisions_table(results: "Results") -> Table:
     )
 
 
-def _trial(trial: int, text: str | None = None) -> Cell:
-    return Cell(str(trial) if text is None else text, f"trials/{trial}")
+def _trial(trial: int, text: str | None = None) -> Span:
+    return Span(str(trial) if text is None else text, f"trials/{trial}")
 
 
 def members_table(progress: Progress, members: Sequence[Member], first: int = 0) -> Table:
@@ -219,8 +219,8 @@ def members_table(progress: Progress, members: Sequence[Member], first: int = 0)
         rows=[_member(progress, one, best) for one in members],
         note=f"{which} of {counted(progress.size, 'member')}" if len(members) < progress.size else "",
         links=[
-            *([Cell("before", f"?from={max(0, first - ROWS)}")] if first else []),
-            *([Cell("after", f"?from={end}")] if end < progress.size else []),
+            *([Span("before", f"?from={max(0, first - ROWS)}")] if first else []),
+            *([Span("after", f"?from={end}")] if end < progress.size else []),
         ],
         anchors=True,
     )
@@ -230,10 +230,10 @@ def _member(progress: Progress, member: Member, best: Mapping[int, str]) -> Row:
     trial, scored = progress.trials.get(member.index), progress.scored(member)
     odd = scored is not None and scored.fitness is not None and not math.isfinite(scored.fitness)
     return (
-        Cell(str(member.index), f"members/{member.index}", "winner" if member.index in best else ""),
+        Span(str(member.index), f"members/{member.index}", "winner" if member.index in best else ""),
         f"{number(member.progress)}/{number(progress.member_steps) if progress.member_steps else '?'}",
         _trial(trial.id, str(member.generation)) if trial else str(member.generation),
-        Cell(fitness(scored), look="odd" if odd else ""),
+        Span(fitness(scored), look="odd" if odd else ""),
         best.get(member.index, ""),
         "given up" if member.given_up else progress.doing(member),
         short(params(trial.params), 200) if trial else "-",
@@ -253,7 +253,7 @@ def _running_table(progress: Progress) -> Table:
             lease = f"no progress for {silent}, ran out {duration(-left_s)} ago"
         who, for_s = str(progress.unfinished[one.job].member), duration(progress.now - one.claimed_at)
         rows.append(
-            (_trial(one.job), str(one.token), who, one.worker, for_s, Cell(lease, look="odd" if gone else ""))
+            (_trial(one.job), str(one.token), who, one.worker, for_s, Span(lease, look="odd" if gone else ""))
         )
     columns = (">running trial", ">attempt", ">member", "~worker", "for", "=lease")
     return Table(name="running", title="Running", columns=columns, rows=rows)
@@ -307,7 +307,7 @@ def _record_table(results: "Results") -> Table:
         what = f"; differs: {short(differs, 160)}" if differs else ""
         where = f"started on {facts['machine']['name']}, commit {start.commit}"
         rows.append(
-            (start.at, Cell(f"{where}: {short(start.command, 160)}{what}", look="changed" if differs else ""))
+            (start.at, Span(f"{where}: {short(start.command, 160)}{what}", look="changed" if differs else ""))
         )
     return Table(
         name="record",
@@ -330,14 +330,14 @@ def _acts(events: Iterable[EvalEvent]) -> list[EvalEvent]:
 def trials_page(study: StudyRecord, trials: Sequence[TrialRecord], count: int) -> Page:
     """Return a page of trials, of which the study has more."""
     note = f"{number(len(trials))} of {counted(count, 'trial')}" if len(trials) < count else ""
-    links = [Cell("from the oldest", "?after=0"), *later_link(trials), Cell("the newest", "?")]
+    links = [Span("from the oldest", "?after=0"), *later_link(trials), Span("the newest", "?")]
     section = trials_table(trials, "trials-table", "Trials", anchors=True, note=note, links=links)
     return Page(study=study.name, title=f"Trials of {study.name}", key="trials", sections=[section])
 
 
-def later_link(trials: Sequence[TrialRecord]) -> list[Cell]:
+def later_link(trials: Sequence[TrialRecord]) -> list[Span]:
     """Return a link to the trials after some, if there may be more."""
-    return [Cell("later", f"?after={trials[-1].id}")] if len(trials) == ROWS else []
+    return [Span("later", f"?after={trials[-1].id}")] if len(trials) == ROWS else []
 
 
 def trials_table(trials: Iterable[TrialRecord], name: str, title: str, **more: Any) -> Table:
@@ -350,7 +350,7 @@ def _trial_row(trial: TrialRecord) -> Row:
     end = trial.end_step if trial.reached_step is None else trial.reached_step
     return (
         _trial(trial.id),
-        Cell(str(trial.member), f"members/{trial.member}"),
+        Span(str(trial.member), f"members/{trial.member}"),
         str(trial.generation),
         trial.state if trial.kind is JobKind.TRAIN else f"{trial.state} ({trial.kind})",
         f"{number(trial.start_step)} to {number(end)}",
@@ -383,7 +383,7 @@ def run_page(found: Evaluations) -> Page:
             *((f"evaluation of {lag_words(lag)}",) for lag in lags),
         ],
         facts=_run_facts(one),
-        actions=[Cell("Evaluations", "evaluations")],
+        actions=[Span("Evaluations", "evaluations")],
         sections=[
             _suites_table(one),
             _quarantined_table(one),
@@ -456,7 +456,7 @@ def evaluations_page(found: Evaluations) -> Page:
     return Page(study=run.name, title=title, key="evaluations", sections=[*tables, *later])
 
 
-def _suite_table(found: Evaluations, suite: "SuiteOutline", cells: Sequence[Measured]) -> Table:
+def _suite_table(found: Evaluations, suite: "SuiteOutline", cells: Sequence[Cell]) -> Table:
     tasks = dict.fromkeys(task.name for task in suite.tasks)
     values = {one.seen.id: one for one in found.values(suite.name, last=FEW) if one.group.replicate == 0}
     seen = sorted({cell.seen.id: cell.seen for cell in cells}.values(), key=lambda one: -one.number)
@@ -465,10 +465,10 @@ def _suite_table(found: Evaluations, suite: "SuiteOutline", cells: Sequence[Meas
     aim = f" Its objective is {objective}; the best checkpoint has a star." if objective else ""
     rows: list[Row] = []
     for one in seen:
-        name = Cell(short(shown(one.name), 40), f"trials/{one.trial}" if one.trial is not None else "")
+        name = Span(short(shown(one.name), 40), f"trials/{one.trial}" if one.trial is not None else "")
         head = [_aggregate(values.get(one.id), objective)] if objective else []
         link = f"do/evaluate?checkpoint={one.id}&suite={again}"
-        last: Text = Cell("evaluate again", link) if one.usable else ""
+        last: Text = Span("evaluate again", link) if one.usable else ""
         at = number(one.step) if one.step >= 0 else "?"
         rows.append((at, name, *head, *(known.get((one.id, task), "-") for task in tasks), last))
     return Table(
@@ -486,13 +486,13 @@ def _aggregate(values: "GroupValues | None", objective: str) -> Text:
     if values is None or found is None:
         return "-"
     marks = (" ★" if values.best else "") + (" (partial)" if values.partial else "")
-    return Cell(measured(found.value, found.stderr) + marks, look="winner" if values.best else "")
+    return Span(measured(found.value, found.stderr) + marks, look="winner" if values.best else "")
 
 
-def _cell(cell: Measured) -> Text:
+def _cell(cell: Cell) -> Text:
     if cell.estimate:
         return measured(cell.estimate.value, cell.estimate.stderr)
-    return Cell(cell.status, look="odd" if cell.status == "failed" else "")
+    return Span(cell.status, look="odd" if cell.status == "failed" else "")
 
 
 # Reports
