@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from phyla.records import Json, Scored, TimeSpent, TrialRecord, on_one_line
@@ -21,6 +22,16 @@ def counted(count: int, one: str, several: str | None = None) -> str:
 def listed(names: Sequence[str], most: int = 3) -> str:
     """Return names with commas; of more than `most` the first ones, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def short(text: str, limit: int = 90) -> str:
+    """Return a text cut to a length."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def moment(seconds: float) -> str:
+    """Return a time of the records, in seconds since the epoch, as text in UTC."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def number(value: Json, digits: int = 4) -> str:

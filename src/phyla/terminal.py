@@ -29,6 +29,8 @@ STOPPING_AT_ONCE = "stopping at once"
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x80-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that command a terminal, turn text around, or cannot be written: all but newline and tab."""
 
+LOOKS = {"winner": "bold", "changed": "bold", "odd": "red"}
+"""Styles of what is special in a page."""
 NOTHING = "-"
 """Stands in a table for what there is not."""
 UNCUT = 1_000_000
@@ -70,7 +72,7 @@ def console(stream: IO[str] | None = None) -> Console:
     return made
 
 
-def table(headings: Sequence[str], rows: Iterable[Iterable[object]], styles: Iterable[str] = ()) -> Table:
+def table(headings: Sequence[str], rows: Iterable[Iterable[object]], styles: Iterable[str | None] = ()) -> Table:
     """Return a table of rows of one line each, in these styles; markup in cells means nothing, None is a dash.
 
     The first character of a heading may say how its column is set: `>` to the right, `~` cut where there is too

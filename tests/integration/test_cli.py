@@ -321,7 +321,7 @@ def test_status(phyla_at: Phyla) -> None:
         ("small", "completed", 16, 16)
     ]
     text = phyla_at("status", "small")
-    assert "16/16 trials completed, 1 failed; 80/80 steps by 4 members" in text
+    assert "trials completed: 16 of 16, 1 failed\nsteps: 80 of 80\nmembers: 4\n" in text
     assert "ValueError: broken [on purpose]" in text
     one = json.loads(phyla_at("status", "small", "--json"))
     assert [member["member"] for member in one["members"]] == [0, 1, 2, 3]
@@ -492,7 +492,7 @@ def test_reading_a_study_without_trials(tmp_path: Path, cli: Phyla) -> None:
     ).results()
     at = ("--home", tmp_path)
     assert "0/4" in cli("status", *at)
-    assert "0/4 trials completed; 0/4 steps by 2 members" in cli("status", "empty", *at)
+    assert "trials completed: 0 of 4\nsteps: 0 of 4\nmembers: 2\n" in cli("status", "empty", *at)
     assert "no trials yet" in cli("trials", "empty", *at)
     assert "no completed trial" in cli("best", "empty", *at, code=2)
     assert cli("best", "empty", "--json", *at) == "null\n"

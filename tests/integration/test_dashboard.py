@@ -308,9 +308,10 @@ def test_watched_runs_have_pages_too(places: Places) -> None:
         page = http.get(f"{home}/evaluations").text
         assert "100" in page
         assert "bad" in page
-        assert escape(f"ValueError: {MARKUP}") in page
-        assert MARKUP not in page
-        assert http.get(f"{home}/figures/matrix").json()["title"]
+        causes = http.get(f"{home}/figures/causes").text
+        assert escape(f"ValueError: {MARKUP}") in causes
+        assert MARKUP not in page + causes
+        assert "Which checkpoint is good at what?" in http.get(f"{home}/figures/matrix").text
         assert http.get("/workers").status_code == 200
         assert http.get(f"{home}/members/0").status_code == 404
         assert http.get(f"{home}/trials/{'9' * 5000}").status_code == 404

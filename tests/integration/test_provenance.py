@@ -91,7 +91,7 @@ def test_what_changed_between_two_starts(
     assert "the training code, uncommitted changes" in text
     page = tmp_path / "page.html"
     cli("report", "noted", "--home", home, "--output", page)
-    assert f"<td>{first['commit'][:10]} + changes</td>" in page.read_text()
+    assert f"commit {first['commit'][:10]} + changes" in page.read_text()
 
 
 def test_without_git_or_a_repository_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ def test_the_same_error_twice_stops_a_study_that_never_worked(tmp_path: Path, wo
     assert "loss = 1 / 0" in logged
     _, told = run(tmp_path, "status", "first")
     assert f"failed twice with the same error: {where}" in told
-    assert f"trial 1: {where}; the full traceback is in {tmp_path / '.phyla' / 'logs'}" in told
+    assert f"pending   {where}; the full traceback is in {tmp_path / '.phyla' / 'logs'}" in told
     assert json.loads(run(tmp_path, "status", "first", "--json")[1])["failed"][0]["cause"]["line"] == 7
     assert len(load_study("first", home=tmp_path / ".phyla").attempts()) <= 2 + workers
     # After the error is fixed, it is counted afresh.

@@ -623,9 +623,9 @@ def test_a_watched_run_stands_in_status_best_and_doctor(tmp_path: Path) -> None:
     assert told["suites"][0]["counts"] == {"complete": 1}
     assert f"process {process.pid} on" in told["watcher"]
     detail = phyla(tmp_path, "status", "job").decode()
-    assert f"job: running; {tmp_path / 'ckpt'}" in detail
+    assert f"job: running; evaluation of checkpoints: {tmp_path / 'ckpt'}" in detail
     assert f"watched by process {process.pid} on" in detail
-    assert "1 checkpoint seen; the newest is step_10 at step 10, the number after 'step' in the name" in detail
+    assert "checkpoints seen: 1, the newest is step_10 at step 10, the number after 'step' in the name" in detail
     assert "evaluation of heldout: up to date at step 10" in detail
     process.kill()
     process.communicate()

@@ -59,6 +59,7 @@ def evaluations(
 ) -> None:
     """Show the matrix of checkpoints and eval tasks: values, what is queued, what was skipped or failed, why."""
     from phyla.study import load_evaluations
+    from phyla.study.results.pages import waiting_lines
 
     evaluated = load_evaluations(run, **options.where(ctx))
     if retry:
@@ -94,7 +95,8 @@ def evaluations(
     for lag in evaluated.lag():
         if lag.suite in names:
             print(lag_words(lag))
-    print_waiting(evaluated)
+    for line in waiting_lines(evaluated):
+        print(line)
     for outline in suites:
         groups = [row for row in values if (row.group.suite, row.group.replicate) == (outline.name, 0)]
         aggregates = {row.seen.id: row for row in groups}
@@ -215,17 +217,6 @@ def _cell(cell: "Cell") -> str:
     if cell.status.has_value:
         return "unread" if cell.unread else "saved" if cell.files else "done"
     return MARKS[cell.status] + (f" {cell.shards_done}/{cell.shards}" if cell.shards_done else "")
-
-
-def print_waiting(evaluated: "Evaluations") -> None:
-    """Print how many eval tasks wait for a worker with each label."""
-    counts = Counter[str]()
-    for waiting in evaluated.waiting():
-        counts[waiting.label] += waiting.count
-    for label, count in counts.items():
-        if label:
-            waits = counted(count, "eval task waits", "eval tasks wait")
-            print(f"{waits} for a worker with label {label!r}; to start one: phyla worker FILE --labels {label}")
 
 
 def print_running(cells: "Iterable[Cell]") -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from phyla.errors import UsageError
+from phyla.pages import Page, Table, text_of
 from phyla.records import strict
-from phyla.terminal import UNCUT, console, show, table
+from phyla.terminal import LOOKS, UNCUT, console, show, table
 
 WIDE = 160
 """Columns up to which tables stand side by side in a file or a pipe."""
@@ -26,7 +27,7 @@ def page_width() -> int:
 def print_table(
     headings: Sequence[str],
     rows: Iterable[Iterable[object]],
-    styles: Iterable[str] = (),
+    styles: Iterable[str | None] = (),
     *,
     caption: str | None = None,
     gap: bool = False,
@@ -39,6 +40,19 @@ def print_table(
         console().print(made)
         if caption:
             show(caption)
+
+
+def print_page(page: Page) -> None:
+    """Print a page but for what is made from the whole history, which only a browser shows."""
+    show("; ".join(filter(None, (f"{page.title}: {page.state}", page.kind))))
+    for line in (*page.messages, *map(text_of, page.lines)):
+        show(line)
+    for fact in page.facts:
+        show(f"{fact.name}: {fact.words}")
+    for one in page.sections:
+        if isinstance(one, Table) and one.rows:
+            show(f"\n{one.title}")
+            print_table(one.columns, one.texts, map(LOOKS.get, one.looks), caption=one.note)
 
 
 def picked(record: object, *names: str, **renamed: str) -> dict[str, Any]:

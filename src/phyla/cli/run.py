@@ -13,7 +13,6 @@ from phyla.cli.evaluations import AGAIN
 from phyla.cli.export import say_where_it_ends
 from phyla.cli.options import again
 from phyla.cli.output import print_table
-from phyla.cli.status import damage_lines
 from phyla.cli.trials import best_lines
 from phyla.errors import Preempted, TimeTooShort, UsageError
 from phyla.formatting import counted, duration, pasted, step
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from phyla.study import Results, Study, Watched
     from phyla.study.watching.plan import Planned
 
+DAMAGED_SHOWN = 5
 EXAMPLE = """  # at the top level of the file, not inside a function or under `if __name__ == "__main__":`
   import phyla
   study = phyla.Study("my-study", space, phyla.Maximize("accuracy"), strategy, train)"""
@@ -351,7 +351,9 @@ def _closing(results: "Results", seconds: float, warned: int) -> Iterator[str]:
     cancelled = f", {counts['cancelled']} cancelled" if counts.get("cancelled") else ""
     completed, failed = counted(counts.get("completed", 0), "trial"), counts.get("failed", 0)
     yield f"{completed} completed, {failed} failed{cancelled}, in {duration(seconds)}"
-    yield from damage_lines(results.damaged())
+    if damaged := results.damaged():
+        yield f"{counted(len(damaged), 'damaged checkpoint')}, not used any more; the files are kept:"
+        yield from (f"  {row.error}" for row in damaged[:DAMAGED_SHOWN])
     yield from best_lines(results)[: None if results.replicate is None else 1]
     front = results.front() if results.aim.tradeoffs else ()
     if front:

@@ -1,7 +1,6 @@
 """`phyla status`: all studies and watched runs, or how one of them stands."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,35 +8,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Context, Option
 
 from phyla.cli import options
-from phyla.cli.evaluations import print_events, print_waiting, print_whys
-from phyla.cli.output import picked, print_json, print_table
+from phyla.cli.evaluations import print_events, print_whys
+from phyla.cli.output import picked, print_json, print_page, print_table
 from phyla.errors import UsageError
 from phyla.formatting import (
     counted,
     duration,
-    fitness,
-    lag_words,
     masked,
-    measured,
     number,
     size,
     step,
-    time_words,
 )
-from phyla.records import Checkpoint, StudyState, said_by, shown, with_differences
-from phyla.terminal import console
+from phyla.records import StudyState, with_differences
 from phyla.terminal import show as print
 
 if TYPE_CHECKING:
     from phyla.records import Attempt, Member
     from phyla.study import Evaluations, Places, Progress, Results, WatchedRunStatus
 
-FAILED_SHOWN = 10
 MEMBERS_SHOWN = 500
-CHANGES_SHOWN = 5
-DAMAGED_SHOWN = 5
-QUARANTINED_SHOWN = 10
-STATES = ("complete", "queued", "partial", "skipped", "gone", "quarantined")
 CELLS_OF = 20
 """Newest checkpoints of a watched run whose failures are shown."""
 
@@ -106,8 +95,7 @@ def _watch(results: "Results") -> None:
         while results.state is StudyState.RUNNING:
             display.progressed(results)
             time.sleep(LIVE_EVERY_S)
-    for line in _study_lines(results, results.progress(0)):
-        print(line)
+    _study(results, as_json=False)
 
 
 def _disk(name: str, places: "Places", *, as_json: bool) -> None:
@@ -143,10 +131,6 @@ def _provenance(results: "Results", *, as_json: bool) -> None:
         print(f"{counted(len(facts['packages']), 'package')}, variables, and what differs from the commit: --json")
 
 
-def _cut(every: Sequence[object], limit: int, how: str) -> str | None:
-    return f"the last {limit} of {len(every)}; all: {how}" if len(every) > limit else None
-
-
 def _study_row(results: "Results", progress: "Progress") -> tuple[object, ...]:
     state = [str(progress.study.state)]
     state += ["no worker"] if progress.silent_s is not None else []
@@ -173,115 +157,28 @@ def _study_json(results: "Results", progress: "Progress") -> dict[str, Any]:
 
 
 def _study(results: "Results", *, as_json: bool) -> None:
-    from phyla.study.running.display import foremost, members_table
+    from phyla.study.results.pages import study_page
 
-    progress = results.progress(None if as_json else MEMBERS_SHOWN)
-    spent = results.time_spent()
-    found = results.evaluations() if results.has_suites else None
-    lags = found.lag() if found else []
-    failed = results.failed()
-    causes = results.causes(failed if as_json else failed[-FAILED_SHOWN:])
-    running = [_attempt_json(results, progress, attempt) for attempt in progress.running]
-    if as_json:
-        print_json(
-            {
-                **_study_json(results, progress),
-                "time_s": {phase.value: seconds for phase, seconds in spent.seconds.items()},
-                **({"evaluation": lags, "waiting": found.waiting()} if found else {}),
-                "warnings": [picked(finding, "kind", "text") for finding in results.findings()],
-                "members": [_member_json(progress, member) for member in progress.members],
-                "attempts": running,
-                "failed": [
-                    {
-                        **picked(one, "member", "state", "failures", "error", trial="id"),
-                        "cause": causes.get(one.id),
-                    }
-                    for one in failed
-                ],
-            }
-        )
+    if not as_json:
+        print_page(study_page(results, most=MEMBERS_SHOWN))
         return
-    for line in _study_lines(results, progress):
-        print(line)
-    if spent.timed:
-        print(f"time of workers: {time_words(spent)}")
-    for lag in lags:
-        print(f"evaluation of {lag_words(lag)}")
-    if found:
-        print_waiting(found)
-    print()
-    members = foremost(progress, MEMBERS_SHOWN, MEMBERS_SHOWN)
-    console().print(members_table(progress, members))
-    if len(members) < progress.size:
-        count, command = counted(progress.size, "member"), results.places.command("status", results.name)
-        print(f"the best {len(members)} of {count}; all of them: {command} --json")
-    rows = []
-    for one in running:
-        lease, left_s = f"renewed {duration(one['silent_s'])} ago", one["lease_left_s"]
-        if one["worker_gone"] and left_s >= 0:
-            lease = f"its process is gone; ends in {duration(left_s)}"
-        elif left_s < 0:
-            lease = f"no progress for {duration(one['silent_s'])}, ran out {duration(-left_s)} ago"
-        rows.append((*map(one.get, ("trial", "token", "member", "worker")), duration(one["running_s"]), lease))
-    print_table(
-        ("running trial", ">attempt", ">member", "~worker", "for", "=lease"),
-        rows,
-        ["red" if one["worker_gone"] else "" for one in running],
-        gap=True,
+    progress, spent, failed = results.progress(), results.time_spent(), results.failed()
+    causes = results.causes(failed)
+    found = results.evaluations() if results.has_suites else None
+    print_json(
+        {
+            **_study_json(results, progress),
+            "time_s": {phase.value: seconds for phase, seconds in spent.seconds.items()},
+            **({"evaluation": found.lag(), "waiting": found.waiting()} if found else {}),
+            "warnings": [picked(finding, "kind", "text") for finding in results.findings()],
+            "members": [_member_json(progress, member) for member in progress.members],
+            "attempts": [_attempt_json(results, progress, attempt) for attempt in progress.running],
+            "failed": [
+                {**picked(one, "member", "state", "failures", "error", trial="id"), "cause": causes.get(one.id)}
+                for one in failed
+            ],
+        }
     )
-    last = failed[-FAILED_SHOWN:]
-    errors = [causes[one.id].error if one.id in causes else said_by(one.error) for one in last]
-    print_table(
-        ("failed trial", ">member", ">failures", "state", "=last error"),
-        ((one.id, one.member, one.failures, one.state, error) for one, error in zip(last, errors, strict=True)),
-        caption=_cut(failed, FAILED_SHOWN, results.places.command("trials", results.name, "--state", "failed")),
-        gap=True,
-    )
-    for trial in last:
-        if trial.id in causes:
-            print(f"trial {trial.id}: {causes[trial.id].words()}")
-
-
-def _study_lines(results: "Results", progress: "Progress") -> Iterator[str]:
-    record = progress.study
-    yield f"{record.name}: {record.state}, last activity {duration(progress.now - progress.last_activity)} ago"
-    if record.message:
-        yield record.message
-    if progress.silent_s is not None:
-        what = "no worker has renewed its lease"
-        if not progress.running:
-            what = "no trial is running, and nothing has happened"
-        yield f"{what} for {duration(progress.silent_s)}; run it again to go on"
-    others = "".join(f", {count} {state}" for state, count in progress.counts.items() if state != "completed")
-    others += f" ({len(progress.gone)} held by workers that are gone)" if progress.gone else ""
-    yield (
-        f"{progress.completed}/{progress.planned_trials or '?'} trials completed{others}; "
-        f"{progress.spent_steps}/{progress.total_steps or '?'} steps by {counted(progress.active, 'member')}"
-    )
-    yield from damage_lines(progress.damaged)
-    for change in results.changes()[-CHANGES_SHOWN:]:
-        ago = duration(progress.now - change.at)
-        yield f"{ago} ago {change.name} was changed from {change.before} to {change.after}"
-    best, goals = progress.best, results.aim.tradeoffs
-    if best is not None:
-        names = ", ".join(goal.metric for goal in goals) or results.metric
-        best_of = results.places.command("best", results.name)
-        others = f"; {len(progress.front) - 1} more on the Pareto front: {best_of}"
-        yield (
-            f"best {names} {fitness(best)}: trial {best.id} of member {best.member}, "
-            f"step {best.reached_step}{others if goals else ''}"
-        )
-    for finding in results.findings():
-        yield f"warning: {finding.text}"
-
-
-def damage_lines(damaged: Sequence[Checkpoint]) -> Iterator[str]:
-    """Yield how many checkpoints are damaged, and what is wrong with them; nothing if none is."""
-    if damaged:
-        yield f"{counted(len(damaged), 'damaged checkpoint')}, not used any more; the files are kept:"
-    yield from (f"  {row.error}" for row in damaged[:DAMAGED_SHOWN])
-    if len(damaged) > DAMAGED_SHOWN:
-        yield f"  and {len(damaged) - DAMAGED_SHOWN} more"
 
 
 def _member_json(progress: "Progress", member: "Member") -> dict[str, Any]:
@@ -312,20 +209,14 @@ def _attempt_json(results: "Results", progress: "Progress", attempt: "Attempt") 
 # Watched runs
 
 
-def _where(one: "WatchedRunStatus") -> str:
-    return shown(one.run.location) if one.run.source is None else f"study number {one.run.source}"
-
-
 def _run_row(one: "WatchedRunStatus") -> tuple[object, ...]:
+    from phyla.study.results.pages import counts_words, where
+
     best = next(iter(one.best.values()), None)
     told = best and f"{best.suite}/{best.metric} {number(best.value)} at step {step(best.step)}"
     newest = one.newest and step(one.newest.step)
-    counts = _counts({**one.counts, "quarantined": len(one.quarantined)})
-    return one.run.name, one.state, _where(one), one.checkpoints, newest, counts, told
-
-
-def _counts(counts: Mapping[str, int]) -> str | None:
-    return ", ".join(f"{counts[state]} {state}" for state in STATES if counts.get(state)) or None
+    counts = counts_words({**one.counts, "quarantined": len(one.quarantined)}) or None
+    return one.run.name, one.state, where(one), one.checkpoints, newest, counts, told
 
 
 def _run_json(one: "WatchedRunStatus") -> dict[str, Any]:
@@ -352,43 +243,14 @@ def _run_json(one: "WatchedRunStatus") -> dict[str, Any]:
 
 def _run(found: "Evaluations", *, as_json: bool) -> None:
     """Show one watched run: its checkpoints, its suites, how far they are behind, and what went wrong."""
+    from phyla.study.results.pages import run_page
     from phyla.study.results.watched_runs import standing
 
-    one, lags = standing(found), found.lag()
     if as_json:
-        events = [picked(event, "kind", "message", "created_at") for event in found.events()]
-        print_json({**_run_json(one), "evaluation": lags, "waiting": found.waiting(), "events": events})
+        one, events = standing(found), [picked(event, "kind", "message", "created_at") for event in found.events()]
+        print_json({**_run_json(one), "evaluation": found.lag(), "waiting": found.waiting(), "events": events})
         return
-    run, newest = one.run, one.newest
-    print(f"{run.name}: {run.state}{f', {run.message}' if run.message else ''}; {_where(one)}")
-    if one.watcher is not None:
-        print(f"watched by {one.watcher}")
-    elif run.state is not StudyState.COMPLETED:
-        print("no process of this machine watches it; the same `phyla watch` command goes on with it")
-    told = f"{counted(one.checkpoints, 'checkpoint')} seen"
-    if newest is not None:
-        told += f"; the newest is {shown(newest.name)} at step {step(newest.step)}"
-        told += "" if one.step_from is None else f", {one.step_from}"
-    print(told)
-    print(f"every eval task: {found.places.command('evaluations', run.name)}")
-    for lag in lags:
-        print(f"evaluation of {lag_words(lag)}")
-    print_waiting(found)
-    suites: list[tuple[object, ...]] = []
-    for suite in one.suites:
-        counts, best = _counts(one.evaluations[suite.name]), one.best.get(suite.name)
-        told_best: tuple[str | None, ...] = (None, None, None)
-        if best is not None:
-            path = f"{shown(best.where)}{' (gone)' if best.gone else ''}"
-            told_best = (measured(best.value, best.stderr), step(best.step), path)
-        suites.append((suite.name, counts, suite.objective, *told_best))
-    print_table(("suite", "=evaluations", "~objective", ">best", ">at step", "~checkpoint"), suites, gap=True)
-    print_table(
-        ("~quarantined", ">step", "=why"),
-        ((shown(bad.name), step(bad.step), said_by(bad.error)) for bad in one.quarantined[-QUARANTINED_SHOWN:]),
-        caption=_cut(one.quarantined, QUARANTINED_SHOWN, "--json"),
-        gap=True,
-    )
-    print()
+    print_page(run_page(found))
+    print(f"every eval task: {found.places.command('evaluations', found.name)}\n")
     print_whys(cell for cell in found.cells(last=CELLS_OF) if cell.status.value not in ("quarantined", "skipped"))
     print_events(found)

@@ -1,20 +1,20 @@
 """Figures for pages, drawn behind them in a thread, and kept until the store has changed."""
 
 import asyncio
-import json
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import final
+from urllib.parse import quote
 
 from starlette.concurrency import run_in_threadpool
 
 from phyla.errors import StudyNotFound
-from phyla.records import Aim, StudyRecord
-from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
-from phyla.report.formatting import text
-from phyla.report.style import Figure, tables, take_heading
+from phyla.pages import Section
+from phyla.report.page import section_html
+from phyla.report.sections import comparison_sections, evaluation_sections, study_sections
 from phyla.service.changes import News
 from phyla.store import Store
 from phyla.study.places import Places
@@ -26,22 +26,13 @@ KEPT = 20
 """Studies, or comparisons, whose figures are kept."""
 SHARE = 80
 """Drawing the same figures again takes at most this part of the time."""
-COMPARISON = tuple(COMPARISON_FIGURES)
 Names = tuple[str, ...]
-
-
-def figures_of(study: StudyRecord, *, evaluation: bool = False) -> Names:
-    """Return the names of the figures of a study, or of its evaluation."""
-    if evaluation or study.watched:
-        return tuple(EVALUATION_FIGURES)
-    tradeoffs = Aim.from_config(study.config).tradeoffs
-    return tuple(name for name in STUDY_FIGURES if name != "front" or tradeoffs)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """The figures of a study as JSON, by name; drawn after a change, until a moment, in some seconds."""
+    """Sections of a study as HTML, by name; drawn after a change, until a moment, in some seconds."""
 
     figures: Mapping[str, str]
     change: int
@@ -60,7 +51,7 @@ class Drawings:
         self._turn = asyncio.Semaphore(1)
 
     async def get(self, studies: Names, figure: str) -> tuple[str, str]:
-        """Return a figure of a study, or of several that are compared, as JSON, and what tells it from others.
+        """Return a figure of a study, or of several that are compared, as HTML, and what tells it from others.
 
         What has been drawn is returned at once, and drawn anew behind that if the store has changed.
         """
@@ -88,36 +79,27 @@ class Drawings:
 
 
 def drawn(store: Store, places: Places, studies: Sequence[str]) -> dict[str, str]:
-    """Draw all figures of a study, or of several that are compared; return them as JSON by name."""
-    return dict(_drawn(store, places, studies))
+    """Draw all figures of a study, or of several that are compared; return them as HTML by name."""
+    sections = _sections(store, places, studies)
+    return {one.name: section_html(one, partial(address, studies[0], may=False)) for one in sections}
 
 
-def _drawn(store: Store, places: Places, studies: Sequence[str]) -> Iterator[tuple[str, str]]:
+def address(study: str, link: str, *, may: bool) -> str | None:
+    """Return the address of a link on a page of a study; None of what the reader may not do."""
+    if link.startswith("do/") and not may:
+        return None
+    return link if link[:1] in ("/", "?") else f"/studies/{quote(study, safe='')}/{link}"
+
+
+def _sections(store: Store, places: Places, studies: Sequence[str]) -> Iterator[Section]:
     known = [found for found in map(store.find_study, studies) if found is not None]
     if len(known) != len(studies) or not known:
         raise StudyNotFound(f"there is no study among {', '.join(studies)} of that name")
     if len(known) > 1:
-        comparison = compare([Results(store, one, places) for one in known if not one.watched])
-        for name, compared in COMPARISON_FIGURES.items():
-            yield name, _told(compared(comparison))
+        yield from comparison_sections(compare([Results(store, one, places) for one in known if not one.watched]))
         return
     (study,) = known
     if not study.watched:
-        data = Results(store, study, places).data()
-        for name, draw in STUDY_FIGURES.items():
-            yield name, _told(draw(data))
-        del data
+        yield from study_sections(Results(store, study, places).data())
     if study.watched or study.config.get("suites"):
-        evaluation = Evaluations(store, study, places).data(last=ROWS)
-        for name, show in EVALUATION_FIGURES.items():
-            yield name, _told(show(evaluation))
-
-
-def _told(figure: Figure) -> str:
-    """Return a figure as JSON; its title and subtitle become a heading of the page."""
-    behind = [one._asdict() for one in tables(figure)] if figure.data else []
-    title, subtitle = take_heading(figure)
-    if not figure.data:
-        return json.dumps({"title": title, "why": text(figure.layout.annotations[0].text)})
-    told = {"title": title, "subtitle": subtitle, "tables": behind}
-    return f'{json.dumps(told)[:-1]}, "figure": {figure.to_json()}}}'
+        yield from evaluation_sections(Evaluations(store, study, places).data(last=ROWS))

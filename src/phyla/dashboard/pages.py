@@ -8,28 +8,26 @@ from typing import TYPE_CHECKING, Any, final
 
 from starlette.requests import Request
 
-from phyla.dashboard.drawing import COMPARISON, figures_of
 from phyla.errors import StudyNotFound
-from phyla.evaluation.matrix import causes
-from phyla.formatting import counted, duration, fitness, measured, number, params, score, size
-from phyla.records import (
-    Attempt,
-    StudyRecord,
-    StudyState,
-    TrialRecord,
-    said_by,
-    shown,
-    with_differences,
-)
-from phyla.report.formatting import moment, outcome, short, step_of
-from phyla.report.page import PLOTLY, templates_of
-from phyla.store import Reader, Store
+from phyla.formatting import fitness
+from phyla.pages import Page
+from phyla.records import Attempt, StudyRecord, StudyState, TrialRecord, said_by
+from phyla.report.page import PLOTLY
+from phyla.report.page import environment as templates
+from phyla.report.sections import COMPARISON_SECTIONS
+from phyla.store import Store
 from phyla.strategies import describe
-from phyla.study.maintaining.maintain import ACTION
 from phyla.study.places import Places, check_kept, where_of
-from phyla.study.results.decision_log import decisions
 from phyla.study.results.evaluations import Evaluations
-from phyla.study.results.findings import findings
+from phyla.study.results.pages import (
+    ROWS,
+    evaluations_page,
+    later_link,
+    run_page,
+    study_page,
+    trials_page,
+    trials_table,
+)
 from phyla.study.results.progress import look
 from phyla.study.results.results import Results
 from phyla.study.results.watched_runs import standing
@@ -39,10 +37,8 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent / "static"
 REPORT = PLOTLY.parents[1] / "templates"
-FILES = {"page.css": REPORT, "dashboard.css": HERE, "dashboard.js": HERE, "plotly.js": PLOTLY.parent}
-ROWS = 100
-"""Of a table; there are links to the others."""
-FEW = 20
+FILES = {"page.css": REPORT, "page.js": REPORT}
+FILES |= {"dashboard.css": HERE, "dashboard.js": HERE, "plotly.js": PLOTLY.parent}
 ANCESTORS = 12
 ENDED = (StudyState.COMPLETED, StudyState.DELETING)
 DIGITS = 18
@@ -91,53 +87,14 @@ class Pages:
 
     def study(self, request: Request) -> dict[str, Any]:
         """Read one study, or one watched run."""
-        study = self._find(request)
+        study, first = self._find(request), _number(request.query_params.get("from"))
         if study.watched:
-            return self._run(study)
-        first = _number(request.query_params.get("from"))
-        with self._store.reader(study.id) as reader:
-            progress = look(reader, reader.foremost(first + ROWS)[first:], self._places.locks)
-            context = {
-                "title": study.name,
-                "study": progress.study,
-                "progress": progress,
-                "members": progress.members,
-                "given_up": progress.given_up,
-                "findings": [*findings(reader)],
-                "record": _record(reader),
-                "starts": with_differences(reader.starts())[-FEW:],
-                "drawings": figures_of(study),
-                "evaluated": bool(study.config.get("suites")),
-                **_paged(first, progress.size),
-            }
-        results = Results(self._store, study, self._places)
-        feed = decisions(results, limit=FEW)
-        return {**context, "changes": results.changes()[-FEW:], "best": results.best, "feed": feed}
-
-    def _run(self, run: StudyRecord) -> dict[str, Any]:
-        found = Evaluations(self._store, run, self._places)
-        with self._store.reader(run.id) as reader:
-            record = _record(reader)
-        return {
-            "title": run.name,
-            "study": found.run,
-            "progress": None,
-            "standing": standing(found),
-            "record": record,
-            "drawings": figures_of(run),
-            "evaluated": True,
-        }
+            return _page(run_page(Evaluations(self._store, study, self._places)))
+        return _page(study_page(Results(self._store, study, self._places), first=first))
 
     def evaluations(self, request: Request) -> dict[str, Any]:
         """Read what the suites of a study found on its newest checkpoints."""
-        study = self._find(request)
-        found = Evaluations(self._store, study, self._places)
-        return {
-            "title": f"Evaluations of {study.name}",
-            "study": study,
-            "drawings": figures_of(study, evaluation=True),
-            **_evaluated(found),
-        }
+        return _page(evaluations_page(Evaluations(self._store, self._find(request), self._places)))
 
     def trials(self, request: Request) -> dict[str, Any]:
         """Read a page of the trials of a study: the newest ones, or those after one."""
@@ -145,7 +102,7 @@ class Pages:
         with self._store.reader(study.id) as reader:
             first = "after" in request.query_params
             rows = reader.trials(after=after, limit=ROWS) if first else reader.newest_trials(ROWS)
-        return {"title": f"Trials of {study.name}", "study": study, "trials": rows, "rows": ROWS}
+            return _page(trials_page(study, rows, sum(reader.counts().values())))
 
     def member(self, request: Request) -> dict[str, Any]:
         """Read one member, and a page of its trials."""
@@ -163,8 +120,7 @@ class Pages:
             "member": member,
             "progress": progress,
             "at": progress.trials.get(index),
-            "trials": rows,
-            "rows": ROWS,
+            "trials": trials_table(rows, "history", "Its trials", links=later_link(rows)),
         }
 
     def trial(self, request: Request) -> dict[str, Any]:
@@ -182,8 +138,20 @@ class Pages:
                 "study": study,
                 "trial": trial,
                 "attempts": attempts,
-                "ancestors": reader.ancestry(trial.id, 1 + ANCESTORS)[1:],
-                "children": reader.children(trial.id)[:ROWS],
+                "ancestors": trials_table(
+                    reader.ancestry(trial.id, 1 + ANCESTORS)[1:],
+                    "lineage",
+                    "Parents",
+                    lead="Where its weights come from, the nearest first.",
+                    empty="It started fresh.",
+                ),
+                "children": trials_table(
+                    reader.children(trial.id)[:ROWS],
+                    "children",
+                    "Children",
+                    lead="Trials that started from its weights.",
+                    empty="None.",
+                ),
                 "reported": [*reader.reports(trial.id)[-1:]],
                 "checkpoint": row,
                 "path": row and where_of(row, self._places.checkpoints(study.name, study.config)),
@@ -237,7 +205,7 @@ class Pages:
             "title": " and ".join(chosen) if 1 < len(chosen) < 4 else "Compare studies",
             "known": known[:ROWS],
             "chosen": chosen,
-            "drawings": COMPARISON if len(chosen) > 1 else (),
+            "drawings": COMPARISON_SECTIONS if len(chosen) > 1 else (),
         }
 
 
@@ -253,28 +221,8 @@ def _paged(first: int, total: int) -> dict[str, int]:
     return {"first": first, "total": total, "per_page": ROWS}
 
 
-def _record(reader: Reader) -> list[Any]:
-    """Return who did what, newest first."""
-    return [event for event in reader.events() if event.kind == ACTION][: -FEW - 1 : -1]
-
-
-def _evaluated(found: Evaluations) -> dict[str, Any]:
-    """Return the matrix of the newest checkpoints, and what went wrong."""
-    once = [cell for cell in found.cells(last=FEW) if cell.replicate == 0]
-    suites = []
-    for suite in found.suites:
-        tasks = list(dict.fromkeys([task.name for task in suite.tasks]))
-        values = {one.seen.id: one for one in found.values(suite.name, last=FEW) if one.group.replicate == 0}
-        seen = {cell.seen.id: cell.seen for cell in once if cell.suite == suite.name}
-        by = {(cell.seen.id, cell.task): cell for cell in once if cell.suite == suite.name}
-        ordered = sorted(seen.values(), key=lambda one: -one.number)
-        suites.append({"suite": suite, "tasks": tasks, "seen": ordered, "cells": by, "values": values})
-    return {
-        "suites": suites,
-        "causes": causes(once)[:FEW],
-        "events": [one for one in found.events() if one.kind != ACTION][: -FEW - 1 : -1],
-        "checkpoints": FEW,
-    }
+def _page(page: Page) -> dict[str, Any]:
+    return {"title": page.title, "page": page}
 
 
 def _end_of_log(
@@ -301,11 +249,9 @@ def _end_of_log(
 
 @cache
 def environment() -> "jinja2.Environment":
-    """Return the templates, with the filters that they use; everything is escaped."""
-    made = templates_of("phyla.dashboard")
-    filters = (counted, describe, duration, fitness, measured, number, outcome, params, said_by, score)
-    made.filters.update({one.__name__: one for one in (*filters, short, shown, size, step_of)})
-    made.filters["moment"] = lambda seconds: moment(seconds).strftime("%Y-%m-%d %H:%M:%S")
+    """Return the templates, with what only those of the dashboard use."""
+    made = templates("phyla.dashboard")
+    made.filters.update({one.__name__: one for one in (describe, fitness, said_by)})
     made.globals.update(static=_static_address)
     return made
 

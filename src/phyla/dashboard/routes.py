@@ -13,9 +13,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, StreamingResponse
 
 from phyla.dashboard.actions import ACTIONS, Action
-from phyla.dashboard.drawing import Drawings
+from phyla.dashboard.drawing import Drawings, address
 from phyla.dashboard.pages import FILES, Pages, environment, static_file
 from phyla.errors import AccessDenied, PhylaError, StoreBusy, StoreUnavailable, StudyNotFound
+from phyla.pages import Drawing
 from phyla.records import Role, Token
 from phyla.service.access import Doors
 from phyla.service.changes import News
@@ -63,10 +64,10 @@ def _routes(places: Places, store: Store, doors: Doors, news: News) -> APIRouter
         ("/compare", views.page("compare.html", pages.comparison), "GET"),
         ("/compare/figures/{figure}", views.figure, "GET"),
         ("/studies/{name}", views.page("study.html", pages.study), "GET"),
-        ("/studies/{name}/trials", views.page("trials.html", pages.trials), "GET"),
+        ("/studies/{name}/trials", views.page("study.html", pages.trials), "GET"),
         ("/studies/{name}/trials/{trial}", views.page("trial.html", pages.trial), "GET"),
         ("/studies/{name}/members/{member}", views.page("member.html", pages.member), "GET"),
-        ("/studies/{name}/evaluations", views.page("evaluations.html", pages.evaluations), "GET"),
+        ("/studies/{name}/evaluations", views.page("study.html", pages.evaluations), "GET"),
         ("/studies/{name}/figures/{figure}", views.figure, "GET"),
         ("/studies/{name}/do/{action}", actions.confirm, "GET"),
         ("/studies/{name}/do/{action}", actions.act, "POST"),
@@ -150,7 +151,7 @@ class _Views:
         return answer
 
     async def figure(self, request: Request) -> Response:
-        """Give the data of a figure of one study, or of several."""
+        """Give the section of a figure of one study, or of several."""
         await self._entrance.reader(request)
         names = (request.path_params.get("name") or "").split() or sorted(
             set(request.query_params.getlist("study"))
@@ -158,7 +159,7 @@ class _Views:
         tag, text = await self._drawings.get(tuple(names), request.path_params["figure"])
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304)
-        return Response(text, media_type="application/json", headers={"ETag": tag, "Cache-Control": "no-cache"})
+        return Response(text, media_type="text/html", headers={"ETag": tag, "Cache-Control": "no-cache"})
 
     async def events(self, request: Request) -> Response:
         """Tell a page when something was committed, and otherwise from time to time."""
@@ -232,8 +233,19 @@ def _error(request: Request, status: int, error: PhylaError) -> Response:
 def _answer(request: Request, template: str, context: Mapping[str, Any], status: int = 200) -> Response:
     token: Token | None = getattr(request.state, "token", None)
     may = token is not None and token.role.allows(Role.OPERATOR)
+    study, query = request.path_params.get("name", ""), request.url.query
+    home = f"/studies/{quote(study, safe='')}" if study else "/compare"
     page = environment().get_template(template)
-    html = page.render(context, address=_address(request), who=token and token.name, may=may)
+    html = page.render(
+        context,
+        address=_address(request),
+        who=token and token.name,
+        may=may,
+        href=partial(address, study, may=may),
+        # What is drawn from the whole history comes after the page.
+        later=lambda name: Drawing(name=name, title=name.capitalize(), lead="Being drawn"),
+        source=lambda name: f"{home}/figures/{name}" + ("" if study else f"?{query}"),
+    )
     return Response(html, status, media_type="text/html")
 
 

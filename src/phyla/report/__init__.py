@@ -4,7 +4,8 @@ from phyla.report.compared import ComparedStudy
 from phyla.report.comparison import StudyComparison, compare_studies
 from phyla.report.data import EvaluationData, StudyData
 from phyla.report.figures import COMPARISON_FIGURES, EVALUATION_FIGURES, STUDY_FIGURES
-from phyla.report.page import write_comparison_report, write_evaluation_report, write_report
+from phyla.report.page import write_pages
+from phyla.report.sections import evaluation_sections, study_sections
 
 __all__ = [
     "COMPARISON_FIGURES",
@@ -15,7 +16,7 @@ __all__ = [
     "StudyComparison",
     "StudyData",
     "compare_studies",
-    "write_comparison_report",
-    "write_evaluation_report",
-    "write_report",
+    "evaluation_sections",
+    "study_sections",
+    "write_pages",
 ]

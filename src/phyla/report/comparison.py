@@ -51,9 +51,11 @@ class StudyComparison(ComparedGroups):
 
     def write_report(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained HTML file with the figures, in place of an existing one; return its path."""
-        from phyla.report.page import write_comparison_report
+        from phyla.report.page import write_pages
+        from phyla.report.sections import comparison_page, comparison_sections
 
-        return write_comparison_report(self, path)
+        now = max(one.data.last_moment for group in self.groups for one in group.studies)
+        return write_pages(path, [comparison_page(self)], comparison_sections(self), now)
 
 
 def compare_studies(

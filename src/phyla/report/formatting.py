@@ -5,7 +5,7 @@ import re
 import textwrap
 from datetime import UTC, datetime
 
-from phyla.formatting import number, score
+from phyla.formatting import number, score, short
 from phyla.records import Checkpoint, JobState, TrialRecord, said_by, shown
 from phyla.strategies import describe
 
@@ -21,11 +21,6 @@ def time_unit(longest: float) -> tuple[str, float]:
 def moment(seconds: float) -> datetime:
     """Return a time of the records as an aware datetime in UTC."""
     return datetime.fromtimestamp(seconds, tz=UTC)
-
-
-def short(text: str, limit: int = 90) -> str:
-    """Return a text cut to a length."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def plain(text: str, limit: int | None = None) -> str:

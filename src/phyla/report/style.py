@@ -6,9 +6,10 @@ with any kind of colour vision can tell apart; its blue is lightened, to read on
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from phyla.formatting import number
+from phyla.pages import Table
 from phyla.report.formatting import plain, text
 
 if TYPE_CHECKING:
@@ -278,15 +279,6 @@ def sensible_range(
     return min([low, *always]) - 0.08 * span, max([high, *always]) + 0.08 * span
 
 
-@final
-class Table(NamedTuple):
-    """A table of text; headings that begin with `>` are of numbers."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-
-
 def tables(drawn: Figure) -> list[Table]:
     """Return what a figure shows as tables: one for the lines of a panel that share their places, one a matrix.
 
@@ -313,7 +305,12 @@ def _lines(drawn: Figure, traces: Sequence[Any]) -> Table:
     for row, at in zip(rows, shown, strict=True):
         row += [text(first.text[at]) for _ in more]
     title = ": ".join(filter(None, [first.meta, of if len(traces) > 1 else text(first.name)]))
-    return Table(title + _cut(shown, picked, "points"), [*map(">{}".format, columns), *more], rows)
+    return Table(
+        name="",
+        title=title + _cut(shown, picked, "points"),
+        columns=[*map(">{}".format, columns), *more],
+        rows=rows,
+    )
 
 
 def _matrix(drawn: Figure, one: Any) -> Table:
@@ -325,7 +322,8 @@ def _matrix(drawn: Figure, one: Any) -> Table:
     rows = [
         [_told(down, at), *(_told(None, row[column]) for column in shown)] for at, row in enumerate(cells[:ROWS])
     ]
-    return Table(": ".join(filter(None, [one.meta, one.name])) + _cut(shown, every, "columns"), columns, rows)
+    title = ": ".join(filter(None, [one.meta, one.name])) + _cut(shown, every, "columns")
+    return Table(name="", title=title, columns=columns, rows=rows)
 
 
 def _axes(drawn: Figure, one: Any) -> tuple[Any, Any]:

@@ -32,6 +32,8 @@ PLACEHOLDERS = {
     r"\b(?=\d*[a-f])[0-9a-f]{12,}\b": "DIGEST",
     r"\b[\w-]{43}\b": "TOKEN",
     r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d)?)?": "DATE",
+    r"\S+/phyla/cli/__main__\.py": "phyla",
+    r"\b\d\d:\d\d UTC\b": "CLOCK UTC",
     r"http://[\w.]+:\d{5}": "http://HOST:PORT",
     r"\b(process |pid |HOST:\d+:)\d+": r"\1PID",
     r"\b\d[\d.]*(?:e-\d+)? (?:ms|s|min)\b": "TIME",

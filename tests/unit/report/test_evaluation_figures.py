@@ -1,6 +1,5 @@
 """Figures and pages of an evaluation."""
 
-import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +12,9 @@ from evaluated_run import HELDOUT, EvaluatedRun, eventful
 from phyla.evaluation import CellStatus, GroupValues
 from phyla.formatting import duration
 from phyla.records import Group, GroupState
-from phyla.report import (
-    EVALUATION_FIGURES,
-    EvaluationData,
-    style,
-    write_evaluation_report,
-    write_report,
-)
+from phyla.report import EVALUATION_FIGURES, EvaluationData, style
 from phyla.report.columns import waits_of
 from phyla.report.figures.suites import aggregates_figure, lag_figure, matrix_figure
-from report_study import simulated
 
 
 @pytest.fixture(scope="module")
@@ -206,41 +198,3 @@ def test_figures_of_nothing_say_so(tmp_path: Path) -> None:
     for figure in (draw(data) for draw in EVALUATION_FIGURES.values()):
         assert len(figure.data) == 0
         assert figure.layout.annotations[0].text
-    assert write_evaluation_report(data, tmp_path / "page.html").exists()
-
-
-def test_the_page_of_a_run(data: EvaluationData, tmp_path: Path) -> None:
-    page = write_evaluation_report(data, tmp_path / "deep" / "page.html").read_text()
-    titles = re.findall("<h2>(.*?)</h2>", page)
-    assert titles == [
-        "How do the evaluations look?",
-        "Which checkpoint is good at what?",
-        "How far is evaluation behind training?",
-        "Regressions and warnings",
-        "Values that are missing, and why",
-    ]
-    assert "heldout: 2 checkpoints and 400 steps behind" in page
-    assert "ValueError: the model gave [nan]" in page
-    assert "best heldout/accuracy_mean, at step 3,000" in page
-
-
-def test_the_page_of_a_study_has_its_evaluation(data: EvaluationData, tmp_path: Path) -> None:
-    study = simulated(members=4, generations=4)
-    with_it = write_report(study, tmp_path / "with.html", evaluation=data).read_text()
-    without = write_report(study, tmp_path / "without.html").read_text()
-    assert "Which checkpoint is good" in with_it
-    assert "Which checkpoint is good" not in without
-    assert re.findall(r'data-figure="([\w-]+)"', with_it) == re.findall(
-        r'<script type="application/json" id="([\w-]+)"', with_it
-    )
-
-
-def test_what_users_wrote_is_no_markup(tmp_path: Path) -> None:
-    run = EvaluatedRun(tmp_path, [HELDOUT])
-    run.sees("<b>a</b><script>1</script>", 100, error="<i>torn</i>")
-    run.sees("<u>b</u>", 200)
-    run.work()
-    page = run.evaluations.write_report(tmp_path / "page.html").read_text()
-    assert "<script>1" not in page
-    assert "<i>torn" not in page
-    assert "<u>b" not in page

@@ -91,7 +91,7 @@ def test_a_study_shows_how_it_goes_on_and_what_it_found(tmp_path: Path, cell: Ce
     (progress,) = cell.outputs
     assert cell.updates >= 1
     assert "noted: completed" in progress["text/plain"]
-    assert "12/12 completed" in progress["text/html"]
+    assert "12 of 12" in progress["text/html"]
     assert "took over member" in progress["text/html"]
     assert "&lt;script&gt;alert(1)" in progress["text/html"]
     assert "<script" not in progress["text/html"]
@@ -102,8 +102,8 @@ def test_a_study_shows_how_it_goes_on_and_what_it_found(tmp_path: Path, cell: Ce
 
     for value in (results, made, study(tmp_path)):
         table, figure = shown(cell, value)
-        assert "12/12 completed" in table["text/html"]
-        assert table["text/plain"].splitlines()[1].split() == ["trials", "12/12", "completed"]
+        assert "12 of 12" in table["text/html"]
+        assert table["text/plain"].splitlines()[1].split() == ["trials", "completed", "12", "of", "12"]
         drawing = checked(figure)
         assert results.best is not None
         assert pytest.approx(results.best.fitness, rel=1e-4) in [y for one in drawing["data"] for y in one["y"]]

@@ -122,7 +122,7 @@ def test_the_best_fitness_stands_beside_the_member_that_had_it(capsys: pytest.Ca
         fitness=-0.0154,
         created_at=0.0,
     )
-    Console(width=120).print(live.members_table(replace(progress((one, other)), front=(found,)), (one, other)))
+    Console(width=120).print(live.members_rows(replace(progress((one, other)), front=(found,)), (one, other)))
     headings, _, *rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert headings[3:5] == ["fitness", "best"]
     assert rows[0][3:5] == ["-0.2425", "-0.0154"]

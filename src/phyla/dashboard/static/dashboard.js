@@ -1,30 +1,6 @@
 "use strict";
 // Keeps a page as the server would show it now, and draws its figures.
 
-const config = {responsive: true, displaylogo: false, displayModeBar: "hover",
-  modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"]};
-
-function make(name, text, parent) {
-  const made = document.createElement(name);
-  made.textContent = text;
-  parent.append(made);
-  return made;
-}
-
-function addTable(told, parent) {
-  make("p", told.title, parent).className = "lead";
-  const box = make("div", "", parent), table = make("table", "", box);
-  box.className = "table";
-  box.tabIndex = 0;
-  const numbers = told.columns.map(name => name.startsWith(">"));
-  const head = make("tr", "", make("thead", "", table)), body = make("tbody", "", table);
-  for (const name of told.columns) make("th", name.replace(/^>/, ""), head).scope = "col";
-  for (const row of told.rows) {
-    const line = make("tr", "", body);
-    row.forEach((cell, at) => { make("td", cell, line).className = numbers[at] ? "n" : ""; });
-  }
-}
-
 const drawing = new Set();
 
 function drawAll() {
@@ -38,27 +14,23 @@ function drawAll() {
 async function draw(section) {
   const answer = await fetch(section.dataset.figure);
   if (answer.headers.get("ETag") === section.dataset.tag) return;
-  const lead = section.querySelector(".lead");
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   if (!answer.ok) {
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    lead.textContent = page.querySelector(".message")?.textContent ?? "It could not be drawn.";
+    section.querySelector(".lead").textContent = page.querySelector(".message")?.textContent ?? "It could not be drawn.";
     return;
   }
-  const told = await answer.json();
   section.dataset.tag = answer.headers.get("ETag");
-  section.querySelector("h2").textContent = told.title;
-  lead.textContent = told.why ?? told.subtitle;
-  section.classList.toggle("none", "why" in told);
-  const box = section.querySelector(".figure"), details = section.querySelector("details");
-  box.setAttribute("role", "group");
-  box.setAttribute("aria-label", told.title);
-  box.hidden = details.hidden = "why" in told;
-  if ("why" in told) return;
-  const plot = box.firstElementChild;
-  await Plotly.react(plot, told.figure.data, told.figure.layout, config);
-  const tables = details.querySelector("div");
-  tables.replaceChildren();
-  for (const one of told.tables) addTable(one, tables);
+  const figure = section.querySelector(".figure"), now = page.querySelector(".figure");
+  section.classList.toggle("none", !now);
+  if (figure && now) {
+    // What is drawn stays, with its zoom; what stands around it is new.
+    for (const part of ["h2", ".lead", "script", "details > div"]) {
+      section.querySelector(part).replaceWith(page.querySelector(part));
+    }
+  } else {
+    section.replaceChildren(...page.body.childNodes);
+  }
+  await plot(section);
 }
 
 let busy = false, missed = false;
@@ -79,6 +51,7 @@ async function refresh() {
       const scrolled = [...old.querySelectorAll("[tabindex]")].map(each => [each.scrollLeft, each.scrollTop]);
       const link = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
       old.replaceChildren(...now.childNodes);
+      old.hidden = now.hidden;
       old.querySelectorAll("[tabindex]").forEach((each, at) => {
         if (scrolled[at]) [each.scrollLeft, each.scrollTop] = scrolled[at];
       });

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from phyla.formatting import counted, number, score
+from phyla.formatting import counted, number, score, short
 from phyla.report import style
 from phyla.report.compared import MOST_NEEDED, ComparedGroups, PairTest
-from phyla.report.formatting import p_words, plain, short, time_unit
+from phyla.report.formatting import p_words, plain, time_unit
 
 POINTS = 500
 """Places where a band is drawn; beyond, an even selection of them."""

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from phyla.formatting import counted
+from phyla.formatting import counted, short
 from phyla.records import Goal, TrialRecord
 from phyla.report import style
 from phyla.report.data import StudyData
-from phyla.report.formatting import brief, hover, plain, short
+from phyla.report.formatting import brief, hover, plain
 
 POINTS = 1_500
 """Trials behind the front that are drawn; beyond, an even selection."""

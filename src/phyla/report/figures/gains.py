@@ -6,10 +6,10 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from phyla.formatting import counted, number
+from phyla.formatting import counted, number, short
 from phyla.report import style
 from phyla.report.data import Hyperparameter, StudyData
-from phyla.report.formatting import plain, short
+from phyla.report.formatting import plain
 from phyla.significance import holm, welch
 
 PANELS = 12

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from phyla.formatting import counted, number, score
+from phyla.formatting import counted, number, score, short
 from phyla.records import JobState
 from phyla.report import style
 from phyla.report.data import StudyData
-from phyla.report.formatting import plain, short
+from phyla.report.formatting import plain
 from phyla.report.measures import grid, newest, quantiles
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from phyla.formatting import number
+from phyla.formatting import number, short
 from phyla.report import style
 from phyla.report.data import Hyperparameter, StudyData
-from phyla.report.formatting import plain, short
+from phyla.report.formatting import plain
 from phyla.report.measures import grid, newest, quantiles
 
 PANELS = 24

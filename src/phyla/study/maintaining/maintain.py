@@ -32,16 +32,13 @@ from phyla.records import (
 )
 from phyla.study.maintaining.recover import let_go_on
 from phyla.study.places import ROOT, Places, find_study
+from phyla.study.results.evaluations import ACTION
 
 if TYPE_CHECKING:
     from phyla.store import Store
 
 
 LOG = logging.getLogger("phyla")
-
-
-ACTION = "action"
-"""Kind of the events that say who did what."""
 
 
 def maintain(name: str, places: Places) -> "Maintenance":

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 Row = TypeVar("Row", Checkpoint, Group, TrialRecord)
 
+ACTION = "action"
+"""Kind of the events that say what a person did."""
 PAGE = 200
 """Checkpoints whose evaluations are read in one transaction."""
 ROWS = 1000
@@ -344,9 +346,11 @@ class Evaluations:
 
     def write_report(self, path: str | Path) -> Path:
         """Write one self-contained HTML file with the figures, replacing it if it exists; return its path."""
-        from phyla.report import write_evaluation_report
+        from phyla.report import evaluation_sections, write_pages
+        from phyla.study.results.pages import evaluations_page, run_page
 
-        return write_evaluation_report(self.data(last=ROWS), Path(path))
+        pages, data = [run_page(self), evaluations_page(self)], self.data(last=ROWS)
+        return write_pages(path, pages, evaluation_sections(data), data.now)
 
     def _rows(
         self,

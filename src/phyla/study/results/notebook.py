@@ -5,9 +5,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, final
 
 from phyla.errors import StoreError
-from phyla.formatting import counted, fitness, lag_words, params
+from phyla.pages import Table, text_of
 from phyla.report import notebook
-from phyla.study.results.decision_log import decisions
+from phyla.study.results.pages import study_page
 from phyla.study.results.progress import Throttle
 
 if TYPE_CHECKING:
@@ -20,23 +20,12 @@ DECISIONS_SHOWN = 5
 
 def summary(results: "Results") -> dict[str, str]:
     """Return how a study stands as a bundle of MIME types."""
-    progress = results.progress(0)
-    record, best = progress.study, progress.best
-    others = "".join(f", {count} {state}" for state, count in progress.counts.items() if state != "completed")
-    rows = [
-        ["trials", f"{progress.completed}/{progress.planned_trials or '?'} completed{others}"],
-        ["steps", f"{progress.spent_steps}/{progress.total_steps or '?'} by {counted(progress.active, 'member')}"],
-    ]
-    rows += [["message", record.message]] if record.message else []
-    if best is not None:
-        where = f"trial {best.id} of member {best.member}, step {best.reached_step:,}"
-        names = ", ".join(goal.metric for goal in results.aim.tradeoffs) or results.metric
-        rows += [[f"best {names}", f"{fitness(best)} ({where})"], ["with", params(best.params)]]
-    if results.has_suites:
-        rows += [["evaluation", lag_words(lag)] for lag in results.evaluations().lag()]
-    for one in decisions(results, limit=DECISIONS_SHOWN):
-        rows.append(["", one.line])
-    return notebook.summary(f"{record.name}: {record.state}", rows)
+    page = study_page(results, most=0)
+    feed = [one for one in page.sections if one.name == "feed" and isinstance(one, Table)]
+    rows = [[fact.name, fact.words] for fact in page.facts]
+    rows += [["", text] for text in (*page.messages, *map(text_of, page.lines))]
+    rows += [row[:2] for one in feed for row in one.texts[:DECISIONS_SHOWN]]
+    return notebook.summary(f"{page.title}: {page.state}", rows)
 
 
 def outline(name: str, rules: "TrainRules") -> dict[str, str]:

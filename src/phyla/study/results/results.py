@@ -372,17 +372,20 @@ class Results:
         Raises:
             UsageError: the baseline has another objective.
         """
-        from phyla.report import write_report
+        from phyla.report import evaluation_sections, study_sections, write_pages
         from phyla.study.results.evaluations import ROWS
+        from phyla.study.results.pages import pages_of
 
-        evaluation = self.evaluations().data(last=ROWS) if self.has_suites else None
         if baseline is not None and (baseline.metric, baseline.maximize) != (self.metric, self.maximize):
             raise UsageError(
                 f"study {baseline.name!r} is no baseline of {self.name!r}: it selects for "
                 f"'{baseline.aim.description}', not '{self.aim.description}'"
             )
-        other = None if baseline is None else baseline.data()
-        return write_report(self.data(), Path(path), evaluation=evaluation, baseline=other)
+        pages, data = pages_of(self), self.data()
+        sections = [*study_sections(data, None if baseline is None else baseline.data())]
+        if self.has_suites:
+            sections += evaluation_sections(self.evaluations().data(last=ROWS))
+        return write_pages(path, pages, sections, data.last_moment)
 
     def write_tracker(self, tracker: "Tracker") -> int:
         """Write all that is stored to a tracker, such as one of `phyla.integrations.trackers`; return how much.

@@ -14,11 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from phyla.errors import PhylaError, StoreError
-from phyla.formatting import counted, duration, fitness, infeasible, lag_words, params, score
+from phyla.formatting import counted, duration, fitness, score
 from phyla.records import Member, said_by
 from phyla.study.results.decision_log import decisions
+from phyla.study.results.pages import lag_lines, members_table
 from phyla.study.results.progress import Throttle
-from phyla.terminal import STOPPING, Display, table
+from phyla.terminal import LOOKS, STOPPING, Display, table
 
 if TYPE_CHECKING:
     from phyla.records import Attempt
@@ -202,12 +203,6 @@ def sparks(results: "Results", board: Console) -> list[str]:
     ]
 
 
-def lag_lines(results: "Results") -> list[str]:
-    """Return how far the evaluation of each suite is behind."""
-    lags = results.evaluations().lag() if results.has_suites else []
-    return [f"evaluation of {lag_words(lag)}" for lag in lags]
-
-
 def spark(values: Sequence[float], bars: str) -> str:
     """Return values as one bar each."""
     low, high = min(values), max(values)
@@ -244,7 +239,7 @@ def drawn(
         bar.add_row(head[0], ProgressBar(total=total or 1, completed=length, width=30), line)
         head = [bar]
     parts: list[RenderableType] = [*head, *more]
-    parts += [members_table(progress, members, width)] if members else []
+    parts += [members_rows(progress, members, width)] if members else []
     if len(members) < progress.size:
         states = Counter[str]()
         for cohort in progress.cohorts:
@@ -254,36 +249,12 @@ def drawn(
     return Group(*parts)
 
 
-def members_table(progress: "Progress", members: Sequence[Member], width: int = WIDE) -> Table:
-    """Return a table of members: where they are, how good, with what, and why; less where there is no room."""
-    from phyla.strategies import describe
-
-    front = {trial.id for trial in progress.front}
-    # What a member has now may be worse than the best that it had.
-    best = {trial.member: fitness(trial) for trial in progress.front}
-    if progress.aim.tradeoffs:
-        # Those that are on the Pareto front now.
-        best = {each.index: "*" for each in members if each.head and each.head.trial in front}
-    last = "front" if progress.aim.tradeoffs else ">best"
-    # The widest come last, where no other column has to make room for them.
-    headings = [">member", ">steps", ">gen", ">fitness", last, "state", "~hyperparameters", "~last decision"]
+def members_rows(progress: "Progress", members: Sequence[Member], width: int = WIDE) -> Table:
+    """Return a table of members; less of it where there is no room."""
+    found = members_table(progress, members)
     columns = [0, 1, 3, 4, 5] if width < NARROW else range(7 if width < WIDE else 8)
-    rows = []
-    for member in members:
-        trial = progress.trials.get(member.index)
-        decision = trial and "; ".join(filter(None, (infeasible(member.head), describe(trial.reason))))
-        steps = f"{member.progress}/{progress.member_steps or '?'}"
-        place = (
-            member.index,
-            steps,
-            member.generation,
-            fitness(progress.scored(member)),
-            best.get(member.index, ""),
-        )
-        row = (*place, progress.doing(member), trial and params(trial.params), decision)
-        rows.append([row[column] for column in columns])
-    headings = [headings[column] for column in columns]
-    return table(headings, rows, ["bold" if member.index in best else "" for member in members])
+    rows = [[row[column] for column in columns] for row in found.texts]
+    return table([found.columns[column] for column in columns], rows, map(LOOKS.get, found.looks))
 
 
 def progress_line(progress: "Progress") -> str:
