@@ -323,7 +323,7 @@ def main() -> None:
     with ExitStack() as stack:
         home = options.home or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dashboard")))
         home.mkdir(parents=True, exist_ok=True)
-        store = open_store(f"sqlite:///{home / 'phyla.db'}?synchronous=normal")
+        store = open_store(f"sqlite:///{home / 'phyla.db'}")
         study = store.find_study(NAME) or fill(store, options.trials, options.members)
         command = [sys.executable, "-m", "phyla.cli", "dashboard", "--home", str(home), "--port", "0"]
         server = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
