@@ -16,6 +16,7 @@ import pytest
 from blake3 import blake3
 from s3fs import S3FileSystem
 
+from facts import raises
 from object_store import client
 from phyla.checkpoints import (
     MANIFEST_NAME,
@@ -172,7 +173,7 @@ def test_committed_files_are_read_only(checkpoints: Checkpoints) -> None:
 def test_nothing_saved_says_where_to_save(checkpoints: Checkpoints) -> None:
     staged = checkpoints.stage("17.2")
     (staged / "empty").mkdir()
-    with pytest.raises(NoCheckpoint, match=r"\.staging/17\.2 is empty; save at least one file"):
+    with raises(NoCheckpoint, ".staging/17.2"):
         checkpoints.commit("17.2", step=1, now=0.0)
     assert checkpoints.names() == ()
 
@@ -229,9 +230,7 @@ def test_something_saved_under_the_manifests_name_is_refused_and_kept(checkpoint
         theirs.symlink_to("weights")
     else:
         theirs.write_text("mine")
-    with pytest.raises(
-        CheckpointError, match=rf"{theirs} was saved under the name of phyla's own manifest"
-    ) as caught:
+    with raises(CheckpointError, theirs) as caught:
         checkpoints.commit("1.1", step=1, now=0.0)
     assert not isinstance(caught.value, CheckpointStorageFailed)
     assert os.path.lexists(theirs)
@@ -327,7 +326,7 @@ def test_another_machine_reads_what_was_committed(kept: Kept) -> None:
 
 def test_a_checkpoint_that_is_not_there(checkpoints: Checkpoints) -> None:
     for call in (checkpoints.path, checkpoints.check, checkpoints.verify, checkpoints.use):
-        with pytest.raises(CheckpointMissing, match=r"17\.2.*never committed"):
+        with raises(CheckpointMissing, "17.2"):
             call("17.2")
 
 
@@ -349,9 +348,9 @@ def test_what_is_not_as_it_was_committed_is_not_used(kept: Kept, way: str) -> No
     kept.put(f"17.2/{file}", content)
     theirs = kept.open()
     for _ in range(2):
-        with pytest.raises(CheckpointCorrupt, match=rf"17\.2.*{message}"):
+        with raises(CheckpointCorrupt, "17.2", message):
             theirs.use("17.2", committed.digest)
-    with pytest.raises((CheckpointCorrupt, CheckpointMissing), match=rf"17\.2.*{message}"):
+    with raises((CheckpointCorrupt, CheckpointMissing), "17.2", message):
         theirs.verify("17.2")
     assert theirs.names() == ("17.2",), "nothing is deleted for it"
 
@@ -365,7 +364,7 @@ def test_another_checkpoint_under_its_name_is_not_used(kept: Kept) -> None:
         kept.put(f"17.2/{key}", kept.read(f"9.1/{key}"))
     kept.put("17.2/optimizer/state", None)
     theirs = kept.open()
-    with pytest.raises(CheckpointCorrupt, match=rf"digest {other.digest}, the study recorded {committed.digest}"):
+    with raises(CheckpointCorrupt, other.digest, committed.digest):
         theirs.use("17.2", committed.digest)
 
 
@@ -391,7 +390,7 @@ def test_a_link_cannot_lead_a_file_elsewhere(s3_bucket: str, tmp_path: Path) -> 
     files.append(ManifestFile("a/escaped", 1, blake3(b"x").hexdigest()))
     kept.put("1.1/a/escaped", b"x")
     kept.put(f"1.1/{MANIFEST_NAME}", Manifest.of(files, step=1, created_at=0.0).to_json().encode())
-    with pytest.raises(CheckpointError, match=r"1\.1"):
+    with raises(CheckpointError, "1.1"):
         kept.open().use("1.1")
     assert list(outside.iterdir()) == []
 
@@ -514,7 +513,7 @@ def test_a_damaged_marker_is_refused_until_it_is_adopted(kept: Kept, damage: str
     ownership.claim(0)
     made.check_owner()
     kept.put(OWNER_NAME, damage.encode())
-    with pytest.raises(CheckpointsNotOurs, match=r"marker .*json is damaged.*doctor s --adopt"):
+    with raises(CheckpointsNotOurs, "json", "--adopt"):
         made.check_owner()
     ownership.adopt()
     made.check_owner()
@@ -524,25 +523,25 @@ def test_what_is_another_stores_or_studys_is_refused(kept: Kept) -> None:
     _, ownership = claimed(kept, OURS)
     ownership.claim(None)
     copied = kept.open(Owner(store="b" * 32, study="s", prefix="b", copied_from="a" * 32))
-    with pytest.raises(CheckpointsNotOurs, match=r"of which this store is a copy.*doctor s --adopt"):
+    with raises(CheckpointsNotOurs, "--adopt"):
         copied.check_owner()
     with pytest.raises(CheckpointsNotOurs, match=r"another store, a{32}\..*doctor s --adopt"):
         kept.open(Owner(store="c" * 32, study="s", prefix="c")).stage("1.1")
-    with pytest.raises(CheckpointsNotOurs, match=r"belongs to study 's'.*another name for the study$"):
+    with raises(CheckpointsNotOurs, "study 's'"):
         kept.open(Owner(store="a" * 32, study="t", prefix="a")).check_owner()
 
 
 def test_content_without_a_marker_is_refused_and_only_checkpoints_can_be_adopted(kept: Kept) -> None:
     made, ownership = claimed(kept, OURS)
     kept.put("thesis.tex", b"precious")
-    with pytest.raises(CheckpointsNotOurs, match=rf"no marker {OWNER_NAME}, and holds 'thesis\.tex'"):
+    with raises(CheckpointsNotOurs, OWNER_NAME, "thesis.tex"):
         ownership.claim(None)
-    with pytest.raises(CheckpointsNotOurs, match=f"no marker {OWNER_NAME}"):
+    with raises(CheckpointsNotOurs, OWNER_NAME):
         ownership.adopt()
     assert kept.keys() == {"thesis.tex"}
     kept.put("thesis.tex", None)
     save(kept.open())
-    with pytest.raises(CheckpointsNotOurs, match=r"holds .*'17\.2'"):
+    with raises(CheckpointsNotOurs, "17.2"):
         ownership.claim(0)
     assert ownership.adopt() == "it had no marker, and only checkpoints in it"
     made.check_owner()
@@ -552,7 +551,7 @@ def test_a_place_that_lost_its_content_is_absent(kept: Kept) -> None:
     made, ownership = claimed(kept, OURS)
     ownership.claim(None)
     kept.put(OWNER_NAME, None)
-    with pytest.raises(CheckpointsAbsent, match=r"study 's' are not in .*root on .*empty.*doctor s --adopt$"):
+    with raises(CheckpointsAbsent, "s", "--adopt"):
         made.check_owner()
     for call in (lambda: ownership.claim(2), lambda: made.stage("1.1"), lambda: made.use("1.1")):
         with pytest.raises(CheckpointsAbsent):

@@ -26,6 +26,7 @@ from evaluating import (
     trained,
     watching,
 )
+from facts import raises
 from naive_store import NaiveStore
 from phyla import machine
 from phyla.controller import EVALUATE_ONLY, Controller, Housekeeping, Sightings
@@ -205,9 +206,7 @@ def test_a_deleted_study_takes_those_that_watch_it_along(subject: Subject) -> No
     source, watcher = subject.store.studies()[:2]
     held = evaluator.claim("host:1:1")
     assert held is not None
-    with pytest.raises(
-        StateError, match=r"'watching' was not deleted: a worker is training or evaluating it .*host:1:1"
-    ):
+    with raises(StateError, "watching", "host:1:1"):
         Housekeeping(subject.store, source.id).begin_deleting()
     with evaluator.look() as look:
         jobs = {job.id for job in look.eval_jobs()}
@@ -420,7 +419,7 @@ def test_forbidden_moves_of_eval_jobs_are_refused(subject: Subject, state: JobSt
     assert work is not None
     job = replace(work.job, state=state)
     for to in set(JobState) - TRANSITIONS[state]:
-        with pytest.raises(IllegalTransition, match=f"eval job {job.id} is {state} and cannot become {to} "):
+        with raises(IllegalTransition, f"job {job.id}", state, to):
             moved(job, to)
     for to in TRANSITIONS[state]:
         assert moved(job, to).state is to
@@ -449,7 +448,7 @@ def test_what_ended_stays_as_it_ended(subject: Subject) -> None:
         lambda: evaluator.fail(Failure(job=broken.job.id, token=1, error="late")),
     ]
     for late in too_late:
-        with pytest.raises(LeaseLost, match=f"eval job {broken.job.id} is failed"):
+        with raises(LeaseLost, f"job {broken.job.id}"):
             late()
     assert ledger(evaluator) == before
 
@@ -574,7 +573,7 @@ def test_leases_end_and_are_renewed(subject: Subject) -> None:
     again = evaluator.claim("host:1:1")
     assert again is not None
     assert (again.job.id, again.job.token) == (late.job.id, 2)
-    with pytest.raises(LeaseLost, match="superseded by attempt 2"):
+    with raises(LeaseLost, "attempt 2"):
         evaluator.complete(evaluated(late))
     assert evaluator.complete(evaluated(again)) is False
     assert evaluator.complete(evaluated(again)) is True

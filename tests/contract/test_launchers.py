@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from facts import raises
 from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers import Launcher, Pool, launcher_named, local
 from phyla.launchers.local import Local
@@ -152,7 +153,7 @@ def test_it_says_where_the_output_is(launcher: Launcher, make_pool: MakePool, si
 
 
 def test_options_of_another_launcher_are_refused(launcher: Launcher, make_pool: MakePool) -> None:
-    with pytest.raises(ConfigurationError, match="no option 'colour of'"):
+    with raises(ConfigurationError, "colour of"):
         launcher.start(make_pool(options={"colour of": "red"}))
     assert launcher.alive(make_pool()) == 0
 
@@ -234,7 +235,7 @@ def test_processes_of_another_machine_are_not_judged(make_pool: MakePool, signs:
     record = pool.folder / "worker-0.json"
     kept = record.read_text()
     record.write_text(kept.replace('"host": "', '"host": "not-'))
-    with pytest.raises(LauncherFailed, match=r"pool 'pool' was started on machine 'not-.*: go there"):
+    with raises(LauncherFailed, "pool"):
         Local().alive(pool)
     record.write_text(kept)
 
@@ -251,12 +252,10 @@ def test_whoever_looks_at_a_pool_gives_it_no_identity(make_pool: MakePool) -> No
 def test_a_file_that_describes_no_pool_is_named(make_pool: MakePool) -> None:
     folder = make_pool().folder
     (folder / "pool.json").write_text('{"name": "pool"}')
-    with pytest.raises(ConfigurationError, match=r"pool\.json describes no pool"):
+    with raises(ConfigurationError, "pool.json"):
         Pool.load(folder)
 
 
 def test_a_launcher_that_is_not_installed_is_named_with_those_that_are() -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"there is no launcher 'slrum'; did you mean 'slurm'\? the names are .*'local'"
-    ):
+    with raises(ConfigurationError, "slrum", "slurm", "local"):
         launcher_named("slrum")

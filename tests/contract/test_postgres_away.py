@@ -16,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 import phyla
+from facts import raises
 from phyla.client import Client
 from phyla.configuration import to_config
 from phyla.controller import Controller, sightings_of
@@ -182,7 +183,7 @@ def test_a_process_waits_for_a_connection_and_is_told_what_to_raise(postgres_url
     with superuser.begin() as connection:
         connection.exec_driver_sql("ALTER ROLE lonely CONNECTION LIMIT 1")
     other.close()
-    with pytest.raises(StoreUnavailable, match=r"no connection left .*raise its max_connections"):
+    with raises(StoreUnavailable, "max_connections"):
         other.studies()
     other.hold_on(60.0)
     threading.Timer(LATER_S, store.close).start()

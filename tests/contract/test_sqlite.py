@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from facts import raises
 from forked import HELPERS, Forked
 from phyla.controller import Controller
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
@@ -95,7 +96,7 @@ def test_a_foreign_program_that_holds_the_file_is_named(tmp_path: Path) -> None:
     store.create_study("s", {}, 1, 1)
     shell = sqlite3.connect(path, isolation_level=None)
     shell.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreBusy, match=r"s\.db was held by another program for 0\.05 s; close"):
+    with raises(StoreBusy, "s.db", "0.05"):
         store.create_study("t", {}, 1, 1)
     shell.execute("ROLLBACK")
     shell.close()
@@ -125,20 +126,20 @@ def test_commits_are_flushed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("sqlite://", r"name a file.*memory://"),
-        ("sqlite:///:memory:", r"name a file.*memory://"),
-        ("sqlite:///x.db?cache=1", "as %3F"),
-        ("mysql://host/database", "use sqlite:///file.db, postgresql://"),
-        ("nothing", "use sqlite:///file.db, postgresql://"),
-        ("postgresq://me:SECRET@host/d", r"'postgresq://me:\*\*\*@host/d': use sqlite:"),
-        ("postgresql+psycopg2://me:SECRET@host/d", r"psycopg2://me:\*\*\*@host/d': use sqlite:"),
-        ("postgresql://me:SECRET@more@host/d", r"//me:\*\*\*@host/d: write an @ in the password as %40"),
+        ("sqlite://", "memory://"),
+        ("sqlite:///:memory:", "memory://"),
+        ("sqlite:///x.db?cache=1", "%3F"),
+        ("mysql://host/database", "sqlite:///file.db postgresql://"),
+        ("nothing", "sqlite:///file.db postgresql://"),
+        ("postgresq://me:SECRET@host/d", "postgresq://me:***@host/d"),
+        ("postgresql+psycopg2://me:SECRET@host/d", "psycopg2://me:***@host/d'"),
+        ("postgresql://me:SECRET@more@host/d", "//me:***@host/d %40"),
         ("postgresql://me:SEC/RET@host:port/d", "where the port is a number"),
-        ("http://me:SECRET@host:8470", r"//me:\*\*\*@host:8470: the URL of a service has no user"),
+        ("http://me:SECRET@host:8470", "//me:***@host:8470"),
     ],
 )
 def test_a_url_that_makes_no_sense_is_explained(url: str, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message) as refused:
+    with raises(ConfigurationError, *message.split()) as refused:
         open_store(url)
     assert "SEC" not in str(refused.value)
 
@@ -146,7 +147,7 @@ def test_a_url_that_makes_no_sense_is_explained(url: str, message: str) -> None:
 def test_a_file_that_is_no_database_is_explained(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     path.write_text("not a database" * 100)
-    with pytest.raises(StoreUnavailable, match=r"s\.db: file is not a database; the file is no SQLite database"):
+    with raises(StoreUnavailable, "s.db"):
         open_store(f"sqlite:///{path}")
 
 
@@ -185,16 +186,16 @@ def _limited(tmp_path: Path, pragma: str) -> tuple[Store, Callable[[], object]]:
 @pytest.mark.parametrize(
     ("pragma", "message"),
     [
-        ("PRAGMA max_page_count = 1", "the disk is full: free some space"),
+        ("PRAGMA max_page_count = 1", "the disk is full free some space"),
         (
             "PRAGMA query_only = ON",
-            "is read-only, or the disk is full, so it can only be looked at: make both writable",
+            "is read-only or the disk is full so it can only be looked at make both writable",
         ),
     ],
 )
 def test_a_disk_that_takes_nothing_is_explained(tmp_path: Path, pragma: str, message: str) -> None:
     store, write = _limited(tmp_path, pragma)
-    with pytest.raises(StoreUnavailable, match=message):
+    with raises(StoreUnavailable, *message.split()):
         write()
     assert store.find_study("t") is None
     store.close()
@@ -213,7 +214,7 @@ def test_network_file_systems_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
     assert network_file_system(tmp_path / "s.db", mounts) is None
     assert network_file_system(tmp_path / "s.db", tmp_path / "missing") is None
     monkeypatch.setattr(sqlite, "network_file_system", lambda path: network_file_system(path, mounts))
-    with pytest.raises(ConfigurationError, match=r"network file system \(nfs4\).*local disk.*postgresql://"):
+    with raises(ConfigurationError, "nfs4", "postgresql://"):
         open_store(f"sqlite:///{shared}/s.db")
     assert not list(shared.iterdir())
     assert file_systems.MOUNTS.name == "mounts"
@@ -388,7 +389,7 @@ def test_a_file_that_was_moved_or_replaced_is_not_written_to(tmp_path: Path, rep
         file.rename(kept)
         if replaced:
             file.write_bytes(kept.read_bytes())
-        with pytest.raises(StoreError, match=r"phyla\.db was moved, deleted or replaced .* start it again"):
+        with raises(StoreError, "phyla.db"):
             store.create_study("t", {})
         with pytest.raises(StoreError, match="moved"):
             store.studies()

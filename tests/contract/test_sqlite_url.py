@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from facts import raises
 from phyla.errors import ConfigurationError
 from phyla.store import open_store
 from phyla.store.sqlite_url import read_sqlite_url, sqlite_url
@@ -55,13 +56,13 @@ def test_stores_in_awkward_directories_are_apart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("sqlite://study.db", "name a file, as in"),
-        ("sqlite:///", "name a file, as in"),
-        ("sqlite:///:memory:", "for a store in memory use memory://"),
+        ("sqlite://study.db", "name a file as in"),
+        ("sqlite:///", "name a file as in"),
+        ("sqlite:///:memory:", "memory://"),
         ("sqlite:///a%00b", "null byte"),
-        ("sqlite:////home/run?1/phyla.db", "as %3F"),
+        ("sqlite:////home/run?1/phyla.db", "%3F"),
     ],
 )
 def test_what_names_no_file_is_refused(url: str, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
+    with raises(ConfigurationError, *message.split()):
         open_store(url)

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from effort import times
+from facts import raises
 from naive_store import NaiveStore
 from phyla import machine
 from phyla.controller import Controller, Housekeeping
@@ -125,11 +126,11 @@ def test_tokens_are_known_by_name(subject: Subject) -> None:
         for token in made:
             store.add_token(token)
         assert store.tokens() == made[::-1]
-        with pytest.raises(StateError, match="there is a token 'a' already"):
+        with raises(StateError, "token 'a'"):
             store.add_token(replace(made[1], role=Role.OPERATOR))
         store.revoke_token("b")
         assert store.tokens() == made[1:]
-        with pytest.raises(StateError, match="there is no token 'b'"):
+        with raises(StateError, "token 'b'"):
             store.revoke_token("b")
 
 
@@ -146,7 +147,7 @@ def test_a_study_is_created_once(subject: Subject) -> None:
 
 
 def test_a_study_that_does_not_exist_is_not_found(subject: Subject) -> None:
-    with pytest.raises(StudyNotFound, match="no study with id 7"), subject.store.transaction(7, exclusive=False):
+    with raises(StudyNotFound, "id 7"), subject.store.transaction(7, exclusive=False):
         pass
     with pytest.raises(StudyNotFound), subject.store.reader(7):
         pass
@@ -194,7 +195,7 @@ def test_a_study_that_others_train_is_not_deleted(subject: Subject) -> None:
     controller.claim("other:0:1:1")
     housekeeping = Housekeeping(subject.store, study.id)
     before = everything(subject.store, study.id)
-    with pytest.raises(StateError, match=r"'s' was not deleted: a worker is .*other:0:1:1.* for 10 s more"):
+    with raises(StateError, "s", "other:0:1:1", "10 s"):
         housekeeping.begin_deleting()
     assert everything(subject.store, study.id) == before
 

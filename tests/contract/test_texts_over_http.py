@@ -6,6 +6,7 @@ import pytest
 
 from evaluating import found
 from evaluation_simulation import suite_of
+from facts import raises
 from phyla.configuration import to_config
 from phyla.controller import EVALUATE_ONLY, Controller, controller_of, sightings_of
 from phyla.errors import StateError
@@ -91,5 +92,5 @@ def test_what_failed_is_tried_again_through_a_service(remote: Remote) -> None:
     assert evaluations.retry() == 1
     assert evaluations.summary() == {"queued": 2}
     there.set_state(record.id, StudyState.STOPPED)
-    with pytest.raises(StateError, match="'r' is stopped, so nothing is tried again now"):
+    with raises(StateError, "r", "stopped"):
         evaluations.retry()

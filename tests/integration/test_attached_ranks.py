@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import phyla
+from facts import raises
 from forked import SUPPORT, Forked
 from phyla.errors import ConfigurationError
 from phyla.integrations.ranks import shared_trials
@@ -60,5 +61,5 @@ def test_ranks_train_the_same_trials_and_resume_together(tmp_path: Path) -> None
 
 def test_only_rank_0_has_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 1)
-    with pytest.raises(ConfigurationError, match="on rank 1: give it the trials on rank 0"):
+    with raises(ConfigurationError, "rank 1", "rank 0"):
         next(shared_trials(iter(())))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import phyla
+from facts import raises
 from phyla.errors import ConfigurationError
 from phyla.records import StudyState
 from phyla.watcher import Following
@@ -123,5 +124,5 @@ def test_training_gives_way_to_an_evaluation_that_needs_its_gpus_and_goes_on(
 
 def test_a_task_that_asks_for_more_than_there_is_is_refused(folder: Path) -> None:
     (folder / "ckpt").mkdir()
-    with pytest.raises(ConfigurationError, match=r"'four' of suite 'several' asks for 4 GPUs, and there are 2"):
+    with raises(ConfigurationError, "four", "several", "4 GPUs", "2"):
         phyla.watch("ckpt", "packed_work:several", 2, gpus=[6, 7], home=folder / "home")

@@ -16,6 +16,7 @@ import forked
 import phyla
 from durability import miscounted
 from effort import rarely
+from facts import check_facts, raises
 from phyla.cli import main
 from phyla.errors import ConfigurationError, StudyChanged
 from phyla.records import JobKind, JobState, StudyState
@@ -112,9 +113,7 @@ def test_a_complete_study_that_has_nothing_left_stays_complete(tmp_path: Path, q
 def test_who_runs_a_study_with_settings_that_it_can_never_have_is_not_sent_to_change_it(tmp_path: Path) -> None:
     study(tmp_path, pbt(3, 2)).run()
     other = study(tmp_path, pbt(3, 2), seed=7)
-    with pytest.raises(
-        StudyChanged, match=r"It cannot take them: .* cannot be extended with another seed"
-    ) as told:
+    with raises(StudyChanged, "seed") as told:
         other.run()
     assert "phyla change" not in str(told.value)
 
@@ -124,7 +123,7 @@ def test_a_study_is_extended_with_another_population_size(tmp_path: Path, quorum
     study(tmp_path, pbt(4, 2, quorum=quorum)).run()
     with pytest.raises(StudyChanged, match=r"population_size.*has 4, given 6(.|\n)*run first: phyla change FILE "):
         study(tmp_path, pbt(6, 4, quorum=quorum)).run()
-    with pytest.raises(ConfigurationError, match=r"cannot grow to 6 members.*raise total_steps"):
+    with raises(ConfigurationError, "6 members", "total_steps"):
         changed(tmp_path, pbt(6, 2, quorum=quorum))
     grown = changed(tmp_path, pbt(6, 4, quorum=quorum)).run(workers=2)
     assert spent(grown) == [4 * STEPS] * 6
@@ -243,7 +242,7 @@ def test_workers_that_join_hold_leases_as_long_as_those_of_the_run(tmp_path: Pat
 
 def test_newcomers_that_make_no_sense(tmp_path: Path) -> None:
     newcomers: Any = "elite"
-    with pytest.raises(ConfigurationError, match="newcomers='elite': choose 'best' or 'fresh'"):
+    with raises(ConfigurationError, "newcomers=", "elite", "best", "fresh"):
         study(tmp_path, pbt(2)).change(newcomers=newcomers)
 
 
@@ -272,7 +271,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     study(tmp_path, pbt(5, 2)).change()
     code, text = phyla_command(capsys, "status", "live", *home)
     assert code == 0
-    assert "strategy.population_size was changed from 3 to 5" in text
+    check_facts(text, "strategy.population_size", "3", "5")
     study(tmp_path, pbt(2, 2)).change(newcomers="fresh")
     assert "retired" in phyla_command(capsys, "status", "live", *home)[1]
     results = study(tmp_path, pbt(2, 2)).run()
@@ -284,7 +283,7 @@ def test_a_space_is_widened_and_a_parameter_added(tmp_path: Path) -> None:
     old = study(tmp_path, pbt(4, 3), space=narrow).run()
     before = {row.id: row for row in old.trials()}
     wide = phyla.Space(lr=phyla.Float(0.1, 1.0), decay=phyla.Float(0.0, 1.0, default=0.25))
-    with pytest.raises(StudyChanged, match=r"space\.parameters\.decay"):
+    with raises(StudyChanged, "space.parameters.decay"):
         study(tmp_path, pbt(4, 6), space=wide).run()
     results = changed(tmp_path, pbt(4, 6), space=wide).run()
     assert spent(results) == [6 * STEPS] * 4
@@ -319,14 +318,14 @@ def test_older_trials_that_are_chosen_again_get_the_default(tmp_path: Path, stra
 @pytest.mark.parametrize(
     ("space", "match"),
     [
-        (phyla.Space(lr=phyla.Float(0.02, 1.0, log=True)), r"lr: low was 0\.01, now 0\.02"),
-        (phyla.Space(rate=phyla.Float(0.01, 1.0)), "lr is gone; rate is new and has no default"),
+        (phyla.Space(lr=phyla.Float(0.02, 1.0, log=True)), "0.01 0.02 low"),
+        (phyla.Space(rate=phyla.Float(0.01, 1.0)), "default"),
         (phyla.Space({"lr": phyla.Float(0.01, 1.0, log=True)}, constraints=[bool]), "space.constraints"),
     ],
 )
 def test_a_space_that_is_not_wider_is_refused(tmp_path: Path, space: phyla.Space, match: str) -> None:
     study(tmp_path, pbt(2, 2)).ask(lease_s=0.01)
-    with pytest.raises((ConfigurationError, phyla.PhylaError), match=match):
+    with raises((ConfigurationError, phyla.PhylaError), *match.split()):
         changed(tmp_path, pbt(2, 2), space=space)
     assert study(tmp_path, pbt(2, 2)).run().changes() == []
 

@@ -12,6 +12,7 @@ import pytest
 import forked
 import phyla
 from command_line import Phyla
+from facts import check_facts, raises
 from listing import list_studies
 from phyla.checkpoints.ownership import OWNER_NAME
 from phyla.controller import Controller
@@ -81,7 +82,7 @@ def test_an_edited_train_on_a_complete_study_is_told_that_it_sees_the_stored_res
         assert scores(study(tmp_path, cell(2.0)).run()) == {1.0}
     (said,) = [record.getMessage() for record in caplog.records if "edited" in record.getMessage()]
     assert said.startswith("warning: train() was edited since study 'cell' was trained. The study is complete, so")
-    assert "this is the stored result of the earlier train()" in said
+    check_facts(said, "train()")
     assert "study.run(overwrite=True)" in said
     findings = phyla.load_study("cell", home=tmp_path).findings()
     assert "code" not in {one.kind for one in findings}, "nothing was trained by the edited function"
@@ -108,7 +109,7 @@ def test_overwriting_starts_anew(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     old = study(tmp_path, cell(1.0)).run()
     taken = {trial.id for trial in old.trials()}
     results = study(tmp_path, cell(2.0)).run(overwrite=True)
-    assert "restarting study 'cell' from scratch: its 4 stored trials were deleted" in caplog.text
+    check_facts(caplog.text, "cell", "4")
     assert "left alone" not in caplog.text
     assert "edited" not in caplog.text
     assert scores(results) == {2.0}
@@ -148,7 +149,7 @@ def test_a_watched_directory_of_that_name_is_not_overwritten(tmp_path: Path) -> 
     (tmp_path / "run").mkdir()
     suite = phyla.Suite("heldout", [phyla.EvalTask("none", command=["true"])])
     phyla.watch(tmp_path / "run", suite, name="cell", home=tmp_path, following=phyla.Following(once=True))
-    with pytest.raises(ConfigurationError, match="has a watched study called 'cell'"):
+    with raises(ConfigurationError, "cell"):
         study(tmp_path, cell(1.0)).run(overwrite=True)
     found = phyla.load_evaluations("cell", home=tmp_path)
     assert found.run.location == str(tmp_path / "run")
@@ -193,7 +194,7 @@ def test_a_study_that_others_train_is_not_overwritten(tmp_path: Path) -> None:
     assert record is not None
     Controller(store, record.id, first.rules, record.config).claim("elsewhere:0:1:1")
     before = files(tmp_path)
-    with pytest.raises(StateError, match=r"'cell' was not deleted: a worker is training .*elsewhere:0:1:1"):
+    with raises(StateError, "cell", "elsewhere:0:1:1"):
         study(tmp_path, cell(2.0)).run(overwrite=True)
     assert files(tmp_path) == before
     with store.reader(record.id) as reader:
@@ -208,7 +209,7 @@ def test_what_could_not_run_deletes_nothing(tmp_path: Path) -> None:
         study(tmp_path, lambda trial: None).run(workers=1, overwrite=True)
     best = results.best
     assert best is not None
-    with pytest.raises(ConfigurationError, match="is a checkpoint of study 'cell' itself"):
+    with raises(ConfigurationError, "cell"):
         study(tmp_path, cell(1.0), start_from=[best.checkpoint.path]).run(overwrite=True)
     assert files(tmp_path) == before
     assert results.counts() == {"completed": 4}
@@ -233,7 +234,7 @@ def test_another_session_sees_that_train_was_edited(tmp_path: Path) -> None:
     same = session(1.0, "study.run()")
     assert ("edited" in same.stderr, same.stdout) == (False, "1.0\n")
     edited = session(2.0, "study.run()")
-    assert "this is the stored result of the earlier train()" in edited.stderr
+    check_facts(edited.stderr, "train()")
     assert edited.stdout == "1.0\n"
     assert session(2.0, "study.run(overwrite=True)").stdout == "2.0\n"
 
@@ -255,7 +256,7 @@ def test_the_command_line_asks_for_the_name_again(
     assert "--overwrite cell" in edited.stderr
     wrong = run(2.0, "--overwrite", "all")
     assert wrong.returncode == 2
-    assert "--overwrite all: the study is called 'cell'; nothing was deleted" in wrong.stderr
+    check_facts(wrong.stderr, "--overwrite", "cell")
     missing = run(2.0, "--overwrite")
     assert missing.returncode == 2
     assert best() == 1.0
@@ -271,7 +272,7 @@ def test_what_is_watched_under_the_name_of_a_study_is_neither_overwritten_nor_ru
     watched = store.create_study("cell", {}, kind=StudyKind.DIRECTORY, location=str(tmp_path / "ckpt"))
     store.close()
     for overwriting in (False, True):
-        with pytest.raises(ConfigurationError, match=r"watched study called 'cell' \(.*ckpt\); give the study"):
+        with raises(ConfigurationError, "cell"):
             study(tmp_path, cell(1.0)).run(overwrite=overwriting)
     assert open_store(f"sqlite:///{tmp_path / 'phyla.db'}").studies() == [watched]
     assert not (tmp_path / "checkpoints" / "cell").exists()

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from facts import raises
 from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers import Launcher, Pool, launcher_named
 from phyla.supervision.gpus import VISIBLE
@@ -100,7 +101,7 @@ def test_a_store_of_this_machine_alone_is_refused_where_a_node_is_another(
     pools.start(workers=1, only_here="/home/me/.phyla/phyla.db")
     pools.signs.until_up(1)
     monkeypatch.setattr("platform.node", lambda: "elsewhere")
-    with pytest.raises(ConfigurationError, match=r"cannot open the store /home/me/.phyla/phyla.db.*--server URL"):
+    with raises(ConfigurationError, "/home/me/.phyla/phyla.db", "--server"):
         pools.start(workers=1, only_here="/home/me/.phyla/phyla.db")
     pools.start(workers=1)
 
@@ -127,18 +128,14 @@ def test_the_process_keeps_its_own_signal_handler(pools: Pools) -> None:
 @pytest.mark.parametrize(
     ("more", "error", "message"),
     [
-        ({"gpus": 1.5}, ConfigurationError, r"gpus=1\.5: Ray gives whole GPUs, or a fraction of one such as 0\.5"),
-        (
-            {"options": {"address": "nonsense"}},
-            LauncherFailed,
-            "Ray at 'nonsense' cannot be used: Invalid address",
-        ),
-        ({"options": {"address": "127.0.0.1:1"}}, LauncherFailed, "'127.0.0.1:1' cannot be used: .*refused"),
-        ({"options": {"address": "ray://127.0.0.1:1"}}, LauncherFailed, "ray://HOST:10001 from outside"),
-        ({"options": {"address": "local"}}, ConfigurationError, "address=local: .* would end at once"),
+        ({"gpus": 1.5}, ConfigurationError, "gpus=1.5 0.5"),
+        ({"options": {"address": "nonsense"}}, LauncherFailed, "nonsense"),
+        ({"options": {"address": "127.0.0.1:1"}}, LauncherFailed, "127.0.0.1:1"),
+        ({"options": {"address": "ray://127.0.0.1:1"}}, LauncherFailed, "ray://HOST:10001"),
+        ({"options": {"address": "local"}}, ConfigurationError, "address=local"),
     ],
 )
 def test_what_cannot_be_is_said(pools: Pools, more: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+    with raises(error, *message.split()):
         pools.start(**more)
     pools.made.clear()

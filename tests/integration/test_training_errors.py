@@ -16,6 +16,7 @@ import pytest
 
 import forked
 import phyla
+from facts import check_facts, raises
 from phyla.cli import main
 from phyla.errors import CheckpointMissing, CheckpointsAbsent, ConfigurationError, StateError, StudyFailed
 from phyla.records import CheckpointState, JobState, StudyState
@@ -63,9 +64,7 @@ def test_an_exception_is_retried_and_then_replaced(tmp_path: Path) -> None:
     assert "exploded" in (failed[0].error or "")
     assert results.counts() == {"completed": 12, "failed": 1}
     assert results.state is StudyState.COMPLETED
-    with pytest.raises(
-        CheckpointMissing, match=f"no checkpoint of trial {failed[0].id}: it is failed, and left none"
-    ):
+    with raises(CheckpointMissing, f"trial {failed[0].id}"):
         results.checkpoint(failed[0])
 
 
@@ -97,9 +96,7 @@ def test_an_explore_rule_that_raises_stops_the_study_and_nothing_that_was_traine
         space = {"lr": phyla.Float(0.1, 1.0)}
         return phyla.Study("fragile", space, phyla.Maximize("score"), strategy, good, home=tmp_path)
 
-    with pytest.raises(
-        StudyFailed, match=r"PBT could not decide: ZeroDivisionError: lr=0\.\d \(.*test_training_errors"
-    ):
+    with raises(StudyFailed, "PBT", "ZeroDivisionError", "lr=0", "test_training_errors"):
         made().run(workers=workers)
     stopped = made().results()
     assert stopped.state is StudyState.FAILED
@@ -144,7 +141,7 @@ def test_after_the_cause_is_mended_the_study_goes_on(tmp_path: Path) -> None:
     def broken(trial: Trial) -> None:
         raise ImportError("no module named torch")
 
-    with pytest.raises(StudyFailed, match="no module named torch"):
+    with raises(StudyFailed, "ImportError", "torch"):
         study(tmp_path, broken, retries=phyla.Retries(broken=3)).run()
     results = study(tmp_path, good, retries=phyla.Retries(broken=3)).run()
     assert results.counts()["completed"] == 12
@@ -240,7 +237,7 @@ def test_the_command_line_tells_a_study_without_a_member_from_a_complete_one(
     Path(BROKEN).unlink()
     status, last = run()
     assert (status, last) == (0, "make the report with: phyla report errors")
-    with pytest.raises(StateError, match="is completed: every member has spent its steps"):
+    with raises(StateError, "errors", "completed"):
         maintain("errors", Places.of(None)).resume()
 
 
@@ -254,7 +251,7 @@ def test_a_study_that_was_resumed_counts_broken_trials_afresh(tmp_path: Path, wa
         good(trial)
 
     made = study(tmp_path, train, retries=phyla.Retries(broken=3, attempts=1))
-    with pytest.raises(StudyFailed, match="3 trials in a row failed"):
+    with raises(StudyFailed, "3 trials"):
         made.run()
     # The cause is repaired; one more breaks for another reason.
     broken.append(True)
@@ -279,7 +276,7 @@ def test_a_full_disk_stops_the_study_and_costs_no_attempt(tmp_path: Path) -> Non
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(trial.checkpoint_dir / "model"))
         good(trial)
 
-    with pytest.raises(StudyFailed, match="No space left on device") as caught:
+    with raises(StudyFailed, os.strerror(errno.ENOSPC)) as caught:
         study(tmp_path, train).run()
     assert "make room" in str(caught.value)
     results = study(tmp_path, good).run()
@@ -318,7 +315,7 @@ def test_an_error_of_storage_in_an_evaluation_costs_no_attempt_and_stops_the_stu
     def made() -> phyla.Study:
         return study(tmp_path, good, suites=[phyla.Suite("length", [saving])])
 
-    with pytest.raises(StudyFailed, match=f"{tmp_path}/outputs/errors .*Disk quota exceeded.*make room"):
+    with raises(StudyFailed, f"{tmp_path}/outputs/errors"):
         made().run()
     full.unlink()
     results = made().run()
@@ -346,7 +343,7 @@ study = phyla.Study(
     words = ["-m", "phyla.cli", "run", "study.py", "--workers", 1]
     done = forked.run(words, cwd=tmp_path)
     assert done.returncode == 1
-    assert f"error: cannot run workers: [Errno 20] Not a directory: '{logs}/errors'" in done.stderr
+    check_facts(done.stderr, "[Errno 20]", f"{logs}/errors")
     assert "Traceback" not in done.stderr
     logs.unlink()
     done = forked.run(words, cwd=tmp_path)
@@ -383,7 +380,7 @@ def test_a_whole_checkpoint_directory_vanishes_between_runs(tmp_path: Path) -> N
         study(tmp_path, stop_midway).run()
     directory = tmp_path / "checkpoints" / "errors"
     shutil.rmtree(directory)
-    with pytest.raises(CheckpointsAbsent, match=f"not in {directory} on .*: no such directory"):
+    with raises(CheckpointsAbsent, directory):
         study(tmp_path, good).run()
     # They are gone for good, and somebody says so.
     directory.mkdir()
@@ -397,10 +394,10 @@ def test_a_whole_checkpoint_directory_vanishes_between_runs(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("reported", "said"),
     [
-        ({"score": "high"}, r"report\(score='high'\): a metric is a number, this is a str; report a number, or"),
-        ({"score": None}, r"report\(score=None\): a metric is a number, this is a NoneType; report a number, or"),
-        ({"score": [1, 2]}, r"this is a list; report its mean or one of its elements"),
-        (0.5, r"report\(0.5\): give it a name, as in trial.report\(loss=0.5\)"),
+        ({"score": "high"}, "report(score= high"),
+        ({"score": None}, "report(score=None) NoneType"),
+        ({"score": [1, 2]}, "this is a list report its mean or one of its elements"),
+        (0.5, "report(0.5) trial.report(loss=0.5)"),
     ],
 )
 def test_a_metric_that_is_no_number_names_itself(tmp_path: Path, reported: Any, said: str) -> None:
@@ -408,7 +405,7 @@ def test_a_metric_that_is_no_number_names_itself(tmp_path: Path, reported: Any, 
         good(trial)
         trial.report(reported)
 
-    with pytest.raises(StudyFailed, match=said):
+    with raises(StudyFailed, *said.split()):
         study(tmp_path, train, retries=phyla.Retries(attempts=1, broken=1)).run()
 
 
@@ -503,12 +500,12 @@ def test_setup_is_called_once_and_cached_state_survives_only_a_continuation(tmp_
 
 def test_another_configuration_is_refused_unless_it_is_changed(tmp_path: Path) -> None:
     study(tmp_path, good, trials=2).run()
-    with pytest.raises(phyla.PhylaError, match=r"strategy\.total_steps: it has 10, given 20"):
+    with raises(phyla.PhylaError, "strategy.total_steps", "10", "20"):
         study(tmp_path, good, trials=4).run()
     study(tmp_path, good, trials=4).change()
     results = study(tmp_path, good, trials=4).run()
     assert results.counts() == {"completed": 12}
-    with pytest.raises(ConfigurationError, match=r"cannot grow to 4 members: all 3 have spent their 20 steps"):
+    with raises(ConfigurationError, "4 members", "3", "20 steps"):
         study(tmp_path, good, trials=4, population=4).change()
     more = study(tmp_path, good, trials=5, population=4)
     more.change()
@@ -518,7 +515,7 @@ def test_another_configuration_is_refused_unless_it_is_changed(tmp_path: Path) -
     changed = phyla.Study(
         "errors", phyla.Space(lr=phyla.Float(0.1, 1.0)), phyla.Maximize("score"), other, good, home=tmp_path
     )
-    with pytest.raises(ConfigurationError, match=r"strategy\.plugin .it has 'phyla.strategies/pbt'"):
+    with raises(ConfigurationError, "strategy.plugin", "phyla.strategies/pbt"):
         changed.change()
 
 
@@ -586,10 +583,10 @@ def test_tell_says_what_is_missing(tmp_path: Path) -> None:
     asking = study(tmp_path, good)
     trial = asking.ask()
     assert trial is not None
-    with pytest.raises(phyla.PhylaError, match="never reported the objective 'score'"):
+    with raises(phyla.PhylaError, "score"):
         asking.tell(trial)
     trial.report(score=1)
-    with pytest.raises(phyla.PhylaError, match="checkpoint_dir"):
+    with raises(phyla.PhylaError, "checkpoint_dir"):
         asking.tell(trial)
     (trial.checkpoint_dir / "a").write_text("now")
     asking.tell(trial)
@@ -714,7 +711,7 @@ def test_a_mistake_in_how_training_is_set_up_stops_the_study_at_the_first_trial(
         good(trial)
 
     made = study(tmp_path, train)
-    with pytest.raises(StudyFailed, match=r"trial 1 of member 0 failed with .*max_steps=3"):
+    with raises(StudyFailed, "trial 1", "0 failed", "max_steps=3"):
         made.run()
     assert made.results().counts() == {"pending": 1}
     right.append(1)

@@ -10,6 +10,7 @@ from moto.server import ThreadedMotoServer
 
 import phyla
 from command_line import Phyla
+from facts import check_facts
 from foreign import index, safetensors
 from object_store import client
 from phyla.records import CheckpointState, GroupState
@@ -170,7 +171,7 @@ def test_uploads_in_any_order_are_evaluated_when_they_are_whole_and_once_for_eac
     look = Look(tmp_path, "exp1")
     bad = [seen for seen in look.seen.values() if seen.state is CheckpointState.QUARANTINED]
     assert {seen.name for seen in bad} >= {"step_20"}
-    assert f"names {SHARDS[1]}, which is missing (1 of 2)" in output
+    check_facts(output, SHARDS[1], "1", "2")
     assert [key for key in watched.values() if "canary" not in key[0]] == [
         ("step_10", 0), ("30", 0), ("model_40.safetensors", 0), ("model_40.safetensors", 1),
     ]  # fmt: skip
@@ -191,16 +192,16 @@ def test_what_cannot_be_watched_is_said(
     url, usual = f"s3://{trainer.bucket}/{FOLDER}", ("--suite", "suites.py", "--workers", 0, "--once")
     for option in (("--snapshots", "copy"), ("--snapshots", "link=kept")):
         assert f"{url}: leave out --snapshots (in" in cli("watch", url, *usual, *option, code=2)
-    assert "there is no bucket 'not-there'" in cli("watch", "s3://not-there/p", *usual, code=1)
+    check_facts(cli("watch", "s3://not-there/p", *usual, code=1), "not-there")
     said = cli("watch", "s3://key:hidden@bucket/p", *usual, code=2)
-    assert "credentials come from the environment" in said
+    assert "s3://bucket/prefix" in said
     assert "hidden" not in said
     assert cli("status", "--json").strip() == "[]"
     assert "0 checkpoints seen" in cli("watch", url, *usual)
     shutil.rmtree(".phyla")
     trainer.put("model_1.npz", b"123")
     home = ("--home", tmp_path / "elsewhere")
-    assert "1 shard would be computed" in cli("watch", url, *usual, *home, "--plan")
+    check_facts(cli("watch", url, *usual, *home, "--plan"), "1 shard")
     assert "1 complete" in cli("watch", url, *usual, *home)
     assert list(Path("elsewhere/cache").glob("*/*/model_1.npz"))
     assert not Path(".phyla").exists()
@@ -214,5 +215,5 @@ def test_what_cannot_be_watched_is_said(
         monkeypatch.delenv(name)
     said = run(tmp_path, command("watch", url, *usual), expect=1)
     assert f"cannot list {url}: " in said
-    assert "give this machine credentials" in said
+    assert "AWS_PROFILE" in said
     assert "Traceback" not in said

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from evaluation_simulation import nothing
+from facts import raises
 from phyla import plugins
 from phyla.configuration import (
     check_extension,
@@ -142,19 +143,19 @@ def test_the_default_for_how_often_a_member_is_stopped_is_that_of_the_rules() ->
 
 
 @pytest.mark.parametrize(
-    "made",
+    ("made", "name"),
     [
-        rules(space=Space({"lr": LR}, constraints=[constrained])),
-        rules(pbt(explore=ExploreWith(halved))),
-        rules(suites=(HELD_OUT,)),
+        (rules(space=Space({"lr": LR}, constraints=[constrained])), f"{__name__}:constrained"),
+        (rules(pbt(explore=ExploreWith(halved))), f"{__name__}:halved"),
+        (rules(suites=(HELD_OUT,)), "evaluation_simulation:nothing"),
     ],
     ids=["space", "strategy", "suites"],
 )
-def test_what_only_the_database_names_is_not_called(made: TrainRules) -> None:
+def test_what_only_the_database_names_is_not_called(made: TrainRules, name: str) -> None:
     stored = to_config(made, 0)
-    with pytest.raises(NotImportable, match="the database names"):
+    with raises(NotImportable, name):
         from_config(stored)
-    with pytest.raises(NotImportable, match="the database names"):
+    with raises(NotImportable, name):
         from_config(stored, known_to(rules()))
     assert from_config(stored, known_to(made)) == made
 
@@ -206,7 +207,7 @@ def test_functions_and_classes_of_ones_own_are_stored_under_the_names_that_are_g
     found = {f"mine:{index}": target for index, target in enumerate(own)}
     assert from_config(stored, found.__getitem__) == made
     assert from_config(to_config(made, 0), known_to(made)) == made
-    with pytest.raises(NotImportable, match=":OwnGoal'"):
+    with raises(NotImportable, ":OwnGoal'"):
         known_to(rules())("tests:OwnGoal")
 
 
@@ -335,7 +336,7 @@ def test_a_function_is_the_same_wherever_its_file_is_and_in_whichever_form_it_wa
 def test_a_change_that_came_between_is_named() -> None:
     study = open_store("memory://").create_study("s", config(pbt(burn_in=5)), 0, 4)
     check_unchanged(study, config(pbt(burn_in=5), keep_best=7))
-    with pytest.raises(StudyChanged, match=r"'s' was changed .*\(seed, strategy.burn_in\).*phyla status s,"):
+    with raises(StudyChanged, "s", "strategy.burn_in", "phyla status s"):
         check_unchanged(study, config(seed=1))
 
 
@@ -369,34 +370,34 @@ def test_what_an_existing_study_can_take(old: JsonObject, new: JsonObject) -> No
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [
-        (config(), config(seed=1), r"another seed \(it has 0, given 1\)\. "),
+        (config(), config(seed=1), "seed 0 1"),
         (
             config(),
             config(objective=Minimize("Q")),
-            r"objective.plugin \(it has .*maximize.* given .*mini",
+            "objective.plugin maximize minimize",
         ),
-        (config(), config(RandomSearch(4, 20)), r"another strategy.plugin \(it has .*/pbt', given .*/random-s"),
+        (config(), config(RandomSearch(4, 20)), "strategy.plugin pbt random-search"),
         (
             config(RandomSearch(2, 20)),
             config(RandomSearch(3, 20)),
-            r"strategy.members \(it has 2, given 3",
+            "strategy.members 2 3",
         ),
-        (config(ONE), config(FINER), r"another strategy.grid.lr \(it has \[0.5\], given \[0.5, 1.0\]"),
+        (config(ONE), config(FINER), "strategy.grid.lr [0.5] [0.5, 1.0]"),
         (
             config(),
             config(start_from=[StartFrom("/a")]),
-            r"start_from.0.path \(it has nothing, given '/a'\); start_from",
+            "start_from.0.path /a",
         ),
         (
             config(),
             config(space=Space({"lr": LR}, constraints=[constrained])),
-            r"space.constraints \(it has",
+            "space.constraints",
         ),
     ],
     ids=["seed", "objective", "kind", "members", "grid", "start", "constraints"],
 )
 def test_what_an_existing_study_cannot_take(old: JsonObject, new: JsonObject, named: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"{named}.*not its kind, members, grid or trials\."):
+    with raises(ConfigurationError, *named.split()):
         extend(old, new)
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import phyla
+from facts import raises
 from phyla import plugins
 from phyla.configuration import to_config
 from phyla.errors import ConfigurationError
@@ -121,7 +122,7 @@ def test_constraints_are_read_as_they_are_written(metric: str, sign: str, bound:
     ],
 )
 def test_constraints_that_cannot_be_read(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="write a metric, one of <=") as caught:
+    with raises(ConfigurationError, "constraint", "latency_ms <= 20") as caught:
         Constrained(Maximize("accuracy"), subject_to=[text])
     assert repr(text) in str(caught.value)
 
@@ -143,26 +144,26 @@ def test_constraints_add_their_metrics_to_what_is_needed() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: WeightedSum({}), "give weights by metric"),
-        (lambda: WeightedSum(["accuracy"]), "give weights by metric"),  # type: ignore[arg-type]
-        (lambda: WeightedSum({"a": 0.0}), "not 0"),
-        (lambda: WeightedSum({"a": math.nan}), "finite"),
-        (lambda: WeightedSum({"a": "1"}), "finite"),  # type: ignore[dict-item]
-        (lambda: WeightedSum({"": 1.0}), "name a reported metric"),
-        (lambda: Pareto(), "two or more"),
-        (lambda: Pareto(Maximize("a")), "use Maximize or Minimize"),
-        (lambda: Pareto(Maximize("a"), Minimize("a")), "a metric of its own"),
-        (lambda: Pareto("a", "b"), "give goals"),  # type: ignore[arg-type]
-        (lambda: Pareto(LIMITED, Minimize("b")), "limits go around it"),  # type: ignore[arg-type]
-        (lambda: Constrained(Maximize("a"), []), "write a metric"),
-        (lambda: Constrained("a", ["a > 1"]), "give an objective first"),  # type: ignore[arg-type]
-        (lambda: Constrained(Maximize, ["a > 1"]), "give an objective first"),  # type: ignore[arg-type]
-        (lambda: Constrained(Maximize("a"), ["b >= 5", "b <= 3"]), "never hold together"),
-        (lambda: Constrained(Maximize("a"), ["b >= 5", "b < 5"]), "never hold together"),
+        (lambda: WeightedSum({}), "WeightedSum( accuracy latency_ms"),
+        (lambda: WeightedSum(["accuracy"]), "WeightedSum( accuracy latency_ms"),  # type: ignore[arg-type]
+        (lambda: WeightedSum({"a": 0.0}), "WeightedSum(a=0.0) 0"),
+        (lambda: WeightedSum({"a": math.nan}), "WeightedSum(a= 0"),
+        (lambda: WeightedSum({"a": "1"}), "WeightedSum(a= 0"),  # type: ignore[dict-item]
+        (lambda: WeightedSum({"": 1.0}), "WeightedSum('')"),
+        (lambda: Pareto(), "Pareto()"),
+        (lambda: Pareto(Maximize("a")), "Pareto(a) Maximize Minimize"),
+        (lambda: Pareto(Maximize("a"), Minimize("a")), "Pareto(a, a)"),
+        (lambda: Pareto("a", "b"), "Pareto('a') Pareto(Maximize('accuracy'),"),  # type: ignore[arg-type]
+        (lambda: Pareto(LIMITED, Minimize("b")), "Pareto(Constrained( Constrained(Pareto(...),"),  # type: ignore[arg-type]
+        (lambda: Constrained(Maximize("a"), []), "Constrained(subject_to=[]) <= >= latency_ms"),
+        (lambda: Constrained("a", ["a > 1"]), "Constrained( Constrained(Maximize('accuracy'),"),  # type: ignore[arg-type]
+        (lambda: Constrained(Maximize, ["a > 1"]), "Constrained( Constrained(Maximize('accuracy'),"),  # type: ignore[arg-type]
+        (lambda: Constrained(Maximize("a"), ["b >= 5", "b <= 3"]), "b >= 5 <"),
+        (lambda: Constrained(Maximize("a"), ["b >= 5", "b < 5"]), "b >= 5 <"),
     ],
 )
 def test_objectives_that_make_no_sense(make: object, says: str) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(says)):
+    with raises(ConfigurationError, *says.split()):
         make()  # type: ignore[operator]
 
 
@@ -182,35 +183,27 @@ def _rules(objective: Objective, strategy: object) -> TrainRules:
         (
             Constrained(TWO, ["m < 1"]),
             phyla.InitiatorPBT(population_size=2, steps_per_trial=1, total_steps=2),
-            "Pa",
+            "InitiatorPBT Constrained",
         ),
         (
             TWO,
             phyla.strategies.SingleWorkerExplore(explore_steps=1, exploit_steps=1, total_steps=4),
-            "SingleWorkerExplore with Pareto: it compares single numbers, and a Pareto front has none",
+            "SingleWorkerExplore",
         ),
-        (
-            SUM,
-            RandomSearch(1, 1, fitness=BestOfLast(2)),
-            "(accuracy, latency_ms): the best of each would belong to different weights; use Last or MeanOfLast",
-        ),
-        (
-            LIMITED,
-            RandomSearch(1, 1, fitness=BestOfLast(2)),
-            "(accuracy, latency_ms): the best of each would belong to different weights",
-        ),
+        (SUM, RandomSearch(1, 1, fitness=BestOfLast(2)), "latency_ms MeanOfLast"),
+        (LIMITED, RandomSearch(1, 1, fitness=BestOfLast(2)), "latency_ms"),
     ],
 )
 def test_strategies_that_cannot_work_with_an_objective_are_refused(
     objective: Objective, strategy: object, says: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(says)):
+    with raises(ConfigurationError, *says.split()):
         _rules(objective, strategy)
 
 
 @pytest.mark.parametrize("given", ["accuracy", Maximize, {"accuracy": 1.0}, None])
 def test_what_is_no_objective_is_refused(given: object) -> None:
-    with pytest.raises(ConfigurationError, match="give an objective, such as Maximize"):
+    with raises(ConfigurationError, "objective=", "Maximize('accuracy')"):
         _rules(given, RandomSearch(1, 1))  # type: ignore[arg-type]
 
 
@@ -229,7 +222,7 @@ def test_one_named_aggregate_is_too_little_for_several_metrics() -> None:
 
 
 def test_a_suite_has_one_objective() -> None:
-    with pytest.raises(ConfigurationError, match="chosen by one aggregate"):
+    with raises(ConfigurationError, "heldout", 'Maximize("accuracy_mean")'):
         phyla.Suite("heldout", [phyla.EvalTask("t", print)], objective=TWO)  # type: ignore[arg-type]
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from facts import raises
 from phyla import settings
 from phyla.errors import ConfigurationError
 
@@ -30,10 +31,10 @@ def test_what_is_no_token_is_refused_and_not_shown(
     file = tmp_path / "me.token"
     file.write_text(given, "utf-8")
     monkeypatch.setenv("PHYLA_TOKEN_FILE", str(file))
-    with pytest.raises(ConfigurationError, match=r"me\.token: a token is one word of ASCII characters") as refused:
+    with raises(ConfigurationError, "me.token", "ASCII") as refused:
         settings.token()
     assert SECRET not in str(refused.value)
     monkeypatch.setenv("PHYLA_TOKEN", given)
-    with pytest.raises(ConfigurationError, match=r"^PHYLA_TOKEN: a token is one word") as refused:
+    with raises(ConfigurationError, "PHYLA_TOKEN") as refused:
         settings.token()
     assert SECRET not in str(refused.value)

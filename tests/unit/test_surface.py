@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import phyla
+from facts import raises
 
 ROOT = Path(__file__).parents[2]
 NAMES = 44
@@ -73,12 +74,12 @@ def test_a_study_has_few_arguments() -> None:
     ],
 )
 def test_a_name_that_is_elsewhere_says_where(name: str, where: str) -> None:
-    with pytest.raises(AttributeError, match=rf"no attribute '{name}'; it is {where}$"):
+    with raises(AttributeError, name, where):
         getattr(phyla, name)
 
 
 def test_a_name_that_is_nowhere_is_said_to_be_nowhere() -> None:
-    with pytest.raises(AttributeError, match=r"module 'phyla' has no attribute 'nonsense'$"):
+    with raises(AttributeError, "phyla", "nonsense"):
         _ = phyla.nonsense
 
 

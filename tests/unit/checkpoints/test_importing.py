@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from facts import raises
 from phyla.checkpoints import MANIFEST_NAME, LocalCheckpoints, Manifest, import_checkpoint, look_at_source
 from phyla.errors import (
     CheckpointChanged,
@@ -175,7 +176,7 @@ def test_a_checkpoint_that_was_changed_after_its_commit_is_refused(
     other, _ = committed(tmp_path)
     (other.path("7.1") / "weights.bin").chmod(0o644)
     (other.path("7.1") / "weights.bin").write_bytes(b"x" * 1000)
-    with pytest.raises(CheckpointCorrupt, match=r"7\.1 is not what was committed: .*its manifest says"):
+    with raises(CheckpointCorrupt, "7.1"):
         bring(repository, other.path("7.1"))
     assert repository.names() == ()
 
@@ -185,7 +186,7 @@ def test_a_checkpoint_with_a_file_more_than_was_committed_is_refused(
 ) -> None:
     other, _ = committed(tmp_path)
     (other.path("7.1") / "added").write_bytes(b"x")
-    with pytest.raises(CheckpointCorrupt, match=r"added is not in its manifest; remove that file"):
+    with raises(CheckpointCorrupt, "added"):
         bring(repository, other.path("7.1"))
     assert repository.names() == ()
 
@@ -194,14 +195,14 @@ def test_a_damaged_manifest_is_refused(tmp_path: Path, repository: LocalCheckpoi
     other, _ = committed(tmp_path)
     (other.path("7.1") / MANIFEST_NAME).chmod(0o644)
     (other.path("7.1") / MANIFEST_NAME).write_text("{}")
-    with pytest.raises(CheckpointCorrupt, match=r"7\.1"):
+    with raises(CheckpointCorrupt, "7.1"):
         look_at_source(other.path("7.1"))
 
 
 @pytest.mark.parametrize("source", ["nothing", "empty"])
 def test_nothing_is_no_checkpoint(tmp_path: Path, repository: LocalCheckpoints, source: str) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CheckpointMissing, match=f"{source}.*correct the path"):
+    with raises(CheckpointMissing, source):
         bring(repository, tmp_path / source)
 
 

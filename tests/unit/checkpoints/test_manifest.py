@@ -7,6 +7,7 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from facts import raises
 from phyla.checkpoints import Manifest, ManifestFile
 from phyla.errors import CheckpointCorrupt
 
@@ -59,5 +60,5 @@ def test_other_text_is_refused(text: str) -> None:
 
 def test_another_format_says_so() -> None:
     text = MANIFEST.to_json().replace('"format": 1', '"format": 2')
-    with pytest.raises(CheckpointCorrupt, match=r"format 2.*open it with the version"):
+    with raises(CheckpointCorrupt, "format 2"):
         Manifest.from_bytes(text.encode())

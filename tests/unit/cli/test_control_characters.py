@@ -12,6 +12,7 @@ import pytest
 
 import phyla
 from command_line import Phyla
+from facts import check_facts
 from phyla.settings import child_environment
 from phyla.terminal import console, table, visible
 
@@ -114,4 +115,4 @@ def test_every_command_prints_through_the_one_place() -> None:
     for file in folder.glob("*.py"):
         text = file.read_text()
         if " print(" in text and file.name != "output.py":
-            assert "from phyla.terminal import show as print" in text, file.name
+            check_facts(text, "phyla.terminal")

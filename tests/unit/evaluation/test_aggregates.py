@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from facts import raises
 from phyla.errors import ConfigurationError, MetricInvalid, MetricMissing
 from phyla.evaluation import (
     Aggregator,
@@ -56,14 +57,14 @@ def test_weighted_mean() -> None:
     expected = about(11 / 4, math.sqrt(10) / 4)
     assert only(WeightedMean("score")) == ("score_weighted", expected)
     assert only(WeightedMean("score", "new")) == ("new/score_weighted", Estimate(5.0, 1.0))
-    with pytest.raises(ConfigurationError, match="all tasks have weight 0"):
+    with raises(ConfigurationError, "score", "weight 0"):
         only(WeightedMean("score"), TASKS[2:])
 
 
 def test_worst() -> None:
     assert only(Worst("score")) == ("score_min", Estimate(2.0))
     assert only(Worst("score", "max", tag="easy")) == ("easy/score_max", Estimate(5.0))
-    with pytest.raises(ConfigurationError, match="choose 'min' or 'max'"):
+    with raises(ConfigurationError, "min", "max"):
         Worst("score", "low")  # type: ignore[arg-type]
 
 
@@ -106,7 +107,7 @@ def test_without_aggregators_everything_has_its_mean() -> None:
 
 
 def test_one_name_from_two_aggregators_names_both() -> None:
-    with pytest.raises(ConfigurationError, match=r"'score_mean' is given by both Mean\(.*'score'.* and <function"):
+    with raises(ConfigurationError, "score_mean", "Mean(", "score", "<function"):
         aggregate([Mean("score"), best], TASKS)
 
 
@@ -139,7 +140,7 @@ def test_an_objective_that_a_plug_in_never_gives_is_refused() -> None:
 
     announced = Suite("s", [EvalTask("a", lambda evaluation: None)], aggregates=[Best()])
     check_aggregate(announced, "score_best", "the objective")
-    with pytest.raises(ConfigurationError, match=r"never gives; did you mean 'score_best'"):
+    with raises(ConfigurationError, "score_best"):
         check_aggregate(announced, "score_bets", "the objective")
     silent = Suite("s", announced.tasks, aggregates=[Best(), best])
     check_aggregate(silent, "anything", "the objective")
@@ -148,24 +149,22 @@ def test_an_objective_that_a_plug_in_never_gives_is_refused() -> None:
 @pytest.mark.parametrize(("tags", "needed"), [((), True), (("easy",), False)])
 def test_an_objective_on_one_eval_task_is_said_to_need_a_tag(tags: Sequence[str], *, needed: bool) -> None:
     suite = Suite("s", [EvalTask("easy", lambda evaluation: None, tags=tags)])
-    with pytest.raises(ConfigurationError, match=r"Did you mean 'easy/score_mean'\?") as refused:
+    with raises(ConfigurationError, "easy/score_mean") as refused:
         check_aggregate(suite, "easy/score", "the objective")
     assert ("Give eval task 'easy' a tag of that name" in str(refused.value)) is needed
 
 
 def test_what_a_task_lacks_is_named() -> None:
-    with pytest.raises(
-        MetricMissing, match=r"needs 'loss', which 'a', 'b' did not record.*'score', 'score_stderr'"
-    ):
+    with raises(MetricMissing, "loss", "a", "b", "score", "score_stderr"):
         aggregate([Mean("loss")], [*TASKS[:2], task("d", 1, loss=Moments.of([1]))])
-    with pytest.raises(MetricMissing, match="task 'a' has no metric 'loss'; it has 'score'"):
+    with raises(MetricMissing, "a", "loss", "score"):
         TASKS[0].estimate("loss")
 
 
 def test_a_tag_that_no_task_has_is_named() -> None:
-    with pytest.raises(ConfigurationError, match=r"no task has the tag 'hard'; the tags are 'easy', 'new'"):
+    with raises(ConfigurationError, "hard", "easy", "new"):
         aggregate([Worst("score", tag="hard")], TASKS)
-    with pytest.raises(ConfigurationError, match="there are no tasks"):
+    with raises(ConfigurationError, "Mean(metric='score', tag=None)"):
         aggregate([Mean("score")], [])
 
 
@@ -174,7 +173,7 @@ def test_the_values_of_a_task_are_flat() -> None:
     assert values["score"] == 2
     assert values["score_stderr"] == 1
     assert (values["top"], values["top_nll"], values["top_tokens"]) == (1, 0, 2)
-    with pytest.raises(MetricInvalid, match="'score_n' is a value of both the metrics 'score' and 'score_n'"):
+    with raises(MetricInvalid, "score_n", "score"):
         assert task("a", 1, score_n=Moments()).values
-    with pytest.raises(ConfigurationError, match=r"weight=-1.*finite number"):
+    with raises(ConfigurationError, "weight=-1"):
         task("a", weight=-1)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from facts import raises
 from phyla.errors import MetricInvalid, MetricMismatch, SamplesDiffer
 from phyla.evaluation import Metric, Minimum, Moments, Perplexity, PerSeed, Sum
 from phyla.evaluation.recorder import Recorder, merged
@@ -79,13 +80,13 @@ def test_a_hit_is_one(one: object) -> None:
 
 def test_names_are_nested_or_slashed() -> None:
     assert list(recorded({"a": 1, "g": {"b": 2, "h/c": 3}, "g/d": 4})) == ["a", "g/b", "g/h/c", "g/d"]
-    with pytest.raises(MetricInvalid, match="'g/b' is given twice"):
+    with raises(MetricInvalid, "g/b"):
         recorded({"g": {"b": 1}, "g/b": 2})
 
 
 @pytest.mark.parametrize("name", ["", 3, "return@seed"])
 def test_ill_formed_names_are_refused(name: Any) -> None:
-    with pytest.raises(MetricInvalid, match="no name of a metric"):
+    with raises(MetricInvalid, "record()", "@seed"):
         recorded({name: 1})
 
 
@@ -101,7 +102,7 @@ def test_arrays_are_samples() -> None:
     assert recorded({"x": np.arange(6).reshape(2, 3)})["x"] == Moments.of([0, 1, 2, 3, 4, 5])
     assert recorded({"x": []})["x"] == Moments()
     assert recorded({"x": Tensor([1, 2])}, n=2)["x"] == Moments.of([1, 2])
-    with pytest.raises(MetricInvalid, match="3 samples, but n=4"):
+    with raises(MetricInvalid, "3 samples", "n=4"):
         recorded({"x": [1, 2, 3]}, n=4)
 
 
@@ -110,13 +111,13 @@ def test_a_mask_drops_padding() -> None:
     statistics = recorded({"x": np.array([[1, 2], [3, math.nan]]), "mean": 7.0}, mask=mask, n=3)
     assert statistics == {"x": Moments.of([1, 2, 3]), "mean": Moments(n=3, mean=7.0, m2=None)}
     assert recorded({"x": [5, 6]}, mask=np.array([0.0, 1.0]))["x"] == Moments.of([6])
-    with pytest.raises(MetricInvalid, match=r"shape \(3,\) and the mask \(2,\)"):
+    with raises(MetricInvalid, "(3,)", "(2,)"):
         recorded({"x": [1, 2, 3]}, mask=[1, 0])
-    with pytest.raises(MetricInvalid, match=r"shape \(\) and the mask \(2,\)"):
+    with raises(MetricInvalid, "()", "(2,)"):
         recorded({"x": 1.0}, mask=[1, 0])
-    with pytest.raises(MetricInvalid, match="the mask keeps 1 samples, but n=2"):
+    with raises(MetricInvalid, "1 samples", "n=2"):
         recorded({"x": 1.0}, mask=[1, 0], n=2)
-    with pytest.raises(MetricInvalid, match="a mask is True where"):
+    with raises(MetricInvalid, "True"):
         recorded({"x": [1, 2]}, mask=[0.5, 1])
 
 
@@ -139,18 +140,19 @@ def test_a_metric_is_merged_as_it_is() -> None:
         ([[1], [1, 2]], "of equal shape"),
         (10**400, "must fit in a float"),
         (OnlyItem("x"), "is no number"),
-        (Tensor([1.0], gradient=True), r"tensor\.detach\(\)"),
+        (Tensor([1.0], gradient=True), "tensor.detach()"),
         (np.array([1], dtype="datetime64[s]"), "a ndarray"),
     ],
 )
 def test_what_is_no_number_is_refused(bad: object, why: str) -> None:
-    with pytest.raises(MetricInvalid, match=rf"'loss'.*{why}"):
+    with raises(MetricInvalid, "loss", why):
         recorded({"loss": bad})
 
 
 @pytest.mark.parametrize("bad", [{"n": -1}, {"n": 1.0}, {"n": True}, {"seed": -1}, {"seed": "a"}])
 def test_ill_formed_counts_and_seeds_are_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(MetricInvalid, match="must be an integer of at least 0"):
+    ((name, value),) = bad.items()
+    with raises(MetricInvalid, name, repr(value)):
         recorded({"x": 1}, **bad)
 
 
@@ -158,7 +160,7 @@ def test_a_refused_record_changes_nothing() -> None:
     recorder = Recorder()
     recorder.record({"x": 1, "h": Sum.of([1])}, seed=1)
     before = recorder.statistics()
-    with pytest.raises(MetricMismatch, match="'h': a Sum cannot be merged with a Moments"):
+    with raises(MetricMismatch, "h", "Sum", "Moments"):
         recorder.record({"x": 2, "h": 3}, seed=2)
     with pytest.raises(MetricInvalid):
         recorder.record({"x": 2, "y": "no number"}, seed=2)
@@ -230,14 +232,14 @@ def test_statistics_do_not_depend_on_shards_and_batches(
 
 def test_shards_must_have_the_same_names() -> None:
     full, lacking = recorded({"a": 1, "b": 2}), recorded({"a": 1})
-    with pytest.raises(MetricMismatch, match="shard 1 of 2 has no 'b', which other shards have, but has 'a'"):
+    with raises(MetricMismatch, "shard 1", "2", "b", "a"):
         merged([full, lacking], expected=None)
     assert merged([{}, full, recorded({"a": 0}, n=0)], expected=1) == full
     assert merged([], expected=None) == merged([{}, {}], expected=0) == {}
 
 
 def test_shards_must_have_the_same_types() -> None:
-    with pytest.raises(MetricMismatch, match="'a': a Moments cannot be merged with a Sum"):
+    with raises(MetricMismatch, "a", "Sum", "Moments"):
         merged([recorded({"a": 1}), recorded({"a": Sum.of([1])})], expected=2)
 
 
@@ -245,11 +247,9 @@ def test_every_sample_must_have_been_counted() -> None:
     shards = [recorded({"a": [1, 2], "ppl": Perplexity.of([1])}), {}, recorded({"a": 1, "ppl": Perplexity.of([])})]
     assert merged(shards, expected=3)["a"].count == 3
     assert merged(shards, expected=None)["a"].count == 3
-    with pytest.raises(
-        SamplesDiffer, match=r"'a' has counted 3 samples of 4 \(by shard 0: 2, 1: none, 2: 1\): some were left out"
-    ):
+    with raises(SamplesDiffer, "a", "3 samples", "4", "shard 0", "2", "1"):
         merged(shards, expected=4)
     with pytest.raises(SamplesDiffer, match="counted twice"):
         merged(shards, expected=2)
-    with pytest.raises(SamplesDiffer, match="nothing was recorded in 2 shards"):
+    with raises(SamplesDiffer, "2 shards"):
         merged([{}, {}], expected=10)

@@ -13,6 +13,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
+from facts import check_facts, raises
 from phyla.cli import options
 from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers import Launcher, Pool, launcher_named
@@ -184,25 +185,22 @@ def test_the_token_is_named_and_never_written(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (
-            {"name": "My_Pool"},
-            "the name of the pool is 'My_Pool', which Kubernetes does not allow: use at most 48 ",
-        ),
+        ({"name": "My_Pool"}, "My_Pool 48"),
         ({"name": "a" * 49}, "which Kubernetes does not allow"),
         ({"options": {"image": ""}}, "needs an image with phyla and your study file"),
-        ({"options": {"kind": "pod"}}, "kind=pod: choose one of: job, deployment"),
-        ({"options": {"grace": "5m"}}, "grace=5m: must be a whole number above 0"),
-        ({"options": {"user": "0"}}, "user=0: must be a whole number above 0"),
-        ({"options": {"volume": "data"}}, "volume=data: give the name of a claim and a path, CLAIM:/PATH"),
-        ({"options": {"secret": "a token"}}, "secret is 'a token', which Kubernetes does not allow"),
-        ({"options": {"colour": "red"}}, "no option 'colour'; choose from: image, "),
-        ({"gpus": 0.5}, "gpus=0.5: Kubernetes gives a container whole GPUs only"),
+        ({"options": {"kind": "pod"}}, "kind=pod"),
+        ({"options": {"grace": "5m"}}, "grace=5m 0"),
+        ({"options": {"user": "0"}}, "user=0"),
+        ({"options": {"volume": "data"}}, "volume=data CLAIM:/PATH"),
+        ({"options": {"secret": "a token"}}, "a token"),
+        ({"options": {"colour": "red"}}, "colour"),
+        ({"gpus": 0.5}, "gpus=0.5"),
     ],
 )
 def test_what_kubernetes_cannot_do_is_refused_before_it_is_asked(
     tmp_path: Path, launcher: Launcher, cluster: Cluster, more: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=message):
+    with raises(ConfigurationError, *message.split()):
         launcher.start(make(tmp_path, **more))
     assert not cluster.calls_file.exists()
 
@@ -297,15 +295,15 @@ def test_with_an_output_the_manifest_is_written_and_no_cluster_is_needed(
     assert json.loads((tmp_path / "pool.json").read_text()) == manifest(pool)
     assert shutil.which("kubectl") is None
     assert launcher.alive(pool) == 0
-    assert launcher.logs(pool).startswith(f"once {tmp_path}/pool.json is applied: kubectl logs")
+    check_facts(launcher.logs(pool), f"{tmp_path}/pool.json")
     launcher.stop(pool, 60)
     assert (tmp_path / "pool.json").exists()
-    with pytest.raises(LauncherFailed, match=r"there is no kubectl .* --launcher-option output=FILE"):
+    with raises(LauncherFailed, "--launcher-option", "output=FILE"):
         launcher.start(make(tmp_path))
 
 
 def test_an_output_that_cannot_be_written_is_named(tmp_path: Path, launcher: Launcher) -> None:
-    with pytest.raises(ConfigurationError, match=r"output=.*no/pool\.json: No such file or directory"):
+    with raises(ConfigurationError, "output=", "no/pool.json"):
         launcher.start(make(tmp_path, options={"output": str(tmp_path / "no/pool.json")}))
 
 

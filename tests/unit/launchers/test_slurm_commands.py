@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from facts import raises
 from phyla.errors import LauncherFailed
 from phyla.launchers.slurm import _slurm
 
@@ -21,5 +22,5 @@ def test_a_job_that_ended_meanwhile_needs_no_cancelling(
     if fine:
         assert _slurm(command, "--name=x") == ""
     else:
-        with pytest.raises(LauncherFailed, match=rf"{command} failed: exit status {status}"):
+        with raises(LauncherFailed, f"{command} failed", f"status {status}"):
             _slurm(command, "--name=x")

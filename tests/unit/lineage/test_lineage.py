@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from facts import raises
 from phyla.errors import UsageError
 from phyla.lineage import Lineage, Schedule, Segment
 from phyla.records import JobKind, JobState, Json, TrialRecord
@@ -105,7 +106,7 @@ def test_a_schedule_says_what_was_in_force_at_every_step() -> None:
         (10, 20, 6),
         (20, 30, 8),
     ]
-    with pytest.raises(UsageError, match="step -1 is before"):
+    with raises(UsageError, "step -1"):
         schedule(-1)
 
 
@@ -122,27 +123,24 @@ def test_a_schedule_is_readable_and_survives_json() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([], r"schema 1 and a list of segments, got \[\]"),
-        ({"schema": 2, "segments": []}, r"schema 1 and a list of segments, got {'schema': 2"),
+        ([], "schema 1 and a list of segments got []"),
+        ({"schema": 2, "segments": []}, "1 schema 2"),
         ({"schema": 1, "segments": []}, "at least one segment"),
-        ({"schema": 1, "segments": {}}, "a list of segments, got .*'segments': {}"),
-        ({"schema": 1, "segments": [3]}, "a segment of a schedule must be an object .*, got 3"),
-        (
-            {"schema": 1, "segments": [{**SEGMENT, "params": 3}]},
-            "params and the integers .*'params': 3",
-        ),
-        ({"schema": 1, "segments": [{**SEGMENT, "start_step": "0"}]}, "got .*'start_step': '0'"),
-        ({"schema": 1, "segments": [{**SEGMENT, "member": 0.5}]}, "got .*'member': 0.5"),
-        ({"schema": 1, "segments": [{"params": {}}]}, "got {'params': {}}"),
+        ({"schema": 1, "segments": {}}, "segments"),
+        ({"schema": 1, "segments": [3]}, "a segment of a schedule must be an object  got 3"),
+        ({"schema": 1, "segments": [{**SEGMENT, "params": 3}]}, "params 3"),
+        ({"schema": 1, "segments": [{**SEGMENT, "start_step": "0"}]}, "start_step 0"),
+        ({"schema": 1, "segments": [{**SEGMENT, "member": 0.5}]}, "member 0.5"),
+        ({"schema": 1, "segments": [{"params": {}}]}, "params"),
     ],
 )
 def test_reading_something_else_as_a_schedule_says_what_is_wrong(value: Json, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+    with raises(UsageError, *message.split()):
         Schedule.from_json(value)
 
 
 def test_segments_must_join() -> None:
-    with pytest.raises(UsageError, match="ends at step 4"):
+    with raises(UsageError, "step 4"):
         Schedule((Segment(0, 4, {}, 1, 0), Segment(5, 6, {}, 2, 0)))
     with pytest.raises(UsageError, match="before it starts"):
         Schedule((Segment(5, 4, {}, 1, 0),))
@@ -171,11 +169,11 @@ def test_measurements_are_no_part_of_a_lineage() -> None:
 
 
 def test_missing_trials_are_named() -> None:
-    with pytest.raises(UsageError, match="trial 3 has parent 1"):
+    with raises(UsageError, "trial 3", "1"):
         Lineage(small()[2:])
-    with pytest.raises(UsageError, match="no training trial 99"):
+    with raises(UsageError, "trial 99"):
         Lineage(small()).ancestry(99)
-    with pytest.raises(UsageError, match="no training trial 99"):
+    with raises(UsageError, "trial 99"):
         Lineage(small()).schedule(99)
 
 

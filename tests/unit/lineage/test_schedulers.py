@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import phyla
+from facts import raises
 from phyla.errors import UsageError
 from phyla.lineage import Schedule, Segment
 
@@ -37,7 +38,7 @@ def test_files_that_are_no_schedule(tmp_path: Path) -> None:
         phyla.load_schedule(tmp_path / "nowhere.json")
     path = tmp_path / "schedule.csv"
     path.write_text("start_step,end_step\n0,1\n")
-    with pytest.raises(UsageError, match=r"is no JSON.*--format json"):
+    with raises(UsageError, "--format", "json"):
         phyla.load_schedule(path)
     for text in ("[]", '{"schema": 9}', '{"schema": 1, "segments": []}', '{"schema": 1, "segments": [1]}', "3"):
         path.write_text(text)

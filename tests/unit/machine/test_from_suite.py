@@ -9,6 +9,7 @@ import pytest
 
 from evaluating import skip_group
 from evaluation_simulation import EvaluatedStudy, failed, nothing
+from facts import raises
 from phyla.controller import Controller, Sightings
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Policy, Suite
@@ -327,7 +328,7 @@ def test_an_aggregate_that_does_not_exist_stops_the_study_and_names_those_that_d
 
 
 def test_a_suite_that_is_not_there_is_refused_when_the_rules_are_made() -> None:
-    with pytest.raises(ConfigurationError, match=r"no suite 't'.*the names are 's'"):
+    with raises(ConfigurationError, "suite 't'", "s"):
         rules(FromSuite("t", "x_mean"))
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from facts import raises
 from phyla.controller import Controller
 from phyla.errors import LeaseLost, UsageError
 from phyla.machine import Claimed, Failure, SetCheckpointState, TrainRules, Update
@@ -59,9 +60,9 @@ def test_progress_of_a_trial_that_has_ended_is_not_needed() -> None:
     (work,) = complete_first_generation(made, 1)
     late = made.completion(work.trial).checkpoint
     assert late is not None
-    with pytest.raises(LeaseLost, match="trial 1 has already ended"):
+    with raises(LeaseLost, "trial 1"):
         made.controller.save_progress(work.trial.id, 1, replace(late, name="1.1.p1"))
-    with pytest.raises(LeaseLost, match="there is no job 99"):
+    with raises(LeaseLost, "job 99"):
         made.controller.save_progress(99, 1, replace(late, name="1.1.p1"))
 
 
@@ -220,7 +221,7 @@ def test_progress_beyond_the_end_of_a_trial_is_refused() -> None:
     done = made.completion(work.trial)
     assert done.checkpoint is not None
     beyond = replace(done.checkpoint, name="1.1.p1", step=work.trial.end_step + 1)
-    with pytest.raises(UsageError, match=r"save_progress\(step=2\): trial 1 trains from step 0 to step 1"):
+    with raises(UsageError, "save_progress(step=2)", "trial 1", "step 0", "step 1"):
         made.controller.save_progress(work.trial.id, 1, beyond)
     with made.store.reader(made.study.id) as reader:
         assert reader.checkpoint("1.1.p1") is None

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from evaluating import Evaluator, evaluated, found, skip_group, suites, trained, watching
+from facts import raises
 from phyla import machine
 from phyla.controller import Controller, Sightings
 from phyla.errors import LeaseLost
@@ -77,9 +78,9 @@ def test_what_is_released_is_queued_again_and_has_not_failed() -> None:
 
 def test_who_asks_about_a_job_that_there_is_not_is_told_so() -> None:
     evaluator = watched()
-    with pytest.raises(LeaseLost, match="there is no job 99"):
+    with raises(LeaseLost, "job 99"):
         evaluator.fail(Failure(job=99, token=1, error="x"))
-    with evaluator.transaction() as tx, pytest.raises(LeaseLost, match="there is no job 99"):
+    with evaluator.transaction() as tx, raises(LeaseLost, "job 99"):
         machine.release(tx, 99, 1)
 
 

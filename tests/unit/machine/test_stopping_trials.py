@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from facts import raises
 from phyla.configuration import from_config, to_config
 from phyla.errors import ConfigurationError, LeaseLost
 from phyla.integrations.optuna_search import Optuna
@@ -591,13 +592,13 @@ class Odd(StoppingRule):
     ("wrong", "message"),
     [
         (Divergence, "no stopping rule but a class"),
-        ("median", "no stopping rule, it has no judge and no ends and no marks_every and no history"),
-        (Odd(marks_every=0), r"Odd\(marks_every=0\)"),
-        (Odd(history=None), r"Odd\(history=None\)"),
+        ("median", "marks_every"),
+        (Odd(marks_every=0), "Odd(marks_every=0)"),
+        (Odd(history=None), "Odd(history=None)"),
     ],
 )
 def test_what_is_no_rule_is_refused(wrong: Any, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
+    with raises(ConfigurationError, *message.split()):
         make(pbt(), wrong)
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from facts import raises
 from phyla.errors import SpaceError
 from phyla.space import Choice, Float, Int, Ordinal, Parameter, Space, check_extension
 
@@ -28,23 +29,23 @@ WIDER = [
     (Ordinal([1, 4], initial=1), Ordinal([1, 4], initial=4)),
 ]
 NARROWER = [
-    (Float(0.1, 1.0), Float(0.2, 1.0), r"x: low was 0\.1, now 0\.2"),
-    (Float(0.1, 1.0), Float(0.1, 0.5), r"x: high was 1\.0, now 0\.5"),
-    (Float(0.1, 1.0), Float(0.3, 0.5), r"low was 0\.1, now 0\.3; x: high was 1\.0, now 0\.5"),
-    (Float(0.1, 1.0), Float(0.1, 1.0, log=True), "log was False, now True"),
-    (Float(0.0, 1.0), Float(0.0, 1.0, step=0.5), r"step was None .* now 0\.5"),
-    (Float(0.0, 1.0, step=0.25), Float(0.0, 1.0, step=0.125), r"step was 0\.25 from 0\.0, now 0\.125 from 0\.0"),
-    (Float(0.0, 1.0, step=0.25), Float(0.0, 1.0), r"step was 0\.25 from 0\.0, now None from 0\.0"),
-    (Float(0.0, 1.0, step=0.25), Float(-0.1, 1.15, step=0.25), r"step was 0\.25 from 0\.0, now 0\.25 from -0\.1"),
-    (Int(1, 4), Int(2, 4), "low was 1, now 2"),
-    (Int(1, 5), Int(1, 5, step=2), "step was 1 from 1, now 2 from 1"),
-    (Int(2, 8, step=2), Int(1, 9, step=2), "step was 2 from 2, now 2 from 1"),
-    (Int(1, 4), Float(1, 4), "it was Int.*now Float"),
-    (Choice(["a", "b"]), Choice(["a"]), r"the values \['b'\] are gone"),
-    (Choice([1, 2]), Choice([True, 2]), r"the values \[1\] are gone"),
-    (Choice(["a", "b"]), Ordinal(["a", "b"]), "it was Choice"),
-    (Ordinal([1, 4]), Ordinal([4, 1]), r"the values were \[1, 4\], now \[4, 1\]"),
-    (Ordinal([1, 4]), Ordinal([1, 2]), "the values were"),
+    (Float(0.1, 1.0), Float(0.2, 1.0), "0.1 0.2 low"),
+    (Float(0.1, 1.0), Float(0.1, 0.5), "1.0 0.5 high"),
+    (Float(0.1, 1.0), Float(0.3, 0.5), "0.1 0.3 1.0 0.5 low high"),
+    (Float(0.1, 1.0), Float(0.1, 1.0, log=True), "False True log"),
+    (Float(0.0, 1.0), Float(0.0, 1.0, step=0.5), "None step 0.5"),
+    (Float(0.0, 1.0, step=0.25), Float(0.0, 1.0, step=0.125), "0.25 0.0 0.125 step"),
+    (Float(0.0, 1.0, step=0.25), Float(0.0, 1.0), "0.25 0.0 None step"),
+    (Float(0.0, 1.0, step=0.25), Float(-0.1, 1.15, step=0.25), "0.25 0.0 -0.1 step"),
+    (Int(1, 4), Int(2, 4), "1 2 low"),
+    (Int(1, 5), Int(1, 5, step=2), "1 2 step"),
+    (Int(2, 8, step=2), Int(1, 9, step=2), "2 1 step"),
+    (Int(1, 4), Float(1, 4), "Int(1, Float(1.0,"),
+    (Choice(["a", "b"]), Choice(["a"]), "['b']"),
+    (Choice([1, 2]), Choice([True, 2]), "[1]"),
+    (Choice(["a", "b"]), Ordinal(["a", "b"]), "Choice(['a', Ordinal(['a',"),
+    (Ordinal([1, 4]), Ordinal([4, 1]), "[1, 4] [4, 1]"),
+    (Ordinal([1, 4]), Ordinal([1, 2]), "[1, 4] [1, 2]"),
 ]
 
 
@@ -58,7 +59,7 @@ def test_wider_is_accepted_and_holds_every_old_value(old: Parameter, new: Parame
 
 @pytest.mark.parametrize(("old", "new", "match"), NARROWER, ids=str)
 def test_anything_else_is_refused_with_names_and_values(old: Parameter, new: Parameter, match: str) -> None:
-    with pytest.raises(SpaceError, match=match):
+    with raises(SpaceError, *match.split()):
         check(old, new)
 
 
@@ -114,9 +115,9 @@ def test_parameters_are_added_with_a_default_and_never_removed() -> None:
     old = Space(lr=Float(0.1, 1.0))
     new = Space(lr=Float(0.1, 1.0), decay=Float(0.0, 1.0, default=0.0))
     check_extension(old.parameters, new.parameters)
-    with pytest.raises(SpaceError, match="decay is gone"):
+    with raises(SpaceError, "decay"):
         check_extension(new.parameters, old.parameters)
-    with pytest.raises(SpaceError, match=r"decay is new and has no default: .*default="):
+    with raises(SpaceError, "default="):
         check_extension(old.parameters, Space(lr=Float(0.1, 1.0), decay=Float(0.0, 1.0)).parameters)
 
 
@@ -124,7 +125,7 @@ def test_conditions_stay() -> None:
     def space(**when: Any) -> Space:
         return Space(kind=Choice(["a", "b"]), x=Float(0, 1, **when))
 
-    with pytest.raises(SpaceError, match="x: when was"):
+    with raises(SpaceError, "x", "when"):
         check_extension(space().parameters, space(when={"kind": "a"}).parameters)
 
 

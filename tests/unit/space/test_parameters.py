@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from facts import check_facts, raises
 from phyla.errors import SpaceError
 from phyla.space import Choice, Float, Int, Ordinal, Parameter, Space
 
@@ -174,7 +175,7 @@ def test_how_a_number_moved_is_told() -> None:
         )
     }
     moved, by = told["share"]
-    assert by == f"{(moved - 0.95) / 0.001:+.3g}% of the range"
+    check_facts(by, f"{(moved - 0.95) / 0.001:+.3g}%")
     moved, by = told["factor"]
     assert by == f"x{moved:.4g}"
     moved, by = told["distance"]
@@ -390,7 +391,7 @@ def test_unit_knows_the_log_scale() -> None:
     assert Float(0.9, 0.999, log="1-x").from_unit(0.5) == pytest.approx(0.99)
     assert Ordinal(["s", "m", "l"]).unit("m") == 0.5
     assert Ordinal(["only"]).unit("only") == 0.0
-    with pytest.raises(SpaceError, match="nan"):
+    with raises(SpaceError, "nan"):
         Float(0, 1).from_unit(math.nan)
 
 
@@ -405,77 +406,77 @@ def test_numpy_numbers_become_plain_ones() -> None:
 
 
 REFUSED = [
-    ("Float(1.0, 0.1)", ["Float(1.0, 0.1)", "low must be below high", "did you mean Float(0.1, 1.0)?"]),
-    ("Float(2, 1, log=True)", ["did you mean Float(1.0, 2.0, log=True)?"]),
-    ("Float(1, 1)", ["Float(1, 1)", "low must be below high", "Choice([1.0])"]),
-    ("Float(0, math.inf)", ["high must be finite", "inf"]),
-    ("Float(math.nan, 1)", ["low must be finite", "nan"]),
-    ("Float(-1e308, 1e308)", ["wider than a float", "1e+308"]),
-    ("Float(True, 2)", ["low must be a number", "True"]),
-    ("Float(0, '1')", ["high must be a number", "'1'"]),
-    ("Float(0, 1, log=True)", ["log scale", "low above 0", "0.0"]),
-    ("Float(-1, 1, log=True)", ["log scale", "-1.0"]),
-    ("Float(5e-324, 1, log=True)", ["too close to 0", "5e-324"]),
-    ("Float(1, 2, log=1)", ["log must be True or False", "1"]),
-    ("Float(0.9, 0.99, log='1-X')", ["log must be True or False, or '1-x'", "'1-X'"]),
-    ("Float(0.9, 0.99, log=None)", ["log must be True or False", "None"]),
-    ("Float(0.9, 1, log='1-x')", ["needs high below 1", "1.0", "leave out log"]),
+    ("Float(1.0, 0.1)", ["Float(1.0, 0.1)", "low", "high", "Float(0.1", "1.0"]),
+    ("Float(2, 1, log=True)", ["Float(1.0", "2.0", "log=True"]),
+    ("Float(1, 1)", ["Float(1, 1)", "low", "high", "Choice([1.0])"]),
+    ("Float(0, math.inf)", ["high", "inf"]),
+    ("Float(math.nan, 1)", ["low", "nan"]),
+    ("Float(-1e308, 1e308)", ["1e+308"]),
+    ("Float(True, 2)", ["low", "True"]),
+    ("Float(0, '1')", ["high", "1"]),
+    ("Float(0, 1, log=True)", ["log", "0", "low", "0.0"]),
+    ("Float(-1, 1, log=True)", ["log", "-1.0"]),
+    ("Float(5e-324, 1, log=True)", ["0", "5e-324"]),
+    ("Float(1, 2, log=1)", ["True", "False", "log", "1"]),
+    ("Float(0.9, 0.99, log='1-X')", ["True", "False", "1-x", "log", "1-X"]),
+    ("Float(0.9, 0.99, log=None)", ["True", "False", "log", "None"]),
+    ("Float(0.9, 1, log='1-x')", ["1", "high", "1.0", "log"]),
     ("Float(0, 0.9, step=0.1, log='1-x')", ["Float without steps"]),
     ("Int(-9, 0, log='1-x')", ["Float without steps"]),
-    ("Float('a', 1)", ["low must be a number", "'a'"]),
-    ("Float(None, 1)", ["low must be a number", "None"]),
-    ("Float(1, 2**2000)", ["high must fit in a float"]),
+    ("Float('a', 1)", ["low", "a"]),
+    ("Float(None, 1)", ["low", "None"]),
+    ("Float(1, 2**2000)", ["high"]),
     ("Float(0, 8e307)", ["wider than a float"]),
-    ("Float(1, 2, step='x')", ["step must be a number", "'x'"]),
+    ("Float(1, 2, step='x')", ["step", "x"]),
     ("Float(1, 2, default=[1])", ["default", "[1]"]),
-    ("Float(1, 2, initial=(None, 2))", ["low of the initial range must be a number", "None"]),
+    ("Float(1, 2, initial=(None, 2))", ["low", "initial", "None"]),
     ("Int(0, 10**400)", ["64 bits"]),
-    ("Int(None, 3)", ["low must be an integer", "None"]),
-    ("Choice(None)", ["must be a list", "None"]),
-    ("Ordinal(5)", ["must be a list", "5"]),
-    ("Float(0, 1, step=0)", ["step must be above 0", "step=0"]),
-    ("Float(0, 1, step=-0.1)", ["step must be above 0", "-0.1"]),
-    ("Float(0, 1, step=2)", ["whole number of steps of 2.0", "Float(0.0, 2.0, step=2.0)"]),
+    ("Int(None, 3)", ["low", "None"]),
+    ("Choice(None)", ["None"]),
+    ("Ordinal(5)", ["5"]),
+    ("Float(0, 1, step=0)", ["0", "step", "step=0"]),
+    ("Float(0, 1, step=-0.1)", ["0", "step", "-0.1"]),
+    ("Float(0, 1, step=2)", ["2.0", "Float(0.0, 2.0, step=2.0)"]),
     (
         "Float(0, 1, step=0.3)",
-        ["whole number of steps of 0.3", "Float(0.0, 0.9, step=0.3) or Float(0.0, 1.2, step=0.3)"],
+        ["0.3", "Float(0.0, 0.9, step=0.3) or Float(0.0, 1.2, step=0.3)"],
     ),
-    ("Float(0, 1, step=1e-300)", ["step is too small", "1e-300"]),
+    ("Float(0, 1, step=1e-300)", ["step", "1e-300"]),
     ("Float(0, 1, initial=5)", ["initial", "5", "[0.0, 1.0]"]),
     ("Float(0, 1, initial=True)", ["initial", "True"]),
-    ("Float(0, 1, initial=(0.5, 2))", ["(0.5, 2.0)", "outside of the bounds (0.0, 1.0)"]),
-    ("Float(0, 1, initial=(0.5, 0.5))", ["(0.5, 0.5)", "low below its high"]),
+    ("Float(0, 1, initial=(0.5, 2))", ["(0.5, 2.0)", "0.0", "1.0"]),
+    ("Float(0, 1, initial=(0.5, 0.5))", ["(0.5, 0.5)", "low", "high"]),
     ("Float(0, 1, initial=(0.1, 0.2, 0.3))", ["(low, high)", "0.3"]),
-    ("Float(0, 1, step=0.5, initial=0.3)", ["between the steps", "0.3", "nearest value is 0.5"]),
-    ("Float(0, 1, step=0.5, initial=(0.1, 0.2))", ["no step lies", "(0.1, 0.2)"]),
-    ("Float(0, 1, when={})", ["when is empty"]),
-    ("Float(0, 1, when={'a': []})", ["can never hold", "'a'"]),
-    ("Float(0, 1, when='a')", ["when must map", "'a'"]),
-    ("Int(1.5, 3)", ["low must be an integer", "1.5"]),
-    ("Int(1, 1e6)", ["high must be an integer", "did you mean 1000000?"]),
-    ("Int(False, 3)", ["low must be an integer", "False"]),
-    ("Int(3, 1)", ["did you mean Int(1, 3)?"]),
-    ("Int(3, 3)", ["low must be below high", "Choice([3])"]),
-    ("Int(0, 9, log=True)", ["log scale", "0"]),
-    ("Int(0, 10, step=0)", ["step must be above 0"]),
-    ("Int(1, 10, step=4)", ["steps of 4", "Int(1, 9, step=4) or Int(1, 13, step=4)"]),
-    ("Int(0, 10, step=0.5)", ["step must be an integer", "0.5"]),
+    ("Float(0, 1, step=0.5, initial=0.3)", ["0.3", "0.5"]),
+    ("Float(0, 1, step=0.5, initial=(0.1, 0.2))", ["step", "(0.1, 0.2)"]),
+    ("Float(0, 1, when={})", ["when"]),
+    ("Float(0, 1, when={'a': []})", ["a"]),
+    ("Float(0, 1, when='a')", ["when", "a"]),
+    ("Int(1.5, 3)", ["low", "1.5"]),
+    ("Int(1, 1e6)", ["high", "1000000"]),
+    ("Int(False, 3)", ["low", "False"]),
+    ("Int(3, 1)", ["Int(1", "3"]),
+    ("Int(3, 3)", ["low", "high", "Choice([3])"]),
+    ("Int(0, 9, log=True)", ["log", "0"]),
+    ("Int(0, 10, step=0)", ["0", "step"]),
+    ("Int(1, 10, step=4)", ["4", "Int(1, 9, step=4) or Int(1, 13, step=4)"]),
+    ("Int(0, 10, step=0.5)", ["step", "0.5"]),
     ("Int(0, 2**63)", ["64 bits", str(2**63)]),
     ("Int(0, 9, initial=10)", ["initial", "10", "[0, 9]"]),
     ("Int(0, 9, initial=2.0)", ["initial", "2.0"]),
-    ("Int(0, 9, step=3, initial=(4, 5))", ["no step lies", "(4, 5)"]),
-    ("Choice([])", ["Choice([])", "at least one"]),
-    ("Choice('abc')", ["must be a list", "'abc'"]),
+    ("Int(0, 9, step=3, initial=(4, 5))", ["step", "(4, 5)"]),
+    ("Choice([])", ["Choice([])"]),
+    ("Choice('abc')", ["abc"]),
     ("Choice({'a', 'b'})", ["must be a list"]),
-    ("Choice(['a', 'b', 'a'])", ["'a' is listed twice"]),
-    ("Choice([1, True])", ["True is listed twice (as 1)"]),
-    ("Ordinal([1, 1.0])", ["1.0 is listed twice (as 1)"]),
-    ("Choice([[1, 2]])", ["string, number, bool or None", "[1, 2]"]),
+    ("Choice(['a', 'b', 'a'])", ["a"]),
+    ("Choice([1, True])", ["True", "1"]),
+    ("Ordinal([1, 1.0])", ["1.0"]),
+    ("Choice([[1, 2]])", ["None", "[1, 2]"]),
     ("Choice([math.inf])", ["finite", "inf"]),
-    ("Choice(['a'], initial='b')", ["initial", "'b' is none of ['a']"]),
-    ("Choice([1, 0], initial=True)", ["initial", "True is none of [1, 0]"]),
-    ("Ordinal([])", ["Ordinal([])", "at least one"]),
-    ("Ordinal([1, 2], initial=3)", ["initial", "3 is none of [1, 2]"]),
+    ("Choice(['a'], initial='b')", ["initial", "b", "a"]),
+    ("Choice([1, 0], initial=True)", ["initial", "True", "[1", "0]"]),
+    ("Ordinal([])", ["Ordinal([])"]),
+    ("Ordinal([1, 2], initial=3)", ["initial", "3", "[1", "2]"]),
 ]
 
 
@@ -490,8 +491,7 @@ def test_a_value_that_is_not_finite_has_no_nearest_one(value: float) -> None:
 def test_refusals_show_the_values(call: str, parts: list[str]) -> None:
     with pytest.raises(SpaceError) as caught:
         eval(call)
-    for part in parts:
-        assert part in str(caught.value)
+    check_facts(str(caught.value), *parts)
 
 
 @pytest.mark.parametrize(

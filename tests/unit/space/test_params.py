@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from facts import check_facts, raises
 from phyla.errors import SpaceError
 from phyla.space import Params
 
@@ -71,7 +72,7 @@ def test_it_is_a_value() -> None:
 
 
 def test_an_unknown_name_lists_what_there_is() -> None:
-    with pytest.raises(KeyError, match="did you mean 'lr'") as caught:
+    with raises(KeyError, "lr") as caught:
         Params(FLAT)["lrr"]
     assert "'opt/momentum'" in str(caught.value)
 
@@ -79,17 +80,17 @@ def test_an_unknown_name_lists_what_there_is() -> None:
 @pytest.mark.parametrize(
     ("given", "part"),
     [
-        ({"a": 1, "a/b": 2}, "'a' is both a parameter and the group of 'a/b'"),
-        ({"a": {"b": 1}, "a/b": 2}, "'a/b' is given twice"),
-        ({"a//b": 1}, "'a//b' is no parameter name"),
-        ({"": 1}, "'' is no parameter name"),
-        ({"/a": 1}, "'/a' is no parameter name"),
-        ({"g": {"b c": 1}}, "'b c' in the group 'g'"),
-        ({"g": {}}, "the group 'g' is empty"),
-        ({1: 1}, "the name 1 must be a string"),
+        ({"a": 1, "a/b": 2}, "a/b"),
+        ({"a": {"b": 1}, "a/b": 2}, "a/b"),
+        ({"a//b": 1}, "a//b"),
+        ({"": 1}, "''"),
+        ({"/a": 1}, "/a"),
+        ({"g": {"b c": 1}}, "b c g"),
+        ({"g": {}}, "g"),
+        ({1: 1}, "1 string"),
     ],
 )
 def test_refused_names(given: Any, part: str) -> None:
     with pytest.raises(SpaceError) as caught:
         Params(given)
-    assert part in str(caught.value)
+    check_facts(str(caught.value), *part.split())

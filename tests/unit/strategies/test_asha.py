@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from facts import raises
 from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules
 from phyla.records import JobState, Maximize, MemberState, Minimize, StudyState, TrialRecord
@@ -244,17 +245,17 @@ def test_successive_halving_is_the_same_with_any_number_of_workers() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ASHA(0, 1, 1), r"ASHA\(members=0\)"),
+        (lambda: ASHA(0, 1, 1), "ASHA(members=0)"),
         (lambda: ASHA(1, 1, 2), "first rung may not lie beyond the last"),
-        (lambda: ASHA(1, 0, 1), r"ASHA\(total_steps=0\)"),
-        (lambda: ASHA(1, 1, 0), r"ASHA\(min_steps=0\)"),
-        (lambda: ASHA(1, 1, 1, quorum=1.5), r"ASHA\(quorum=1.5\)"),
-        (lambda: ASHA(1, 2, 1, 1), r"ASHA\(reduction_factor=1\)"),
-        (lambda: ASHA(1, 2, 1, fitness=FromSuite("s", "m")), "use quorum=1.0"),
+        (lambda: ASHA(1, 0, 1), "ASHA(total_steps=0)"),
+        (lambda: ASHA(1, 1, 0), "ASHA(min_steps=0)"),
+        (lambda: ASHA(1, 1, 1, quorum=1.5), "ASHA(quorum=1.5)"),
+        (lambda: ASHA(1, 2, 1, 1), "ASHA(reduction_factor=1)"),
+        (lambda: ASHA(1, 2, 1, fitness=FromSuite("s", "m")), "quorum=1.0"),
     ],
 )
 def test_settings_that_make_no_sense(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
+    with raises(ConfigurationError, *message.split()):
         make()
 
 

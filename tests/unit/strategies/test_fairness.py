@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from facts import raises
 from phyla.errors import ConfigurationError
 from phyla.space import Float, Space
 from phyla.strategies import PBT, Start, Truncation
@@ -70,5 +71,5 @@ def test_scores_that_never_came_do_not_count() -> None:
 
 @pytest.mark.parametrize("value", [0, 2.5, True])
 def test_settings_that_make_no_sense(value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=rf"PBT\(min_scores={value}\)"):
+    with raises(ConfigurationError, f"PBT(min_scores={value})"):
         pbt(min_scores=value)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import phyla
+from facts import raises
 from phyla import plugins, strategies
 from phyla.errors import ConfigurationError
 from phyla.records import StartFrom
@@ -96,7 +97,7 @@ def test_a_start_from_a_checkpoint() -> None:
     step: Any = np.int64(3)
     start = StartFrom("/a", step=step, index=step)
     assert (type(start.step), type(start.index)) == (int, int)
-    with pytest.raises(ConfigurationError, match=r"StartFrom\(step=-1\): must be an integer of at least 0"):
+    with raises(ConfigurationError, "StartFrom(step=-1)", "0"):
         StartFrom("/a", step=-1)
 
 
@@ -105,17 +106,17 @@ def test_a_start_from_a_checkpoint() -> None:
     [
         (lambda: PBT(population_size=4, steps_per_trial=1, total_steps=1e6), "did you mean 1000000?"),
         (lambda: PBT(population_size=4.5, steps_per_trial=1, total_steps=10), "population_size=4.5"),
-        (lambda: RandomSearch(members=np.int64(0), total_steps=1), r"RandomSearch\(members=0\)"),
-        (lambda: RandomSearch(members=np.bool_(True), total_steps=1), r"RandomSearch\(members="),
-        (lambda: RandomSearch(members=10**400, total_steps=1), "must be at most 1,000,000"),
+        (lambda: RandomSearch(members=np.int64(0), total_steps=1), "RandomSearch(members=0)"),
+        (lambda: RandomSearch(members=np.bool_(True), total_steps=1), "RandomSearch(members="),
+        (lambda: RandomSearch(members=10**400, total_steps=1), "1,000,000"),
         (lambda: strategies.Divergence(above=10**400), "must be a finite number"),
         (lambda: strategies.Mutate(change_range=(1.1, 10**400)), "must be two numbers above 1"),
         (lambda: Perturb(factors=(0.5, 10**400)), "must be positive numbers"),
-        (lambda: Perturb(factors=None), r"Perturb\(factors=None\)"),
-        (lambda: strategies.Replay(trials=[{**ENTRY, "seed": "x"}]), r"Replay\(seed='x'\): must be an integer"),
-        (lambda: strategies.Replay(trials=[{**ENTRY, "start_step": None}]), r"Replay\(start_step=None\)"),
+        (lambda: Perturb(factors=None), "Perturb(factors=None)"),
+        (lambda: strategies.Replay(trials=[{**ENTRY, "seed": "x"}]), "Replay(seed= x"),
+        (lambda: strategies.Replay(trials=[{**ENTRY, "start_step": None}]), "Replay(start_step=None)"),
     ],
 )
 def test_what_is_no_such_number_is_refused_with_its_value(make: Callable[[], object], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
+    with raises(ConfigurationError, *told.split()):
         make()

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from facts import check_facts, raises
 from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules
 from phyla.records import JobState, Maximize, Member, MemberState, Scored, StudyState, TrialRecord
@@ -99,7 +100,7 @@ def start(**given: Any) -> Start:
 def test_hyperparameters_that_the_space_does_not_allow_are_never_trained(params: Any, told: str) -> None:
     message, trials = ran(Scripted(start(params=params)))
     assert not trials
-    assert f"SpaceError: Scripted() proposes what the space does not allow: {told}" in message
+    check_facts(message, "SpaceError", "Scripted()", told)
     assert "/phyla/" not in message
     message, trials = ran(pbt(exploit=None, explore=Proposes(Explored(params=params))))
     assert {trial.state for trial in trials} == {JobState.COMPLETED}
@@ -123,26 +124,20 @@ CHOSEN = "ConfigurationError: Chooses.choose() returned None; it has to return E
 @pytest.mark.parametrize(
     ("strategy", "told"),
     [
-        (Scripted(None), "Scripted.decide() returned None; it has to return Start, Wait, Measure or Stop"),
-        (
-            Scripted({"lr": 1}),
-            "Scripted.decide() returned {'lr': 1}; it has to return Start, Wait, Measure or Stop",
-        ),
+        (Scripted(None), "Scripted.decide() None"),
+        (Scripted({"lr": 1}), "Scripted.decide() lr 1}"),
         (pbt(exploit=None, explore=Proposes({"lr": 0.1})), PROPOSED),
         (pbt(exploit=None, explore=ExplorePipeline([Proposes(None), Proposes({"lr": 0.1})])), PROPOSED),
         (pbt(exploit=None, explore=PB2(fallback=Proposes({"lr": 0.1}))), PROPOSED),
         (pbt(exploit=None, explore=Crossover(then=Proposes({"lr": 0.1}))), PROPOSED),
         (pbt(exploit=Chooses(None)), CHOSEN),
         (pbt(exploit=ExploitPipeline([Chooses(None)])), CHOSEN),
-        (
-            pbt(exploit=Chooses(Exploited(donor=MEMBER, reason={}))),
-            "Chooses.choose() returned a Member as donor: give one of its states, such as `published`",
-        ),
+        (pbt(exploit=Chooses(Exploited(donor=MEMBER, reason={}))), "Chooses.choose() published"),
     ],
 )
 def test_what_returns_something_else_is_named(strategy: Strategy, told: str) -> None:
     message, _ = ran(strategy)
-    assert told in message
+    check_facts(message, *told.split())
     assert "/phyla/" not in message
 
 
@@ -153,20 +148,17 @@ def test_what_returns_something_else_is_named(strategy: Strategy, told: str) -> 
             {"reason": {"score": {"of": [1, np.int64(3)]}}},
             f"reason['score']['of'][1] of a decision of Scripted is {np.int64(3)!r}",
         ),
-        ({"reason": {"best": start}}, "reason['best'] of a decision of Scripted is <function"),
-        ({"reason": "because"}, "the reason of a decision of Scripted is 'because', which cannot be stored; give"),
-        (
-            {"reason": ["because"]},
-            "the reason of a decision of Scripted is ['because'], which cannot be stored; give",
-        ),
-        ({"reason": {"lost": {(1, 2): 1}}}, "the key in reason['lost'] of a decision of Scripted is (1, 2)"),
-        ({"reason": {}, "state": {"seen": {1}}}, "state['seen'] of a decision of Scripted is {1}"),
+        ({"reason": {"best": start}}, "reason[ best <function"),
+        ({"reason": "because"}, "because"),
+        ({"reason": ["because"]}, "because"),
+        ({"reason": {"lost": {(1, 2): 1}}}, "reason[ lost 1 2"),
+        ({"reason": {}, "state": {"seen": {1}}}, "state[ seen {1}"),
     ],
 )
 def test_what_cannot_be_stored_is_named(given: Any, told: str) -> None:
     for decision in (start(**given), Stop(**given)):
         message, trials = ran(Scripted(decision))
-        assert told in message
+        check_facts(message, *told.split())
         assert not trials
     assert not ran(Scripted(start(reason={"a": [None, True, 0.5, {"b": ("c",)}]})))[0]
 
@@ -177,17 +169,14 @@ def test_what_a_rule_asks_of_phyla_in_vain_has_its_file_and_line() -> None:
         def propose(self, source: Scored, population: Population, context: Context) -> Any:
             return context.space.validate({"lr": 99.0})
 
-    assert (
-        f"99.0 is outside of [0.001, 1.0]; the nearest value is 1.0 ({__file__}, line "
-        in ran(pbt(exploit=None, explore=Outside()))[0]
-    )
+    check_facts(ran(pbt(exploit=None, explore=Outside()))[0], "99.0", "[0.001", "1.0]", __file__)
 
 
 def test_trials_without_steps_are_refused() -> None:
     for steps in (0, -1, 2.5):
-        with pytest.raises(ConfigurationError, match=rf"Start\(steps={steps}\): must be an integer of at least 1"):
+        with raises(ConfigurationError, f"Start(steps={steps})", "1"):
             start(steps=steps)
-    with pytest.raises(ConfigurationError, match=r"Measure\(times=0\): must be an integer of at least 1"):
+    with raises(ConfigurationError, "Measure(times=0)", "1"):
         Measure(times=0, reason={})
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from facts import raises
 from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules
 from phyla.records import JobState, Maximize, TrialRecord
@@ -53,12 +54,12 @@ def test_nobody_takes_over_before_the_end_of_burn_in() -> None:
 @pytest.mark.parametrize("exploit", [Truncation(), None])
 def test_a_population_that_would_never_exploit_is_refused(name: str, exploit: Truncation | None) -> None:
     for steps in (12, 100):
-        with pytest.raises(ConfigurationError, match=rf"PBT\({name}={steps}, total_steps=12\)"):
+        with raises(ConfigurationError, f"PBT({name}={steps}", "total_steps=12"):
             pbt(exploit=exploit, **{name: steps})
     assert getattr(pbt(exploit=exploit, **{name: 11}), name) == 11
 
 
 @pytest.mark.parametrize("interval", [0, 2.5, True])
 def test_steps_that_make_no_sense(interval: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"PBT\(ready_interval=.*must be an integer of at least 1"):
+    with raises(ConfigurationError, "PBT(ready_interval=", "1"):
         pbt(ready_interval=interval)

@@ -1,4 +1,4 @@
-"""What strategies and rules refuse, word for word, and the last values that they take."""
+"""What strategies and rules refuse, and the last values that they take."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import phyla
+from facts import check_facts
 from phyla.errors import ConfigurationError, UsageError
 from phyla.strategies import (
     ASHA,
@@ -46,308 +47,104 @@ def pbt(**other: Any) -> PBT:
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (
-            lambda: pbt(population_size=0),
-            "PBT(population_size=0): must be an integer of at least 1",
-        ),
-        (
-            lambda: pbt(burn_in=-1),
-            "PBT(burn_in=-1): must be an integer of at least 0",
-        ),
-        (
-            lambda: pbt(min_scores=0),
-            "PBT(min_scores=0): must be an integer of at least 1",
-        ),
-        (
-            lambda: pbt(ready_interval=0),
-            "PBT(ready_interval=0): must be an integer of at least 1",
-        ),
-        (
-            lambda: pbt(quorum=1.5),
-            "PBT(quorum=1.5): must be a number in [0, 1]",
-        ),
-        (
-            lambda: pbt(copy="all"),
-            "PBT(copy='all'): choose 'both', 'weights' or 'hyperparameters'",
-        ),
-        (
-            lambda: pbt(total_steps=0),
-            "PBT(total_steps=0): must be an integer of at least 1",
-        ),
-        (
-            lambda: pbt(steps_per_trial=0),
-            "PBT(steps_per_trial=0): must be an integer of at least 1",
-        ),
-        (
-            lambda: pbt(steps_per_trial=21),
-            "PBT(steps_per_trial=21, total_steps=20): a trial may not be longer than all training",
-        ),
-        (
-            lambda: pbt(burn_in=20),
-            (
-                "PBT(burn_in=20, total_steps=20): nobody would ever exploit or explore; use RandomSearch, or "
-                "lower it"
-            ),
-        ),
-        (
-            lambda: pbt(ready_interval=20),
-            (
-                "PBT(ready_interval=20, total_steps=20): nobody would ever exploit or explore; use RandomSearch, "
-                "or lower it"
-            ),
-        ),
-        (
-            lambda: pbt(exploit=THREE),
-            "PBT(exploit=3): not a rule, it has no choose; give one, such as Truncation()",
-        ),
-        (
-            lambda: pbt(explore=THREE),
-            (
-                "PBT(explore=3): not a rule, it has no propose; give one, such as Perturb() or "
-                "ExploreWith(function)"
-            ),
-        ),
-        (
-            lambda: FixedSchedule(schedule=[THREE], total_steps=10),
-            "FixedSchedule(schedule=[3]): no pair of a step and hyperparameters, as (1000, {'lr': 0.1})",
-        ),
-        (
-            lambda: FixedSchedule(schedule=[], total_steps=10),
-            "FixedSchedule(schedule=...): it starts with nothing; it has to with step 0",
-        ),
-        (
-            lambda: FixedSchedule(schedule=[(1, {})], total_steps=10),
-            "FixedSchedule(schedule=...): it starts with 1; it has to with step 0",
-        ),
-        (
-            lambda: FixedSchedule(schedule=[(0, {}), (0, {})], total_steps=10),
-            "FixedSchedule(step=0): must be an integer of at least 1",
-        ),
+        (lambda: pbt(population_size=0), "PBT(population_size=0) 1"),
+        (lambda: pbt(burn_in=-1), "PBT(burn_in=-1) 0"),
+        (lambda: pbt(min_scores=0), "PBT(min_scores=0) 1"),
+        (lambda: pbt(ready_interval=0), "PBT(ready_interval=0) 1"),
+        (lambda: pbt(quorum=1.5), "PBT(quorum=1.5) [0 1]"),
+        (lambda: pbt(copy="all"), "PBT(copy= all both weights hyperparameters"),
+        (lambda: pbt(total_steps=0), "PBT(total_steps=0) 1"),
+        (lambda: pbt(steps_per_trial=0), "PBT(steps_per_trial=0) 1"),
+        (lambda: pbt(steps_per_trial=21), "PBT(steps_per_trial=21 total_steps=20"),
+        (lambda: pbt(burn_in=20), "PBT(burn_in=20 total_steps=20 RandomSearch"),
+        (lambda: pbt(ready_interval=20), "PBT(ready_interval=20 total_steps=20 RandomSearch"),
+        (lambda: pbt(exploit=THREE), "PBT(exploit=3) Truncation()"),
+        (lambda: pbt(explore=THREE), "PBT(explore=3) Perturb() ExploreWith(function)"),
+        (lambda: FixedSchedule(schedule=[THREE], total_steps=10), "FixedSchedule(schedule=[3]) 1000 lr 0.1} step"),
+        (lambda: FixedSchedule(schedule=[], total_steps=10), "FixedSchedule(schedule=...) step 0"),
+        (lambda: FixedSchedule(schedule=[(1, {})], total_steps=10), "FixedSchedule(schedule=...) 1 step 0"),
+        (lambda: FixedSchedule(schedule=[(0, {}), (0, {})], total_steps=10), "FixedSchedule(step=0) 1"),
         (
             lambda: FixedSchedule(schedule=[(0, {}), (10, {})], total_steps=10),
-            "FixedSchedule(total_steps=10): the switch at step 10 never comes",
+            "FixedSchedule(total_steps=10) step 10",
         ),
-        (
-            lambda: FixedSchedule(schedule=[(0, {})], total_steps=10, members=0),
-            "FixedSchedule(members=0): must be an integer of at least 1",
-        ),
-        (
-            lambda: Replay(trials=[]),
-            "Replay(trials=[]): must be a list of at least one trial",
-        ),
-        (
-            lambda: GridSearch(grid=[], total_steps=10),  # type: ignore[arg-type]  # it is refused
-            "GridSearch(grid=[]): give values by name, as in {'lr': [0.1, 0.01]}",
-        ),
-        (
-            lambda: GridSearch(grid={}, total_steps=10),
-            "GridSearch(grid={}): nothing to search; use RandomSearch(members=1, ...)",
-        ),
-        (
-            lambda: GridSearch(grid={"lr": "ab"}, total_steps=10),
-            "GridSearch(lr='ab'): give a list of at least one value, as in [0.1, 0.01]",
-        ),
-        (
-            lambda: GridSearch(grid={"lr": []}, total_steps=10),
-            "GridSearch(lr=[]): give a list of at least one value, as in [0.1, 0.01]",
-        ),
-        (
-            lambda: RandomSearch(members=0, total_steps=10),
-            "RandomSearch(members=0): must be an integer of at least 1",
-        ),
+        (lambda: FixedSchedule(schedule=[(0, {})], total_steps=10, members=0), "FixedSchedule(members=0) 1"),
+        (lambda: Replay(trials=[]), "Replay(trials=[])"),
+        (lambda: GridSearch(grid=[], total_steps=10), "GridSearch(grid=[]) lr [0.1 0.01]}"),  # type: ignore[arg-type]  # it is refused
+        (lambda: GridSearch(grid={}, total_steps=10), "GridSearch(grid={}) RandomSearch(members=1"),
+        (lambda: GridSearch(grid={"lr": "ab"}, total_steps=10), "GridSearch(lr= ab [0.1 0.01]"),
+        (lambda: GridSearch(grid={"lr": []}, total_steps=10), "GridSearch(lr=[]) [0.1 0.01]"),
+        (lambda: RandomSearch(members=0, total_steps=10), "RandomSearch(members=0) 1"),
         (
             lambda: InitiatorPBT(population_size=4, steps_per_trial=5, total_steps=20, gate=False, fitness=SUITE),
-            (
-                "InitiatorPBT(gate=False, fitness=FromSuite(suite='s', metric=None, max_lag=2, remeasure=0, "
-                "max_partial=5)): a trial can initiate only when it has its score; use gate=True"
-            ),
+            "InitiatorPBT(gate=False gate=True",
         ),
         (
             lambda: SingleWorkerExplore(explore_steps=0, exploit_steps=5, total_steps=20),
-            "SingleWorkerExplore(explore_steps=0): must be an integer of at least 1",
+            "SingleWorkerExplore(explore_steps=0) 1",
         ),
         (
             lambda: SingleWorkerExplore(explore_steps=5, exploit_steps=0, total_steps=20),
-            "SingleWorkerExplore(exploit_steps=0): must be an integer of at least 1",
+            "SingleWorkerExplore(exploit_steps=0) 1",
         ),
         (
             lambda: SingleWorkerExplore(explore_steps=5, exploit_steps=5, total_steps=15),
-            (
-                "SingleWorkerExplore(explore_steps=5, total_steps=15): the three ways take 15 steps, which leaves"
-                " none for the best of them"
-            ),
+            "SingleWorkerExplore(explore_steps=5 total_steps=15 15 steps",
         ),
         (
             lambda: SingleWorkerExplore(explore_steps=5, exploit_steps=5, total_steps=16, factor=1),
-            "SingleWorkerExplore(factor=1): must be a finite number in (1, inf)",
+            "SingleWorkerExplore(factor=1) inf",
         ),
-        (
-            lambda: PB2(rows=1),
-            "PB2(rows=1): must be an integer of at least 2",
-        ),
-        (
-            lambda: PB2(least_rows=1),
-            "PB2(least_rows=1): must be an integer of at least 2",
-        ),
-        (
-            lambda: PB2(restarts=0),
-            "PB2(restarts=0): must be an integer of at least 1",
-        ),
-        (
-            lambda: PB2(resample=1.5),
-            "PB2(resample=1.5): must be a number in [0, 1]",
-        ),
-        (
-            lambda: PB2(rows=3),
-            "PB2(rows=3, least_rows=4): there would never be a model; raise rows",
-        ),
-        (
-            lambda: PB2(fallback=NOTHING),
-            (
-                "PB2(fallback=None): not a rule, it has no propose; give one, such as Perturb() or "
-                "ExploreWith(function)"
-            ),
-        ),
-        (
-            lambda: Perturb(factors=(1, 2)),
-            "Perturb(factors=(1, 2)): must be positive numbers other than 1, as in (0.8, 1.2)",
-        ),
-        (
-            lambda: Perturb(factors=()),
-            "Perturb(factors=()): must be positive numbers other than 1, as in (0.8, 1.2)",
-        ),
-        (
-            lambda: Perturb(resample=-0.1),
-            "Perturb(resample=-0.1): must be a number in [0, 1]",
-        ),
-        (
-            lambda: ExploreWith(THREE),
-            "ExploreWith(function=3): give a function of (params, rng)",
-        ),
-        (
-            lambda: ExplorePipeline([]),
-            "ExplorePipeline(rules=()): give at least one rule, or explore=None",
-        ),
-        (
-            lambda: ExploitPipeline([]),
-            "ExploitPipeline(rules=()): give at least one rule, or exploit=None",
-        ),
-        (
-            lambda: Mutate(mutation_rate=2),
-            "Mutate(mutation_rate=2): must be a number in [0, 1]",
-        ),
-        (
-            lambda: Mutate(change_range=(1, 2)),
-            "Mutate(change_range=(1, 2)): must be two numbers above 1, the lower one first, as in (1.1, 2.0)",
-        ),
-        (
-            lambda: Mutate(discount_range=(2, 1.5)),
-            (
-                "Mutate(discount_range=(2, 1.5)): must be two numbers above 1, the lower one first, as in (1.1, "
-                "2.0)"
-            ),
-        ),
-        (
-            lambda: Mutate(discounts="gamma"),
-            "Mutate(discounts='gamma'): must be a list of names, as in ['gamma']",
-        ),
-        (
-            lambda: ASHA(members=4, min_steps=21, total_steps=20),
-            "ASHA(total_steps=20, min_steps=21): the first rung may not lie beyond the last",
-        ),
+        (lambda: PB2(rows=1), "PB2(rows=1) 2"),
+        (lambda: PB2(least_rows=1), "PB2(least_rows=1) 2"),
+        (lambda: PB2(restarts=0), "PB2(restarts=0) 1"),
+        (lambda: PB2(resample=1.5), "PB2(resample=1.5) [0 1]"),
+        (lambda: PB2(rows=3), "PB2(rows=3 least_rows=4"),
+        (lambda: PB2(fallback=NOTHING), "PB2(fallback=None) Perturb() ExploreWith(function)"),
+        (lambda: Perturb(factors=(1, 2)), "Perturb(factors=(1 0.8 1.2"),
+        (lambda: Perturb(factors=()), "Perturb(factors=()) 0.8 1.2"),
+        (lambda: Perturb(resample=-0.1), "Perturb(resample=-0.1) [0 1]"),
+        (lambda: ExploreWith(THREE), "ExploreWith(function=3)"),
+        (lambda: ExplorePipeline([]), "ExplorePipeline(rules=()) explore=None"),
+        (lambda: ExploitPipeline([]), "ExploitPipeline(rules=()) exploit=None"),
+        (lambda: Mutate(mutation_rate=2), "Mutate(mutation_rate=2) [0 1]"),
+        (lambda: Mutate(change_range=(1, 2)), "Mutate(change_range=(1 1.1 2.0"),
+        (lambda: Mutate(discount_range=(2, 1.5)), "Mutate(discount_range=(2 1.5 1.1 2.0"),
+        (lambda: Mutate(discounts="gamma"), "Mutate(discounts= gamma names"),
+        (lambda: ASHA(members=4, min_steps=21, total_steps=20), "ASHA(total_steps=20 min_steps=21"),
         (
             lambda: ASHA(members=4, min_steps=5, total_steps=20, fitness=FromSuite("s"), quorum=0.5),
-            (
-                "ASHA(fitness=FromSuite(suite='s', metric=None, max_lag=2, remeasure=0, max_partial=5)): a rung "
-                "must have all results of a suite; use quorum=1.0"
-            ),
+            "ASHA(fitness=FromSuite( quorum=1.0",
         ),
-        (
-            lambda: Divergence(metric=""),
-            "Divergence(metric=''): name a reported metric, or leave it out",
-        ),
-        (
-            lambda: Divergence(above=1, below=1),
-            "Divergence(above=1, below=1): every value is beyond one of them",
-        ),
-        (
-            lambda: MedianStopping(min_steps=-1),
-            "MedianStopping(min_steps=-1): must be an integer of at least 0",
-        ),
-        (
-            lambda: Truncation(0),
-            "Truncation(quantile=0): must be a number in (0, 0.5]",
-        ),
-        (
-            lambda: Truncation(0.6),
-            "Truncation(quantile=0.6): must be a number in (0, 0.5]",
-        ),
-        (
-            lambda: TTest(window=1),
-            "TTest(window=1): must be an integer of at least 2",
-        ),
-        (
-            lambda: TTest(alpha=0),
-            "TTest(alpha=0): must be a number in (0, 1)",
-        ),
-        (
-            lambda: Threshold(std=-1),
-            "Threshold(std=-1): must be a finite number in [0, inf)",
-        ),
-        (
-            lambda: Threshold(absolute=-1),
-            "Threshold(absolute=-1): must be a finite number in [0, inf)",
-        ),
-        (
-            lambda: Crossover(quantile=0),
-            "Crossover(quantile=0): must be a number in (0, 1]",
-        ),
-        (
-            lambda: Crossover(share=2),
-            "Crossover(share=2): must be a number in [0, 1]",
-        ),
-        (
-            lambda: ParetoTruncation(0),
-            "ParetoTruncation(quantile=0): must be a number in (0, 0.5]",
-        ),
-        (
-            lambda: require_strategy(PBT),
-            (
-                "strategy=PBT: this is the class, not an object of it; make one, as in PBT(population_size=..., "
-                "steps_per_trial=..., total_steps=...)"
-            ),
-        ),
+        (lambda: Divergence(metric=""), "Divergence(metric='')"),
+        (lambda: Divergence(above=1, below=1), "Divergence(above=1 below=1"),
+        (lambda: MedianStopping(min_steps=-1), "MedianStopping(min_steps=-1) 0"),
+        (lambda: Truncation(0), "Truncation(quantile=0) 0.5]"),
+        (lambda: Truncation(0.6), "Truncation(quantile=0.6) 0.5]"),
+        (lambda: TTest(window=1), "TTest(window=1) 2"),
+        (lambda: TTest(alpha=0), "TTest(alpha=0) 1"),
+        (lambda: Threshold(std=-1), "Threshold(std=-1) [0 inf"),
+        (lambda: Threshold(absolute=-1), "Threshold(absolute=-1) [0 inf"),
+        (lambda: Crossover(quantile=0), "Crossover(quantile=0) 1]"),
+        (lambda: Crossover(share=2), "Crossover(share=2) [0 1]"),
+        (lambda: ParetoTruncation(0), "ParetoTruncation(quantile=0) 0.5]"),
+        (lambda: require_strategy(PBT), "strategy=PBT PBT(population_size= steps_per_trial= total_steps="),
         (
             lambda: require_strategy(SingleWorkerExplore),
-            (
-                "strategy=SingleWorkerExplore: this is the class, not an object of it; make one, as in "
-                "SingleWorkerExplore(explore_steps=..., exploit_steps=..., total_steps=...)"
-            ),
+            "strategy=SingleWorkerExplore SingleWorkerExplore(explore_steps= exploit_steps= total_steps=",
         ),
-        (
-            lambda: require_strategy(pbt(exploit=Truncation)),
-            (
-                "PBT(exploit=...) has Truncation: this is the class, not an object of it; make one, as in "
-                "Truncation()"
-            ),
-        ),
+        (lambda: require_strategy(pbt(exploit=Truncation)), "PBT(exploit=...) Truncation()"),
         (
             lambda: require_strategy(pbt(explore=ExplorePipeline([CLASS]))),
-            (
-                "ExplorePipeline(rules=...) has ExploreWith: this is the class, not an object of it; make one, as"
-                " in ExploreWith(function=...)"
-            ),
+            "ExplorePipeline(rules=...) ExploreWith(function=...)",
         ),
-        (
-            lambda: require_strategy(pbt(fitness=THREE)),
-            "PBT(fitness=3): not a rule; give one, such as Last(), or a function of (values, objective)",
-        ),
+        (lambda: require_strategy(pbt(fitness=THREE)), "PBT(fitness=3) Last()"),
     ],
 )
 def test_a_setting_out_of_range_is_refused_with_what_to_do(make: Callable[[], Any], told: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         make()
-    assert str(refused.value) == told
+    check_facts(str(refused.value), *told.split())
 
 
 def test_what_is_no_strategy_is_told_all_that_it_lacks() -> None:
@@ -367,7 +164,7 @@ def test_what_is_no_strategy_is_told_all_that_it_lacks() -> None:
         "finished",
         "decide",
     ]
-    assert way_out == "use PBT(...) or another one; your own derives from phyla.strategies.Strategy"
+    check_facts(way_out, "PBT(...)", "phyla.strategies.Strategy")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from facts import raises
 from phyla.errors import ConfigurationError
 from phyla.machine import Ended, Failure, TrainRules
 from phyla.records import JobState, Maximize, StudyState, TrialRecord
@@ -103,12 +104,12 @@ def test_the_budget_may_end_anywhere_in_a_cycle(total: int) -> None:
 )
 def test_numbers_that_make_no_sense(name: str, value: Any) -> None:
     settings: dict[str, Any] = {"explore_steps": 1, "exploit_steps": 1, "total_steps": 4, name: value}
-    with pytest.raises(ConfigurationError, match=rf"SingleWorkerExplore\({name}={value}\)"):
+    with raises(ConfigurationError, f"SingleWorkerExplore({name}={value})"):
         SingleWorkerExplore(**settings)
 
 
 def test_a_budget_without_a_best_of_three_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"explore_steps=5, total_steps=15.*take 15 steps"):
+    with raises(ConfigurationError, "explore_steps=5", "total_steps=15", "15 steps"):
         SingleWorkerExplore(explore_steps=5, exploit_steps=5, total_steps=15)
     SingleWorkerExplore(explore_steps=5, exploit_steps=5, total_steps=16)
     SingleWorkerExplore(explore_steps=1, exploit_steps=1, total_steps=4)

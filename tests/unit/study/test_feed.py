@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import phyla
+from facts import check_facts
 from phyla.records import JsonObject
 from phyla.strategies import MedianStopping, describe
 from phyla.study.results.decision_log import decisions
@@ -77,7 +78,7 @@ def test_what_a_rule_stopped(tmp_path: Path) -> None:
     rule = MedianStopping(min_steps=1, min_trials=1)
     made = study(tmp_path, strategy=phyla.RandomSearch(2, 100), stopping=[rule], train=train)
     made.run(workers=0)
-    assert "member 1 was stopped at step 50: best score 0 is worse than the median 1 of 1 trials" in told(made)
+    check_facts("\n".join(told(made)), "member 1", "step 50", "0", "1 of 1 trials")
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import phyla
 from evaluation_simulation import EvaluatedStudy, suite_of
+from facts import raises
 from phyla.errors import UsageError
 from phyla.machine import SetCheckpointState, TrainRules
 from phyla.records import CheckpointState, JobState, Maximize, Report, TrialRecord
@@ -85,7 +85,7 @@ def test_reports_belong_to_their_attempt(tmp_path: Path) -> None:
 
 
 def test_a_trial_that_is_unknown_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="phyla trials told"):
+    with raises(UsageError, "phyla trials told"):
         study_in(tmp_path).results().story(99)
 
 

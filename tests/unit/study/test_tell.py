@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import phyla
+from facts import raises
 from phyla.controller import Controller
 from phyla.errors import ConfigurationError, LeaseLost, NoFitness, StateError, StoreError, StudyFailed
 from phyla.records import Criteria, StudyState
@@ -52,12 +53,12 @@ def test_a_trial_that_is_told_again_with_another_score_is_refused(tmp_path: Path
     made.tell(trial, {"score": 1, "loss": float("nan")})
     made.tell(trial, {"score": 1.0, "loss": float("nan")})
     made.tell(trial)
-    with pytest.raises(StateError, match=r"trial 1 was told before, with {'score': 1.0}.*{'score': 5.0} does not"):
+    with raises(StateError, "trial 1", "score", "1.0}", "5.0}"):
         made.tell(trial, {"score": 5.0, "loss": float("nan")})
     made.tell(trial, {"score": 1.0})
     other = made.ask()
     assert other is not None
-    with pytest.raises(StateError, match=r"error='late'\): trial 1 was told before.*'score': 1.*cannot fail"):
+    with raises(StateError, "error=", "late", "trial 1", "score", "1"):
         made.tell([other, trial], error="late")
     assert made.results().counts() == {"completed": 1, "running": 1}
     row = made.results().trials()[0]
@@ -130,10 +131,7 @@ def test_every_metric_that_the_objective_needs_has_to_be_told(tmp_path: Path) ->
     trial = made.ask()
     assert trial is not None
     (trial.checkpoint_dir / "weights").write_text("w")
-    with pytest.raises(
-        NoFitness,
-        match=r"never reported cost and size, which the objective needs; trial 1 reported 'score'\. Call",
-    ):
+    with raises(NoFitness, "trial 1", "score"):
         made.tell(trial, metrics={"score": 1.0})
     made.tell(trial, metrics={"cost": 3.0, "size": 1.0})
     assert made.results().best is None
@@ -173,7 +171,7 @@ def test_who_asks_is_told_that_no_decision_can_be_taken(tmp_path: Path) -> None:
     )
     for trial in made.ask(2):
         told(made, trial)
-    with pytest.raises(StudyFailed, match=r"PBT could not decide: SpaceError: ExploreWith\(wrong\) returned"):
+    with raises(StudyFailed, "PBT", "SpaceError", "ExploreWith(wrong)"):
         made.ask()
     assert made.finished
     assert made.results().counts() == {"completed": 2}
@@ -198,21 +196,21 @@ def test_what_was_told_counts_also_if_the_study_cannot_be_ended(
 def test_what_cannot_be_asked_or_told_is_refused(tmp_path: Path) -> None:
     made = study(tmp_path)
     for count in (0, -1):
-        with pytest.raises(ConfigurationError, match=rf"ask\(count={count}\): must be an integer of at least 1"):
+        with raises(ConfigurationError, f"ask(count={count})", "1"):
             made.ask(count)
-    with pytest.raises(ConfigurationError, match=r"ask\(wait_s=-1\)"):
+    with raises(ConfigurationError, "ask(wait_s=-1)"):
         made.ask(wait_s=-1)
     trial = made.ask()
     assert trial is not None
     anything: Any = made
-    with pytest.raises(ConfigurationError, match=r"tell\(1\): pass a trial that ask\(\) gave"):
+    with raises(ConfigurationError, "tell(1)", "ask()"):
         anything.tell(1, {"score": 1.0})
     with pytest.raises(ConfigurationError, match="either metrics, or the error"):
         made.tell(trial, {"score": 1.0}, error="x")
-    with pytest.raises(ConfigurationError, match="1 trials, but 2 mappings"):
+    with raises(ConfigurationError, "1 trials", "2"):
         made.tell(trial, [{"score": 1.0}, {"score": 2.0}])
     for wrong in (0.5, "score", [0.5]):
-        with pytest.raises(ConfigurationError, match=r"tell\(metrics=.*pass a mapping such as"):
+        with raises(ConfigurationError, "tell(metrics="):
             anything.tell(trial, wrong)
     (trial.checkpoint_dir / "weights").write_text("w")
     made.tell(trial, {"score": 1.0})

@@ -10,6 +10,7 @@ from typing import ClassVar
 import pytest
 
 import phyla
+from facts import check_facts, raises
 from phyla.errors import ConfigurationError
 from phyla.integrations.trackers import Row, TrackedStudy
 from phyla.integrations.trackers.mlflow import MLflow
@@ -198,7 +199,7 @@ def test_a_tracker_that_never_works_harms_nothing(
     warned = [one.message for one in caplog.records if "told" in one.message]
     assert len(warned) == 2
     command = study.places.command("export", "tracked", "--format", "told", "--output", "PLACE")
-    assert warned[-1].endswith(f"it is given up; write all of it with: {command}")
+    check_facts(warned[-1], command)
 
 
 def test_a_tracker_that_hangs_is_left_behind(
@@ -256,21 +257,19 @@ def test_training_code_finds_the_run_of_its_member(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["tensorbord"], "there is no tracker 'tensorbord'; did you mean 'tensorboard'"),
-        ("wandb", r"trackers=\['wandb'\]"),
+        (["tensorbord"], "tensorbord tensorboard"),
+        ("wandb", "trackers="),
     ],
 )
 def test_trackers_that_make_no_sense(tmp_path: Path, given: object, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
+    with raises(ConfigurationError, *message.split()):
         made(tmp_path).run(workers=0, trackers=given)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
 
 def test_what_was_told_must_be_remembered_in_the_home(tmp_path: Path) -> None:
     (tmp_path / "tracking").touch()
-    with pytest.raises(
-        ConfigurationError, match=f"cannot write to {tmp_path}/tracking/tracked: .*: Not a directory"
-    ):
+    with raises(ConfigurationError, f"{tmp_path}/tracking/tracked"):
         made(tmp_path).run(workers=0, trackers=[Told()])
     assert [path.name for path in tmp_path.iterdir()] == ["tracking"]
 
@@ -279,5 +278,5 @@ def test_a_study_is_not_written_to_a_place_that_cannot_be_written(tmp_path: Path
     results = made(tmp_path / "home").run(workers=0)
     (tmp_path / "file").touch()
     for tracker in (WandB(offline=tmp_path / "file"), MLflow(f"sqlite:///{tmp_path}/file/a.db")):
-        with pytest.raises(ConfigurationError, match=f"cannot write to {tmp_path}/file"):
+        with raises(ConfigurationError, f"{tmp_path}/file"):
             results.write_tracker(tracker)

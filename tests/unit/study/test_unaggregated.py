@@ -1,7 +1,6 @@
 """A suite of a study whose objective names what it does not give."""
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 
 import phyla
+from facts import check_facts, raises
 from phyla.errors import ConfigurationError
 from phyla.study.results import progress
 from phyla.study.running import messages
@@ -54,27 +54,27 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.parametrize(
     ("metric", "aggregates", "told"),
     [
-        ("accuracy", (), "Did you mean 'accuracy_mean'?"),
+        ("accuracy", (), "accuracy_mean"),
         (
             "accuracy_max",
             (phyla.evaluation.Mean("accuracy"), phyla.evaluation.Worst("accuracy")),
-            "the names are 'accuracy_mean'",
+            "accuracy_mean names",
         ),
-        ("in/accuracy_mean", (phyla.evaluation.Mean("accuracy", tag="out"),), "did you mean 'out/accuracy_mean'?"),
+        ("in/accuracy_mean", (phyla.evaluation.Mean("accuracy", tag="out"),), "out/accuracy_mean"),
     ],
 )
 def test_what_a_suite_never_gives_is_refused_before_anything_runs(
     metric: str, aggregates: Sequence[Any], told: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(told)):
+    with raises(ConfigurationError, *told.split()):
         study(tmp_path, metric, aggregates)
     assert not (tmp_path / "phyla.db").exists()
 
 
 def test_so_is_what_fitness_from_a_suite_names(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="FromSuite names 'accuracy'"):
+    with raises(ConfigurationError, "FromSuite", "accuracy"):
         study(tmp_path, "accuracy_mean", fitness=phyla.FromSuite("heldout", "accuracy"))
-    with pytest.raises(ConfigurationError, match="the objective names 'score'"):
+    with raises(ConfigurationError, "score"):
         study(tmp_path, "accuracy_mean", fitness=phyla.FromSuite("heldout"))
 
 
@@ -84,7 +84,7 @@ def test_what_only_results_tell_is_warned_about_once(
 ) -> None:
     study(tmp_path, "acuracy_mean").run(workers)
     (warning,) = said(caplog)
-    assert "no aggregate 'acuracy_mean', which its objective names; did you mean 'accuracy_mean'?" in warning
+    check_facts(warning, "acuracy_mean", "accuracy_mean")
 
 
 def test_it_is_said_at_the_first_result(
@@ -116,7 +116,7 @@ def test_eval_tasks_that_fail_are_warned_about_once(
     (warning,) = said(caplog)
     assert "broken (" in warning
     assert "no-such-script.sh" in warning
-    assert "phyla evaluations judged" in warning
+    check_facts(warning, "phyla evaluations judged")
 
 
 def test_nothing_is_said_of_a_suite_that_gives_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

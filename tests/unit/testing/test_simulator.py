@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from facts import check_facts
 from invariants import run_checked
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Policy, Suite
@@ -174,7 +175,7 @@ def test_workers_that_never_stay_long_enough_end_the_simulation(monkeypatch: pyt
     monkeypatch.setattr("phyla.testing.simulator.IN_VAIN", 1000)
     run = simulated(pbt(3, 2), 2, trial_s=3600.0, preempt_per_hour=200.0)
     assert (run.state, run.completed) == (StudyState.RUNNING, 0)
-    assert run.message == "it makes no progress: 1000 times in a row a worker left before its work was done"
+    check_facts(run.message, "1000 times")
 
 
 def test_workers_that_come_and_go_do_not_keep_up_what_stands_still() -> None:

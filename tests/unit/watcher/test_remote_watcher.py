@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from facts import raises
 from foreign import index, safetensors, torch_zip
 from object_store import client
 from phyla.checkpoints.objects import Objects
@@ -222,7 +223,7 @@ def test_what_changes_while_it_is_downloaded_is_not_evaluated(
         get(self, key, local)
 
     monkeypatch.setattr(Objects, "get", late)
-    with pytest.raises(CheckpointGone if what == "deleted" else CheckpointChanged, match=f"{what} while"):
+    with raises(CheckpointGone if what == "deleted" else CheckpointChanged, what):
         DirectorySources(Path()).path(seen)
     assert not [path for path in (tmp_path / "cache").rglob("a") if ".staging" not in path.parts]
 

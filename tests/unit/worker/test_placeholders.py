@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 import phyla
+from facts import raises
 from phyla.checkpoints import MANIFEST_NAME
 from phyla.errors import ConfigurationError, WrongArgument
 from phyla.worker.commands.placeholders import Absent, filled, filled_arguments, hydra_overrides, spoken, text_of
@@ -50,7 +51,7 @@ def test_arguments_are_filled_in_one_by_one() -> None:
         [["{source}"], "{a b}"],
     ]
     assert filled_arguments(arguments, values, {}) == ["run", "--lr=0.1", "/a;b", "{lr}", "x"]
-    with pytest.raises(Absent, match=r"\{source\}"):
+    with raises(Absent, "{source}"):
         filled("x{source}", values)
 
 
@@ -73,7 +74,7 @@ def test_the_newest_file_that_matches_is_the_source(tmp_path: Path) -> None:
     values = {"source": str(tmp_path)}
     assert filled("--from={source:*.pth}", values) == f"--from={tmp_path / 'a.pth'}"
     assert filled("{source:*}", values) == str(tmp_path / "c.txt")
-    with pytest.raises(ConfigurationError, match=r"matches \{source:\*.bin\}.* has a.pth, b.pth, c.txt, d.pth;"):
+    with raises(ConfigurationError, "{source:*.bin}", "a.pth", "b.pth", "c.txt", "d.pth"):
         filled("{source:*.bin}", values)
 
 
@@ -112,61 +113,61 @@ def test_hydra_becomes_several_arguments() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["x", "{lrr}"], r"no placeholder \{lrr\}; did you mean 'lr'"),
-        (["x", "{beta}"], r"\{beta\}; did you mean 'opt/beta'"),
-        (["x", "{checkpoint}"], r"no placeholder \{checkpoint\}"),
-        (["x", ["{savee_to}"]], "did you mean 'save_to'"),
-        (["x", "{source}"], r"absent at the root.*such as \['--resume', '\{source\}'\]"),
-        (["x", "--a={source:*.pth}"], "absent at the root"),
-        (["x", "{depth}"], r"\{depth\} is not active in every trial; put .* into a list"),
+        (["x", "{lrr}"], "{lrr} lr"),
+        (["x", "{beta}"], "{beta} opt/beta"),
+        (["x", "{checkpoint}"], "{checkpoint}"),
+        (["x", ["{savee_to}"]], "save_to"),
+        (["x", "{source}"], "{source} ['--resume',"),
+        (["x", "--a={source:*.pth}"], "{source:*.pth} ['--resume',"),
+        (["x", "{depth}"], "{depth}"),
         (["x", "{"], "Single '{'"),
         (["x", "a}"], "Single '}'"),
-        (["x", "{lr:*.pth}"], r"only \{source:PATTERN\}"),
-        (["x", ["{source!r}"]], r"only \{source:PATTERN\}"),
-        (["x", "a={hydra}"], "one by itself"),
-        (["x", 3], r"3 is not a text; write '3'"),
-        (["x", b"a"], "is not a text"),
-        (["x", ["{lr}", None]], "None is not a text"),
-        ("sh train.sh", "give a list of texts"),
-        ([], "give a list of texts"),
-        ([["x"]], "the first argument is"),
-        ([""], "give the program to run"),
+        (["x", "{lr:*.pth}"], "{source:PATTERN}"),
+        (["x", ["{source!r}"]], "{source:PATTERN}"),
+        (["x", "a={hydra}"], "{hydra} a={hydra}"),
+        (["x", 3], "3 '3'"),
+        (["x", b"a"], "b'a'"),
+        (["x", ["{lr}", None]], "None"),
+        ("sh train.sh", "Command( ['python', '{lr}']"),
+        ([], "Command( ['python', '{lr}']"),
+        ([["x"]], "['x']"),
+        ([""], "Command(...) ''"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments: Any, words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
+    with raises(ConfigurationError, *words.split()):
         made(arguments)
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"timeout": 3}, "did you mean 'timeout_s'"),
-        ({"timeout_s": 0}, r"timeout_s=0\): must be a finite number in \(0, inf\)"),
+        ({"timeout": 3}, "timeout_s"),
+        ({"timeout_s": 0}, "timeout_s=0 inf"),
         ({"timeout_s": True}, "timeout_s=True"),
-        ({"grace_s": -1}, r"grace_s=-1\): must be a finite number in \[0, inf\)"),
-        ({"grace_s": "3"}, "grace_s='3'"),
-        ({"metrics": ["loss"]}, "give a mapping by name"),
+        ({"grace_s": -1}, "grace_s=-1 [0 inf"),
+        ({"grace_s": "3"}, "grace_s= 3"),
+        ({"metrics": ["loss"]}, "Command(metrics=['loss'])"),
         ({"metrics": {"loss": "("}}, "unterminated"),
-        ({"metrics": {"loss": "loss"}}, "has 0 groups"),
-        ({"metrics": {"loss": "(a)(b)"}}, "has 2 groups"),
-        ({"metrics": {"loss": 3}}, "give a regular expression"),
-        ({"tensorboard": {"loss": "x"}}, "give the files and the tag"),
-        ({"tensorboard": {"loss": ("{nope}", "tag")}}, r"no placeholder \{nope\}"),
-        ({"env": {"A": 3}}, "write '3'"),
-        ({"env": {"PHYLA_SEED": "3"}}, "phyla itself sets"),
-        ({"env": {"A": "{hydra}"}}, "can only be one of the arguments"),
-        ({"env": {"A": "{nope}"}}, r"no placeholder \{nope\}"),
-        ({"cwd": "{nope}"}, r"no placeholder \{nope\}"),
+        ({"metrics": {"loss": "loss"}}, "loss 0 groups"),
+        ({"metrics": {"loss": "(a)(b)"}}, "(a)(b) 2 groups"),
+        ({"metrics": {"loss": 3}}, "'loss': 3}) r'loss="),
+        ({"tensorboard": {"loss": "x"}}, "Command(tensorboard={'loss': eval/loss"),
+        ({"tensorboard": {"loss": ("{nope}", "tag")}}, "{nope}"),
+        ({"env": {"A": 3}}, "Command(env={'A': 3}) '3'"),
+        ({"env": {"PHYLA_SEED": "3"}}, "PHYLA_SEED PHYLA_*"),
+        ({"env": {"A": "{hydra}"}}, "Command(...) {hydra}"),
+        ({"env": {"A": "{nope}"}}, "{nope}"),
+        ({"cwd": "{nope}"}, "{nope}"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: Any, words: str) -> None:
-    with pytest.raises((ConfigurationError, WrongArgument), match=words):
+    with raises((ConfigurationError, WrongArgument), *words.split()):
         made(["x"], **settings)
 
 
 def test_a_hyperparameter_cannot_have_the_name_of_a_placeholder() -> None:
-    with pytest.raises(ConfigurationError, match=r"'seed' has the name of the placeholder \{seed\}; rename it"):
+    with raises(ConfigurationError, "{seed}"):
         phyla.Command(["x"]).check_space(phyla.Space(seed=phyla.Float(0, 1)))
 
 
@@ -190,10 +191,10 @@ def test_an_edited_command_or_script_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        ("./missing.sh", "there is no file .*missing.sh"),
-        ("./text.sh", "text.sh is not executable; run chmod"),
-        ("text.sh", "no program 'text.sh' in PATH; write './text.sh'"),
-        ("no-such-program", "no program 'no-such-program' in PATH$"),
+        ("./missing.sh", "missing.sh"),
+        ("./text.sh", "text.sh"),
+        ("text.sh", "PATH ./text.sh"),
+        ("no-such-program", "no-such-program PATH"),
     ],
 )
 def test_a_program_that_cannot_run_is_refused_before_anything_is_stored(
@@ -201,7 +202,7 @@ def test_a_program_that_cannot_run_is_refused_before_anything_is_stored(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.sh").touch()
-    with pytest.raises(ConfigurationError, match=words):
+    with raises(ConfigurationError, *words.split()):
         made([program]).run()
     assert not (tmp_path / ".phyla").exists()
     with pytest.raises(ConfigurationError, match="no such directory"):

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from facts import raises
 from phyla.worker.commands.outputs import tail
 from phyla.worker.containment.processes import CannotStart, Process, how
 from waiting import until
@@ -135,16 +136,16 @@ def test_a_command_starts_with_signals_as_usual_and_the_given_environment(tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "cwd", "words"),
     [
-        (["./nowhere"], ".", "No such file or directory: './nowhere'"),
-        (["./text"], ".", "Permission denied: './text'"),
-        (["true"], "nowhere", "No such file or directory: '.*nowhere'"),
+        (["./nowhere"], ".", "./nowhere"),
+        (["./text"], ".", "./text"),
+        (["true"], "nowhere", "No such file or directory ' nowhere'"),
         (["true", "x" * 200_000], ".", "Argument list too long"),
         (["true", "\0"], ".", "null byte"),
     ],
 )
 def test_what_cannot_be_started_is_said(tmp_path: Path, arguments: list[str], cwd: str, words: str) -> None:
     (tmp_path / "text").touch()
-    with (tmp_path / "log").open("wb") as log, pytest.raises(CannotStart, match=words):
+    with (tmp_path / "log").open("wb") as log, raises(CannotStart, *words.split()):
         Process(arguments, output=log, errors=log, cwd=str(tmp_path / cwd)).wait()
 
 

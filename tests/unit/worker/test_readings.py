@@ -7,6 +7,7 @@ import pytest
 from tensorboardX import SummaryWriter
 from tensorboardX.proto.event_pb2 import Event
 
+from facts import raises
 from phyla.errors import MetricsUnreadable
 from phyla.worker.commands.readings import LINE_BYTES, EventFileReading, Lines, Readings
 
@@ -48,20 +49,20 @@ def test_lines_count_once_they_are_complete(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("loss=3", "is not JSON .*'loss=3'. Write one object a line"),
+        ("loss=3", "loss=3"),
         ("[1]", "not a JSON object"),
-        ('{"step": 1.5, "loss": 1}', "step 1.5 is not a whole number"),
-        ('{"step": "1", "loss": 1}', "step '1' is not a whole number"),
-        ('{"step": 1e999, "loss": 1}', "step inf is not a whole number"),
-        ('{"saved": true}', 'write {"step": 25, "saved": true}'),
-        ('{"step": 3, "saved": "yes"}', 'write {"step": 25, "saved": true}'),
+        ('{"step": 1.5, "loss": 1}', "1.5 step"),
+        ('{"step": "1", "loss": 1}', "1 step"),
+        ('{"step": 1e999, "loss": 1}', "inf step"),
+        ('{"saved": true}', '{"step" 25 true}'),
+        ('{"step": 3, "saved": "yes"}', '{"step" 25 true}'),
         ("\0\1\2", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
     ],
 )
 def test_a_line_that_makes_no_sense_is_named_and_loses_no_other(tmp_path: Path, line: str, words: str) -> None:
     files = Files(tmp_path)
-    with pytest.raises(MetricsUnreadable, match=words) as caught:
+    with raises(MetricsUnreadable, *words.split()) as caught:
         files.add(f'{{"step": 1, "loss": 1}}\n{line}\n{{"step": 2, "loss": 2}}\n')
     assert f"{files.metrics}, line 2" in str(caught.value)
     assert len(str(caught.value)) < 400 + len(str(tmp_path))
@@ -69,7 +70,7 @@ def test_a_line_that_makes_no_sense_is_named_and_loses_no_other(tmp_path: Path, 
 
 
 def test_half_a_line_at_the_end_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(MetricsUnreadable, match=r"metrics.jsonl, line 1 is not JSON"):
+    with raises(MetricsUnreadable, "metrics.jsonl", "line 1"):
         Files(tmp_path).add('{"step": 1, "lo', last=True)
 
 
@@ -98,9 +99,7 @@ def test_regular_expressions_find_metrics_and_their_step(tmp_path: Path) -> None
     assert files.print("step 3 loss=0.5 acc=7\nnothing \xff\nlo") == [(3, {"loss": 0.5, "acc": 7.0}, False)]
     assert files.print(b"ss: 1e-3\rstep 4\rloss=nan\n\xff\xfe\0")[0] == (3, {"loss": 0.001}, False)
     assert files.print("\nacc=\n loss=2", last=True) == [(4, {"loss": 2.0}, False)]
-    with pytest.raises(
-        MetricsUnreadable, match=r"stdout.txt, line \d+: the regular expression of 'loss' found 'x'"
-    ):
+    with raises(MetricsUnreadable, "stdout.txt", "loss", "x"):
         files.print("\nloss=x\n")
 
 

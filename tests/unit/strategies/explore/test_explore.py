@@ -6,6 +6,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from facts import check_facts, raises
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.records import JsonObject
 from phyla.space import Choice, Float, Int, Params, Space
@@ -70,7 +71,7 @@ def test_a_crossing_is_mutated_and_the_reason_tells_both() -> None:
     assert explored.params["lr"] == 0.45
     assert explored.changes["lr"] == {"from": 0.2, "to": 0.45, "by": "member 1, x0.5"}
     line = describe({"decision": "explore", "changes": explored.changes, **explored.facts})
-    assert line.startswith("explored, crossed with member 1; lr 0.2 to 0.45 (member 1, x0.5)")
+    check_facts(line, "member 1", "0.2", "0.45", "x0.5")
 
 
 def test_all_is_drawn_again_with_the_probability_or_nothing() -> None:
@@ -158,7 +159,7 @@ def test_a_function_explores() -> None:
         source(OWN), nobody, context(space=SPACE)
     )
     assert piped == explored
-    with pytest.raises(SpaceError, match=r"ExploreWith\(outside\) returned what the space does not allow: lr"):
+    with raises(SpaceError, "ExploreWith(outside)"):
         ExploreWith(outside).propose(source(OWN), nobody, context(space=SPACE))
 
 
@@ -217,9 +218,7 @@ def test_a_decision_tells_the_scale_on_which_a_value_moved() -> None:
 @pytest.mark.parametrize("rule", [Perturb(), Crossover(), Mutate()])
 def test_a_pipeline_with_a_rule_that_is_never_asked_is_refused(rule: Any) -> None:
     name = type(rule).__name__
-    with pytest.raises(
-        ConfigurationError, match=rf"{name} never declines, .* ExploreWith\(function, after={name}"
-    ):
+    with raises(ConfigurationError, name, "ExploreWith(function", f"after={name}"):
         ExplorePipeline([rule, ExploreWith(halve)])
     assert ExplorePipeline([Resample(0.5), rule]).rules[-1] is rule
 
@@ -231,7 +230,7 @@ def test_only_named_parameters_are_perturbed() -> None:
         assert explored is not None
         assert set(explored.changes) == {"lr"}
     rule.check_space(SPACE)
-    with pytest.raises(SpaceError, match=r"Perturb\(names=\('width', 'l'\)\): there is no parameter 'l'"):
+    with raises(SpaceError, "Perturb(names=(", "width", "l"):
         Perturb(names=["width", "l"]).check_space(SPACE)
 
 
@@ -251,18 +250,18 @@ def test_clipping_is_the_rule_of_ray() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Perturb(names=cast("Any", "lr")), r"Perturb\(names='lr'\): must be a list .* as in \['lr'\]"),
-        (lambda: Perturb(names=[]), r"Perturb\(names=\[\]\): must be a list of at least one name"),
-        (lambda: Perturb(clip=cast("Any", "yes")), r"Perturb\(clip='yes'\): choose True or False"),
+        (lambda: Perturb(names=cast("Any", "lr")), "Perturb(names= lr"),
+        (lambda: Perturb(names=[]), "Perturb(names="),
+        (lambda: Perturb(clip=cast("Any", "yes")), "Perturb(clip= yes True False"),
         (lambda: Perturb(factors=(10**400, 0.5)), "Perturb"),
-        (lambda: ExploreWith(halve, after=cast("Any", 3)), r"ExploreWith\(after=3\): not a rule"),
-        (lambda: Crossover(quantile=0.0), r"Crossover\(quantile=0.0\)"),
-        (lambda: Crossover(share=1.5), r"Crossover\(share=1.5\)"),
-        (lambda: ExploreWith(cast("Any", 3)), r"ExploreWith\(function=3\)"),
+        (lambda: ExploreWith(halve, after=cast("Any", 3)), "ExploreWith(after=3)"),
+        (lambda: Crossover(quantile=0.0), "Crossover(quantile=0.0)"),
+        (lambda: Crossover(share=1.5), "Crossover(share=1.5)"),
+        (lambda: ExploreWith(cast("Any", 3)), "ExploreWith(function=3)"),
     ],
 )
 def test_settings_that_make_no_sense(make: Any, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
+    with raises(ConfigurationError, *message.split()):
         make()
 
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import phyla
+from facts import raises
 from phyla.errors import ConfigurationError, SpaceError
 from phyla.records import JsonObject
 from phyla.space import Choice, Float, Int, Params, Space
@@ -90,16 +91,14 @@ def test_members_start_from_the_configured_values() -> None:
 
 @pytest.mark.parametrize("given", [(1.0, 2.0), (2.0, 1.5), (1.1,), (1.1, float("inf"))])
 def test_ranges_that_make_no_sense(given: tuple[float, ...]) -> None:
-    with pytest.raises(ConfigurationError, match="must be two numbers above 1"):
+    with raises(ConfigurationError, "change_range"):
         Mutate(change_range=given)
 
 
 def test_discounts_have_to_be_numbers_below_1_of_the_space() -> None:
-    with pytest.raises(ConfigurationError, match=r"must be a list of names, as in \['gamma'\]"):
+    with raises(ConfigurationError, "Mutate(discounts='gamma')", "['gamma']"):
         Mutate(discounts="gamma")
     for name in ("epochs", "kind", "gama"):
         strategy = phyla.PBT(population_size=3, steps_per_trial=1, total_steps=4, explore=Mutate(discounts=[name]))
-        with pytest.raises(
-            SpaceError, match=rf"Mutate\(discounts=\['{name}'\]\): must be a Float within \(0, 1\)"
-        ):
+        with raises(SpaceError, "Mutate(discounts=", "0", "1"):
             phyla.Study("start", SPACE, phyla.Maximize("score"), strategy, storage="memory://")

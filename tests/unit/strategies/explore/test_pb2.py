@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from facts import raises
 from phyla.errors import ConfigurationError
 from phyla.machine import TrainRules
 from phyla.records import Goal, JobState, JsonObject, Maximize, Minimize, Scored, TrialRecord
@@ -282,5 +283,5 @@ def test_the_same_decision_is_the_same_again() -> None:
     "settings", [{"rows": 1}, {"least_rows": 1}, {"restarts": 0}, {"resample": 2.0}, {"rows": 3, "least_rows": 4}]
 )
 def test_settings_that_make_no_sense(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=r"PB2\("):
+    with raises(ConfigurationError, "PB2("):
         PB2(**settings)

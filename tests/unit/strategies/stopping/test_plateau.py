@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import phyla
+from facts import raises
 from phyla.errors import ConfigurationError
 from phyla.records import Member, MemberState
 from phyla.strategies import Plateau
@@ -110,16 +111,16 @@ def test_many_short_trials_are_looked_at_evenly() -> None:
 @pytest.mark.parametrize(
     ("strategy", "why"),
     [
-        (phyla.PBT(population_size=2, steps_per_trial=30, total_steps=900), "give steps=120 or more"),
-        (phyla.RandomSearch(members=2, total_steps=900), "no rounds of trials .*give steps_per_trial=$"),
-        (phyla.ASHA(members=2, min_steps=10, total_steps=100), "no rounds of trials of one length to compare$"),
+        (phyla.PBT(population_size=2, steps_per_trial=30, total_steps=900), "steps=120"),
+        (phyla.RandomSearch(members=2, total_steps=900), "steps_per_trial="),
+        (phyla.ASHA(members=2, min_steps=10, total_steps=100), "Plateau(steps=100) ASHA"),
     ],
 )
 def test_it_refuses_strategies_without_enough_trials(strategy: phyla.strategies.Strategy, why: str) -> None:
     def train(trial: phyla.Trial) -> None:
         raise AssertionError
 
-    with pytest.raises(ConfigurationError, match=why):
+    with raises(ConfigurationError, *why.split()):
         phyla.Study(
             "s", {"x": phyla.Float(0, 1)}, phyla.Maximize("m"), strategy, train, stopping=Plateau(steps=100)
         )

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from facts import raises
 from phyla import plugins
 from phyla.errors import ConfigurationError
 from phyla.records import (
@@ -181,7 +182,7 @@ def test_a_function_of_ones_own() -> None:
     assert StopWith(bool).judge(reported, Others()) == {"rule": "bool", "step": 20}
     assert StopWith(_numpy).judge(reported, Others()) == {"rule": "_numpy", "step": 20}
     assert StopWith(_nothing).judge(reported, Others()) is None
-    with pytest.raises(ConfigurationError, match=r"StopWith\(_three\) returned 3"):
+    with raises(ConfigurationError, "StopWith(_three)", "3"):
         StopWith(_three).judge(reported, Others())
 
 
@@ -200,20 +201,20 @@ def _three(reported: Reported) -> Any:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: MedianStopping(min_steps=-1), r"MedianStopping\(min_steps=-1\)"),
-        (lambda: MedianStopping(min_steps=1.5), r"min_steps=1\.5"),  # type: ignore[arg-type]
-        (lambda: MedianStopping(min_steps=1, min_trials=0), r"min_trials=0"),
-        (lambda: MedianStopping(min_steps=1, every_steps=0), r"every_steps=0"),
-        (lambda: Divergence(metric=""), r"metric=''"),
-        (lambda: Divergence(above=NAN), r"above=nan"),
-        (lambda: Divergence(below="low"), r"below='low'"),  # type: ignore[arg-type]
-        (lambda: Divergence(above=1, below=1), r"beyond one of them"),
-        (lambda: StopWith("later"), r"StopWith\('later'\)"),  # type: ignore[arg-type]
-        (lambda: StopWith(hopeless, history=0), r"history=0"),
+        (lambda: MedianStopping(min_steps=-1), "MedianStopping(min_steps=-1)"),
+        (lambda: MedianStopping(min_steps=1.5), "min_steps=1.5"),  # type: ignore[arg-type]
+        (lambda: MedianStopping(min_steps=1, min_trials=0), "min_trials=0"),
+        (lambda: MedianStopping(min_steps=1, every_steps=0), "every_steps=0"),
+        (lambda: Divergence(metric=""), "metric=''"),
+        (lambda: Divergence(above=NAN), "above=nan"),
+        (lambda: Divergence(below="low"), "below= low"),  # type: ignore[arg-type]
+        (lambda: Divergence(above=1, below=1), "beyond one of them"),
+        (lambda: StopWith("later"), "StopWith( later"),  # type: ignore[arg-type]
+        (lambda: StopWith(hopeless, history=0), "history=0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(make: Any, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
+    with raises(ConfigurationError, *message.split()):
         make()
 
 

@@ -33,9 +33,9 @@ phyla change longer.py
 phyla run longer.py --workers 0
 """,
     "init": """
-phyla init train.py
+phyla init script.py
 cat study.toml
-phyla init train.py
+phyla init script.py
 """,
     "replay": """
 phyla run small.py --workers 0 > /dev/null
@@ -148,7 +148,7 @@ cp small.py two.py
 sed -n 's/small/other/; s/study/second/; /^second/,$p' small.py >> two.py
 phyla run two.py
 # No study in a file
-phyla run train.py
+phyla run script.py
 # A syntax error
 echo 'study = phyla.Study(' > broken.py
 phyla run broken.py
