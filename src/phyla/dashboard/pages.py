@@ -30,7 +30,7 @@ from phyla.study.places import Places, check_kept, where_of
 from phyla.study.results.decision_log import decisions
 from phyla.study.results.evaluations import Evaluations
 from phyla.study.results.findings import findings
-from phyla.study.results.progress import look
+from phyla.study.results.progress import progress_of, seen_from
 from phyla.study.results.results import Results
 from phyla.study.results.watched_runs import standing
 
@@ -79,7 +79,7 @@ class Pages:
         rows = []
         for study in (one for one in page if not one.watched):
             with self._store.reader(study.id) as reader:
-                rows.append(look(reader, (), self._places.locks))
+                rows.append(seen_from(progress_of(reader, ()), self._places.locks))
         runs = [standing(Evaluations(self._store, one, self._places)) for one in page if one.watched]
         return {
             "title": "Studies",
@@ -96,14 +96,15 @@ class Pages:
             return self._run(study)
         first = _number(request.query_params.get("from"))
         with self._store.reader(study.id) as reader:
-            progress = look(reader, reader.foremost(first + ROWS)[first:], self._places.locks)
+            progress = progress_of(reader, reader.foremost(first + ROWS)[first:])
+            progress = seen_from(progress, self._places.locks)
             context = {
                 "title": study.name,
                 "study": progress.study,
                 "progress": progress,
                 "members": progress.members,
                 "given_up": progress.given_up,
-                "findings": [*findings(reader)],
+                "findings": findings(reader),
                 "record": _record(reader),
                 "starts": with_differences(reader.starts())[-FEW:],
                 "drawings": figures_of(study),
@@ -155,7 +156,7 @@ class Pages:
             if study.watched or not 0 <= index < study.population_size:
                 raise StudyNotFound(f"study {study.name!r} has no member {index}")
             member = reader.member(index)
-            progress = look(reader, [member], self._places.locks)
+            progress = seen_from(progress_of(reader, [member]), self._places.locks)
             rows = [*reader.trials(member=index, after=after, limit=ROWS)]
         return {
             "title": f"Member {index} of {study.name}",
@@ -204,7 +205,7 @@ class Pages:
                 now = reader.now()
                 gone: frozenset[int] = frozenset()
                 if not study.watched:
-                    gone = look(reader, (), self._places.locks).gone
+                    gone = seen_from(progress_of(reader, ()), self._places.locks).gone
                 rows += [
                     {
                         "study": study,
