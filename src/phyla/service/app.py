@@ -251,6 +251,12 @@ def make_app(
         return NewestChange(change=await news.after(wait.after, wait.wait_s))
 
     app.include_router(black_box(studies, doors, news), dependencies=[Depends(_sound)])
+    _add_calls(app, studies, doors)
+    return app
+
+
+def _add_calls(app: FastAPI, studies: Studies, doors: Doors) -> None:
+    """Add the routes of queries, and of the methods of parts."""
     for name, query in QUERIES.items():
         reads = partial(studies.look, query)
         path = f"/v1/read/{{study}}/{travelling(name)}"
@@ -261,7 +267,6 @@ def make_app(
                 call, runs = call_of(getattr(part.kind, name)), partial(studies.call, part, name)
                 path, known = part.path("{study}", name), f"{part.name}_{name}"
                 _add(app, path, part.name, known, call, runs, [may(doors, role)])
-    return app
 
 
 def _add(
