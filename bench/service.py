@@ -128,7 +128,7 @@ def trials_of(storage: str, name: str) -> int:
 
 async def idle(url: str, key: int, workers: int, seconds: float, *pids: int) -> dict[str, float]:
     """Let workers wait for work, as `RemoteChanges` does; return how much of a core service and database use."""
-    call = call_of(Controller, "complete")
+    call = call_of(Controller.complete)
     limits = httpx.Limits(max_connections=2 * workers)
     async with httpx.AsyncClient(base_url=url, limits=limits, timeout=60) as http:
         ended = asyncio.Event()
@@ -137,7 +137,7 @@ async def idle(url: str, key: int, workers: int, seconds: float, *pids: int) -> 
             seen = -1
             while not ended.is_set():
                 body = call.request((), f"idle-{number}", 1, held=frozenset())
-                await http.post(f"/v1/calls/{key}/controller/complete", content=body, headers=JSON)
+                await http.post(f"/v1/calls/{key}/work/complete", content=body, headers=JSON)
                 until = time.monotonic() + RemoteChanges.idle_s
                 while not ended.is_set() and (left := until - time.monotonic()) > 0:
                     told = await http.post("/v1/changes", json={"after": seen, "wait_s": min(left, 20.0)})
@@ -161,7 +161,7 @@ JSON = {"Content-Type": "application/json"}
 async def busy(url: str, name: str, workers: int, rate: float, seconds: float) -> dict[str, float]:
     """Let workers train for a while each, so that `rate` trials complete a second; return times of requests."""
     keys = [study(url, f"{name}-{number}")[1] for number in range(-(-workers // POPULATION))]
-    call = call_of(Controller, "complete")
+    call = call_of(Controller.complete)
     taken: list[float] = []
     limits = httpx.Limits(max_connections=workers)
     async with httpx.AsyncClient(base_url=url, limits=limits, timeout=60) as http:
@@ -169,7 +169,7 @@ async def busy(url: str, name: str, workers: int, rate: float, seconds: float) -
 
         async def work(number: int) -> None:
             await asyncio.sleep(number / rate)
-            path = f"/v1/calls/{keys[number % len(keys)]}/controller/complete"
+            path = f"/v1/calls/{keys[number % len(keys)]}/work/complete"
             held: list[Claimed] = []
             while time.monotonic() < ends_at:
                 body = call.request([result(each) for each in held], f"busy-{number}", 1, held=frozenset())

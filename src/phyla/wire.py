@@ -15,18 +15,14 @@ from typing import Any, final
 import pydantic
 from pydantic_core import PydanticSerializationError, to_json
 
-from phyla import errors, machine, records
+from phyla import errors
 from phyla.errors import LeaseLost, PhylaError
 from phyla.machine import (
     Accepted,
     Answer,
     Claimed,
     ClaimedEvaluation,
-    Ended,
-    Idle,
-    NoTime,
     NoWork,
-    Outdated,
     Stopped,
     Work,
 )
@@ -34,10 +30,6 @@ from phyla.records import storable_text
 
 NUMBERS = pydantic.ConfigDict(ser_json_inf_nan="constants")
 """A score may be nan or infinite, which Python's JSON has words for."""
-
-for _kind in [*vars(machine).values(), *vars(records).values()]:
-    if isinstance(_kind, type) and dataclasses.is_dataclass(_kind):
-        _kind.__pydantic_config__ = NUMBERS  # type: ignore[attr-defined]  # pydantic looks for it
 
 
 @final
@@ -55,33 +47,24 @@ class Exchanged(pydantic.BaseModel):
     model_config = NUMBERS
     answers: list[Accepted | Stopped | Gone]
     work: list[Claimed | ClaimedEvaluation]
-    idle: Idle | None = None
-    ended: Ended | None = None
-    outdated: Outdated | None = None
-    no_time: NoTime | None = None
+    rest: NoWork | None = pydantic.Field(discriminator="kind")
 
     @staticmethod
     def of(result: tuple[list[Answer], list[Work], NoWork | None]) -> "Exchanged":
         """Write what a controller returned."""
         answers, work, rest = result
-        return Exchanged(
-            answers=[Gone(lease_lost=str(each)) if isinstance(each, LeaseLost) else each for each in answers],
-            work=work,
-            idle=rest if isinstance(rest, Idle) else None,
-            ended=rest if isinstance(rest, Ended) else None,
-            outdated=rest if isinstance(rest, Outdated) else None,
-            no_time=rest if isinstance(rest, NoTime) else None,
-        )
+        plain = [Gone(lease_lost=str(each)) if isinstance(each, LeaseLost) else each for each in answers]
+        return Exchanged(answers=plain, work=work, rest=rest)
 
     def result(self) -> tuple[list[Answer], list[Work], NoWork | None]:
         """Return what the controller returned."""
         answers = [LeaseLost(each.lease_lost) if isinstance(each, Gone) else each for each in self.answers]
-        return answers, [*self.work], self.idle or self.ended or self.outdated or self.no_time
+        return answers, [*self.work], self.rest
 
 
 @final
 class Call:
-    """One method, as requests and answers have it; its first parameter, `self`, does not travel."""
+    """One method or query, as requests and answers have it; its first parameter does not travel."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         hints = typing.get_type_hints(function, include_extras=True)
@@ -98,7 +81,10 @@ class Call:
         self.parameters: type[pydantic.BaseModel] = pydantic.create_model(title, __config__=strict, **fields)
         self.exchanges = hints["return"] == tuple[list[Answer], list[Work], NoWork | None]
         self.returns: Any = Exchanged if self.exchanges else hints["return"]
-        # Dataclasses and models have the configuration themselves.
+        # A dataclass and a model have the configuration themselves.
+        answer: Any = self.returns
+        if dataclasses.is_dataclass(self.returns):
+            answer.__pydantic_config__ = NUMBERS
         config = None if self.exchanges or dataclasses.is_dataclass(self.returns) else NUMBERS
         self._result: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(self.returns, config=config)
 
@@ -141,9 +127,9 @@ def _storable(value: Any) -> Any:
 
 
 @cache
-def call_of(kind: type[Any], name: str) -> Call:
-    """Return the call of a method of a class."""
-    return Call(inspect.getattr_static(kind, name))
+def call_of(function: Callable[..., Any]) -> Call:
+    """Return the call of a method of a class, or of a query."""
+    return Call(function)
 
 
 # Errors

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from effort import times
 from evaluation_simulation import EvaluatedStudy, nothing
-from phyla.controller import Controller
+from phyla.controller import Controller, StudyChanges, StudyRecords
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Suite
 from phyla.machine import Claimed, ClaimedEvaluation, Completion, Ended, Failure, Imported, TrainRules
@@ -140,7 +140,7 @@ def test_every_study_ends_and_no_weights_are_too_old(
     if imports:
         start = Imported(name="start", origin="/x", step=1000, params={}, index=0, digest="d", size_bytes=1)
         simulation.weights["start"] = None
-        assert controller.import_checkpoints([start])
+        assert StudyRecords(simulation.store, simulation.study.id).import_checkpoints([start])
     changes = {turn: (size, more) for turn, size, more in events}
     busy: dict[int, Claimed] = {}
     for turn in range(5000):
@@ -149,7 +149,8 @@ def test_every_study_ends_and_no_weights_are_too_old(
             new = replace(strategy, population_size=size, total_steps=total + more * STEPS)
             other = Controller(simulation.store, simulation.study.id, replace(rules, strategy=new))
             try:
-                other.change({"turn": turn}, {"size": (strategy.population_size, size)})
+                changed = StudyChanges(simulation.store, simulation.study.id, other.population)
+                changed.change({"turn": turn}, {"size": (strategy.population_size, size)})
             except ConfigurationError:
                 continue
             strategy, controller, total = new, other, new.total_steps

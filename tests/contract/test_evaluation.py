@@ -29,7 +29,7 @@ from evaluating import (
 from facts import raises
 from naive_store import NaiveStore
 from phyla import machine
-from phyla.controller import EVALUATE_ONLY, Controller, Housekeeping, Sightings
+from phyla.controller import EVALUATE_ONLY, Controller, Sightings, StudyRecords
 from phyla.errors import IllegalTransition, LeaseLost, StateError, StudyNotFound
 from phyla.evaluation import Policy
 from phyla.machine import ClaimedEvaluation, Failure, ParentGone, Room
@@ -207,7 +207,7 @@ def test_a_deleted_study_takes_those_that_watch_it_along(subject: Subject) -> No
     held = evaluator.claim("host:1:1")
     assert held is not None
     with raises(StateError, "watching", "host:1:1"):
-        Housekeeping(subject.store, source.id).begin_deleting()
+        StudyRecords(subject.store, source.id).begin_deleting()
     with evaluator.look() as look:
         jobs = {job.id for job in look.eval_jobs()}
     subject.store.delete_study(source.id)
@@ -244,7 +244,7 @@ def test_a_watched_study_that_ended_runs_again_with_another_configuration(subjec
     with evaluator.transaction() as tx:
         tx.apply([machine.SetStudyState(StudyState.COMPLETED, "enough \u2603")])
         assert (tx.study().state, tx.study().message) == (StudyState.COMPLETED, "enough \u2603")
-    Housekeeping(subject.store, evaluator.study.id).store_config({"new": 1}, evaluator.study.config)
+    StudyRecords(subject.store, evaluator.study.id).store_config({"new": 1}, evaluator.study.config)
     changed = subject.store.find_study("r")
     assert changed is not None
     assert (changed.state, changed.message, changed.config) == (StudyState.RUNNING, None, {"new": 1})
@@ -705,8 +705,8 @@ def test_evaluation_holds_checkpoints_of_the_study_that_it_watches(subject: Subj
 def test_a_checkpoint_that_was_collected_is_not_evaluated(
     subject: Subject, made: Callable[[Subject], tuple[Controller, Evaluator]]
 ) -> None:
-    controller, evaluator = made(subject)
-    controller.set_checkpoints(["1.1"], CheckpointState.DELETED)
+    _, evaluator = made(subject)
+    StudyRecords(subject.store, 1).set_checkpoints(["1.1"], CheckpointState.DELETED)
     assert evaluator.claim() is None
     with evaluator.look() as view:
         assert [group.state for group in view.groups()] == [GroupState.GONE] * 2

@@ -11,7 +11,7 @@ import pytest
 
 from evaluating import Evaluator, evaluated, found, population_rules, skip_group, suites, trained, watching
 from phyla import machine
-from phyla.controller import Controller
+from phyla.controller import Controller, StudyRecords
 from phyla.machine import ClaimedEvaluation
 from phyla.records import CheckpointState, GroupState, JobKind, JobState, StudyKind
 from phyla.store.sql.postgres import PostgresBackend
@@ -197,8 +197,8 @@ def test_a_checkpoint_that_is_claimed_for_evaluation_is_not_collected(server: Se
         looked_at = reader.checkpoints(CheckpointState.LIVE)
     with population.evaluator.transaction() as tx:
         assert population.evaluator.claim_in(tx) is not None
-        assert server.start(lambda: population.controller.mark_deleting(looked_at)).result(WAIT_S) == []
-    assert population.controller.mark_deleting(looked_at) == []
+        assert server.start(lambda: StudyRecords(server.store, 1).mark_deleting(looked_at)).result(WAIT_S) == []
+    assert StudyRecords(server.store, 1).mark_deleting(looked_at) == []
 
 
 def test_a_checkpoint_that_is_being_collected_is_not_evaluated(server: Server, population: Trained) -> None:

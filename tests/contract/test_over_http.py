@@ -1,12 +1,13 @@
 """A controller and a store behind a service answer as those in this process do."""
 
+import ast
 import asyncio
 import json
 import logging
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial, wraps
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -21,9 +22,10 @@ from hypothesis.stateful import initialize, precondition, rule, run_state_machin
 import phyla
 from effort import times
 from facts import raises
+from phyla import queries
 from phyla.client import Client
 from phyla.configuration import to_config
-from phyla.controller import Controller, Sightings, controller_of, housekeeping_of
+from phyla.controller import Controller, Sightings, changes_of, controller_of, records_of
 from phyla.errors import (
     AccessDenied,
     ConfigurationError,
@@ -35,14 +37,17 @@ from phyla.errors import (
     StudyNotFound,
 )
 from phyla.machine import Claimed, Idle, Outdated
-from phyla.records import Checkpoint, Report, Role, StudyRecord, StudyState
+from phyla.records import Report, Role, StudyRecord, StudyState
 from phyla.service.access import Doors
 from phyla.service.app import Limits
 from phyla.service.metrics import Figures
+from phyla.service.reading import QUERIES
 from phyla.service.tokens import create
-from phyla.store import RemoteStore, Store, hold_on, open_store
+from phyla.store import Reader, RemoteStore, Store, hold_on, open_store
 from phyla.strategies import Divergence, ExploreWith, MedianStopping, ParetoTournament, StoppingRule
 from phyla.study import load_study
+from phyla.study.results.story import read_story
+from phyla.study.results.tracker_rows import tracked_trials
 from serving import Service, served
 from storing import FEASIBLE, LEASE_S, STEPS, Alike, VirtualClock, completion, everything_of, pbt, plain, rules
 
@@ -96,6 +101,10 @@ def a_study(store: Store, size: int = 3, **how: Any) -> Client:
 class OverHttp(Alike):
     """Drives a store behind a service and one in this process."""
 
+    def __init__(self, behind: Store, *there: Any) -> None:
+        super().__init__(*there)
+        self.behind = behind
+
     @initialize(
         size=st.integers(1, 4),
         pareto=st.booleans(),
@@ -132,28 +141,38 @@ class OverHttp(Alike):
 
     def teardown(self) -> None:
         if hasattr(self, "study"):
-            with self.store.reader(self.study) as here, self.oracle.reader(self.study) as there:
-                assert everything_of(cast("Any", _Without(here))) == everything_of(cast("Any", _Without(there)))
+            with self.behind.reader(self.study) as here, self.oracle.reader(self.study) as there:
+                assert everything_of(here) == everything_of(there)
+            for query, arguments in asked_of(self.oracle, self.study):
+                mine, right = (store.look(self.study, query, **arguments) for store in (self.store, self.oracle))
+                assert plain(mine) == plain(right), query
 
 
-class _Without:
-    """A reader of a study that watches no other."""
-
-    def __init__(self, reader: Any) -> None:
-        self._reader = reader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reader, name)
-
-    def source(self) -> None:
-        return None
+def asked_of(store: Store, study: int) -> list[tuple[Any, dict[str, Any]]]:
+    """Return queries about a population, with arguments."""
+    trials = [trial.id for trial in store.look(study, queries.trials)]
+    last = trials[-1] if trials else 99
+    return [
+        *((query, {}) for query in (queries.study, queries.summary, queries.members, queries.broken_trials)),
+        *((query, {}) for query in (queries.checkpoints, queries.best, queries.running)),
+        *((query, {"limit": 3}) for query in (queries.trials, queries.attempts)),
+        *((query, {"trial": last}) for query in (queries.reports, queries.ancestry)),
+        (queries.recent, {"newest": 5}),
+        (queries.recent, {"ids": trials[:2], "after": 3, "limit": 2}),
+        (queries.job, {"number": last}),
+        (queries.trials, {"ids": [*trials[::-2], 99]}),
+        (queries.attempts, {"jobs": trials}),
+        (queries.checkpoints, {"names": ["1.1", "none"]}),
+        *((read_story, {"trial_id": trial}) for trial in trials[-3:]),
+        (tracked_trials, {"ids": trials[:1], "after": 1, "limit": 3, "newest": {0: 2}}),
+    ]
 
 
 def test_it_answers_as_a_store_in_this_process(remote: Remote) -> None:
-    _, there, clock = remote
+    behind, there, clock = remote
     oracle = open_store("memory://", clock=clock)
     run_state_machine_as_test(
-        cast("type[Alike]", partial(OverHttp, there, oracle, clock)),
+        cast("type[Alike]", partial(OverHttp, behind, there, oracle, clock)),
         settings=settings(
             max_examples=times(5, 12),
             stateful_step_count=40,
@@ -196,7 +215,7 @@ def test_settings_of_another_file_are_refused_and_finished_work_counts(remote: R
     assert isinstance(rest, Outdated)
     # The service follows what is stored, and so does whoever has the same.
     before, after = to_config(rules(pbt(2)), 7), to_config(other, 7)
-    controller_of(there, record.id, other).change(after, {"strategy.total_steps": (30, 60)}, before=before)
+    changes_of(there, record.id, other).change(after, {"strategy.total_steps": (30, 60)}, before=before)
     _, work, _ = stranger.complete((), "w", 1)
     assert [isinstance(each, Claimed) and each.trial.end_step for each in work] == [STEPS]
     assert isinstance(controller.complete((), "w", 1)[2], Outdated)
@@ -217,7 +236,7 @@ def test_changed_operating_options_reach_a_running_service(remote: Remote) -> No
     assert lease_s() == LEASE_S
     longer = to_config(replace(agreed, lease_s=5 * LEASE_S), 7)
     for _ in range(2):  # again after a lost answer
-        housekeeping_of(there, record.id).store_config(longer, config)
+        records_of(there, record.id).store_config(longer, config)
     assert lease_s() == 5 * LEASE_S
 
 
@@ -251,12 +270,12 @@ def test_who_waits_is_woken_by_a_commit_of_another(remote: Remote) -> None:
 
 def test_errors_come_as_they_were_raised(remote: Remote) -> None:
     _, there, _ = remote
-    with raises(StudyNotFound, "id 99"), there.reader(99) as reader:
-        reader.study()
+    with raises(StudyNotFound, "id 99"):
+        there.look(99, queries.study)
     _, controller = made(there, 2)
     (claimed,), _ = controller.claim("w")
     with pytest.raises(StateError, match="a worker is training or evaluating it"):
-        controller.begin_deleting()
+        records_of(there, 1).begin_deleting()
     with raises(LeaseLost, "job 99"):
         controller.release(99, claimed.trial.token)
 
@@ -491,8 +510,72 @@ def test_what_is_recorded_is_recorded_whole(remote: Remote) -> None:
     (claimed,), _ = controller.claim("w")
     done = completion(claimed, float("nan"))
     controller.complete([done])
-    with there.reader(record.id) as reader:
-        (trial,) = reader.trials(limit=1)
-        row = reader.checkpoint(f"{trial.id}.1")
-    assert isinstance(row, Checkpoint)
+    (trial,) = there.look(record.id, queries.trials, limit=1)
+    (row,) = there.look(record.id, queries.checkpoints)
+    assert row.name == f"{trial.id}.1"
     assert plain([trial.fitness, trial.order]) == ["nan", "-inf"]
+
+
+class Interrupted:
+    """A reader after whose first read something happens."""
+
+    def __init__(self, reader: Reader, happens: Callable[[], object]) -> None:
+        self._reader, self._happens = reader, [happens]
+
+    def __getattr__(self, name: str) -> Any:
+        def read(*args: Any, **named: Any) -> Any:
+            answer = getattr(self._reader, name)(*args, **named)
+            while self._happens:
+                self._happens.pop()()
+            return answer
+
+        return read
+
+
+def test_a_look_sees_nothing_of_a_commit_between_its_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/phyla.db"
+    with closing(open_store(url)) as behind, closing(open_store(url)) as other, served(behind) as address:
+        record, controller = made(other, 2)
+        works, _ = controller.claim("w", 2)
+        read, opened = behind.reader, list[int]()
+
+        @contextmanager
+        def reader(study: int) -> Iterator[Any]:
+            opened.append(study)
+            with read(study) as found:
+                yield Interrupted(found, lambda: controller.complete([completion(work) for work in works]))
+
+        with monkeypatch.context() as patch, closing(open_store(address)) as there:
+            patch.setattr(behind, "reader", reader)
+            before = there.look(record.id, queries.summary)
+        assert opened == [record.id]
+        assert (before.counts, before.newest) == ({"running": 2}, None)
+        after = other.look(record.id, queries.summary)
+    assert after.counts == {"completed": 2}
+    assert after.newest is not None
+
+
+ASKS = {"store.look": 1, "_store.look": 1, "self._query": 0, "results._query": 0, "every": 2}
+"""What asks a query, which is the argument at this place."""
+
+
+def asked_in(file: Path) -> Iterator[str]:
+    """Yield the names of the queries that are asked in a file."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Call):
+            function = ".".join(ast.unparse(node.func).split(".")[-2:])
+            place = ASKS.get(function, len(node.args))
+            yield from (ast.unparse(each).rpartition(".")[2] for each in node.args[place : place + 1])
+
+
+def test_a_service_knows_every_query_that_is_asked() -> None:
+    asked = {name for file in Path(phyla.__file__).parent.rglob("*.py") for name in asked_in(file)}
+    assert asked - {"query"} == QUERIES.keys()
+
+
+def test_only_those_that_have_the_database_open_readers() -> None:
+    root = Path(phyla.__file__).parent
+    opening = {file.relative_to(root).parts[0] for file in root.rglob("*.py") if ".reader(" in file.read_text()}
+    assert opening == {"controller", "dashboard", "service", "store", "testing"}

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from facts import raises
 from phyla import machine
 from phyla.configuration import to_config
-from phyla.controller import Controller
+from phyla.controller import Controller, StudyChanges, StudyRecords
 from phyla.errors import ConfigurationError, StoreBusy, StoreUnavailable
 from phyla.machine import Claimed, Completion, Failure, Outdated, TrainRules
 from phyla.records import CheckpointState, JobState, MemberState, StudyState
@@ -100,8 +100,8 @@ def test_a_checkpoint_that_is_being_taken_is_not_collected(server: Server) -> No
     with server.store.transaction(1, exclusive=False) as tx:
         tx.apply([machine.TakeCheckpoint(name)])
         # It neither waits for the row, which could be a deadlock, nor marks it.
-        assert server.start(lambda: controller.mark_deleting(looked_at)).result(WAIT_S) == []
-    assert controller.mark_deleting(looked_at) == []
+        assert server.start(lambda: StudyRecords(server.store, 1).mark_deleting(looked_at)).result(WAIT_S) == []
+    assert StudyRecords(server.store, 1).mark_deleting(looked_at) == []
     with server.store.reader(1) as reader:
         row = reader.checkpoint(name)
     assert row is not None
@@ -151,7 +151,7 @@ def test_who_moves_on_while_being_retired_leaves_nothing_running(server: Server)
     controller = server.controller(2)
     first, second = controller.claim("a", 2)[0]
     controller.complete([completion(first, 0.9)], "a", 1)
-    smaller = Controller(server.store, 1, rules(pbt(1)))
+    smaller = StudyChanges(server.store, 1, rules(pbt(1)))
     with server.store.transaction(1, exclusive=False) as tx:
         _, commands = machine.complete(tx, controller.population, completion(second, 0.1))
         tx.apply(commands)
@@ -237,7 +237,7 @@ def test_among_many_that_decide_without_a_pause_each_change_has_its_turn(server:
     newest: dict[int, int] = {}
     try:
         for steps in range(STEPS + 1, STEPS + 6):
-            Controller(server.store, study, made(steps)).change(to_config(made(steps), 1), {})
+            StudyChanges(server.store, study, made(steps)).change(to_config(made(steps), 1), {})
             with server.store.reader(study) as reader:
                 newest[steps] = max((trial.id for trial in reader.trials()), default=0)
     finally:
@@ -259,7 +259,7 @@ def _config(steps: int) -> Any:
 def _changing(server: Server) -> tuple[Controller, Callable[[], object]]:
     """Return a controller of a study, and what gives this study trials of one step."""
     study = server.store.create_study("s", _config(STEPS), 1, 3)
-    new = _changed_controller(server)
+    new = StudyChanges(server.store, 1, rules(replace(pbt(3), steps_per_trial=1)))
     changes = {"strategy.steps_per_trial": (STEPS, 1)}
     controller = Controller(server.store, study.id, rules(pbt(3)), study.config)
     return controller, lambda: new.change(_config(1), changes, before=study.config)

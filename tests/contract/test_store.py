@@ -17,7 +17,7 @@ from effort import times
 from facts import raises
 from naive_store import NaiveStore
 from phyla import machine
-from phyla.controller import Controller, Housekeeping
+from phyla.controller import Controller, StudyChanges, StudyRecords
 from phyla.errors import LeaseLost, StateError, StudyNotFound
 from phyla.machine import Accepted, Claimed, Ended, Failure, Insert, Stopped
 from phyla.records import (
@@ -37,7 +37,7 @@ from phyla.records import (
     Token,
     TrialRecord,
 )
-from phyla.store import Store, open_store, pages
+from phyla.store import Store, open_store
 from phyla.store.sql.postgres import PostgresBackend
 from phyla.store.sql.sqlite import SqliteBackend
 from phyla.store.sql.store import SqlStore
@@ -50,6 +50,7 @@ from storing import (
     VirtualClock,
     completion,
     everything,
+    pages,
     pbt,
     plain,
     rules,
@@ -193,10 +194,10 @@ def test_a_study_that_others_train_is_not_deleted(subject: Subject) -> None:
     controller = subject.controller()
     (study,) = subject.store.studies()
     controller.claim("other:0:1:1")
-    housekeeping = Housekeeping(subject.store, study.id)
+    records = StudyRecords(subject.store, study.id)
     before = everything(subject.store, study.id)
     with raises(StateError, "s", "other:0:1:1", "10 s"):
-        housekeeping.begin_deleting()
+        records.begin_deleting()
     assert everything(subject.store, study.id) == before
 
 
@@ -205,7 +206,7 @@ def test_a_lease_that_ran_out_does_not_keep_a_study(subject: Subject) -> None:
     controller.claim("dead")
     (study,) = subject.store.studies()
     subject.clock.now += LEASE_S
-    Housekeeping(subject.store, study.id).begin_deleting()
+    StudyRecords(subject.store, study.id).begin_deleting()
     assert isinstance(controller.claim("late")[1], Ended)
     subject.store.delete_study(study.id)
     assert subject.store.studies() == []
@@ -529,7 +530,7 @@ def test_a_member_goes_on_when_its_parent_is_gone(subject: Subject) -> None:
     controller = subject.controller(size=1)
     claimed = controller.claim("w")[0][0]
     controller.complete([completion(claimed)])
-    controller.set_checkpoints([f"{claimed.trial.id}.1"], CheckpointState.LOST)
+    StudyRecords(subject.store, 1).set_checkpoints([f"{claimed.trial.id}.1"], CheckpointState.LOST)
     answer = controller.claim("w")[0][0]
     assert answer.trial.parent is None
     assert answer.trial.reason["decision"] == "recover"
@@ -602,7 +603,7 @@ def test_studies_do_not_see_each_other(subject: Subject) -> None:
     theirs = second.claim("w")[0][0]
     assert theirs.trial.id != mine.trial.id
     with subject.store.transaction(2, exclusive=True) as reader:
-        assert [trial.id for trial in pages(reader)] == [theirs.trial.id]
+        assert [trial.id for trial in pages(reader, 1000)] == [theirs.trial.id]
         assert reader.locked_trial(mine.trial.id) is None
         assert reader.checkpoint(f"{mine.trial.id}.1") is None
         assert reader.attempts(mine.trial.id) == []
@@ -711,15 +712,16 @@ def test_why_a_trial_was_stopped_is_remembered(subject: Subject) -> None:
 
 
 def test_what_is_imported_and_who_joins_or_retires_is_remembered(subject: Subject) -> None:
-    controller = subject.controller(2)
+    subject.controller(2)
+    records = StudyRecords(subject.store, 1)
     imported = machine.Imported(
         name="start-0", origin="/from/\u2603", step=7, params={"rate": 0.5}, index=1, digest="d", size_bytes=3
     )
-    assert controller.import_checkpoints([imported])
-    assert not controller.import_checkpoints([imported]), "only once"
-    larger = Controller(subject.store, 1, rules(pbt(3)))
+    assert records.import_checkpoints([imported])
+    assert not records.import_checkpoints([imported]), "only once"
+    larger = StudyChanges(subject.store, 1, rules(pbt(3)))
     assert larger.change({"schema": 1}, {"a": (1, 2)}, fresh=True).population_size == 3
-    smaller = Controller(subject.store, 1, rules(pbt(2)))
+    smaller = StudyChanges(subject.store, 1, rules(pbt(2)))
     smaller.change({"schema": 1}, {"b": (None, [1])})
     for store in (subject.store, subject.again()):
         study = store.find_study("s")

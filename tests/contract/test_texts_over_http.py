@@ -7,6 +7,7 @@ import pytest
 from evaluating import found
 from evaluation_simulation import suite_of
 from facts import raises
+from phyla import queries
 from phyla.configuration import to_config
 from phyla.controller import EVALUATE_ONLY, Controller, controller_of, sightings_of
 from phyla.errors import StateError
@@ -43,8 +44,7 @@ def test_any_error_text_travels(remote: Remote, error: str) -> None:
     assert isinstance(claimed, Claimed)
     cause = Cause(kind="ValueError", error=error)
     controller.fail(Failure(job=claimed.trial.id, token=1, error=error, cause=cause))
-    with there.reader(record.id) as reader:
-        (attempt,) = reader.attempts(claimed.trial.id)
+    (attempt,) = there.look(record.id, queries.attempts)
     assert attempt.error == storable_text(error)
     assert attempt.cause is not None
     assert attempt.cause.error == storable_text(error)
@@ -63,13 +63,9 @@ def test_any_name_of_a_file_travels(remote: Remote) -> None:
         study = store.find_study("r")
         assert study is not None
         assert study.location == location
-        with store.reader(study.id) as reader:
-            assert [(row.name, row.path, row.paths) for row in reader.all_seen()] == [
-                (name, f"{location}/{name}", (name,)) for name in names
-            ]
-            newest = reader.find_seen(names[0])
-        assert newest is not None
-        assert newest.name == names[0]
+        assert [(row.name, row.path, row.paths) for row in store.look(study.id, queries.seen)] == [
+            (name, f"{location}/{name}", (name,)) for name in names
+        ]
 
 
 def test_what_failed_is_tried_again_through_a_service(remote: Remote) -> None:

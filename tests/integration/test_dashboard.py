@@ -18,7 +18,7 @@ import dashboard_study
 from dashboard_study import MARKUP
 from evaluation_simulation import WatchedRun, evaluated, failed, suite_of
 from phyla import plugins
-from phyla.controller import Housekeeping
+from phyla.controller import StudyRecords
 from phyla.dashboard import dashboard_of
 from phyla.records import JobState, Role
 from phyla.service.tokens import create
@@ -300,7 +300,7 @@ def test_watched_runs_have_pages_too(places: Places) -> None:
             run.hand_in(evaluated(work))
     (study,) = run.store.studies()
     suites = [plugins.encode(suite, plugins.reference) for suite in run.suites]
-    Housekeeping(run.store, study.id).store_config({**study.config, "suites": suites}, study.config)
+    StudyRecords(run.store, study.id).store_config({**study.config, "suites": suites}, study.config)
     home = f"/studies/{study.name}"
     with served(run.store, pages=dashboard_of(places)) as url, httpx.Client(base_url=url) as http:
         assert study.name in http.get("/").text

@@ -180,7 +180,7 @@ def test_configurations_that_lead_elsewhere_are_refused(http: httpx.Client, stor
         assert answer.status_code == 422, answer.text
         assert said in answer.text, answer.text
     partial = {"config": {"lease_s": 60.0}, "before": config}
-    answer = http.post("/calls/1/housekeeping/store-config", json=partial)
+    answer = http.post("/calls/1/records/store-config", json=partial)
     assert answer.status_code == 422, answer.text
     assert [study.name for study in store.studies()] == ["quadratic"]
 

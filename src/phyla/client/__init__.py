@@ -9,4 +9,4 @@ from phyla.client.checkpoint_custody import (
     placed,
     sort_out,
 )
-from phyla.client.client import Client, GroupResults
+from phyla.client.client import Client

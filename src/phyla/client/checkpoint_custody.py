@@ -1,11 +1,12 @@
 """What the directories are that lie where a study keeps its checkpoints, and whose they are."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
+from phyla import queries
 from phyla.checkpoints import (
     Checkpoints,
     LocalCheckpoints,
@@ -16,7 +17,7 @@ from phyla.checkpoints import (
     made_by,
 )
 from phyla.checkpoints.local import is_name
-from phyla.controller import housekeeping_of
+from phyla.controller import records_of
 from phyla.errors import CheckpointError
 from phyla.records import Attempt, AttemptState, Checkpoint, CheckpointState, JobState, StudyRecord
 from phyla.store import Reader, Store
@@ -41,7 +42,7 @@ def placed(rows: Sequence[Checkpoint]) -> list[Checkpoint]:
 
 def collect(store: Store, study: int, repository: Checkpoints, candidates: Sequence[Checkpoint]) -> CollectResult:
     """Delete those candidates that no trial took meanwhile; needs nothing of the study's rules."""
-    return delete_marked(store, study, repository, housekeeping_of(store, study).mark_deleting(placed(candidates)))
+    return delete_marked(store, study, repository, records_of(store, study).mark_deleting(placed(candidates)))
 
 
 def delete_marked(store: Store, study: int, repository: Checkpoints, names: Sequence[str]) -> CollectResult:
@@ -57,7 +58,7 @@ def delete_marked(store: Store, study: int, repository: Checkpoints, names: Sequ
             with suppress(CheckpointError):
                 freed += repository.delete(name)
                 deleted.append(name)
-    housekeeping_of(store, study).set_checkpoints(deleted, CheckpointState.DELETED)
+    records_of(store, study).set_checkpoints(deleted, CheckpointState.DELETED)
     return CollectResult(deleted=tuple(deleted), freed_bytes=freed)
 
 
@@ -72,11 +73,8 @@ class Sorted:
     unknown: list[str] = field(default_factory=list)  # Not made by this store.
 
 
-def sort_out(reader: Reader, names: Collection[str], prefix: str) -> Sorted:
-    """Say what directories are; a reader that was opened after they were listed misses no row.
-
-    Through a service, whose reads have a time each, this holds because an attempt ends with the row it brings.
-    """
+def sort_out(reader: Reader, names: Sequence[str], prefix: str) -> Sorted:
+    """Say what directories are; a look after they were listed misses no row."""
     found = Sorted()
     for name in sorted(names):
         row, made = reader.checkpoint(name), made_by(name)
@@ -92,12 +90,7 @@ def sort_out(reader: Reader, names: Collection[str], prefix: str) -> Sorted:
             if attempt is None or claim_digest(attempt.worker, attempt.claimed_at) != claim:
                 found.forgotten.append(name)
             elif not _may_complete(reader, attempt):
-                # Through a service each read has its own time: it may have completed since the first look.
-                row = reader.checkpoint(name)
-                if row is None:
-                    found.leftover.append(name)
-                else:
-                    found.rows[name] = row
+                found.leftover.append(name)
     return found
 
 
@@ -138,8 +131,7 @@ def claim_checkpoints(store: Store, study: StudyRecord | None, repository: Check
         forgotten = [name for name in names if (made := made_by(name)) and made.prefix == repository.prefix]
         unknown = [name for name in names if name not in forgotten]
     else:
-        with store.reader(study.id) as reader:
-            found = sort_out(reader, names, repository.prefix)
+        found = store.look(study.id, sort_out, names, repository.prefix)
         forgotten, unknown = found.forgotten, found.unknown
     if forgotten:
         raise ownership.restored(forgotten)
@@ -148,8 +140,10 @@ def claim_checkpoints(store: Store, study: StudyRecord | None, repository: Check
 
 def known_checkpoints(store: Store, study: StudyRecord) -> int:
     """Return how many checkpoints of a study should be where it keeps them, lost ones included."""
-    with store.reader(study.id) as reader:
-        states = (CheckpointState.LIVE, CheckpointState.DELETING)
-        present = sum(len(placed(reader.checkpoints(state))) for state in states)
-        # Lost ones have no index; they only matter when there is nothing else.
-        return present or sum(row.state is CheckpointState.LOST for row in placed(reader.checkpoints()))
+    live, deleting = (
+        placed(store.look(study.id, queries.checkpoints, state=state))
+        for state in (CheckpointState.LIVE, CheckpointState.DELETING)
+    )
+    # Lost ones have no index; they only matter when there is nothing else.
+    every = () if live or deleting else placed(store.look(study.id, queries.checkpoints))
+    return len(live) + len(deleting) + sum(row.state is CheckpointState.LOST for row in every)

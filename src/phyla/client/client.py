@@ -2,15 +2,15 @@
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import final
 
+from phyla import queries
 from phyla.checkpoints import Checkpoints
 from phyla.client.checkpoint_custody import CollectResult, collect, delete_marked, placed, sort_out
-from phyla.controller import TRAIN_ONLY, Controller, controller_of, housekeeping_of
-from phyla.errors import CheckpointError, ConnectionLost, LeaseLost
+from phyla.controller import TRAIN_ONLY, Controller, controller_of, records_of
+from phyla.errors import CheckpointError, LeaseLost
 from phyla.machine import (
     NO_LIMIT,
     Answer,
@@ -25,14 +25,11 @@ from phyla.machine import (
     Rules,
     Stopped,
     Work,
-    asleep,
-    is_ending,
 )
+from phyla.queries import GroupResults
 from phyla.records import (
     Checkpoint,
     CheckpointState,
-    EvalJob,
-    EvalResult,
     Group,
     Report,
     StudyRecord,
@@ -42,22 +39,11 @@ from phyla.records import (
 )
 from phyla.settings import Clock, system_clock
 from phyla.store import Store
-from phyla.store.retry import again, repeatable
 
 LOG = logging.getLogger("phyla")
 
 IDLE_LOOK_S = 1.0
 """How often a study without work is asked again by a worker that other studies keep busy."""
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupResults:
-    """What the ledger has of one group, by identity of the eval task, by shard; one that failed has fewer."""
-
-    group: Group
-    jobs: Sequence[EvalJob]
-    results: Mapping[str, Sequence[EvalResult]]
 
 
 @final
@@ -167,7 +153,6 @@ class Client:
             self.collect()
         return answer
 
-    @repeatable
     def _discard_stopped(self, completions: Sequence[Completion | Evaluated], answers: Sequence[Answer]) -> None:
         """Delete checkpoints of trials that a rule stopped when they were handed in; no row names them."""
         names = {
@@ -176,10 +161,9 @@ class Client:
             if isinstance(answer, Stopped) and isinstance(done, Completion) and done.checkpoint is not None
         }
         if names:
-            with self.store.reader(self.record.id) as reader:
-                unknown = [name for name in names if reader.checkpoint(name) is None]
+            known = self.store.look(self.record.id, queries.checkpoints, names=sorted(names))
             with contextlib.suppress(CheckpointError):
-                self.repository.delete(*unknown)
+                self.repository.delete(*sorted(names - {row.name for row in known}))
 
     def _claim_in_turn(
         self,
@@ -217,27 +201,23 @@ class Client:
             return [], Ended(state=StudyState.COMPLETED, message="; ".join(messages) or None)
         return [], Idle(seconds=min(waits, default=None), why="no checkpoint waits for evaluation")
 
-    @repeatable
     def _in_turn(self, holding: int | None, room: Room) -> list[tuple[int, bool]]:
         """Return the studies in the order in which to ask them, and whether each has something to do."""
         order = []
         for study in self.controllers:
-            with self.store.reader(study) as reader:
-                job = reader.next_eval_job(holding, room)
+            job = self.store.look(study, queries.next_eval_job, holding, room)
             turn = (study - self._last_study - 1) % (max(self.controllers) + 1)
             urgency = (float("inf"), False) if job is None else (job.priority, job.seen != holding)
             order.append((*urgency, turn, study, job is not None))
         return [(study, has_work) for *_, study, has_work in sorted(order)]
 
-    @repeatable
     def _controller_of(self, job: int) -> Controller:
         """Return the controller of the study that has a job, or raise `LeaseLost`."""
         if len(self.controllers) == 1:
             return self.controller
         for study, controller in self.controllers.items():
-            with self.store.reader(study) as reader:
-                if reader.job(job) is not None:
-                    return controller
+            if self.store.look(study, queries.job, job) is not None:
+                return controller
         raise LeaseLost(f"none of the studies that this process works for has job {job}; was its study deleted?")
 
     def fail(self, failure: Failure) -> None:
@@ -258,30 +238,17 @@ class Client:
         """Remember where a retry of a trial resumes; `UsageError` if the step is none of the trial's."""
         self.controller.save_progress(trial, token, checkpoint)
 
-    @repeatable
     def checkpoint(self, name: str, *, study: int) -> Checkpoint | None:
         """Return what was recorded of a checkpoint."""
-        with self.store.reader(study) as reader:
-            return reader.checkpoint(name)
+        return next(iter(self.store.look(study, queries.checkpoints, names=[name])), None)
 
-    @repeatable
     def group_results(self, group: int, *, study: int) -> GroupResults:
         """Return what the ledger has of a group."""
-        with self.store.reader(study) as reader:
-            found = reader.group(group)
-            seen = reader.seen(found.seen)
-            jobs = [job for job in reader.group_jobs(group) if job.task]
-            results: dict[str, Sequence[EvalResult]] = {
-                task: reader.ledger(seen.identity, task, found.replicate, shards)
-                for task, shards in {job.identity: job.shards for job in jobs}.items()
-            }
-        return GroupResults(group=found, jobs=jobs, results=results)
+        return self.store.look(study, queries.group_results, group)
 
-    @repeatable
     def best_group(self, suite: str, *, study: int) -> Group | None:
         """Return the best complete group of a suite so far."""
-        with self.store.reader(study) as reader:
-            return reader.best_group(suite)
+        return self.store.look(study, queries.in_use, [suite]).best.get(suite)
 
     @property
     def idle_s(self) -> float:
@@ -294,37 +261,23 @@ class Client:
 
     # Supervising
 
-    @repeatable
     def study(self) -> StudyRecord:
         """Return the study as it stands; of several, the first one."""
-        with self.store.reader(self.record.id) as reader:
-            return reader.study()
+        return self.store.look(self.record.id, queries.study)
 
-    @repeatable
     def waiting(self) -> Sequence[Waiting]:
         """Return how many eval tasks that may start ask for GPUs or a label."""
-        found: list[Waiting] = []
-        for study in self.controllers:
-            with self.store.reader(study) as reader:
-                # An eval task that rests needs no worker until it is given up.
-                resting = frozenset[str]() if is_ending(reader) else asleep(reader)
-                found += reader.waiting(resting)
-        return found
+        studies = self.controllers
+        return [each for study in studies for each in self.store.look(study, queries.waiting, resting=False)]
 
-    @repeatable
     def is_active(self) -> bool:
         """Return whether there may be more work."""
-        for study in self.controllers:
-            with self.store.reader(study) as reader:
-                if reader.study().state in (StudyState.RUNNING, StudyState.DRAINING):
-                    return True
-        return False
+        states = (self.store.look(study, queries.study).state for study in self.controllers)
+        return any(state in (StudyState.RUNNING, StudyState.DRAINING) for state in states)
 
-    @repeatable
     def has_completed(self) -> bool:
         """Return whether any trial has completed; of several studies, of the first one."""
-        with self.store.reader(self.record.id) as reader:
-            return bool(reader.last_completed(1))
+        return self.store.look(self.record.id, queries.summary).newest is not None
 
     def renew(self, worker: str) -> None:
         """Renew all leases of a worker that is known to be alive."""
@@ -340,7 +293,7 @@ class Client:
 
     def fail_study(self, study: int, message: str) -> None:
         """Stop a study, which has failed: no more work of it is given out."""
-        housekeeping_of(self.store, study).fail_study(message)
+        records_of(self.store, study).fail_study(message)
 
     def give_up(self, message: str) -> None:
         """Say that a launcher ends because its workers do, again and again."""
@@ -360,7 +313,6 @@ class Client:
             self._checkpoints.check_owner()
         return collect(self.store, self.record.id, self._checkpoints, collectable)
 
-    @again(ConnectionLost)
     def recover(self) -> None:
         """Clean up a population after processes that died, and take back lost checkpoints that are there again.
 
@@ -373,19 +325,19 @@ class Client:
         repository.check_owner()
         committed = repository.names()
         staged, begun = repository.staged(), repository.deleting()
-        with self.store.reader(self.record.id) as reader:
-            found = sort_out(reader, {*committed, *staged, *begun}, repository.prefix)
-            deleting = [row.name for row in placed(reader.checkpoints(CheckpointState.DELETING))]
+        names = sorted({*committed, *staged, *begun})
+        found = self.store.look(self.record.id, sort_out, names, repository.prefix)
+        deleting = self.store.look(self.record.id, queries.checkpoints, state=CheckpointState.DELETING)
         gone = (CheckpointState.DELETING, CheckpointState.DELETED)
         deleted = [name for name in begun if name in found.rows and found.rows[name].state in gone]
         for name in found.leftover:
             repository.discard(name)
         repository.delete(*found.leftover, *deleted)
-        delete_marked(self.store, self.record.id, repository, deleting)
+        delete_marked(self.store, self.record.id, repository, [row.name for row in placed(deleting)])
         back = []
         for row in (found.rows[name] for name in committed if name in found.rows):
             if row.state is CheckpointState.LOST:
                 with contextlib.suppress(CheckpointError):
                     if repository.check(row.name).digest == row.digest:
                         back.append(row.name)
-        housekeeping_of(self.store, self.record.id).set_checkpoints(back, CheckpointState.LIVE)
+        records_of(self.store, self.record.id).set_checkpoints(back, CheckpointState.LIVE)

@@ -1,15 +1,44 @@
-"""Controllers where their store is: in this process, or at a service that the store is reached through."""
+"""The parts of a study where its store is: in this process, or at a service that the store is reached through."""
 
 from collections.abc import Sequence
 
 from phyla.configuration import settings_digest
 from phyla.controller.controller import Controller
 from phyla.controller.sightings import Sightings
-from phyla.controller.study_records import Housekeeping
+from phyla.controller.study_changes import StudyChanges
+from phyla.controller.study_records import StudyRecords
 from phyla.evaluation import Suite
-from phyla.machine import Rules
-from phyla.records import JsonObject, StudyRecord
-from phyla.store import RemoteStore, Store
+from phyla.machine import Rules, TrainRules
+from phyla.records import JsonObject, Role, StudyRecord
+from phyla.store import Part, RemoteStore, Store
+
+WORK = Part(
+    name="work",
+    kind=Controller,
+    methods={
+        Role.VIEWER: ("retention",),
+        Role.WORKER: ("complete", "fail", "release", "renew", "lose_worker", "report", "save_progress"),
+    },
+)
+CHANGES = Part(name="changes", kind=StudyChanges, methods={Role.OPERATOR: ("change",)})
+RECORDS = Part(
+    name="records",
+    kind=StudyRecords,
+    methods={
+        Role.WORKER: ("mark_deleting", "set_checkpoints", "set_unusable", "fail_study"),
+        Role.OPERATOR: ("import_checkpoints", "note_start", "store_config", "begin_deleting"),
+    },
+)
+SIGHTINGS = Part(
+    name="sightings",
+    kind=Sightings,
+    methods={
+        Role.VIEWER: ("seen", "held"),
+        Role.OPERATOR: ("observe", "gone", "note", "backfill", "drain", "evaluate_again", "retry"),
+    },
+)
+PARTS = (WORK, CHANGES, RECORDS, SIGHTINGS)
+"""What travels to a service, which runs it on its own store."""
 
 
 def controller_of(
@@ -17,15 +46,20 @@ def controller_of(
 ) -> Controller:
     """Return the controller of a study; one at a service goes by the rules that are stored there."""
     if isinstance(store, RemoteStore):
-        return store.part(Controller, study, settings=None if config is None else settings_digest(config))
+        return store.part(WORK, study, settings=None if config is None else settings_digest(config))
     return Controller(store, study, rules, config, source=source)
 
 
-def housekeeping_of(store: Store, study: int) -> Housekeeping:
+def changes_of(store: Store, study: int, rules: TrainRules) -> StudyChanges:
+    """Return what changes the settings of a study; a service makes the rules from the settings that it gets."""
+    return store.part(CHANGES, study) if isinstance(store, RemoteStore) else StudyChanges(store, study, rules)
+
+
+def records_of(store: Store, study: int) -> StudyRecords:
     """Return what keeps the records of a study."""
-    return store.part(Housekeeping, study) if isinstance(store, RemoteStore) else Housekeeping(store, study)
+    return store.part(RECORDS, study) if isinstance(store, RemoteStore) else StudyRecords(store, study)
 
 
 def sightings_of(store: Store, study: StudyRecord, suites: Sequence[Suite]) -> Sightings:
     """Return what takes in the checkpoints of a study."""
-    return store.part(Sightings, study.id) if isinstance(store, RemoteStore) else Sightings(store, study, suites)
+    return store.part(SIGHTINGS, study.id) if isinstance(store, RemoteStore) else Sightings(store, study, suites)

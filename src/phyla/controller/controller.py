@@ -2,14 +2,15 @@
 
 import logging
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import final
 
 from phyla import errors, machine
-from phyla.controller.study_changes import Upkeep
+from phyla.configuration import differences
 from phyla.errors import LeaseLost, StateError, StoreError, UsageError
 from phyla.machine import (
     NO_LIMIT,
@@ -23,6 +24,7 @@ from phyla.machine import (
     Evaluated,
     Failure,
     Idle,
+    KeptCheckpoints,
     LimitNotBefore,
     NoTime,
     NoWork,
@@ -31,12 +33,13 @@ from phyla.machine import (
     RenewAttempts,
     ReportAnswer,
     Room,
+    Rules,
     SetStudyState,
     TrainRules,
     Work,
 )
-from phyla.records import Attempt, Checkpoint, MemberState, Report, StudyState, WorkKind
-from phyla.store import Transaction
+from phyla.records import Attempt, Checkpoint, JsonObject, MemberState, Report, StudyState, WorkKind
+from phyla.store import Store, Transaction
 from phyla.store.retry import repeatable
 from phyla.system.failpoints import failpoint
 
@@ -50,14 +53,48 @@ CLOCK_SLACK_S = 1.0
 
 
 @final
-class Controller(Upkeep):
+class Controller:
     """Answers workers about one study; every answer is one transaction, and may raise `StoreError`.
 
     Each transaction compares the stored configuration with that of the rules. Where it was changed, finished work
     still counts, and nothing is decided, stopped or collected: that needs a process with the new settings.
+
+    Args:
+        store: where the study is remembered.
+        study: its id.
+        rules: what its decisions go by.
+        config: the stored configuration that the rules were made from; None for the one that is found first.
+        source: id of the study that it watches; None for one that watches no other.
     """
 
-    _looked_at = float("-inf")
+    def __init__(
+        self,
+        store: Store,
+        study: int,
+        rules: Rules,
+        config: JsonObject | None = None,
+        *,
+        source: int | None = None,
+    ) -> None:
+        self._store = store
+        self._study = study
+        self._source = source
+        self.rules = rules
+        self._config = config
+        self._seen: JsonObject | None = None
+        self._outdated: str | None = None
+        self._looked_at = float("-inf")
+
+    @property
+    def population(self) -> TrainRules:
+        """The rules of a study with a population."""
+        assert isinstance(self.rules, TrainRules)
+        return self.rules
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the last transaction met settings that are not those of the rules."""
+        return self._outdated is not None
 
     def claim(self, worker: str, count: int = 1) -> tuple[list[Claimed], NoWork | None]:
         """Give a worker up to `count` trials; with fewer, also say why."""
@@ -313,10 +350,52 @@ class Controller(Upkeep):
         with self._transaction() as tx:
             tx.apply(machine.save_progress(tx, trial, token, checkpoint))
 
+    @repeatable
+    def retention(self) -> KeptCheckpoints:
+        """Return which checkpoints are kept and which may go; changes nothing.
+
+        Where the settings were changed, none may.
+        """
+        with self._store.reader(self._study) as reader:
+            self._compare(reader.study().config)
+            found = machine.retention(reader, self.population.keeping)
+        if self._outdated is None:
+            return found
+        kept = [(row, "the study has settings that this process does not have") for row in found.collectable]
+        return replace(found, kept=(*found.kept, *kept), collectable=())
+
     @property
     def _judging(self) -> TrainRules:
         """The rules by which running trials are judged: none of them is stopped by settings that were changed."""
         return self.population if self._outdated is None else replace(self.population, stopping=())
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Transaction]:
+        """Open a transaction, and compare the settings of the study with those of this process."""
+        while True:
+            known = self._outdated
+            # Settings that this process does not have may be those of a strategy that is exclusive.
+            exclusive = isinstance(self.rules, TrainRules) and (known is not None or self.rules.exclusive)
+            with self._store.transaction(self._study, exclusive=exclusive, source=self._source) as tx:
+                if isinstance(self.rules, TrainRules):
+                    self._compare(tx.study().config)
+                if self._outdated == known:
+                    yield tx
+                    return
+
+    def _compare(self, stored: JsonObject) -> None:
+        """Find out whether the stored configuration decides differently from that of the rules."""
+        if self._config is None:
+            self._config = stored
+        if stored == self._seen:
+            return
+        changed = differences(self._config, stored)
+        self._seen = stored
+        why = (
+            f"the settings of the study were changed ({', '.join(changed)}). This process has handed in its work "
+            "and takes no more; start it again with the changed study file"
+        )
+        self._outdated = why if changed else None
 
 
 def _no_time(what: str, expected_s: float | None, room: Room) -> NoTime:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import final
 
-from phyla import machine
+from phyla import machine, queries
 from phyla.evaluation import Suite
 from phyla.evaluation.suite import suite_named
 from phyla.machine import Command
@@ -101,14 +101,12 @@ class Sightings:
 
     def seen(self, after: int = 0) -> list[Checkpoint]:
         """Return the checkpoints seen, by id, from the first one whose id is above `after`."""
-        with self._store.reader(self._study.id) as reader:
-            return [*reader.all_seen(after=after)]
+        return self._store.look(self._study.id, queries.seen, after=after)
 
     def held(self) -> tuple[frozenset[int], Mapping[str, Checkpoint]]:
         """Return which checkpoints queued or best groups refer to, and the best one of each suite."""
-        with self._store.reader(self._study.id) as reader:
-            best = {suite.name: reader.best_group(suite.name) for suite in self.suites}
-            return reader.held_paths(), {name: reader.seen(g.seen) for name, g in best.items() if g is not None}
+        needed = self._store.look(self._study.id, queries.in_use, [suite.name for suite in self.suites])
+        return needed.held, needed.checkpoints
 
     def _exclusive(self) -> AbstractContextManager[Transaction]:
         return self._store.transaction(self._study.id, exclusive=True, source=self._study.source)

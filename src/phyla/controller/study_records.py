@@ -2,17 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import final
 
+from phyla import machine
 from phyla.configuration import check_unchanged
 from phyla.errors import StateError
-from phyla.machine import Insert, MarkDeleting, SetCheckpointState, SetConfig, SetStudyState, Update
+from phyla.machine import Imported, Insert, MarkDeleting, SetCheckpointState, SetConfig, SetStudyState, Update
 from phyla.records import Checkpoint, CheckpointState, JsonObject, MemberState, RunStart, StudyState
 from phyla.store import Store
 from phyla.store.retry import repeatable
 from phyla.system.failpoints import failpoint
 
 
-class Housekeeping:
+@final
+class StudyRecords:
     """Keeps the records of one study; every call is one transaction, and may raise `StoreError`."""
 
     def __init__(self, store: Store, study: int) -> None:
@@ -35,6 +38,28 @@ class Housekeeping:
         if names:
             with self._store.transaction(self._study, exclusive=True) as tx:
                 tx.apply([SetCheckpointState(name, state) for name in names])
+
+    @repeatable
+    def set_unusable(self, name: str, damage: str | None) -> None:
+        """Mark a checkpoint as lost or damaged, so that it is no donor, no parent and not the best any more."""
+        with self._store.transaction(self._study, exclusive=True) as tx:
+            tx.apply(machine.set_unusable(tx, name, damage))
+
+    @repeatable
+    def import_checkpoints(self, imports: Sequence[Imported]) -> bool:
+        """Let every member start from a checkpoint that was brought here; all at once.
+
+        Returns:
+            Whether they do; False if somebody else was quicker.
+        """
+        with self._store.transaction(self._study, exclusive=True) as tx:
+            if not machine.awaits_imports(tx):
+                return False
+            for index in range(tx.study().population_size):
+                tx.apply(machine.import_start(tx, index, imports))
+            failpoint("import.before_commit")
+        failpoint("import.after_commit")
+        return True
 
     def note_start(self, start: RunStart) -> None:
         """Remember how the study was started."""

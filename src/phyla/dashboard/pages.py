@@ -28,7 +28,7 @@ from phyla.study.results.pages import (
     trials_page,
     trials_table,
 )
-from phyla.study.results.progress import look
+from phyla.study.results.progress import progress_of, seen_from
 from phyla.study.results.results import Results
 from phyla.study.results.watched_runs import standing
 
@@ -75,7 +75,7 @@ class Pages:
         rows = []
         for study in (one for one in page if not one.watched):
             with self._store.reader(study.id) as reader:
-                rows.append(look(reader, (), self._places.locks))
+                rows.append(seen_from(progress_of(reader, ()), self._places.locks))
         runs = [standing(Evaluations(self._store, one, self._places)) for one in page if one.watched]
         return {
             "title": "Studies",
@@ -112,7 +112,7 @@ class Pages:
             if study.watched or not 0 <= index < study.population_size:
                 raise StudyNotFound(f"study {study.name!r} has no member {index}")
             member = reader.member(index)
-            progress = look(reader, [member], self._places.locks)
+            progress = seen_from(progress_of(reader, [member]), self._places.locks)
             rows = [*reader.trials(member=index, after=after, limit=ROWS)]
         return {
             "title": f"Member {index} of {study.name}",
@@ -172,7 +172,7 @@ class Pages:
                 now = reader.now()
                 gone: frozenset[int] = frozenset()
                 if not study.watched:
-                    gone = look(reader, (), self._places.locks).gone
+                    gone = seen_from(progress_of(reader, ()), self._places.locks).gone
                 rows += [
                     {
                         "study": study,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, final
+from typing import Literal, TypeAlias, final
 
 from phyla.errors import LeaseLost
 from phyla.records import (
@@ -92,6 +92,7 @@ class Idle:
 
     seconds: float | None
     why: str
+    kind: Literal["idle"] = "idle"
 
 
 @final
@@ -101,6 +102,7 @@ class Ended:
 
     state: StudyState
     message: str | None = None
+    kind: Literal["ended"] = "ended"
 
 
 @final
@@ -113,6 +115,7 @@ class Outdated:
     """
 
     why: str
+    kind: Literal["outdated"] = "outdated"
 
 
 @final
@@ -121,6 +124,7 @@ class NoTime:
     """What there is to do is not expected to end in the time that the worker has left."""
 
     why: str
+    kind: Literal["no time"] = "no time"
 
 
 @final

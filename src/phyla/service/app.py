@@ -5,8 +5,9 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib import metadata
 from typing import Annotated, Any, final
 
@@ -16,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from phyla.controller import Controller, Housekeeping, Sightings, Upkeep
+from phyla.controller import PARTS
 from phyla.errors import (
     AccessDenied,
     CheckpointError,
@@ -36,10 +37,12 @@ from phyla.service.access import Doors, discreet, may
 from phyla.service.blackbox import black_box
 from phyla.service.changes import MOST_WAIT_S, News
 from phyla.service.metrics import Figures
+from phyla.service.reading import QUERIES
 from phyla.service.studies import Studies
 from phyla.settings import system_clock
-from phyla.store import Reader, Store
-from phyla.wire import call_of, problem
+from phyla.store import STORE, Store
+from phyla.store.remote import travelling
+from phyla.wire import Call, call_of, problem
 
 VERSION = metadata.version("phyla")
 LOG = logging.getLogger("phyla.service")
@@ -51,31 +54,6 @@ GUARDED = ("/v1/", "/metrics")
 LOOPBACK = ["localhost", "127.0.0.1", "::1"]
 
 Id = Annotated[int, Path(ge=0, lt=BIG)]
-
-PARTS: Mapping[type[Any], Mapping[Role, Sequence[str]]] = {
-    Store: {
-        Role.VIEWER: ("identity", "studies", "find_study"),
-        Role.OPERATOR: ("create_study", "set_state", "delete_study", "renew_identity"),
-    },
-    Reader: {Role.VIEWER: [name for name in dir(Reader) if not name.startswith("_")]},
-    Controller: {
-        Role.WORKER: ("complete", "fail", "release", "renew", "lose_worker", "report", "save_progress"),
-    },
-    Upkeep: {
-        Role.VIEWER: ("awaits_imports", "retention"),
-        Role.WORKER: ("set_unusable",),
-        Role.OPERATOR: ("change", "import_checkpoints"),
-    },
-    Housekeeping: {
-        Role.WORKER: ("mark_deleting", "set_checkpoints", "fail_study"),
-        Role.OPERATOR: ("note_start", "store_config", "begin_deleting"),
-    },
-    Sightings: {
-        Role.VIEWER: ("seen", "held"),
-        Role.OPERATOR: ("observe", "gone", "note", "backfill", "drain", "evaluate_again", "retry"),
-    },
-}
-"""Every method that travels, by class and by the role that it takes."""
 
 STATUS: Sequence[tuple[type[PhylaError], int]] = (
     (AccessDenied, 403),
@@ -273,34 +251,42 @@ def make_app(
         return NewestChange(change=await news.after(wait.after, wait.wait_s))
 
     app.include_router(black_box(studies, doors, news), dependencies=[Depends(_sound)])
-    for kind, roles in PARTS.items():
-        for role, names in roles.items():
-            for name in names:
-                _add(app, studies, doors, kind, name, role)
+    _add_calls(app, studies, doors)
     return app
 
 
-def _add(app: FastAPI, studies: Studies, doors: Doors, kind: type[Any], name: str, role: Role) -> None:
-    known: Any = kind
-    call = call_of(known, name)
-    part = kind.__name__.lower()
+def _add_calls(app: FastAPI, studies: Studies, doors: Doors) -> None:
+    """Add the routes of queries, and of the methods of parts."""
+    for name, query in QUERIES.items():
+        reads = partial(studies.look, query)
+        path = f"/v1/read/{{study}}/{travelling(name)}"
+        _add(app, path, "read", f"read_{name}", call_of(query), reads, [may(doors, Role.VIEWER)])
+    for part in (STORE, *PARTS):
+        for role, methods in part.methods.items():
+            for name in methods:
+                call, runs = call_of(getattr(part.kind, name)), partial(studies.call, part, name)
+                path, known = part.path("{study}", name), f"{part.name}_{name}"
+                _add(app, path, part.name, known, call, runs, [may(doors, role)])
 
+
+def _add(
+    app: FastAPI, path: str, tag: str, name: str, call: Call, answer: Callable[..., Any], allowed: Sequence[Any]
+) -> None:
     def endpoint(
         study: Id, body: Any, settings: Annotated[str | None, Header(alias="Phyla-Settings")] = None
     ) -> Response:
         arguments = {field: getattr(body, field) for field in type(body).model_fields}
-        result = studies.call(kind, name, study, arguments, settings)
-        return Response(call.answer(result), media_type="application/json")
+        return Response(call.answer(answer(study, arguments, settings)), media_type="application/json")
 
     endpoint.__annotations__["body"] = Annotated[call.parameters, Body()]
     app.post(
-        f"/v1/calls/{{study}}/{part}/{name.replace('_', '-')}",
-        tags=[part],
+        path,
+        tags=[tag],
         response_model=None if call.returns is type(None) else call.returns,
-        summary=f"{kind.__name__}.{name}",
+        summary=name,
         description=call.help,
-        operation_id=f"{part}_{name}",
-        dependencies=[may(doors, role), Depends(_sound)],
+        operation_id=name,
+        dependencies=[*allowed, Depends(_sound)],
     )(endpoint)
 
 

@@ -16,7 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from phyla.configuration import to_config
-from phyla.controller import Controller
+from phyla.controller import Controller, StudyRecords
 from phyla.errors import StateError, StudyNotFound, UsageError
 from phyla.machine import Accepted, Claimed, Completion, Ended, Failure, Idle, Stopped, TrainRules
 from phyla.records import (
@@ -184,10 +184,10 @@ class _BlackBox:
 
     def collect(self, name: Name, done: Deleted) -> Unneeded:
         """Learn which checkpoints nobody needs any more; they are named until they are said to be deleted."""
-        controller = self._controller(name)
+        records = StudyRecords(self._store, self._study(name).id)
         deleted = [checkpoint for checkpoint in self._unneeded(name) if checkpoint in {*done.deleted}]
-        controller.set_checkpoints(deleted, CheckpointState.DELETED)
-        controller.mark_deleting([row for row in controller.retention().collectable if row.weak])
+        records.set_checkpoints(deleted, CheckpointState.DELETED)
+        records.mark_deleting([row for row in self._controller(name).retention().collectable if row.weak])
         return Unneeded(checkpoints=self._unneeded(name))
 
     def _study(self, name: str) -> StudyRecord:

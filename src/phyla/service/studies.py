@@ -4,13 +4,14 @@ import json
 from functools import lru_cache
 from typing import Any, final
 
-from phyla import plugins
+from phyla import plugins, queries
 from phyla.configuration import differences, from_config, keeping_of, settings_digest, suites_from
-from phyla.controller import Controller, Housekeeping, Sightings
+from phyla.controller import Controller, Sightings, StudyChanges, StudyRecords
+from phyla.controller.connect import CHANGES, RECORDS, WORK
 from phyla.errors import ConfigurationError, NotImportable, PhylaError, StudyChanged, UsageError
 from phyla.machine import Outdated, Rules, TrainRules, WatchRules
 from phyla.records import JsonObject, StudyKind, StudyRecord
-from phyla.store import Reader, Store
+from phyla.store import STORE, Part, Query, Store
 from phyla.validation import check_name
 
 CONTROLLERS_KEPT = 1000
@@ -28,31 +29,36 @@ class Studies:
         self.store = store
         self._made = lru_cache(CONTROLLERS_KEPT)(self._make)
 
-    def call(self, kind: type[Any], name: str, study: int, arguments: dict[str, Any], digest: str | None) -> Any:
+    def look(self, query: Query[..., Any], study: int, arguments: dict[str, Any], _: str | None) -> Any:
+        """Answer a query about a study, whatever the settings of the caller."""
+        try:
+            return self.store.look(study, query, **arguments)
+        except KeyError as error:
+            raise UsageError(*error.args) from error
+
+    def call(self, part: Part[Any], name: str, study: int, arguments: dict[str, Any], digest: str | None) -> Any:
         """Call a method of a part of a study, or of the store; `digest` is that of the caller's settings."""
-        if kind is Store:
+        if part is WORK:
+            return self._controlled(study, name, arguments, digest)
+        return getattr(self._part(part, name, study, arguments), name)(**arguments)
+
+    def _part(self, part: Part[Any], name: str, study: int, arguments: dict[str, Any]) -> Any:
+        """Return what has a method that needs no controller, once its arguments make sense."""
+        if part is STORE:
             if name == "create_study":
                 rules = check_config(arguments["config"], arguments["kind"])
                 _check_study(arguments["name"], arguments["population_size"], rules)
-            return getattr(self.store, name)(**arguments)
-        if kind is Reader:
-            with self.store.reader(study) as reader:
-                try:
-                    return getattr(reader, name)(**arguments)
-                except KeyError as error:
-                    raise UsageError(*error.args) from error
-        if kind is Housekeeping:
+            return self.store
+        if part is CHANGES:
+            rules = check_config(arguments["config"], StudyKind.POPULATION)
+            assert isinstance(rules, TrainRules)
+            return StudyChanges(self.store, study, rules)
+        if part is RECORDS:
             if name == "store_config":
                 check_config(arguments["config"], self._record(study).kind)
-            return getattr(Housekeeping(self.store, study), name)(**arguments)
-        if kind is Sightings:
-            record = self._record(study)
-            suites = suites_from(record.config, plugins.absent)
-            return getattr(Sightings(self.store, record, suites), name)(**arguments)
-        if name == "change":
-            rules = check_config(arguments["config"], StudyKind.POPULATION)
-            return Controller(self.store, study, rules).change(**arguments)
-        return self._controlled(study, name, arguments, digest)
+            return StudyRecords(self.store, study)
+        record = self._record(study)
+        return Sightings(self.store, record, suites_from(record.config, plugins.absent))
 
     def _controlled(self, study: int, name: str, arguments: dict[str, Any], digest: str | None) -> Any:
         controller, stored = self._now(study)
@@ -85,8 +91,7 @@ class Studies:
         return record
 
     def _record(self, study: int) -> StudyRecord:
-        with self.store.reader(study) as reader:
-            return reader.study()
+        return self.store.look(study, queries.study)
 
 
 def _check_study(name: str, members: int, rules: Rules) -> None:

@@ -3,12 +3,11 @@
 from phyla.machine import Reader
 from phyla.store.contract import (
     Changes,
+    Query,
     Store,
     StoreIdentity,
     Transaction,
-    pages,
-    pages_of_attempts,
     reports_that_count,
 )
 from phyla.store.opening import SERVICES, open_store, schema_revision
-from phyla.store.remote import RemoteStore, hold_on
+from phyla.store.remote import STORE, Part, RemoteStore, hold_on

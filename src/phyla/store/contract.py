@@ -1,13 +1,12 @@
 """The contract of a store; every implementation passes the same suite of tests."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, final
 
 from phyla.machine import Command, Reader, View
 from phyla.records import (
-    Attempt,
     FileName,
     JsonObject,
     Report,
@@ -20,6 +19,12 @@ from phyla.records import (
 
 NEWEST_DURATIONS = 100
 """How many of an eval task's newest results its mean duration is taken from."""
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Query: TypeAlias = Callable[Concatenate[Reader, P], R]
+"""A function that only reads; its arguments and its result can be JSON."""
 
 
 class Transaction(View, Protocol):
@@ -134,7 +139,7 @@ class Store(Protocol):
 
         Its id, and those of its jobs, are never given again: whoever still works on it finds it
         gone. Results of evaluations stay where another study has the same checkpoint. That nobody works on it is
-        for `Housekeeping.begin_deleting` to see to.
+        for `StudyRecords.begin_deleting` to see to.
 
         Raises:
             StudyNotFound: there is no such study.
@@ -168,29 +173,23 @@ class Store(Protocol):
         """
 
     def reader(self, study: int) -> AbstractContextManager[Reader]:
-        """Open a consistent look at one study."""
+        """Open a consistent look at one study; a store behind a service has none, see `look`."""
+
+    def look(self, study: int, query: "Query[P, R]", /, *args: P.args, **named: P.kwargs) -> R:
+        """Ask a query about one study, which is answered in one transaction, here or at a service.
+
+        A service knows those that `phyla.service.reading` lists.
+
+        Raises:
+            StudyNotFound: there is no such study.
+            UsageError: the service knows no such query.
+        """
 
     def changes(self) -> Changes:
         """Return what waits for commits, by this process or another; for one thread."""
 
     def close(self) -> None:
         """Release every connection."""
-
-
-def pages(reader: Reader, size: int = 1000) -> Iterator[TrialRecord]:
-    """Iterate over all trials of a study without holding them all."""
-    after = 0
-    while page := reader.trials(after=after, limit=size):
-        yield from page
-        after = page[-1].id
-
-
-def pages_of_attempts(reader: Reader, size: int = 1000) -> Iterator[Attempt]:
-    """Iterate over the attempts of all trials of a study without holding them all."""
-    after = (0, 0)
-    while page := reader.trial_attempts(after=after, limit=size):
-        yield from page
-        after = page[-1].job, page[-1].token
 
 
 def reports_that_count(reader: Reader, trial: TrialRecord) -> list[Report]:

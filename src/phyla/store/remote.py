@@ -5,24 +5,25 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, final
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, final
 
 from phyla import settings
 from phyla.errors import ConfigurationError, ConnectionLost, StoreBusy, StoreUnavailable
 from phyla.formatting import masked
-from phyla.machine import Reader
-from phyla.store.contract import Store
+from phyla.records import Role
+from phyla.store.contract import P, Query, R, Store
 from phyla.system.patience import PATIENCE_S, Patience
 
 if TYPE_CHECKING:
     import httpx
 
 LOG = logging.getLogger("phyla")
-Part = TypeVar("Part")
+K = TypeVar("K")
 
 PUBLISHED = "published:"
 """Before the path of the file in which a service says where it is."""
@@ -41,10 +42,49 @@ LONG_POLL_S = 20.0
 
 
 @final
-class RemoteStore:
-    """Speaks with a service about all studies; the methods are those of `Store`, except `transaction`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part(Generic[K]):
+    """A class whose methods run at a service.
 
-    Each method of a reader is a request of its own, so what is read in turn may be of different times.
+    Attributes:
+        name: its name in the path of a request.
+        kind: the class.
+        methods: those that travel, by the role that they take.
+    """
+
+    name: str
+    kind: type[K]
+    methods: Mapping[Role, Sequence[str]]
+
+    def path(self, study: int | str, method: str) -> str:
+        """Return the path of a method."""
+        return f"/v1/calls/{study}/{self.name}/{travelling(method)}"
+
+    def at(self, connection: "Connection", study: int, method: str, patience_s: float, **how: Any) -> Any:
+        """Return what calls a method at a service; `AttributeError` if it does not travel."""
+        if not any(method in names for names in self.methods.values()):
+            raise AttributeError(f"{self.kind.__name__}.{method} does not travel to a service")
+        return partial(connection.call, getattr(self.kind, method), self.path(study, method), patience_s, **how)
+
+
+def travelling(name: str) -> str:
+    """Return the name of a function as it is in a path."""
+    return name.replace("_", "-")
+
+
+STORE: Part[Any] = Part(
+    name="store",
+    kind=Store,
+    methods={
+        Role.VIEWER: ("identity", "studies", "find_study"),
+        Role.OPERATOR: ("create_study", "set_state", "delete_study", "renew_identity"),
+    },
+)
+
+
+@final
+class RemoteStore:
+    """Speaks with a service about all studies; the methods are those of `Store`, but `transaction` and `reader`.
 
     Args:
         url: `http://host:port` or `https://...`; or `published:FILE`, where the file says where the service is.
@@ -60,28 +100,27 @@ class RemoteStore:
         self._changes: list[RemoteChanges] = []
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or not hasattr(Store, name):
-            raise AttributeError(name)
-        return partial(self.connection.call, Store, name, "/v1/calls/0/store", self.look_s)
+        return STORE.at(self.connection, 0, name, self.look_s)
 
     def hold_on(self, seconds: float) -> None:
         """Wait so long for the service, whatever it is asked."""
         self.look_s = self.connection.most_s = seconds
 
-    @contextmanager
-    def reader(self, study: int) -> Iterator[Reader]:
-        """Open a look at one study."""
-        yield self.part(Reader, study)  # type: ignore[type-abstract]  # only its methods are looked at
+    def look(self, study: int, query: Query[P, R], /, *args: P.args, **named: P.kwargs) -> R:
+        """Ask a query about one study, which the service answers in one transaction."""
+        path = f"/v1/read/{study}/{travelling(query.__name__)}"
+        call: Callable[P, R] = partial(self.connection.call, query, path, self.look_s)
+        return call(*args, **named)
 
-    def part(self, kind: type[Part], study: int, *, settings: str | None = None) -> Part:
-        """Return what has the methods of a class, which run at the service, for one study.
+    def part(self, part: "Part[K]", study: int, *, settings: str | None = None) -> K:
+        """Return what has the methods of a part, which run at the service, for one study.
 
         Args:
-            kind: the class.
+            part: the part.
             study: id of the study.
             settings: digest of the settings of this process, which the service compares with those stored.
         """
-        return cast("Part", _Part(self, kind, study, settings))
+        return cast("K", _RemotePart(self.connection, part, study, settings))
 
     def service(self) -> dict[str, Any]:
         """Return the version of the service and its time, in seconds since the epoch."""
@@ -101,19 +140,13 @@ class RemoteStore:
 
 
 @final
-class _Part:
-    def __init__(self, store: RemoteStore, kind: type[Any], study: int, settings: str | None) -> None:
-        self._store, self._kind, self._study, self._settings = store, kind, study, settings
+class _RemotePart:
+    def __init__(self, connection: "Connection", part: Part[Any], study: int, settings: str | None) -> None:
+        self._connection, self._part, self._study, self._settings = connection, part, study, settings
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        kind: type[Any] = self._kind
-        if kind is not Reader:
-            kind = next((each for each in kind.__mro__ if name in vars(each)), kind)
-        path = f"/v1/calls/{self._study}/{kind.__name__.lower()}"
-        patience_s = 0.0 if name in PROMPT else self._store.look_s if self._kind is Reader else PATIENCE_S
-        return partial(self._store.connection.call, kind, name, path, patience_s, settings_digest=self._settings)
+        patience_s = 0.0 if name in PROMPT else PATIENCE_S
+        return self._part.at(self._connection, self._study, name, patience_s, settings_digest=self._settings)
 
 
 class _NotPublished(StoreUnavailable):
@@ -186,8 +219,7 @@ class Connection:
 
     def call(
         self,
-        kind: type[Any],
-        name: str,
+        function: Callable[..., Any],
         path: str,
         patience_s: float,
         /,
@@ -195,15 +227,14 @@ class Connection:
         settings_digest: str | None = None,
         **named: Any,
     ) -> Any:
-        """Call a method of a class at the service."""
+        """Call a function at the service; its first parameter stays there."""
         from phyla.wire import call_of
 
-        call = call_of(cast("Any", kind), name)
+        call, name = call_of(function), function.__name__
         headers = {} if settings_digest is None else {"Phyla-Settings": settings_digest}
         body = call.request(*positional, **named)
-        where = f"{path}/{name.replace('_', '-')}"
         answer_s = PROMPT_ANSWER_S if name in PROMPT else ANSWER_S
-        return call.result(self._sent(where, body, headers, patience_s, answer_s, once=name in ONCE))
+        return call.result(self._sent(path, body, headers, patience_s, answer_s, once=name in ONCE))
 
     def changes(self, after: int, wait_s: float) -> int:
         """Return the number of the newest change the service knows of; waits for one after a given number."""

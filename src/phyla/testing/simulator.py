@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from phyla.controller import Controller
+from phyla.controller import Controller, StudyRecords
 from phyla.evaluation.suite import suite_named
 from phyla.machine import (
     Claimed,
@@ -372,8 +372,9 @@ class Simulator:
         self._collected_at, self._since_collection = self.now, 0
         found = self.controller.retention()
         self._checkpoints = max(self._checkpoints, len(found.kept) + len(found.collectable))
-        marked = self.controller.mark_deleting(found.collectable)
-        self.controller.set_checkpoints(marked, CheckpointState.DELETED)
+        records = StudyRecords(self.store, self.study)
+        marked = records.mark_deleting(found.collectable)
+        records.set_checkpoints(marked, CheckpointState.DELETED)
 
     def _outcome(self) -> SimulatedRun:
         for worker in self._workers:

@@ -1,17 +1,46 @@
 """Watches the checkpoints that another study commits."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import final
 
 from phyla.checkpoints import RemotePlace
 from phyla.controller import Sightings
-from phyla.records import Checkpoint, CheckpointKind, CheckpointState, JobKind, JobState, StudyState
+from phyla.records import (
+    Checkpoint,
+    CheckpointKind,
+    CheckpointState,
+    JobKind,
+    JobState,
+    StudyRecord,
+    StudyState,
+    TrialRecord,
+)
 from phyla.store import Reader, Store
 from phyla.watcher.snapshots import BestLinks
 
 _FINAL = (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Produced:
+    """A study, its live checkpoints that completed trials left, and the trials after one."""
+
+    study: StudyRecord
+    checkpoints: list[Checkpoint]
+    trials: list[TrialRecord]
+
+
+def produced_after(reader: Reader, trial: int) -> Produced:
+    """Return what a study has produced since a trial."""
+    live = reader.checkpoints(CheckpointState.LIVE)
+    return Produced(
+        study=reader.study(),
+        checkpoints=[row for row in live if row.kind is CheckpointKind.RESULT],
+        trials=list(reader.trials(after=trial)),
+    )
 
 
 @final
@@ -50,11 +79,10 @@ class StudyWatcher:
         for seen in self.sink.seen(after=self._last_id):
             self._seen[seen.name, seen.index] = seen
             self._last_id = seen.id
-        with self.store.reader(self.study) as reader:
-            state = reader.study().state
-            rows = reader.checkpoints(CheckpointState.LIVE)
-            live = {row.name: row for row in rows if row.kind is CheckpointKind.RESULT}
-            found, after = self._found(reader, live)
+        produced = self.store.look(self.study, produced_after, self._trials_after)
+        state = produced.study.state
+        live = {row.name: row for row in produced.checkpoints}
+        found, after = self._found(produced.trials, live)
         if found:
             self.sink.observe(found, first_look=not self._looked)
         self._trials_after = after
@@ -70,11 +98,13 @@ class StudyWatcher:
             self.sink.drain("everything that was there is seen" if self.once else f"the study is {state}")
             self.ended = True
 
-    def _found(self, reader: Reader, live: Mapping[str, Checkpoint]) -> tuple[list[Checkpoint], int]:
+    def _found(
+        self, trials: Sequence[TrialRecord], live: Mapping[str, Checkpoint]
+    ) -> tuple[list[Checkpoint], int]:
         """Return what is new, and up to which trial nothing can become new."""
         new: list[Checkpoint] = []
         after, all_final = self._trials_after, True
-        for trial in reader.trials(after=self._trials_after):
+        for trial in trials:
             all_final = all_final and trial.state in _FINAL
             after = trial.id if all_final else after
             row = live.get(trial.checkpoint or "")

@@ -18,7 +18,7 @@ from chaos_checker import Evidence, check, collect, collect_black_box, operation
 from chaos_faults import KINDS, Chaos, Fault
 from chaos_study import HOLD, NAME, OPTIONS, STEPS, study
 from chaos_world import World
-from phyla.controller import Housekeeping
+from phyla.controller import StudyRecords
 from phyla.errors import StoreError
 from phyla.records import StudyState
 from phyla.store import Store, open_store
@@ -177,7 +177,7 @@ def _begin_black_box(world: World, store: Store, lease_s: float) -> None:
     chaos_blackbox.send(world.url(world.services[0]), world.secret.read_text().strip(), "", table, 30.0)
     study = store.find_study(chaos_blackbox.NAME)
     assert study is not None
-    Housekeeping(store, study.id).store_config({**study.config, "lease_s": lease_s}, study.config)
+    StudyRecords(store, study.id).store_config({**study.config, "lease_s": lease_s}, study.config)
 
 
 def elastic(folder: Path, *, seed: int, lease_s: float, trials: int) -> Outcome:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from phyla import machine
-from phyla.controller import Controller, Housekeeping
+from phyla.controller import Controller, StudyRecords
 from phyla.errors import PhylaError
 from phyla.evaluation import EvalTask, Policy, Suite
 from phyla.machine import (
@@ -511,6 +511,10 @@ class EvaluatesAlike(RuleBasedStateMachine):
     def trained(self, act: Callable[[Controller], Any]) -> Any:
         return self._same(lambda: act(self.controllers[0]), lambda: act(self.controllers[1]))
 
+    def recorded(self, act: Callable[[StudyRecords], Any]) -> Any:
+        population = self.study.id
+        return self.both(lambda store: act(StudyRecords(store, population)))
+
     def _same(self, here: Callable[[], Any], there: Callable[[], Any]) -> Any:
         mine, right = _outcome(here), _outcome(there)
         assert plain(mine) == plain(right)
@@ -584,9 +588,9 @@ class EvaluatesAlike(RuleBasedStateMachine):
     @rule(delete=st.booleans())
     def collect(self, delete: bool) -> None:
         kept = self.trained(lambda controller: controller.retention())
-        marked = self.trained(lambda controller: controller.mark_deleting(kept.collectable))
+        marked = self.recorded(lambda records: records.mark_deleting(kept.collectable))
         if delete:
-            self.trained(lambda controller: controller.set_checkpoints(marked, CheckpointState.DELETED))
+            self.recorded(lambda records: records.set_checkpoints(marked, CheckpointState.DELETED))
 
     @precondition(lambda self: self.population is not None)
     @rule()
@@ -736,7 +740,7 @@ class EvaluatesAlike(RuleBasedStateMachine):
     @rule(number=st.integers(0, 3))
     def set_config(self, number: int) -> None:
         config, before = {"number": number}, self.study.config
-        self.both(lambda store: Housekeeping(store, self.study.id).store_config(config, before))
+        self.both(lambda store: StudyRecords(store, self.study.id).store_config(config, before))
 
     @precondition(lambda self: self.interrupts)
     @rule(worker=st.sampled_from(WORKERS))

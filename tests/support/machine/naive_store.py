@@ -47,7 +47,7 @@ from phyla.records import (
 )
 from phyla.settings import Clock, system_clock
 from phyla.store import Changes, StoreIdentity
-from phyla.store.contract import NEWEST_DURATIONS
+from phyla.store.contract import NEWEST_DURATIONS, P, Query
 
 Job = TrialRecord | EvalJob
 R = TypeVar("R")
@@ -192,6 +192,10 @@ class NaiveStore:
     def reader(self, study: int) -> Iterator["NaiveTransaction"]:
         with self.transaction(study, exclusive=False) as tx:
             yield tx
+
+    def look(self, study: int, query: Query[P, R], /, *args: P.args, **named: P.kwargs) -> R:
+        with self.reader(study) as reader:
+            return query(reader, *args, **named)
 
     def changes(self) -> Changes:
         raise NotImplementedError("nobody waits for an oracle")

@@ -9,10 +9,11 @@ from typing import Any, cast
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from phyla.controller import Controller
+from phyla.controller import Controller, StudyRecords, changes_of, records_of
 from phyla.errors import PhylaError
 from phyla.machine import Claimed, Completion, Failure, Imported, SetConfig, TrainRules
 from phyla.records import (
+    Attempt,
     Checkpoint,
     CheckpointState,
     Constrained,
@@ -25,9 +26,10 @@ from phyla.records import (
     Pareto,
     Report,
     StudyState,
+    TrialRecord,
 )
 from phyla.space import Float, Space
-from phyla.store import Reader, Store, pages, pages_of_attempts
+from phyla.store import Reader, Store
 from phyla.strategies import (
     PBT,
     Backtrack,
@@ -201,9 +203,27 @@ def everything(store: Store, study: int) -> Any:
         return everything_of(view)
 
 
+def pages(reader: Reader, size: int) -> list[TrialRecord]:
+    """Return all trials, read page by page."""
+    trials: list[TrialRecord] = []
+    while page := reader.trials(after=trials[-1].id if trials else 0, limit=size):
+        trials += page
+    return trials
+
+
+def pages_of_attempts(reader: Reader, size: int) -> list[Attempt]:
+    """Return the attempts at all trials, read page by page."""
+    attempts: list[Attempt] = []
+    while page := reader.trial_attempts(
+        after=(attempts[-1].job, attempts[-1].token) if attempts else (0, 0), limit=size
+    ):
+        attempts += page
+    return attempts
+
+
 def everything_of(view: Reader) -> Any:
     """Return all records of a study and every answer that is not about evaluation."""
-    trials = list(pages(view, 3))
+    trials = pages(view, 3)
     return plain(
         {
             "study": view.study(),
@@ -211,7 +231,7 @@ def everything_of(view: Reader) -> Any:
             "ancestry": [view.ancestry(trial.id, limit) for trial in trials for limit in (None, 2)],
             "children": [view.children(trial.id) for trial in trials],
             "attempts": view.trial_attempts(),
-            "attempts by pages": list(pages_of_attempts(view, 2)),
+            "attempts by pages": pages_of_attempts(view, 2),
             "chosen trials": view.chosen_trials([trial.id for trial in trials[::-2]]),
             "checkpoints": view.checkpoints(),
             "reports": [view.reports(trial.id) for trial in trials],
@@ -301,6 +321,9 @@ class Alike(RuleBasedStateMachine):
 
     def asked(self, act: Callable[[Controller], Any]) -> Any:
         return self._same(lambda: act(self.here), lambda: act(self.there))
+
+    def recorded(self, act: Callable[[StudyRecords], Any]) -> Any:
+        return self.both(lambda store: act(records_of(store, self.study)))
 
     def _same(self, here: Callable[[], Any], there: Callable[[], Any]) -> Any:
         mine, right = _outcome(here), _outcome(there)
@@ -393,10 +416,10 @@ class Alike(RuleBasedStateMachine):
         strategy: Any = self.here.population.strategy
         agreed = replace(self.here.population, strategy=replace(strategy, population_size=size))
         here, there = (Controller(store, self.study, agreed) for store in (self.store, self.oracle))
-        changes = {"strategy.population_size": (strategy.population_size, size)}
+        changed = {"schema": 1, "size": size}, {"strategy.population_size": (strategy.population_size, size)}
         answer = self._same(
-            lambda: here.change({"schema": 1, "size": size}, changes, fresh=fresh),
-            lambda: there.change({"schema": 1, "size": size}, changes, fresh=fresh),
+            lambda: changes_of(self.store, self.study, agreed).change(*changed, fresh=fresh),
+            lambda: changes_of(self.oracle, self.study, agreed).change(*changed, fresh=fresh),
         )
         if not isinstance(answer, Exception):
             self.here, self.there = here, there
@@ -415,7 +438,7 @@ class Alike(RuleBasedStateMachine):
             )
             for number in range(count)
         ]
-        self.asked(lambda controller: controller.import_checkpoints(imports))
+        self.recorded(lambda records: records.import_checkpoints(imports))
 
     @rule(seconds=st.sampled_from((0.25, 2.5, 4.0, LEASE_S, 2 * LEASE_S, -3 * LEASE_S)))
     def wait(self, seconds: float) -> None:
@@ -424,9 +447,9 @@ class Alike(RuleBasedStateMachine):
     @rule(delete=st.booleans())
     def collect(self, delete: bool) -> None:
         found = self.asked(lambda controller: controller.retention())
-        marked = self.asked(lambda controller: controller.mark_deleting(found.collectable))
+        marked = self.recorded(lambda records: records.mark_deleting(found.collectable))
         if delete:
-            self.asked(lambda controller: controller.set_checkpoints(marked, CheckpointState.DELETED))
+            self.recorded(lambda records: records.set_checkpoints(marked, CheckpointState.DELETED))
 
     @precondition(lambda self: self.claims)
     @rule(data=st.data(), marked=st.booleans())
@@ -436,9 +459,9 @@ class Alike(RuleBasedStateMachine):
         if live:
             row = data.draw(st.sampled_from(live))
             if marked:
-                self.asked(lambda controller: controller.mark_deleting([row]))
+                self.recorded(lambda records: records.mark_deleting([row]))
             else:
-                self.asked(lambda controller: controller.set_checkpoints([row.name], CheckpointState.LOST))
+                self.recorded(lambda records: records.set_checkpoints([row.name], CheckpointState.LOST))
 
     @rule(state=st.sampled_from((StudyState.STOPPED, StudyState.RUNNING, StudyState.RUNNING)))
     def set_state(self, state: StudyState) -> None:

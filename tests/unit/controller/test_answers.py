@@ -11,7 +11,7 @@ from evaluating import found, population_rules, result, suites, trained, watchin
 from facts import check_facts, raises
 from phyla import machine
 from phyla.configuration import differences, to_config
-from phyla.controller import EVALUATE_ONLY, TRAIN_ONLY, Controller, Sightings
+from phyla.controller import EVALUATE_ONLY, TRAIN_ONLY, Controller, Sightings, StudyChanges, StudyRecords
 from phyla.controller.sightings import BACKFILLED_AT_ONCE
 from phyla.errors import ConfigurationError, StateError, StoreBusy, StoreError, StudyChanged
 from phyla.evaluation import Policy
@@ -107,6 +107,7 @@ def test_which_transactions_may_not_overlap(of: TrainRules, decides_alone: bool)
     made = simulation(of)
     noting: Any = Noting(made.store)
     controller = Controller(noting, made.study.id, of, source=None)
+    records = StudyRecords(noting, made.study.id)
 
     def opened() -> list[tuple[bool, bool, int | None]]:
         noting.opened, found = [], noting.opened
@@ -117,26 +118,26 @@ def test_which_transactions_may_not_overlap(of: TrainRules, decides_alone: bool)
     controller.complete([made.completion(work.trial)])
     assert opened() == [(decides_alone, False, None)] * 3
     name = f"{work.trial.id}.1"
-    assert not controller.import_checkpoints([])
-    controller.set_unusable(name, None)
+    assert not records.import_checkpoints([])
+    records.set_unusable(name, None)
     with made.store.reader(made.study.id) as reader:
         row = reader.checkpoint(name)
     assert row is not None
-    controller.mark_deleting([row])
-    controller.set_checkpoints([name], CheckpointState.LOST)
+    records.mark_deleting([row])
+    records.set_checkpoints([name], CheckpointState.LOST)
     assert opened() == [(True, False, None)] * 4
-    controller.note_start(RunStart(study=made.study.id, at=0.0, facts={}))
+    records.note_start(RunStart(study=made.study.id, at=0.0, facts={}))
     assert opened() == [(False, False, None)]
-    controller.set_checkpoints([], CheckpointState.LOST)
-    controller.mark_deleting([])
+    records.set_checkpoints([], CheckpointState.LOST)
+    records.mark_deleting([])
     assert opened() == []
-    controller.change({}, {})
-    controller.store_config({}, {})
+    StudyChanges(noting, made.study.id, of).change({}, {})
+    records.store_config({}, {})
     assert opened() == [(True, True, None)] * 2
     watching = Controller(noting, made.study.id, of, source=made.study.id)
     watching.renew("w")
     assert opened() == [(decides_alone, False, made.study.id)]
-    controller.begin_deleting()
+    records.begin_deleting()
     assert opened() == [(True, True, None)]
 
 
@@ -160,28 +161,27 @@ def test_checkpoints_are_taken_in_by_one_at_a_time_and_backfilled_in_pages() -> 
     assert noting.opened == [(True, False, source)] * (1 + 3 + 3 + 4)
 
 
-def act_claim(controller: Controller) -> object:
-    return controller.claim("w")[0]
+def act_claim(store: Store, study: int) -> object:
+    return Controller(store, study, rules()).claim("w")[0]
 
 
-def act_change(controller: Controller) -> object:
-    return controller.change(to_config(rules(pbt(3)), 0), {})
+def act_change(store: Store, study: int) -> object:
+    return StudyChanges(store, study, rules(pbt(3))).change(to_config(rules(pbt(3)), 0), {})
 
 
 @pytest.mark.parametrize("act", [act_claim, act_change])
 def test_a_request_is_made_again_while_the_store_is_busy_but_not_for_ever(
-    act: Callable[[Controller], object],
+    act: Callable[[Store, int], object],
 ) -> None:
     assert RETRIES == 3
     for times in (RETRIES, RETRIES + 1):
         made = simulation()
         crowded: Any = Crowded(made.store, times)
-        controller = Controller(crowded, made.study.id, rules(pbt(3)) if act is act_change else rules())
         if times == RETRIES:
-            assert act(controller)
+            assert act(crowded, made.study.id)
         else:
             with pytest.raises(StoreBusy):
-                act(controller)
+                act(crowded, made.study.id)
         assert crowded.times == 0
         with made.store.reader(made.study.id) as reader:
             assert (len(reader.trials()) + reader.study().population_size > 2) == (times == RETRIES)
@@ -388,7 +388,8 @@ def test_changes_are_written_down_with_their_time_and_the_population_follows() -
         with store.reader(number) as reader:
             before = reader.study().config
         config = to_config(new, 0)
-        changed = Controller(store, number, new, config).change(config, differences(before, config), before=before)
+        changes = StudyChanges(store, number, new)
+        changed = changes.change(config, differences(before, config), before=before)
         with store.reader(number) as reader:
             assert sum(not member.retired for member in reader.members()) == size
             assert reader.study() == changed
@@ -404,12 +405,13 @@ def test_changes_are_written_down_with_their_time_and_the_population_follows() -
 
 
 def test_a_change_that_another_one_overtook_is_not_made() -> None:
-    store, number, controller = study(rules())
+    store, number, _ = study(rules())
     with store.reader(number) as reader:
         before = reader.study().config
-    controller.change(to_config(rules(pbt(burn_in=5)), 0), {}, before=before)
+    changes = StudyChanges(store, number, rules())
+    changes.change(to_config(rules(pbt(burn_in=5)), 0), {}, before=before)
     with raises(StudyChanged, "burn_in"):
-        controller.change(to_config(rules(), 0), {}, before=before)
+        changes.change(to_config(rules(), 0), {}, before=before)
     with store.reader(number) as reader:
         assert set(differences(before, reader.study().config)) == {"strategy.burn_in"}
 
@@ -420,7 +422,7 @@ def test_members_that_join_start_from_the_best_unless_they_are_to_start_fresh(gi
     works, _ = made.controller.claim("w", 2)
     made.controller.complete([made.completion(work.trial) for work in works])
     grown = rules(pbt(3))
-    Controller(made.store, made.study.id, grown).change(to_config(grown, 0), {}, **given)
+    StudyChanges(made.store, made.study.id, grown).change(to_config(grown, 0), {}, **given)
     with made.store.reader(made.study.id) as reader:
         best, added = reader.member(1), reader.member(2)
     assert added.head == (None if given.get("fresh") else best.head)
@@ -437,10 +439,10 @@ def test_a_study_that_ended_runs_on_once_there_is_something_to_train() -> None:
         (rules(pbt(total_steps=15)), StudyState.RUNNING),
     ):
         config = to_config(new, 0)
-        assert Controller(store, number, new, config).change(config, {}).state is state
+        assert StudyChanges(store, number, new).change(config, {}).state is state
     grown = rules(pbt(4, total_steps=10))
     with raises(ConfigurationError, "4 members", "2", "10 steps"):
-        Controller(store, number, grown).change(to_config(grown, 0), {})
+        StudyChanges(store, number, grown).change(to_config(grown, 0), {})
 
 
 def test_nothing_is_collected_by_who_does_not_know_the_settings() -> None:
@@ -452,7 +454,7 @@ def test_nothing_is_collected_by_who_does_not_know_the_settings() -> None:
     assert before.collectable
     new = rules(pbt(1, total_steps=55))
     config = to_config(new, 0)
-    Controller(store, number, new, config).change(config, {})
+    StudyChanges(store, number, new).change(config, {})
     after = controller.retention()
     assert after.collectable == ()
     assert after.bound == before.bound
@@ -466,13 +468,13 @@ def test_checkpoints_are_marked_for_deletion_unless_a_trial_took_them_since() ->
     made.controller.complete([made.completion(work.trial) for work in works])
     with made.store.reader(made.study.id) as reader:
         rows = list(reader.checkpoints(CheckpointState.LIVE))
-    assert made.controller.mark_deleting([]) == []
+    assert StudyRecords(made.store, made.study.id).mark_deleting([]) == []
     (work,), _ = made.controller.claim("w")
     taken = work.trial.parent_checkpoint
     free = [row.name for row in rows if row.name != taken]
-    assert made.controller.mark_deleting(rows) == free
-    made.controller.set_checkpoints(free, CheckpointState.DELETED)
-    made.controller.set_checkpoints([], CheckpointState.LOST)
+    assert StudyRecords(made.store, made.study.id).mark_deleting(rows) == free
+    StudyRecords(made.store, made.study.id).set_checkpoints(free, CheckpointState.DELETED)
+    StudyRecords(made.store, made.study.id).set_checkpoints([], CheckpointState.LOST)
     with made.store.reader(made.study.id) as reader:
         found = {row.name: reader.checkpoint(row.name) for row in rows}
     states = {name: row.state for name, row in found.items() if row is not None}
@@ -534,7 +536,7 @@ def test_a_checkpoint_that_is_gone_when_its_evaluation_begins_holds_up_no_other(
     controller = Controller(store, number, population_rules(2))
     works, _ = controller.claim("w", 2)
     controller.complete([trained(work) for work in works])
-    controller.set_checkpoints([f"{works[0].trial.id}.1"], CheckpointState.DELETED)
+    StudyRecords(store, number).set_checkpoints([f"{works[0].trial.id}.1"], CheckpointState.DELETED)
     _, claimed, _ = controller.complete((), "w", 99, kinds=EVALUATE_ONLY)
     assert {work.seen.name for work in claimed if isinstance(work, ClaimedEvaluation)} == {
         f"{works[1].trial.id}.1"
@@ -592,8 +594,8 @@ def test_a_study_is_deleted_once_nobody_works_on_it() -> None:
         made.clock.now += 4.0
         made.controller.claim(worker)
         with raises(StateError, made.study.name, holders, "10 s"):
-            made.controller.begin_deleting()
+            StudyRecords(made.store, made.study.id).begin_deleting()
     made.clock.now += LEASE_S
-    made.controller.begin_deleting()
+    StudyRecords(made.store, made.study.id).begin_deleting()
     with made.store.reader(made.study.id) as reader:
         assert reader.study().state is StudyState.DELETING

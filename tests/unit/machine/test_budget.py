@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from effort import times
 from phyla import plugins
+from phyla.controller import StudyRecords
 from phyla.integrations.optuna_search import Optuna
 from phyla.machine import Ended, Failure, TrainRules
 from phyla.records import Constrained, JobState, Maximize, Minimize, Pareto, StudyState, TrialRecord
@@ -348,7 +349,7 @@ def test_collection_never_takes_what_a_strategy_may_still_choose(name: str, work
             controller.complete([simulation.completion(busy.pop(worker))])
         look = controller.retention()
         assert len(look.kept) <= look.bound
-        for gone in controller.mark_deleting(look.collectable):
+        for gone in StudyRecords(simulation.store, simulation.study.id).mark_deleting(look.collectable):
             del simulation.weights[gone]
     with simulation.store.reader(simulation.study.id) as reader:
         assert reader.study().state is StudyState.COMPLETED

@@ -10,7 +10,7 @@ import pytest
 from facts import check_facts, raises
 from phyla import plugins
 from phyla.configuration import differences, to_config
-from phyla.controller import Controller
+from phyla.controller import Controller, StudyChanges
 from phyla.errors import StudyChanged
 from phyla.machine import Claimed, Completion, Ended, Outdated, SetConfig, TrainRules
 from phyla.plugins import reference_here
@@ -78,7 +78,7 @@ class Work:
         with self.store.reader(self.study) as reader:
             before = reader.study().config
         config = config or config_of(new)
-        Controller(self.store, self.study, new, config).change(config, differences(before, config), before=before)
+        StudyChanges(self.store, self.study, new).change(config, differences(before, config), before=before)
 
     def trials(self) -> list[TrialRecord]:
         with self.store.reader(self.study) as reader:
@@ -292,9 +292,9 @@ def test_two_changes_at_the_same_time() -> None:
     with at.store.reader(at.study) as reader:
         before = reader.study().config
     at.change(rules(pbt(min_scores=2)))
-    controller = Controller(at.store, at.study, new, config_of(new))
+    changes = StudyChanges(at.store, at.study, new)
     with raises(StudyChanged, "strategy.min_scores"):
-        controller.change(config_of(new), differences(before, config_of(new)), before=before)
+        changes.change(config_of(new), differences(before, config_of(new)), before=before)
     assert at.process(rules(pbt(min_scores=2))).claim("w")[0]
     with at.store.reader(at.study) as reader:
         assert not differences(config_of(rules(pbt(min_scores=2))), reader.study().config)

@@ -9,6 +9,7 @@ import pytest
 
 from evaluation_simulation import EvaluatedStudy, nothing
 from facts import check_facts
+from phyla.controller import StudyRecords
 from phyla.evaluation import EvalTask, Suite
 from phyla.machine import TrainRules, Update
 from phyla.records import (
@@ -110,7 +111,9 @@ def test_checkpoints_on_the_front_stay_up_to_the_limit(workers: int, keep_front:
                 busy[name] = claimed[0].trial
         look = simulation.controller.retention()
         assert len(look.kept) <= look.bound
-        assert len(simulation.controller.mark_deleting(look.collectable)) == len(look.collectable)
+        assert len(StudyRecords(simulation.store, simulation.study.id).mark_deleting(look.collectable)) == len(
+            look.collectable
+        )
         kept = {row.name: why for row, why in look.kept}
         with simulation.store.reader(simulation.study.id) as reader:
             front = front_of([one for one in reader.trials() if one.state is JobState.COMPLETED])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from facts import check_facts
+from phyla.controller import StudyRecords
 from phyla.errors import LeaseLost, StoreBusy
 from phyla.integrations.optuna_search import Optuna
 from phyla.machine import Claimed, Completion, Ended, Failure, Imported, TrainRules
@@ -355,7 +356,7 @@ def test_retention_keeps_what_is_needed_and_stays_within_its_bound() -> None:
             if claimed:
                 busy[name] = claimed[0].trial
         look = simulation.controller.retention()
-        marked = simulation.controller.mark_deleting(look.collectable)
+        marked = StudyRecords(simulation.store, simulation.study.id).mark_deleting(look.collectable)
         assert len(marked) == len(look.collectable)
         kept = {row.name for row, _ in look.kept}
         assert len(kept) <= look.bound
@@ -517,7 +518,7 @@ def test_a_member_starts_from_its_import_with_what_is_known_of_it_and_the_rest_d
         )
         for index, params in enumerate(known)
     ]
-    assert made.controller.import_checkpoints(imports)
+    assert StudyRecords(made.store, made.study.id).import_checkpoints(imports)
     claimed, _ = made.controller.claim("w", 2)
     trials = [work.trial for work in claimed]
     assert [trial.parent_checkpoint for trial in trials] == ["start-0", "start-1"]

@@ -10,7 +10,7 @@ import pytest
 from evaluating import skip_group
 from evaluation_simulation import EvaluatedStudy, failed, nothing
 from facts import raises
-from phyla.controller import Controller, Sightings
+from phyla.controller import Controller, Sightings, StudyRecords
 from phyla.errors import ConfigurationError
 from phyla.evaluation import EvalTask, Policy, Suite
 from phyla.integrations.optuna_search import Optuna
@@ -381,7 +381,7 @@ def test_the_number_of_checkpoints_stays_within_its_bound() -> None:
                     held[worker] = work
         looked = one.controller.retention()
         assert len(looked.kept) <= bound(wanted.keeping)
-        one.controller.mark_deleting(looked.collectable)
+        StudyRecords(one.store, one.study.id).mark_deleting(looked.collectable)
         one.do(held.pop(int(rng.choice(list(held)))))
 
 
@@ -409,7 +409,7 @@ def test_a_checkpoint_that_was_collected_before_its_turn_is_gone_and_the_study_g
             assert isinstance(scored, ClaimedEvaluation)
             one.do(scored)
     looked = one.controller.retention()
-    one.controller.mark_deleting(looked.collectable)
+    StudyRecords(one.store, one.study.id).mark_deleting(looked.collectable)
     assert one.run_serially().state is StudyState.COMPLETED
     statuses = [group.state for group in one.groups() if group.suite == "other"]
     assert GroupState.GONE in statuses or not looked.collectable
@@ -444,7 +444,7 @@ def test_members_go_back_to_elites_that_a_suite_has_scored(quorum: float, remeas
             held[len(held)] = work
         looked = one.controller.retention()
         assert len(looked.kept) <= bound(wanted.keeping)
-        one.controller.mark_deleting(looked.collectable)
+        StudyRecords(one.store, one.study.id).mark_deleting(looked.collectable)
         if held and (work is None or len(held) > 2):
             one.do(held.pop(int(rng.choice(list(held)))))
             held = dict(enumerate(held.values()))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from facts import raises
-from phyla.controller import Controller
+from phyla.controller import Controller, StudyRecords
 from phyla.errors import LeaseLost, UsageError
 from phyla.machine import Claimed, Failure, SetCheckpointState, TrainRules, Update
 from phyla.records import CheckpointState, Maximize, StudyState
@@ -76,7 +76,7 @@ def test_recovery_looks_past_all_who_shared_the_lost_checkpoint() -> None:
     done[1:] = [replace(one, checkpoint=shared, checkpoint_index=i) for i, one in enumerate(done[1:])]
     made.controller.complete(done)
     assert shared is not None
-    made.controller.set_checkpoints([shared.name], CheckpointState.LOST)
+    StudyRecords(made.store, made.study.id).set_checkpoints([shared.name], CheckpointState.LOST)
     works, _ = made.controller.claim("worker", size)
     assert {work.trial.parent for work in works} == {claimed[0].trial.id}
 
@@ -91,7 +91,7 @@ def test_recovery_after_the_others_have_ended_trains_nothing_beyond_the_end(kept
     made.controller.complete([made.completion(work.trial) for work in others])
     if not kept:
         for work in others:
-            made.controller.set_unusable(work.trial.parent_checkpoint or "", None)
+            StudyRecords(made.store, made.study.id).set_unusable(work.trial.parent_checkpoint or "", None)
     lost = mine.trial.parent_checkpoint
     made.controller.fail(Failure(job=mine.trial.id, token=1, error="cannot start", gone=lost))
     with made.store.transaction(made.study.id, exclusive=True) as tx:
@@ -185,8 +185,8 @@ def test_what_is_found_damaged_is_no_donor_any_more(damage: str | None, state: C
         before = reader.members()
     names = [member.head.checkpoint for member in before if member.head]
     for why in (damage, "something else"):
-        made.controller.set_unusable(names[0], why)
-    made.controller.set_unusable("nobody's", damage)
+        StudyRecords(made.store, made.study.id).set_unusable(names[0], why)
+    StudyRecords(made.store, made.study.id).set_unusable("nobody's", damage)
     with made.store.reader(made.study.id) as reader:
         row, other = reader.checkpoint(names[0]), reader.checkpoint(names[1])
         members = reader.members()
@@ -243,7 +243,7 @@ def test_a_member_whose_donor_vanished_trains_on_its_own_weights_with_its_own_hy
     made = Simulation(rules, lambda parent, trial: (None, float(-trial.member)))
     donor, own = (work.trial for work in complete_first_generation(made, 2))
     # The row still says that the donor may be taken over; taking it is what fails.
-    made.controller.set_checkpoints([f"{donor.id}.{donor.token}"], CheckpointState.LOST)
+    StudyRecords(made.store, made.study.id).set_checkpoints([f"{donor.id}.{donor.token}"], CheckpointState.LOST)
     claimed, _ = made.controller.claim("worker", 2)
     (child,) = (work.trial for work in claimed if work.trial.member == own.member)
     assert (child.parent, child.parent_checkpoint, child.start_step) == (own.id, f"{own.id}.{own.token}", 1)

@@ -10,7 +10,7 @@ import pytest
 
 from phyla import machine
 from phyla.configuration import to_config
-from phyla.controller import Controller
+from phyla.controller import Controller, StudyRecords
 from phyla.machine import Imported, TrainRules, Update
 from phyla.machine.population import explored, imported, joining
 from phyla.records import (
@@ -110,11 +110,11 @@ def test_of_nobody_nobody_is_youngest() -> None:
 )
 def test_imports_are_awaited_until_the_first_member_has_begun(first: dict[str, Any], awaits: bool) -> None:
     study = Study(first, {"generation": 1})
-    controller = Controller(study.store, study.id, RULES)
-    assert controller.awaits_imports() == awaits
+    records = StudyRecords(study.store, study.id)
+    assert study.store.look(study.id, machine.awaits_imports) == awaits
     entry = Imported(name="start-0", origin="/a", step=3, params={}, index=0, digest="d", size_bytes=1)
-    assert controller.import_checkpoints([entry]) == awaits
-    assert not controller.awaits_imports()
+    assert records.import_checkpoints([entry]) == awaits
+    assert not study.store.look(study.id, machine.awaits_imports)
 
 
 def test_members_start_from_what_is_imported_in_turn() -> None:
@@ -123,7 +123,7 @@ def test_members_start_from_what_is_imported_in_turn() -> None:
         Imported(name="start-0", origin="/a", step=30, params={"lr": 0.5}, index=2, digest="d0", size_bytes=10),
         Imported(name="start-1", origin="/b", step=0, params={}, index=0, digest="d1", size_bytes=11),
     ]
-    assert Controller(study.store, study.id, RULES).import_checkpoints(imports)
+    assert StudyRecords(study.store, study.id).import_checkpoints(imports)
     with study.store.reader(study.id) as reader:
         now = reader.now()
         rows = [reader.checkpoint(entry.name) for entry in imports]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import phyla
 from facts import check_facts, raises
-from phyla.controller import Controller
+from phyla.controller import Controller, StudyChanges
 from phyla.errors import ConfigurationError, LeaseLost
 from phyla.machine import Claimed, Ended, Failure, TrainRules
 from phyla.records import (
@@ -69,7 +69,8 @@ class Resized:
     def resize(self, size: int, *, fresh: bool = False, **more: Any) -> None:
         strategy: Any = self.controllers[-1].population.strategy
         new = Controller(self.store, self.study.id, rules(replace(strategy, population_size=size, **more)))
-        new.change({"size": size}, {"strategy.population_size": (self.size, size)}, fresh=fresh)
+        changes = StudyChanges(self.store, self.study.id, new.population)
+        changes.change({"size": size}, {"strategy.population_size": (self.size, size)}, fresh=fresh)
         # Workers that run keep the rules they have read; others read the new ones.
         self.controllers.append(new)
         self.size = size

@@ -11,7 +11,7 @@ import phyla
 from evaluated_run import HELDOUT, SPARSE, EvaluatedRun, VirtualClock, clean, eventful, noisy
 from facts import check_facts, raises
 from phyla import plugins
-from phyla.controller import Housekeeping, Sightings
+from phyla.controller import Sightings, StudyRecords
 from phyla.errors import ConfigurationError, StateError, StudyNotFound
 from phyla.evaluation import EvalTask, Suite
 from phyla.records import GroupState
@@ -161,7 +161,7 @@ def test_an_eval_task_that_was_added_is_missing_until_it_is_backfilled(tmp_path:
     run.work()
     suite = Suite("s", (clean, noisy))
     config = {"suites": [plugins.encode(suite, plugins.reference_here)]}
-    Housekeeping(run.store, run.run.id).store_config(config, run.run.config)
+    StudyRecords(run.store, run.run.id).store_config(config, run.run.config)
     assert statuses(run, "a", "s") == {"clean": "done", "noisy": "missing"}
     Sightings(run.store, run.run, [suite]).backfill()
     assert statuses(run, "a", "s") == {"clean": "done", "noisy": "queued"}
@@ -182,7 +182,7 @@ def test_results_can_be_read_where_the_code_cannot_be_imported(tmp_path: Path) -
     before = [(cell.status, cell.values) for cell in run.evaluations.cells()]
     config = run.evaluations.run.config
     text = repr(config).replace("evaluated_run:", "gone.module:")
-    Housekeeping(run.store, run.run.id).store_config(eval(text), config)  # plain JSON of ours
+    StudyRecords(run.store, run.run.id).store_config(eval(text), config)  # plain JSON of ours
     with pytest.raises(phyla.PhylaError):
         plugins.decode(run.evaluations.run.config["suites"])
     assert [(cell.status, cell.values) for cell in run.evaluations.cells()] == before

@@ -14,8 +14,8 @@ from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's
 
 from phyla.errors import ConnectionLost, StateError, StoreError, StoreUnavailable, StudyNotFound
 from phyla.records import FileName, JsonObject, Member, MemberState, StudyKind, StudyRecord, StudyState, Token
-from phyla.store.contract import StoreIdentity
-from phyla.store.retry import again
+from phyla.store.contract import P, Query, R, StoreIdentity
+from phyla.store.retry import again, repeatable
 from phyla.store.sql.backend import Backend, SqlSession, StudyLock, Watch
 from phyla.store.sql.rows import MEMBERS, STUDIES, TOKENS, Values
 from phyla.store.sql.schema import ensure_schema
@@ -216,6 +216,12 @@ class SqlStore:
     def reader(self, study: int) -> Iterator[SqlTransaction]:
         with self._session(write=False) as session:
             yield SqlTransaction(session, *self._locked(session, study, None))
+
+    @repeatable
+    def look(self, study: int, query: Query[P, R], /, *args: P.args, **named: P.kwargs) -> R:
+        """Ask a query about one study, in one transaction."""
+        with self.reader(study) as reader:
+            return query(reader, *args, **named)
 
     def _locked(self, session: SqlSession, study: int, lock: StudyLock | None) -> tuple[StudyRecord, float]:
         record, now = self._backend.study(session, study, lock)

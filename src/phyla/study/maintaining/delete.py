@@ -14,18 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from phyla import queries
 from phyla.client import known_checkpoints, open_checkpoints, placed, sort_out
-from phyla.controller import housekeeping_of
+from phyla.controller import records_of
 from phyla.errors import CheckpointError, CheckpointsNotOurs, ConfigurationError, StateError
 from phyla.formatting import counted, listed, size
+from phyla.queries import every
 from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState
-from phyla.store import pages
 from phyla.study.declaration import Declared
 from phyla.study.places import Folder, Places, entries, find_population, find_study, open_if_there
 from phyla.system.failpoints import failpoint
 
 if TYPE_CHECKING:
-    from phyla.store import Reader, Store
+    from phyla.store import Store
 
 LOG = logging.getLogger("phyla")
 OF_WORKERS = re.compile(r"worker-\d+(\.log)?")
@@ -139,7 +140,7 @@ def overwrite(study: Declared) -> Places:
 
 def _delete_files(store: "Store", record: StudyRecord, places: Places) -> tuple[Belongings, list[str]]:
     """Delete the files of a study; what of them cannot be deleted is told, and harms nobody."""
-    housekeeping_of(store, record.id).begin_deleting()
+    records_of(store, record.id).begin_deleting()
     failpoint("delete.after_mark")
     found, left = _belongings(store, record, places), list[str]()
     root = places.checkpoints(record.name, record.config)
@@ -183,22 +184,23 @@ def _belongings(store: "Store", record: StudyRecord, places: Places) -> Belongin
     staged: list[str] = []
     paths: list[Path] = []
     work, logs, outputs, tracking, best, *kept = _folders(store, record, places)
-    with store.reader(record.id) as reader:
-        if record.kind is StudyKind.POPULATION:
-            rows = [row for row in placed(reader.checkpoints()) if row.state is not CheckpointState.DELETED]
-            repository = open_checkpoints(store, name, places.checkpoints(name, record.config))
-            # What was never finished, or is in no row any more, if its name proves that this store made it.
-            unfinished = {*repository.staged()}
-            known = sort_out(reader, {*repository.names(), *unfinished}, repository.prefix)
-            staged = sorted(unfinished - {*known.unknown})
-            checkpoints = [*(row.name for row in rows), *sorted({*known.leftover} - unfinished)]
-            size_bytes = sum(row.size_bytes for row in rows)
-            ids = [trial.id for trial in pages(reader)]
-            trials = len(ids)
-            paths += [work / f"trial-{trial}" for trial in ids]
-        for folder in kept:
-            paths += _snapshots(reader, folder)
-        jobs = _own_jobs(store, record, reader)
+    if record.kind is StudyKind.POPULATION:
+        every_row = store.look(record.id, queries.checkpoints)
+        rows = [row for row in placed(every_row) if row.state is not CheckpointState.DELETED]
+        repository = open_checkpoints(store, name, places.checkpoints(name, record.config))
+        # What was never finished, or is in no row any more, if its name proves that this store made it.
+        unfinished = {*repository.staged()}
+        names = sorted({*repository.names(), *unfinished})
+        known = store.look(record.id, sort_out, names, repository.prefix)
+        staged = sorted(unfinished - {*known.unknown})
+        checkpoints = [*(row.name for row in rows), *sorted({*known.leftover} - unfinished)]
+        size_bytes = sum(row.size_bytes for row in rows)
+        ids = [trial.id for trial in every(store, record.id, queries.trials)]
+        trials = len(ids)
+        paths += [work / f"trial-{trial}" for trial in ids]
+    for folder in kept:
+        paths += _snapshots(store, record, folder)
+    jobs = _own_jobs(store, record)
     for folder, prefix in ((work, "eval-"), (outputs, "")):
         for path in entries(folder):
             found = OUTPUT.fullmatch(path.name.removeprefix(prefix)) if path.name.startswith(prefix) else None
@@ -217,26 +219,26 @@ def _belongings(store: "Store", record: StudyRecord, places: Places) -> Belongin
     )
 
 
-def _snapshots(reader: "Reader", folder: Path) -> Iterable[Path]:
+def _snapshots(store: "Store", record: StudyRecord, folder: Path) -> Iterable[Path]:
     """Return the snapshots of a watched directory's checkpoints that may be below a folder.
 
     Their names are the store's word, which others may have written: only what has the name of a snapshot is one.
     """
     from phyla.watcher.snapshots import is_snapshot, snapshot_name
 
-    names = {snapshot_name(seen) for seen in reader.all_seen() if seen.snapshot}
+    names = {snapshot_name(seen) for seen in every(store, record.id, queries.seen) if seen.snapshot}
     return [folder / name for name in sorted(names) if is_snapshot(name)]
 
 
-def _own_jobs(store: "Store", record: StudyRecord, reader: "Reader") -> set[int]:
+def _own_jobs(store: "Store", record: StudyRecord) -> set[int]:
     """Return the eval jobs of a study whose outputs no other study reads: the ledger is common to all of them."""
     others: set[str] = set()
     for other in store.studies():
         if other.id != record.id:
-            with store.reader(other.id) as its:
-                others |= {seen.identity for seen in its.all_seen()}
-    identities = {seen.id: seen.identity for seen in reader.all_seen()}
-    return {job.id for job in reader.eval_jobs() if identities.get(job.seen) not in others}
+            others |= {seen.identity for seen in every(store, other.id, queries.seen)}
+    identities = {seen.id: seen.identity for seen in every(store, record.id, queries.seen)}
+    jobs = every(store, record.id, queries.eval_jobs)
+    return {job.id for job in jobs if identities.get(job.seen) not in others}
 
 
 def _remove(path: Path, left: list[str]) -> None:

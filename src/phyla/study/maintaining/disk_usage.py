@@ -2,17 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
-from phyla import machine
-from phyla.configuration import keeping_of
+from phyla.machine import Reader
+from phyla.queries import best_of, retention
 from phyla.records import Aim, CheckpointState, StudyKind
 from phyla.study.maintaining.delete import taken
 from phyla.study.places import Places, find_study
-from phyla.study.results.progress import best_of
-
-if TYPE_CHECKING:
-    from phyla.store import Reader
 
 
 @final
@@ -32,9 +28,8 @@ def disk(name: str, places: Places) -> list[Use]:
     try:
         uses: list[Use] = []
         if record.kind is StudyKind.POPULATION:
-            with store.reader(record.id) as reader:
-                for what, sizes in _checkpoints(reader).items():
-                    uses.append(Use(what=f"checkpoints: {what}", size_bytes=sum(sizes), count=len(sizes)))
+            for what, sizes in store.look(record.id, checkpoint_sizes).items():
+                uses.append(Use(what=f"checkpoints: {what}", size_bytes=sum(sizes), count=len(sizes)))
         folders = [
             ("working directories", places.folder("work", name), ""),
             ("logs", places.folder("logs", name), ""),
@@ -58,10 +53,10 @@ def disk(name: str, places: Places) -> list[Use]:
         store.close()
 
 
-def _checkpoints(reader: "Reader") -> dict[str, list[int]]:
+def checkpoint_sizes(reader: Reader) -> dict[str, list[int]]:
     """Return the sizes of the checkpoints that are on disk, by what keeps them first."""
     config = reader.study().config
-    found = machine.retention(reader, keeping_of(config))
+    found = retention(reader)
     newest = {member.head.checkpoint for member in reader.members() if member.head is not None}
     best = {trial.checkpoint for trial in best_of(reader, Aim.from_config(config))}
     sizes: dict[str, list[int]] = {"best": [], "newest of members": []}

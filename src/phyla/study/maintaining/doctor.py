@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, final
 
-from phyla import settings
+from phyla import queries, settings
 from phyla.errors import CheckpointError, PhylaError
 from phyla.formatting import counted, listed, size
 from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState, shown
@@ -200,8 +200,8 @@ def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Docto
 def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[DoctorFinding]:
     about = f"watched run {run.name}"
     how = standing(Evaluations(store, run, places))
-    with store.reader(run.id) as reader:
-        held = [reader.seen(number) for number in sorted(reader.held_paths())]
+    ids = sorted(store.look(run.id, queries.in_use, ()).held)
+    held = store.look(run.id, queries.seen, ids=ids)
     where = shown(run.location)
     if run.kind is StudyKind.DIRECTORY and "://" not in run.location:
         directory, absent = f"{about} directory", f"{where} does not exist"
@@ -238,16 +238,16 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
         if known_checkpoints(store, study):
             repository.check_owner()
         committed = {*repository.names()}
-        names = {*committed, *repository.staged(), *repository.deleting()}
+        names = sorted({*committed, *repository.staged(), *repository.deleting()})
     except CheckpointError as error:
         yield _fail(about, str(error))
         return
-    with store.reader(study.id) as reader:
-        found = sort_out(reader, names, repository.prefix)
-        live = reader.checkpoints(CheckpointState.LIVE)
-        rows, clients = placed(live), sum(row.weak for row in live)
-        damaged = reader.checkpoints(CheckpointState.DAMAGED)
-        lost = [row.name for row in placed(reader.checkpoints()) if row.state is CheckpointState.LOST]
+    found = store.look(study.id, sort_out, names, repository.prefix)
+    every = store.look(study.id, queries.checkpoints)
+    live = [row for row in every if row.state is CheckpointState.LIVE]
+    rows, clients = placed(live), sum(row.weak for row in live)
+    damaged = [row for row in every if row.state is CheckpointState.DAMAGED]
+    lost = [row.name for row in placed(every) if row.state is CheckpointState.LOST]
     again = {name for name, row in found.rows.items() if row.state is CheckpointState.DELETED} & committed
     strange = [*found.unknown, *found.forgotten, *sorted(again)]
     if strange:
@@ -269,8 +269,7 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
                 problems[row.name] = told
     if problems:
         # A worker that collects or a study that is deleted at this moment is no problem.
-        with store.reader(study.id) as reader:
-            still = {row.name for row in reader.checkpoints() if row.state is CheckpointState.LIVE}
+        still = {row.name for row in store.look(study.id, queries.checkpoints, state=CheckpointState.LIVE)}
         problems = {name: text for name, text in problems.items() if name in still}
     if problems:
         yield _fail(

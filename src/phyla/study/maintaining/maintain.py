@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from phyla import machine
+from phyla import machine, queries
 from phyla.checkpoints import Checkpoints, RemotePlace
 from phyla.client import (
     CollectResult,
@@ -19,7 +19,7 @@ from phyla.client import (
     sort_out,
 )
 from phyla.configuration import keeping_of
-from phyla.controller import housekeeping_of, sightings_of
+from phyla.controller import records_of, sightings_of
 from phyla.errors import (
     CheckpointsAbsent,
     StateError,
@@ -62,8 +62,7 @@ class Maintenance:
 
     def retention(self) -> KeptCheckpoints:
         """Return which checkpoints are kept and why, and which may go; changes nothing."""
-        with self._store.reader(self._study.id) as reader:
-            return machine.retention(reader, keeping_of(reader.study().config))
+        return self._store.look(self._study.id, queries.retention)
 
     def explain_retention(self) -> str:
         """Return the formula of what is kept, and its bound, in words."""
@@ -94,13 +93,14 @@ class Maintenance:
             now = "already"
         if self.places.named:
             given = {key: value for key, value in config.items() if key != ROOT} | self.places.remembered()
-            housekeeping_of(self._store, self._study.id).store_config(given, config)
+            records_of(self._store, self._study.id).store_config(given, config)
         self._study = self._now()
         repository = open_checkpoints(self._store, name, root)
-        names = {*repository.names(), *repository.staged(), *repository.deleting()}
-        with self._store.reader(self._study.id) as reader:
-            found = sort_out(reader, names, repository.prefix)
-            missing = sum(row.name not in found.rows for row in placed(reader.checkpoints(CheckpointState.LIVE)))
+        # Before the files are listed: what is committed meanwhile is not missing.
+        live = self._store.look(self._study.id, queries.checkpoints, state=CheckpointState.LIVE)
+        names = sorted({*repository.names(), *repository.staged(), *repository.deleting()})
+        found = self._store.look(self._study.id, sort_out, names, repository.prefix)
+        missing = sum(row.name not in found.rows for row in placed(live))
         return (
             f"{root} belongs to study {name!r} of this store {now}. The store knows {len(found.rows)} of the "
             f"checkpoints there; {len(found.unknown)} it does not know, and leaves alone; {missing} that it knows "
@@ -110,9 +110,8 @@ class Maintenance:
     def _take(self, root: Path | RemotePlace) -> str:
         """Mark a directory as the study's, and return what it was."""
         repository = open_checkpoints(self._store, self._study.name, root)
-        names = {*repository.names(), *repository.staged()}
-        with self._store.reader(self._study.id) as reader:
-            restored = bool(sort_out(reader, names, repository.prefix).forgotten)
+        names = sorted({*repository.names(), *repository.staged()})
+        restored = bool(self._store.look(self._study.id, sort_out, names, repository.prefix).forgotten)
         assert repository.ownership is not None
         was = repository.ownership.adopt()
         if not restored:
@@ -141,8 +140,8 @@ class Maintenance:
 
     def retry(self) -> list[int]:
         """Let the members that were given up, because their trials kept breaking, try again; return which."""
-        with self._store.reader(self._study.id) as reader:
-            state, members = reader.study().state, [one.index for one in reader.members() if one.given_up]
+        members = [one.index for one in self._store.look(self._study.id, queries.members) if one.given_up]
+        state = self._now().state
         if state not in (StudyState.RUNNING, StudyState.COMPLETED):
             raise StateError(f"study {self._study.name!r} is {state}; once it is resumed, its members try again")
         if not members:
@@ -155,5 +154,4 @@ class Maintenance:
         sightings_of(self._store, self._study, ()).note(ACTION, f"{who} {done}")
 
     def _now(self) -> StudyRecord:
-        with self._store.reader(self._study.id) as reader:
-            return reader.study()
+        return self._store.look(self._study.id, queries.study)

@@ -1,19 +1,19 @@
 """What a run takes up from those before it, and makes sure of at its end."""
 
 import logging
+import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
-from phyla.client import (
-    Client,
-)
+from phyla import queries
+from phyla.client import Client
+from phyla.controller import records_of
 from phyla.errors import (
     CheckpointCorrupt,
     CheckpointMissing,
-    ConnectionLost,
 )
 from phyla.records import (
-    Aim,
     AttemptState,
     Checkpoint,
     JobState,
@@ -21,28 +21,25 @@ from phyla.records import (
     StudyState,
 )
 from phyla.store import Reader, Store
-from phyla.store.retry import again
 from phyla.study.places import entries
 from phyla.study.results.given_up import gave_up
-from phyla.study.results.progress import best_of
 from phyla.worker import Launch, launch_of
 from phyla.worker.containment.keeper import end_marked
 
 LOG = logging.getLogger("phyla")
+OUTPUT = re.compile("([0-9]+)[.]([0-9]+)")
+"""The name of what an attempt at an eval task saves: its job and its token."""
 
 
-@again(ConnectionLost)
 def let_go_on(store: Store, study: StudyRecord) -> bool:
     """Let a study go on that was stopped, has failed, or gave members up, which try again; return whether."""
-    with store.reader(study.id) as reader:
-        ended = reader.study().state in (StudyState.STOPPED, StudyState.FAILED)
-    if ended or gave_up(store, study):
+    state = store.look(study.id, queries.study).state
+    if state in (StudyState.STOPPED, StudyState.FAILED) or gave_up(store, study):
         store.set_state(study.id, StudyState.RUNNING)
         return True
     return False
 
 
-@again(ConnectionLost)
 def take_back(client: Client, launch: Launch) -> None:
     """Take back at once what dead launches of this machine held of studies."""
     holders = _holders(client)
@@ -59,29 +56,30 @@ def take_back(client: Client, launch: Launch) -> None:
 
 def others_at_work(client: Client, launch: Launch) -> bool:
     """Return whether another launch, here or elsewhere, is at work on a study."""
-    others = {launch_of(holder) for holder in _holders(client, unexpired=True)} - {launch.id}
+    others = {launch_of(holder) for holder in _holders(client, leased=True)} - {launch.id}
     return launch.has_company() or bool(others - launch.dead(others))
 
 
-def _holders(client: Client, *, unexpired: bool = False) -> set[str]:
+def _holders(client: Client, *, leased: bool = False) -> set[str]:
     """Return the workers that hold trials or eval tasks of studies."""
-    found: set[str] = set()
-    for study in client.controllers:
-        with client.store.reader(study) as reader:
-            now = reader.now()
-            found |= {row.worker for row in reader.running() if not unexpired or row.expires_at > now}
-    return found
+    store, studies = client.store, client.controllers
+    return {row.worker for study in studies for row in store.look(study, queries.running, leased=leased)}
 
 
-def remove_outputs(reader: Reader, outputs: Path) -> None:
+def remove_outputs(store: Store, study: int, outputs: Path) -> None:
     """Remove what attempts saved that did not count and are not running.
 
     Safe while workers are alive: each attempt saves into a directory of its own, named by eval task and token.
     """
-    for folder in entries(outputs):
-        task, _, token = folder.name.partition(".")
-        if task.isdecimal() and token.isdecimal() and not _counts(reader, int(task), int(token)):
-            shutil.rmtree(folder, ignore_errors=True)
+    claims = [OUTPUT.fullmatch(folder.name) for folder in entries(outputs)]
+    named = [(int(claim[1]), int(claim[2])) for claim in claims if claim]
+    for task, token in store.look(study, outputs_in_vain, named):
+        shutil.rmtree(outputs / f"{task}.{token}", ignore_errors=True)
+
+
+def outputs_in_vain(reader: Reader, claims: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the claims of eval tasks, each by its job and token, whose outputs do not count and will not."""
+    return [(task, token) for task, token in claims if not _counts(reader, task, token)]
 
 
 def _counts(reader: Reader, task: int, token: int) -> bool:
@@ -90,19 +88,14 @@ def _counts(reader: Reader, task: int, token: int) -> bool:
     if attempt is not None and attempt.state is AttemptState.LOST:
         # Perhaps only its lease ran out: a late result counts until another worker claims the eval task.
         record = reader.job(task)
-        # Through a service each read has its own time, so the late result may have come since the last one.
-        may = (JobState.PENDING, JobState.COMPLETED)
-        return record is not None and record.state in may and record.token == token
+        return record is not None and record.state is JobState.PENDING and record.token == token
     return attempt is not None and attempt.state in (AttemptState.RUNNING, AttemptState.COMPLETED)
 
 
-@again(ConnectionLost)
 def verify_best(client: Client) -> None:
     """Make sure that the best checkpoint, or all on the front, can be used; else the next best takes its place."""
-    aim = Aim.from_config(client.record.config)
     while True:
-        with client.store.reader(client.record.id) as reader:
-            found = [reader.checkpoint(trial.checkpoint or "") for trial in best_of(reader, aim)]
+        found = [each.checkpoint for each in client.store.look(client.record.id, queries.best)]
         if all(_verify(row, client) for row in found if row is not None):
             return
 
@@ -119,5 +112,5 @@ def _verify(checkpoint: Checkpoint, client: Client) -> bool:
         LOG.warning("%s; it is not used any more", error)
     else:
         return True
-    client.controller.set_unusable(checkpoint.name, damage)
+    records_of(client.store, client.record.id).set_unusable(checkpoint.name, damage)
     return False

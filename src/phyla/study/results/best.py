@@ -1,18 +1,15 @@
 """The best trials of a study, and the checkpoints that trials left."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from phyla.checkpoints import RemotePlace, is_there, local_copy
 from phyla.errors import CheckpointMissing
-from phyla.records import Aim, TrialRecord
+from phyla.queries import BestTrial
+from phyla.records import Aim, Checkpoint, TrialRecord
 from phyla.space import Params
-from phyla.study.results.progress import best_of
-
-if TYPE_CHECKING:
-    from phyla.store import Reader
 
 Root: TypeAlias = Callable[[], Path | RemotePlace]
 """Returns where the checkpoints of a study are."""
@@ -66,29 +63,29 @@ class Best:
         return f"<Best: fitness {self.fitness:g}, {where}, in {self.checkpoint.where}>"
 
 
-def read_front(reader: "Reader", aim: Aim, root: Root) -> Iterator[Best]:
-    """Yield the trials on the Pareto front whose checkpoints are kept; without trade-offs the best one."""
-    for trial in best_of(reader, aim):
-        if trial.fitness is not None and reader.checkpoint(trial.checkpoint or "") is not None:
-            yield Best(
-                fitness=trial.fitness,
-                checkpoint=checkpoint_of(reader, trial, root),
-                params=Params.of_flat(dict(trial.params)),
-                metrics=trial.metrics,
-                trial=trial.id,
-                member=trial.member,
-                values={aim.name: trial.fitness} if trial.criteria is None else trial.criteria.values,
-            )
+def front_of(study: str, aim: Aim, best: Sequence[BestTrial], root: Root) -> list[Best]:
+    """Return the trials on the Pareto front whose checkpoints are kept; without trade-offs the best one."""
+    return [
+        Best(
+            fitness=trial.fitness,
+            checkpoint=checkpoint_of(study, trial, row, root),
+            params=Params.of_flat(dict(trial.params)),
+            metrics=trial.metrics,
+            trial=trial.id,
+            member=trial.member,
+            values={aim.name: trial.fitness} if trial.criteria is None else trial.criteria.values,
+        )
+        for trial, row in ((each.trial, each.checkpoint) for each in best)
+        if trial.fitness is not None and row is not None
+    ]
 
 
-def checkpoint_of(reader: "Reader", trial: TrialRecord, root: Root) -> BestCheckpoint:
+def checkpoint_of(study: str, trial: TrialRecord, row: Checkpoint | None, root: Root) -> BestCheckpoint:
     """Return the checkpoint that a trial left; raise CheckpointMissing if there is none."""
-    row = reader.checkpoint(trial.checkpoint or "")
     if row is None:
         none = f"is {trial.state}, and left none"
         why = none if trial.checkpoint is None else "left one that was collected since"
-        name = reader.study().name
-        raise CheckpointMissing(f"study {name!r} has no checkpoint of trial {trial.id}: it {why}")
+        raise CheckpointMissing(f"study {study!r} has no checkpoint of trial {trial.id}: it {why}")
     return BestCheckpoint(
         name=row.name,
         location=None if row.weak else root() / row.name,

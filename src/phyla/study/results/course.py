@@ -2,18 +2,15 @@
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from phyla.machine import Reader
 from phyla.records import JobState
-
-if TYPE_CHECKING:
-    from phyla.store import Reader
 
 SAMPLE = 30
 """Trials that are read for one point, at most."""
 
 
-def course(reader: "Reader", points: int) -> list[tuple[float, float, float]]:
+def course(reader: Reader, points: int) -> list[tuple[float, float, float]]:
     """Return how good the population was, from the first trial to the newest, at no more than `points` points.
 
     A point is the best fitness so far, and of trials then the median, and that of which a quarter is no better.

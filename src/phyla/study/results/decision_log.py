@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
+from phyla.queries import Recent, recent
 from phyla.records import AttemptState, JobState, TrialRecord, said_by
 from phyla.strategies import describe
 
 if TYPE_CHECKING:
-    from phyla.store import Reader
     from phyla.study.results.results import Results
 
 NEWEST = 200
@@ -49,13 +49,12 @@ def decisions(results: "Results", *, limit: int) -> list[Decision]:
     Only the newest trials and the unfinished ones are read, so that it takes the same time however long the
     history is. Members that go on unchanged are left out.
     """
-    found = results._read(lambda reader: list(_found(reader, max(NEWEST, 5 * limit))))
-    return sorted(found, key=lambda one: (one.at, one.trial), reverse=True)[:limit]
+    entries = _entries(results._query(recent, newest=max(NEWEST, 5 * limit)))
+    return sorted(entries, key=lambda one: (one.at, one.trial), reverse=True)[:limit]
 
 
-def _found(reader: "Reader", count: int) -> Iterator[Decision]:
-    trials = {trial.id: trial for trial in [*reader.newest_trials(count), *reader.unfinished()]}
-    for trial in trials.values():
+def _entries(page: Recent) -> Iterator[Decision]:
+    for trial in page.trials:
         who = f"member {trial.member}"
 
         def told(words: str, at: float | None, kind: str, trial: TrialRecord = trial) -> Decision:
@@ -66,7 +65,7 @@ def _found(reader: "Reader", count: int) -> Iterator[Decision]:
         if decision not in ROUTINE or trial.replaces is not None or trial.reason.get("changes"):
             kind = "started" if decision == "start" else "decided"
             yield told(describe(trial.reason, who), trial.created_at, kind)
-        for attempt in reader.attempts(trial.id) if trial.failures else ():
+        for attempt in page.attempts.get(trial.id, ()):
             if attempt.state in (AttemptState.FAILED, AttemptState.LOST) and attempt.error:
                 last = trial.state is JobState.FAILED and attempt.token == trial.token
                 then = "failed for good" if last else "failed and is tried again"

@@ -1,29 +1,27 @@
 """What the evaluation of a run has found so far; read-only, and needs no training or evaluation code."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
-from phyla import plugins
+from phyla import plugins, queries
 from phyla.checkpoints import RemotePlace, is_there, local_copy, place_of
 from phyla.errors import ConfigurationError, StateError, StudyNotFound
 from phyla.evaluation import Cell, CellStatus, Estimate, GroupValues, Lag, Point, SuiteOutline
-from phyla.evaluation.matrix import cell, current_tasks, group_values, lag
+from phyla.evaluation.matrix import cell, current_tasks, group_values
 from phyla.evaluation.points import cell_points, group_points
 from phyla.evaluation.suite import outlines
+from phyla.queries import EvaluatedCheckpoint, GroupResults, every
 from phyla.records import (
     Checkpoint,
     EvalEvent,
-    EvalJob,
     Group,
     GroupState,
-    JobState,
     StudyKind,
     StudyRecord,
     StudyState,
-    TrialRecord,
     Waiting,
 )
 from phyla.study.places import Places
@@ -32,9 +30,7 @@ from phyla.validation import known
 if TYPE_CHECKING:
     from phyla.report import EvaluationData
     from phyla.report.style import Figure
-    from phyla.store import Reader, Store
-
-Row = TypeVar("Row", Checkpoint, Group, TrialRecord)
+    from phyla.store import Store
 
 ACTION = "action"
 """Kind of the events that say what a person did."""
@@ -131,38 +127,15 @@ class Evaluations:
 
     def checkpoints(self) -> Iterator[Checkpoint]:
         """Yield the checkpoints that were seen, oldest first; those that are gone or quarantined too."""
-        return self._paged(lambda reader, after: reader.all_seen(after=after, limit=ROWS))
-
-    def _newest(self, count: int) -> Sequence[Checkpoint]:
-        """Return the checkpoints that were seen last, oldest first; reads few others, however many there are."""
-        with self._store.reader(self._run.id) as reader:
-            newest, span = reader.newest_seen(), count
-            while newest is not None:
-                found = reader.all_seen(after=max(0, newest.id - span))
-                if len(found) >= count or span >= newest.id:
-                    return found[-count:]
-                span *= 4
-        return ()
+        return every(self._store, self._run.id, queries.seen)
 
     def groups(self, suite: str | None = None) -> Iterator[Group]:
         """Yield evaluation groups by id; of one suite, or all."""
-        return self._paged(lambda reader, after: reader.groups(suite=suite, after=after, limit=ROWS))
-
-    def _paged(self, read: "Callable[[Reader, int], Sequence[Row]]", study: int | None = None) -> "Iterator[Row]":
-        """Yield rows by id, with one transaction for each page."""
-        after = 0
-        while True:
-            with self._store.reader(study or self._run.id) as reader:
-                page = read(reader, after)
-            if not page:
-                return
-            yield from page
-            after = page[-1].id
+        return every(self._store, self._run.id, queries.groups, suite=suite)
 
     def events(self) -> list[EvalEvent]:
         """Return what a person should know: regressions, quarantined checkpoints and the like, oldest first."""
-        with self._store.reader(self._run.id) as reader:
-            return list(reader.events())
+        return self._store.look(self._run.id, queries.events)
 
     def retry(self) -> int:
         """Let workers try once more what failed for good, and nothing else; return how many evaluations that is.
@@ -203,12 +176,11 @@ class Evaluations:
                 f"suite {suite!r} has no objective, so none of its checkpoints is the best; give it one, such as "
                 'objective=phyla.Maximize("accuracy_mean")'
             )
-        with self._store.reader(self._run.id) as reader:
-            group = reader.best_group(suite)
-            if group is None:
-                return None
-            seen = reader.seen(group.seen)
-        found = group_values(seen, group).values
+        best = self._store.look(self._run.id, queries.in_use, [suite])
+        if suite not in best.best:
+            return None
+        seen = best.checkpoints[suite]
+        found = group_values(seen, best.best[suite]).values
         if outline.objective not in found:
             raise ConfigurationError(
                 f"the best checkpoint of suite {suite!r} has no aggregate {outline.objective!r}, which its "
@@ -251,14 +223,11 @@ class Evaluations:
 
     def lag(self) -> list[Lag]:
         """Return how far each suite is behind: newest checkpoint against newest complete one."""
-        with self._store.reader(self._run.id) as reader:
-            now, names = reader.now(), [suite.name for suite in self.suites]
-            return [lag(name, reader.backlog(name), reader.seen, now) for name in names]
+        return self._store.look(self._run.id, queries.lags, [suite.name for suite in self.suites])
 
     def waiting(self) -> Sequence[Waiting]:
         """Return how many eval tasks that may start wait for a worker with GPUs or a label that they ask for."""
-        with self._store.reader(self._run.id) as reader:
-            return reader.waiting()
+        return self._store.look(self._run.id, queries.waiting)
 
     def summary(self, suite: str | None = None) -> dict[str, int]:
         """Return how many cells of the matrix have each status; repetitions do not count."""
@@ -290,15 +259,15 @@ class Evaluations:
     def points_of(self, group: Group, member: int | None = None) -> Iterator[Point]:
         """Yield what was measured in one evaluation group."""
         suites = [suite for suite in self.suites if suite.name == group.suite] or [SuiteOutline(name=group.suite)]
-        with self._store.reader(self._run.id) as reader:
-            row = _row(reader, reader.seen(group.seen), suites, former=False, decode=True)
+        (checkpoint,) = self._store.look(self._run.id, queries.evaluated, [group.seen])
+        row = _row(checkpoint, suites, former=False, decode=True)
         return (point for point in _points(row, member) if point.replicate == group.replicate)
 
     def _members(self) -> dict[int, int]:
         """Return the member of every trial of a study."""
         if self._run.kind is StudyKind.DIRECTORY:
             return {}
-        trials = self._paged(lambda reader, after: reader.trials(after=after, limit=ROWS), self._run.source)
+        trials = every(self._store, self._run.source or self._run.id, queries.trials)
         return {trial.id: trial.member for trial in trials}
 
     def data(self, *, last: int | None = None) -> "EvaluationData":
@@ -313,8 +282,8 @@ class Evaluations:
             cells += [replace(one, metrics={}) for one in row.cells]
             values += row.values
         trials = sorted({one.seen.trial for one in cells if one.seen.trial is not None})
-        with self._store.reader(self._run.source or self._run.id) as reader:
-            now, members = reader.now(), {one.id: one.member for one in reader.chosen_trials(trials)}
+        source = self._run.source or self._run.id
+        members = {one.id: one.member for one in self._store.look(source, queries.trials, ids=trials)}
         return EvaluationData(
             run=self.run,
             suites=self.suites,
@@ -324,7 +293,7 @@ class Evaluations:
             events=tuple(self.events()),
             lag=tuple(self.lag()),
             members=members,
-            now=now,
+            now=self._store.look(source, queries.summary).now,
         )
 
     def figure(self, name: str = "aggregates") -> "Figure":
@@ -367,14 +336,14 @@ class Evaluations:
         """
         wanted = self.suites if suite is None else (self.suite(suite),)
         if ids is None:
-            ids = [seen.id for seen in (self.checkpoints() if last is None else self._newest(last))]
+            newest = (
+                self.checkpoints() if last is None else self._store.look(self._run.id, queries.newest_seen, last)
+            )
+            ids = [seen.id for seen in newest]
         for start in range(0, len(ids), PAGE):
-            with self._store.reader(self._run.id) as reader:
-                rows = [
-                    _row(reader, reader.seen(one), wanted, former=suite is None, decode=decode)
-                    for one in ids[start : start + PAGE]
-                ]
-            yield from rows
+            chosen = ids[start : start + PAGE]
+            for checkpoint in self._store.look(self._run.id, queries.evaluated, chosen, results=decode):
+                yield _row(checkpoint, wanted, former=suite is None, decode=decode)
 
 
 def _points(row: MatrixRow, member: int | None) -> Iterator[Point]:
@@ -386,37 +355,32 @@ def _points(row: MatrixRow, member: int | None) -> Iterator[Point]:
 
 
 def _row(
-    reader: "Reader", seen: Checkpoint, wanted: Sequence[SuiteOutline], *, former: bool, decode: bool
+    checkpoint: EvaluatedCheckpoint, wanted: Sequence[SuiteOutline], *, former: bool, decode: bool
 ) -> MatrixRow:
-    groups = sorted(reader.groups_of(seen.id), key=lambda group: (group.replicate, group.id))
-    suites = {suite.name: suite for suite in wanted}
-    for name in [group.suite for group in groups] if former else ():
+    seen, suites = checkpoint.seen, {suite.name: suite for suite in wanted}
+    for name in [each.group.suite for each in checkpoint.groups] if former else ():
         suites.setdefault(name, SuiteOutline(name=name))
     row = MatrixRow(seen, [], [])
     for suite in suites.values():
-        own: Sequence[Group | None] = [group for group in groups if group.suite == suite.name]
-        for group in own or (None,):
-            tasks = {} if group is None else current_tasks(reader.group_jobs(group.id))
+        own: Sequence[GroupResults | None] = [each for each in checkpoint.groups if each.group.suite == suite.name]
+        for each in own or (None,):
+            group, tasks = (None, {}) if each is None else (each.group, current_tasks(each.jobs))
             # An eval task that the suite no longer has still has its results.
             for name in dict.fromkeys((*(task.name for task in suite.tasks), *tasks)):
                 shards = tasks.get(name, [])
-                if decode and group is not None and shards:
-                    task = shards[0]
-                    results = reader.ledger(seen.identity, task.identity, group.replicate, task.shards)
+                if decode and each is not None and shards:
+                    results = each.results.get(shards[0].identity, ())
                     row.cells.append(cell(seen, group, suite, name, shards, results, plugins.loaded_class))
                 else:
                     row.cells.append(cell(seen, group, suite, name, shards))
-                if row.cells[-1].status is CellStatus.RUNNING:
-                    row.cells[-1] = replace(row.cells[-1], running_s=_running_s(reader, shards))
+                if each is not None and row.cells[-1].status is CellStatus.RUNNING:
+                    claimed_at = min(
+                        run.claimed_at for run in each.running if run.job in {one.id for one in shards}
+                    )
+                    row.cells[-1] = replace(row.cells[-1], running_s=checkpoint.now - claimed_at)
             if group is not None and group.state in (GroupState.COMPLETE, GroupState.PARTIAL):
                 row.values.append(group_values(seen, group))
     return row
-
-
-def _running_s(reader: "Reader", shards: Sequence[EvalJob]) -> float:
-    """Return for how long, in seconds, the first of some running shards has been running."""
-    attempts = [reader.attempt(shard.id, shard.token) for shard in shards if shard.state is JobState.RUNNING]
-    return reader.now() - min(attempt.claimed_at for attempt in attempts if attempt is not None)
 
 
 def evaluations_of(store: "Store", name: str, places: Places) -> Evaluations:
@@ -425,9 +389,8 @@ def evaluations_of(store: "Store", name: str, places: Places) -> Evaluations:
     if found is None:
         names = ", ".join(repr(known.name) for known in store.studies() if outlines(known.config)) or "none"
         raise StudyNotFound(f"there is no run {name!r} in {store.url}; runs that are evaluated: {names}")
-    with store.reader(found.id) as reader:
-        evaluated = found.watched or bool(found.config.get("suites")) or bool(reader.all_seen(limit=1))
-    if not evaluated:
+    evaluated = found.watched or bool(found.config.get("suites"))
+    if not (evaluated or store.look(found.id, queries.seen, limit=1)):
         raise StudyNotFound(
             f"study {name!r} has no suites, so nothing was evaluated; give it some: Study(..., suites=[...])"
         )

@@ -5,15 +5,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import Any, cast, final
 
 from phyla.formatting import counted
-from phyla.machine import SAME_SAMPLES
+from phyla.machine import SAME_SAMPLES, Reader
 from phyla.records import EvalEvent, JobKind, JobState, StudyRecord, StudyState, TrialRecord
 from phyla.validation import suggestion
 
-if TYPE_CHECKING:
-    from phyla.store import Reader
 LOG = logging.getLogger("phyla")
 LOOKED_AT = 20
 """Completed trials that one look reads at most of the first ones, and of the newest ones."""
@@ -32,10 +30,10 @@ class Finding:
     about: str = ""  # where there may be several of one kind
 
 
-def findings(reader: "Reader") -> Iterator[Finding]:
-    """Yield what is probably wrong with a study."""
+def findings(reader: Reader) -> list[Finding]:
+    """Return what is probably wrong with a study."""
     facts = _read_facts(reader)
-    return (finding for rule in RULES for finding in rule(facts))
+    return [finding for rule in RULES for finding in rule(facts)]
 
 
 @final
@@ -69,7 +67,7 @@ class _Facts:
         return [trial for trial in self.trials if trial.parent_checkpoint not in (None, trial.checkpoint)]
 
 
-def _read_facts(reader: "Reader") -> _Facts:
+def _read_facts(reader: Reader) -> _Facts:
     first = [trial for trial in reader.trials(after=0, limit=LOOKED_AT) if trial.state is JobState.COMPLETED]
     newest = {trial.id: trial for trial in (*first, *reader.last_completed(LOOKED_AT))}
     trials = [trial for _, trial in sorted(newest.items()) if trial.kind is JobKind.TRAIN]
@@ -81,7 +79,6 @@ def _read_facts(reader: "Reader") -> _Facts:
         study=study,
         trials=trials,
         noticed=[(trial, cast("Any", attempt.noticed)) for trial, attempt in attempts if attempt is not None],
-        # Each is a request, so what no rule needs is not read.
         members=sum(cohort.size for cohort in reader.cohorts()) if space.get("initial") else 0,
         completed=0 if scored else reader.counts().get("completed", 0),
         scored=scored,
@@ -92,7 +89,7 @@ def _read_facts(reader: "Reader") -> _Facts:
     return replace(facts, unchanged=all(_same_bytes(reader, trial) for trial in facts.trained))
 
 
-def _same_bytes(reader: "Reader", trial: TrialRecord) -> bool:
+def _same_bytes(reader: Reader, trial: TrialRecord) -> bool:
     checkpoint, parent = (reader.checkpoint(name or "") for name in (trial.checkpoint, trial.parent_checkpoint))
     # One checkpoint of several models may well hold what it held before for one of them.
     single = not trial.checkpoint_index and not trial.parent_index

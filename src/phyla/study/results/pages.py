@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from phyla import queries
 from phyla.evaluation import Cell
 from phyla.formatting import (
     counted,
@@ -37,7 +38,7 @@ from phyla.records import (
 from phyla.strategies import describe
 from phyla.study.results.decision_log import decisions
 from phyla.study.results.evaluations import ACTION, Evaluations
-from phyla.study.results.progress import Progress, lease_s, look
+from phyla.study.results.progress import Progress, lease_s
 from phyla.study.results.watched_runs import WatchedRunStatus, standing
 
 if TYPE_CHECKING:
@@ -60,8 +61,7 @@ EVALUATION_SECTIONS = ("aggregates", "matrix", "lag", "warnings", "causes")
 
 def study_page(results: "Results", *, first: int = 0, most: int = ROWS) -> Page:
     """Return the page of a study, with the best members from the `first` on."""
-    locks = results.places.locks
-    progress = results._read(lambda reader: look(reader, reader.foremost(first + most)[first:], locks))
+    progress = results.progress(first + most, first)
     study, tradeoffs = progress.study, progress.aim.tradeoffs
     later = [name for name in STUDY_SECTIONS if tradeoffs or not name.startswith("front")]
     return Page(
@@ -296,7 +296,7 @@ def _damaged_table(damaged: Sequence[Checkpoint]) -> Table:
 
 def _record_table(results: "Results") -> Table:
     rows: list[tuple[float, Text]] = [
-        (one.created_at, one.message) for one in _acts(results._read(lambda reader: list(reader.events())))
+        (one.created_at, one.message) for one in _acts(results._query(queries.events))
     ]
     rows += [
         (one.at, f"{one.name} was changed from {_value(one.before)} to {_value(one.after)}")
@@ -500,6 +500,6 @@ def _cell(cell: Cell) -> Text:
 
 def pages_of(results: "Results") -> list[Page]:
     """Return the pages of a report of a study."""
-    newest = results._read(lambda reader: reader.newest_trials(ROWS))
+    newest = results._query(queries.recent, newest=ROWS).trials[: -ROWS - 1 : -1]
     pages = [study_page(results), trials_page(results.study(), newest, sum(results.counts().values()))]
     return [*pages, *([evaluations_page(results.evaluations())] if results.has_suites else [])]

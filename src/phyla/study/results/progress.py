@@ -3,11 +3,12 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from phyla.machine import ALL
+from phyla.machine import Reader
+from phyla.queries import best_of, recent
 from phyla.records import (
     Aim,
     Attempt,
@@ -24,10 +25,9 @@ from phyla.records import (
     StudyState,
     TrialRecord,
 )
-from phyla.strategies import front_of
 
 if TYPE_CHECKING:
-    from phyla.store import Reader
+    from phyla.store import Store
 
 NEWEST = 200
 """Trials that are looked at for the time of the last activity, and for the pace."""
@@ -49,12 +49,10 @@ class Progress:
     trials: Mapping[int, TrialRecord]
     cohorts: tuple[Cohort, ...]  # how many members stand alike, of all
     unfinished: Mapping[int, TrialRecord] = field(default_factory=dict)  # trials that run or are queued, by id
-    running: tuple[Attempt, ...]  # the running attempts at trials
-    evaluating: int = 0  # how many eval jobs are running
+    held: tuple[Attempt, ...]  # the running attempts at trials, and at eval jobs
     counts: Mapping[str, int]  # how many training trials are in each state
     # Trials on the Pareto front, best in the first goal first; without trade-offs only the best.
     front: tuple[TrialRecord, ...]
-    aim: Aim  # what the study selects for
     member_steps: int | None  # steps that each member is to spend in all; None if unknown
     planned_trials: int | None  # completed trials that the study is expected to end with; None if unknown
     last_activity: float  # when a trial was last claimed or ended; the study's creation before the first one
@@ -81,6 +79,21 @@ class Progress:
     def scored(self, member: Member) -> Scored | TrialRecord | None:
         """Return what has a member's fitness: its head; of one that was retired, its last completed trial."""
         return self.trials.get(member.index) if member.retired else member.head
+
+    @property
+    def aim(self) -> Aim:
+        """What the study selects for."""
+        return Aim.from_config(self.study.config)
+
+    @property
+    def running(self) -> tuple[Attempt, ...]:
+        """The running attempts at trials."""
+        return tuple(attempt for attempt in self.held if attempt.job in self.unfinished)
+
+    @property
+    def evaluating(self) -> int:
+        """How many eval jobs are running."""
+        return len(self.held) - len(self.running)
 
     @property
     def best(self) -> TrialRecord | None:
@@ -137,12 +150,14 @@ class Progress:
         return sum(one.size for one in self.cohorts if one.given_up)
 
 
-def look(reader: "Reader", members: Sequence[Member], locks: Path | None = None) -> Progress:
-    """Read how far a study is, and where some members are. The folder of locks tells which workers are gone."""
-    from phyla.worker import dead_launches, launch_of
+def progress(reader: Reader, most: int | None = None, first: int = 0) -> Progress:
+    """Read how far a study is, with all members by index, or with the best ones from `first` on, up to `most`."""
+    return progress_of(reader, reader.members() if most is None else reader.foremost(most)[first:])
 
+
+def progress_of(reader: Reader, members: Sequence[Member]) -> Progress:
+    """Read how far a study is, and where some members are."""
     study = reader.study()
-    aim = Aim.from_config(study.config)
     plan: Any = study.config["plan"]
     cohorts = tuple(reader.cohorts())
     found = {member.index: _shown_trial(reader, member) for member in members}
@@ -162,15 +177,10 @@ def look(reader: "Reader", members: Sequence[Member], locks: Path | None = None)
     queued = [one for one in unfinished.values() if one.state is JobState.PENDING and one.token > one.failures]
     ended = [one for trial in queued for one in reader.attempts(trial.id)]
     back = [one for one in ended if one.state is AttemptState.RELEASED and one.error]
-    dead = dead_launches(locks, {launch_of(attempt.worker) for attempt in held})
-    lost = [attempt for attempt in held if launch_of(attempt.worker) in dead or attempt.expires_at < now]
     silent = None
     if study.state is StudyState.RUNNING:
-        leases, length_s = [attempt.expires_at for attempt in held], lease_s(study.config)
-        silent = silent_s(leases, now, length_s, last_activity)
-        if dead and len(lost) == len(held):
-            # Their processes are known to be gone.
-            silent = now - max(leases) + length_s
+        leases = [attempt.expires_at for attempt in held]
+        silent = silent_s(leases, now, lease_s(study.config), last_activity)
     return Progress(
         study=study,
         now=now,
@@ -178,11 +188,9 @@ def look(reader: "Reader", members: Sequence[Member], locks: Path | None = None)
         trials=trials,
         cohorts=cohorts,
         unfinished=unfinished,
-        running=tuple(attempt for attempt in held if attempt.job in unfinished),
-        evaluating=sum(attempt.job not in unfinished for attempt in held),
+        held=tuple(held),
         counts=counts,
-        front=tuple(best_of(reader, aim)),
-        aim=aim,
+        front=tuple(best_of(reader, Aim.from_config(study.config))),
         member_steps=plan["member_steps"],
         planned_trials=planned,
         last_activity=last_activity,
@@ -190,11 +198,27 @@ def look(reader: "Reader", members: Sequence[Member], locks: Path | None = None)
         damaged=tuple(reader.checkpoints(CheckpointState.DAMAGED)),
         silent_s=silent,
         given_back=tuple(sorted(back, key=lambda one: one.ended_at or 0.0)),
-        gone=frozenset(attempt.job for attempt in lost),
+        gone=frozenset(attempt.job for attempt in held if attempt.expires_at < now),
     )
 
 
-def _shown_trial(reader: "Reader", member: Member) -> TrialRecord | None:
+def seen_from(progress: Progress, locks: Path | None) -> Progress:
+    """Return progress as a machine sees it whose folder of locks tells which workers are gone."""
+    from phyla.worker import dead_launches, launch_of
+
+    held, now = progress.held, progress.now
+    dead = dead_launches(locks, {launch_of(attempt.worker) for attempt in held})
+    if not dead:
+        return progress
+    lost = [one for one in held if launch_of(one.worker) in dead or one.expires_at < now]
+    silent = progress.silent_s
+    if progress.study.state is StudyState.RUNNING and len(lost) == len(held):
+        # Their processes are known to be gone.
+        silent = now - max(one.expires_at for one in held) + lease_s(progress.study.config)
+    return replace(progress, silent_s=silent, gone=frozenset(one.job for one in lost))
+
+
+def _shown_trial(reader: Reader, member: Member) -> TrialRecord | None:
     """Return the trial that a member is at, or its head; of one that was retired, the last that it completed."""
     if member.retired:
         done = [one for one in reader.trials(member=member.index) if one.state is JobState.COMPLETED]
@@ -232,11 +256,6 @@ def lease_s(config: JsonObject) -> float:
     return float(options["lease_s"])
 
 
-def best_of(reader: "Reader", aim: Aim) -> list[TrialRecord]:
-    """Return the best trial whose checkpoint is kept, or the Pareto front, best in the first goal first."""
-    return front_of(reader.best_trials(ALL)) if aim.tradeoffs else list(reader.best_trials(1))
-
-
 def trials_left(config: JsonObject, member: Member | Cohort) -> int | None:
     """Return how many more trials a member is expected to complete; None if that cannot be known.
 
@@ -263,24 +282,20 @@ class Failures:
         self._after: int | None = None
         self._open: dict[int, int] = {}
 
-    def new(self, reader: "Reader") -> list[Attempt]:
+    def new(self, store: "Store", study: int) -> list[Attempt]:
         """Return the attempts that failed since the last call, by trial and token."""
         if self._after is None:
-            newest = reader.newest_trials(NEWEST)
-            self._after = newest[-1].id - 1 if newest else 0
-            self._open = {trial.id: 0 for trial in reader.unfinished() if trial.id <= self._after}
-        trials = [reader.trial(known) for known in sorted(self._open)]
-        trials += reader.trials(after=self._after, limit=AT_ONCE)
+            page = store.look(study, recent, newest=NEWEST)
+        else:
+            page = store.look(study, recent, ids=sorted(self._open), after=self._after, limit=AT_ONCE)
         told: list[Attempt] = []
-        for trial in trials:
+        for trial in page.trials:
             last = self._open.pop(trial.id, 0)
-            if trial.failures:
-                failed = [attempt for attempt in reader.attempts(trial.id) if self._counts(attempt, last)]
-                told += failed
-                last = max([last, *(attempt.token for attempt in failed)])
+            failed = [each for each in page.attempts.get(trial.id, ()) if self._counts(each, last)]
+            told += failed
             if trial.ended_at is None:
-                self._open[trial.id] = last
-            self._after = max(self._after, trial.id)
+                self._open[trial.id] = max([last, *(attempt.token for attempt in failed)])
+        self._after = max([self._after or 0, *(trial.id for trial in page.trials)])
         return told
 
     def _counts(self, attempt: Attempt, last: int) -> bool:

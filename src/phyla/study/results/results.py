@@ -1,14 +1,16 @@
 """What a study has found so far; read-only, and needs no training code."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, final
 
-from phyla.errors import ConnectionLost, StoreError, StudyNotFound, UsageError
+from phyla import queries
+from phyla.errors import StoreError, StudyNotFound, UsageError
 from phyla.formatting import counted
+from phyla.queries import every
 from phyla.records import (
     Aim,
     Attempt,
@@ -16,6 +18,7 @@ from phyla.records import (
     Cause,
     Checkpoint,
     CheckpointState,
+    EvalJob,
     JobKind,
     JobState,
     Json,
@@ -27,15 +30,14 @@ from phyla.records import (
     TimeSpent,
     TrialRecord,
 )
-from phyla.store import pages, pages_of_attempts, reports_that_count
-from phyla.store.retry import again
+from phyla.store.contract import P, Query, R
 from phyla.strategies import describe
 from phyla.study.declaration import replicate_of
 from phyla.study.places import Places, where_of
-from phyla.study.results.best import Best, BestCheckpoint, checkpoint_of, read_front
+from phyla.study.results.best import Best, BestCheckpoint, checkpoint_of, front_of
 from phyla.study.results.course import course
 from phyla.study.results.findings import Finding, findings
-from phyla.study.results.progress import Failures, Progress, lease_s, look
+from phyla.study.results.progress import Failures, Progress, lease_s, progress, seen_from
 from phyla.study.results.story import Event, read_story
 from phyla.validation import known
 
@@ -47,10 +49,8 @@ if TYPE_CHECKING:
     from phyla.report import StudyData
     from phyla.report.columns import Attempts
     from phyla.report.style import Figure
-    from phyla.store import Reader, Store
+    from phyla.store import Store
     from phyla.study.results.evaluations import Evaluations
-
-T = TypeVar("T")
 
 COLUMNS = (
     *("trial", "member", "generation", "kind", "state", "fitness", "start_step", "end_step", "reached_step"),
@@ -58,8 +58,6 @@ COLUMNS = (
     *("worker", "created_at", "started_at", "ended_at"),
 )
 """Columns of every row of a trial."""
-ROWS = 1000
-"""Eval tasks that are read at a time."""
 RENAMED = {"trial": "id", "decision": "reason", "attempts": "token"}
 
 
@@ -113,14 +111,12 @@ class Results:
         winner = "" if best is None else f", best {self.metric} {best.fitness:g} (trial {best.trial})"
         return f"<Results of study {self.name!r}: {self.state}, trials: {trials}{winner}>"
 
-    @again(ConnectionLost)
-    def _read(self, read: "Callable[[Reader], T]") -> T:
-        with self._store.reader(self._id) as reader:
-            return read(reader)
+    def _query(self, query: Query[P, R], /, *args: P.args, **named: P.kwargs) -> R:
+        return self._store.look(self._id, query, *args, **named)
 
     def study(self) -> StudyRecord:
         """Return the study as it stands."""
-        return self._read(lambda reader: reader.study())
+        return self._query(queries.study)
 
     @property
     def state(self) -> StudyState:
@@ -140,7 +136,7 @@ class Results:
 
         The front is that of the trials whose checkpoints are kept. Without trade-offs it has one trial, the best.
         """
-        return self._read(lambda reader: [*read_front(reader, self.aim, self._root)])
+        return front_of(self.name, self.aim, self._query(queries.best), self._root)
 
     def checkpoint(self, trial: int | TrialRecord) -> BestCheckpoint:
         """Return the checkpoint that a trial left: `results.checkpoint(trial).path` is its directory.
@@ -150,10 +146,10 @@ class Results:
             CheckpointMissing: it left no checkpoint, or that was collected since.
         """
         key = trial if isinstance(trial, int) else trial.id
-        try:
-            return self._read(lambda reader: checkpoint_of(reader, reader.trial(key), self._root))
-        except KeyError:
-            raise UsageError(f"study {self.name!r} has no trial {key}") from None
+        for row in self._query(queries.trials, ids=[key]):
+            left = self._query(queries.checkpoints, names=[row.checkpoint or ""])
+            return checkpoint_of(self.name, row, left[0] if left else None, self._root)
+        raise UsageError(f"study {self.name!r} has no trial {key}")
 
     def no_best(self) -> str:
         """Return why there is no best trial, where there is none."""
@@ -180,7 +176,7 @@ class Results:
 
     def trials(self) -> list[TrialRecord]:
         """Return all trials by id."""
-        return self._read(lambda reader: list(reader.trials()))
+        return self._query(queries.trials)
 
     @property
     def incomplete(self) -> str | None:
@@ -191,46 +187,32 @@ class Results:
 
     def members(self) -> list[Member]:
         """Return all members by index."""
-        return self._read(lambda reader: list(reader.members()))
+        return self._query(queries.members)
 
     def attempts(self) -> list[Attempt]:
         """Return all attempts by trial and token."""
-        return self._read(lambda reader: list(reader.trial_attempts()))
+        return self._query(queries.attempts)
 
     def failed(self) -> list[TrialRecord]:
         """Return the trials that failed, and those that failed so far and are tried again, by id."""
-
-        def read(reader: "Reader") -> Iterator[TrialRecord]:
-            yield from (trial for trial in reader.ended(None) if trial.state is JobState.FAILED)
-            yield from (trial for trial in reader.unfinished() if trial.failures)
-
-        return self._read(lambda reader: sorted(read(reader), key=lambda trial: trial.id))
+        return self._query(queries.broken_trials)
 
     def causes(self, trials: Iterable[TrialRecord]) -> dict[int, Cause]:
         """Return why the last failed attempt at each of some trials failed, by trial, where that is known."""
-
-        def read(reader: "Reader") -> Iterator[Attempt]:
-            for trial in trials:
-                yield from reader.attempts(trial.id)
-
-        return self._read(lambda reader: {attempt.job: attempt.cause for attempt in read(reader) if attempt.cause})
+        attempts = self._query(queries.attempts, jobs=[trial.id for trial in trials])
+        return {attempt.job: attempt.cause for attempt in attempts if attempt.cause}
 
     def checkpoints(self) -> list[Checkpoint]:
         """Return all checkpoints, deleted ones too."""
-        return self._read(lambda reader: list(reader.checkpoints()))
+        return self._query(queries.checkpoints)
 
     def damaged(self) -> list[Checkpoint]:
         """Return the checkpoints whose files are not what was committed, oldest first; see their `error`."""
-        return self._read(lambda reader: list(reader.checkpoints(CheckpointState.DAMAGED)))
+        return self._query(queries.checkpoints, state=CheckpointState.DAMAGED)
 
     def reports(self, trial: int) -> list[Report]:
         """Return what a trial reported, by step: of each attempt, up to where the next one went on."""
-        rows = self._read(lambda reader: list(reader.trials(after=trial - 1, limit=1)))
-        return self._read(
-            lambda reader: [
-                report for row in rows if row.id == trial for report in reports_that_count(reader, row)
-            ]
-        )
+        return self._query(queries.reports, trial)
 
     def story(self, trial: int) -> list[Event]:
         """Return what happened to a trial, in order: why it was made, its attempts, its end, what came of it.
@@ -238,42 +220,36 @@ class Results:
         Raises:
             UsageError: there is no such trial.
         """
-        try:
-            return self._read(lambda reader: read_story(reader, trial))
-        except KeyError:
+        events = self._query(read_story, trial)
+        if not events:
             command = self.places.command("trials", self.name)
-            raise UsageError(
-                f"study {self.name!r} has no trial {trial}; `{command}` lists those there are"
-            ) from None
+            raise UsageError(f"study {self.name!r} has no trial {trial}; `{command}` lists those there are")
+        return events
 
     def starts(self) -> list[RunStart]:
         """Return how the study was started, each time: command, code, commit, packages, machine."""
-        return self._read(lambda reader: list(reader.starts()))
+        return self._query(queries.starts)
 
     def counts(self) -> dict[str, int]:
         """Return how many training trials are in each state."""
-        return self._read(lambda reader: reader.counts())
+        return self._query(queries.summary).counts
 
     def findings(self) -> list[Finding]:
         """Return what is probably wrong although nothing raised, such as weights that nobody loads."""
-        return self._read(lambda reader: list(findings(reader)))
+        return self._query(findings)
 
-    def progress(self, most: int | None = None) -> Progress:
-        """Return how far the study is, with all members by index, or with the best ones, at most `most`."""
-        return self._read(
-            lambda reader: look(
-                reader, reader.members() if most is None else reader.foremost(most), self.places.locks
-            )
-        )
+    def progress(self, most: int | None = None, first: int = 0) -> Progress:
+        """Return how far the study is, with all members by index, or the best from `first` on, up to `most`."""
+        return seen_from(self._query(progress, most, first), self.places.locks)
 
     def failures(self, since: float) -> Callable[[], list[Attempt]]:
         """Return a function that tells, at each call, the attempts that failed since `since` and the last call."""
         failures = Failures(since)
-        return lambda: self._read(failures.new)
+        return lambda: failures.new(self._store, self._id)
 
     def course(self, points: int) -> list[tuple[float, float, float]]:
         """Return the best fitness so far, the median and the worse quartile, at no more than `points` times."""
-        return self._read(lambda reader: course(reader, points))
+        return self._query(course, points)
 
     def lineage(self) -> "Lineage":
         """Return the tree of trials."""
@@ -297,10 +273,7 @@ class Results:
         return Schedule.along(self._ancestry(trial)[::-1])
 
     def _ancestry(self, trial: int) -> Sequence[TrialRecord]:
-        try:
-            path = self._read(lambda reader: reader.ancestry(trial))
-        except KeyError:
-            path = ()
+        path = self._query(queries.ancestry, trial)
         if not path or path[0].kind is JobKind.MEASURE:
             raise StudyNotFound(f"study {self.name!r} has no trial {trial} that trains")
         return path
@@ -315,38 +288,39 @@ class Results:
         """Return when each eval task of the study ran, by its newest attempt, and on which worker."""
         from phyla.report.columns import Attempts
 
-        return self._read(lambda reader: Attempts.of(_read_runs(reader)))
+        return Attempts.of(map(_ran, filter(_has_ended, every(self._store, self._id, queries.eval_jobs))))
 
     def time_spent(self) -> TimeSpent:
         """Return where the time of its workers went: seconds by phase."""
-        return self._read(lambda reader: reader.time_spent())
+        return self._query(queries.time_spent)
 
     def data(self) -> "StudyData":
         """Return what the figures and the report read; what they show of single trials they read later."""
         from phyla.report import StudyData
         from phyla.report.columns import Attempts, Trials
 
-        evaluating = self.evaluating()
-        with self._store.reader(self._id) as reader:
-            return StudyData(
-                study=reader.study(),
-                members=tuple(reader.members()),
-                trials=Trials.of(pages(reader), self._chosen, self.aim.tradeoffs),
-                attempts=Attempts.of(pages_of_attempts(reader)),
-                time=reader.time_spent(),
-                aim=self.aim,
-                path_of=self._path_of,
-                damaged=tuple(reader.checkpoints(CheckpointState.DAMAGED)),
-                evaluating=evaluating,
-                starts=tuple(reader.starts()),
-            )
+        study, members = self.study(), self.members()
+        # Pages of a long history are of different times. Trials come last: then those that others name are there.
+        attempts = Attempts.of(every(self._store, self._id, queries.attempts))
+        return StudyData(
+            study=study,
+            members=tuple(members),
+            trials=Trials.of(every(self._store, self._id, queries.trials), self._chosen, self.aim.tradeoffs),
+            attempts=attempts,
+            time=self.time_spent(),
+            aim=self.aim,
+            path_of=self._path_of,
+            damaged=tuple(self.damaged()),
+            evaluating=self.evaluating(),
+            starts=tuple(self.starts()),
+        )
 
     def _chosen(self, ids: Sequence[int]) -> Sequence[TrialRecord]:
-        return self._read(lambda reader: reader.chosen_trials(ids))
+        return self._query(queries.trials, ids=ids)
 
     def _path_of(self, checkpoint: str) -> str | None:
-        row = self._read(lambda reader: reader.checkpoint(checkpoint))
-        return where_of(row, self._root()) if row is not None and row.state is CheckpointState.LIVE else None
+        rows = self._query(queries.checkpoints, names=[checkpoint])
+        return next((where_of(row, self._root()) for row in rows if row.state is CheckpointState.LIVE), None)
 
     def figure(self, name: str = "progress") -> "Figure":
         """Return one of `phyla.report.STUDY_FIGURES`, such as "progress", "phylogeny" or "schedules"."""
@@ -414,23 +388,22 @@ class Results:
         return frame
 
 
-def _read_runs(reader: "Reader") -> Iterator[Attempt]:
-    after = 0
-    while tasks := reader.eval_jobs(after=after, limit=ROWS):
-        for task in tasks:
-            if task.started_at is not None and task.ended_at is not None:
-                # Of which only the times and the worker are looked at.
-                yield Attempt(
-                    job=task.id,
-                    token=task.token,
-                    study=task.study,
-                    worker=task.worker or "",
-                    state=AttemptState.COMPLETED,
-                    claimed_at=task.started_at,
-                    expires_at=task.ended_at,
-                    ended_at=task.ended_at,
-                )
-        after = tasks[-1].id
+def _has_ended(job: EvalJob) -> bool:
+    return job.started_at is not None and job.ended_at is not None
+
+
+def _ran(job: EvalJob) -> Attempt:
+    """Return an eval job as an attempt, of which only the times and the worker are looked at."""
+    return Attempt(
+        job=job.id,
+        token=job.token,
+        study=job.study,
+        worker=job.worker or "",
+        state=AttemptState.COMPLETED,
+        claimed_at=job.started_at or 0.0,
+        expires_at=job.ended_at or 0.0,
+        ended_at=job.ended_at,
+    )
 
 
 def trial_row(trial: TrialRecord) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from phyla.formatting import counted, duration, fitness, infeasible, number, params, size
+from phyla.machine import Reader
 from phyla.records import (
     Attempt,
     Checkpoint,
@@ -19,9 +20,6 @@ from phyla.records import (
     said_by,
 )
 from phyla.strategies import describe
-
-if TYPE_CHECKING:
-    from phyla.store import Reader
 
 ORIGIN = ("member", "reason", "parent", "jump_from", "params_from", "replaces")
 CREATED = (*ORIGIN, "start_step", "end_step", "params")
@@ -84,9 +82,11 @@ def _in_order(events: Sequence[Event]) -> list[Event]:
     return [event for _, event in sorted(pairs, key=lambda pair: pair[0])]
 
 
-def read_story(reader: "Reader", trial_id: int) -> list[Event]:
-    """Return the story of a trial of a study; `KeyError` if there is no such trial."""
-    trial = reader.trial(trial_id)
+def read_story(reader: Reader, trial_id: int) -> list[Event]:
+    """Return the story of a trial of a study; nothing if there is no such trial."""
+    trial = reader.job(trial_id)
+    if not isinstance(trial, TrialRecord):
+        return []
     attempts = reader.attempts(trial.id)
     # What is measured again belongs to the trial that left it.
     name = None if trial.kind is JobKind.MEASURE else trial.checkpoint or trial.progress

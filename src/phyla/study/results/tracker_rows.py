@@ -1,14 +1,15 @@
 """What trackers are given of a study, from what is stored."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, final
 
+from phyla import queries
 from phyla.integrations.tensorboard import tag
 from phyla.integrations.trackers import Row, TrackedStudy, Tracker, Value
-from phyla.records import GroupState, JobKind, JobState, JsonObject, StudyRecord, TrialRecord
+from phyla.records import GroupState, JobKind, JobState, JsonObject, Report, StudyRecord, TrialRecord
 from phyla.store import Reader, Store, reports_that_count
 from phyla.strategies import describe
 from phyla.study.places import Places
@@ -27,6 +28,45 @@ class Cursor:
     count: int = 0
     progress: int = 0
     at: float = 0.0
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tracked:
+    """Trials by id, and what trackers are given with them.
+
+    Attributes:
+        now: the database's time, in seconds since the epoch.
+        reports: what the trials reported that are running or have completed, by trial.
+        joined_steps: how far each member had come when it joined.
+        sources: the member of each trial whose weights one of the trials took over.
+    """
+
+    now: float
+    trials: list[TrialRecord]
+    reports: dict[int, list[Report]]
+    joined_steps: dict[int, int]
+    sources: dict[int, int]
+
+
+def tracked_trials(
+    reader: Reader, *, ids: Sequence[int], after: int, limit: int, newest: Mapping[int, int]
+) -> Tracked:
+    """Return trials of some ids, and after one; `newest` has the last trial of each member that is known."""
+    trials = [*queries.trials(reader, ids=ids), *reader.trials(after=after, limit=limit)]
+    counts = [trial for trial in trials if trial.ended_at is None or trial.state is JobState.COMPLETED]
+    jumps = {trial.parent for trial in trials if trial.jump_from is not None and trial.parent is not None}
+    return Tracked(
+        now=reader.now(),
+        trials=trials,
+        reports={
+            trial.id: reports_that_count(reader, trial)
+            for trial in counts
+            if trial.kind is JobKind.TRAIN and trial.id >= newest.get(trial.member, 0)
+        },
+        joined_steps={number: reader.member(number).joined_steps for number in {one.member for one in trials}},
+        sources={number: reader.trial(number).member for number in jumps},
+    )
 
 
 @final
@@ -62,23 +102,24 @@ class Feed:
         """Yield what is new, in batches of what one transaction read; some are empty."""
         more = True
         while more:
-            with self._store.reader(self._study) as reader:
-                now = reader.now()
-                trials = [reader.trial(known) for known in sorted(self._open)]
-                page = reader.trials(after=self._after, limit=PAGE)
-                rows = [row for trial in (*trials, *page) for row in self._trial(reader, trial, now)]
-            self._after = page[-1].id if page else self._after
-            more = len(page) == PAGE
+            newest = {member: cursor.trial for member, cursor in self._cursors.items()}
+            page = self._store.look(
+                self._study, tracked_trials, ids=sorted(self._open), after=self._after, limit=PAGE, newest=newest
+            )
+            after = self._after
+            rows = [row for trial in page.trials for row in self._trial(page, trial)]
+            self._after = max([after, *(trial.id for trial in page.trials)])
+            more = sum(trial.id > after for trial in page.trials) == PAGE
             yield rows
         yield from self._evaluated()
 
-    def _trial(self, reader: Reader, trial: TrialRecord, now: float) -> Iterator[Row]:
+    def _trial(self, page: "Tracked", trial: TrialRecord) -> Iterator[Row]:
         member = trial.member
         if trial.kind is not JobKind.TRAIN:
             self._ends[trial.id] = member, trial.age
             return
         if member not in self._progress:
-            self._progress[member] = reader.member(member).joined_steps
+            self._progress[member] = page.joined_steps[member]
         # As the member's clock goes: weights that are older than it has come take it along.
         start = max(self._progress[member], trial.age)
         if trial.ended_at is None:
@@ -86,13 +127,13 @@ class Feed:
         else:
             self._open.discard(trial.id)
         if trial.ended_at is None or trial.state is JobState.COMPLETED:
-            yield from self._rows(reader, trial, start, now)
+            yield from self._rows(page, trial, start)
         if trial.state is JobState.COMPLETED:
             assert trial.reached_step is not None
             self._progress[member] = start + max(0, trial.reached_step - trial.start_step)
             self._ends[trial.id] = member, self._progress[member]
 
-    def _rows(self, reader: Reader, trial: TrialRecord, start: int, now: float) -> Iterator[Row]:
+    def _rows(self, page: "Tracked", trial: TrialRecord, start: int) -> Iterator[Row]:
         """Yield the rows of a trial that are new: its hyperparameters, its reports, its fitness.
 
         What an earlier attempt, or the trial that this one replaces, was told to have come to is not told again.
@@ -102,8 +143,8 @@ class Feed:
             return
         if trial.id > cursor.trial:
             cursor.trial, cursor.progress, cursor.count = trial.id, max(cursor.progress, start), 0
-            yield self._first(reader, trial, cursor, start, now)
-        told = [(report.step, dict(report.metrics)) for report in reports_that_count(reader, trial)]
+            yield self._first(page, trial, cursor, start)
+        told = [(report.step, dict(report.metrics)) for report in page.reports.get(trial.id, ())]
         if trial.state is JobState.COMPLETED and trial.fitness is not None:
             last = max([trial.reached_step or trial.end_step, *(step for step, _ in told)])
             told.append((last, {"phyla/fitness": trial.fitness}))
@@ -113,20 +154,20 @@ class Feed:
                 known = cursor.count if progress == cursor.progress else 0
                 cursor.progress, cursor.count = progress, max(known, len(reports))
                 for _, values in reports[known:]:
-                    yield _row(trial, step, cursor, values, now)
+                    yield _row(trial, step, cursor, values, page.now)
 
-    def _first(self, reader: Reader, trial: TrialRecord, cursor: Cursor, start: int, now: float) -> Row:
+    def _first(self, page: "Tracked", trial: TrialRecord, cursor: Cursor, start: int) -> Row:
         values: dict[str, Value] = {f"params/{name}": _value(each) for name, each in trial.params.items()}
         values |= {"phyla/trial": trial.id, "phyla/generation": trial.generation}
         note = None
         if trial.jump_from is not None and trial.parent is not None:
-            source = reader.trial(trial.parent).member
+            source = page.sources[trial.parent]
             values["phyla/source_member"] = source
             note = (
                 f"progress {start}: {describe(trial.reason)}; trial {trial.id} starts from trial "
                 f"{trial.parent} of member {source} and leaves trial {trial.jump_from}"
             )
-        return _row(trial, trial.start_step, cursor, values, now, note)
+        return _row(trial, trial.start_step, cursor, values, page.now, note)
 
     def _evaluated(self) -> Iterator[list[Row]]:
         """Yield the evaluations that have ended; those that come late are at the progress they belong to."""
@@ -134,11 +175,11 @@ class Feed:
             return
         all_ended, after = True, self._groups_after
         while True:
-            with self._store.reader(self._study) as reader:
-                groups = reader.groups(after=after, limit=PAGE)
-                trials = {group.id: reader.seen(group.seen).trial for group in groups}
+            groups = self._store.look(self._study, queries.groups, after=after, limit=PAGE)
             if not groups:
                 return
+            seen = self._store.look(self._study, queries.seen, ids=[group.seen for group in groups])
+            trials = {group.id: each.trial for group, each in zip(groups, seen, strict=True)}
             rows = []
             for group in groups:
                 after, trial = group.id, trials[group.id] or 0

@@ -6,10 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, final
 
-from phyla.errors import ConfigurationError, ConnectionLost
+from phyla.errors import ConfigurationError
 from phyla.evaluation import SuiteOutline
+from phyla.machine import Reader
 from phyla.records import Checkpoint, CheckpointState, EvalEvent, Group, GroupState, StudyRecord, StudyState
-from phyla.store.retry import again
 from phyla.study.places import Places
 from phyla.study.results.evaluations import BestEvaluation, Evaluations
 
@@ -97,7 +97,6 @@ class Watched:
         return not self.missing
 
 
-@again(ConnectionLost)
 def account(store: "Store", names: Iterable[str], places: Places) -> Watched:
     """Return how runs stand."""
     runs = filter(None, map(store.find_study, names))
@@ -194,6 +193,31 @@ class Change:
 
 
 @final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNews:
+    """What is new in a run: checkpoints, groups that ended, events, and the checkpoints of these two by id."""
+
+    now: float
+    seen: list[Checkpoint]
+    ended: list[Group]
+    events: list[EvalEvent]
+    subjects: dict[int, Checkpoint]
+
+
+def run_news(reader: Reader, seen_after: int, events_after: int, ended_since: float) -> RunNews:
+    """Return what is new in a run."""
+    ended, events = list(reader.ended_groups(ended_since)), list(reader.events(after=events_after))
+    ids = {group.seen for group in ended} | {event.seen for event in events if event.seen is not None}
+    return RunNews(
+        now=reader.now(),
+        seen=list(reader.all_seen(after=seen_after)),
+        ended=ended,
+        events=events,
+        subjects={number: reader.seen(number) for number in sorted(ids)},
+    )
+
+
+@final
 class RunChanges:
     """Tells at each call what happened in a run since the call before; what it holds already is not told."""
 
@@ -204,32 +228,26 @@ class RunChanges:
         self._events_after = 0
         self._ended_since = 0.0
         self._ended: dict[int, float | None] = {}
-        self._untold: list[Change] = []
         self.new()
 
-    @again(ConnectionLost)
     def new(self) -> list[Change]:
         """Return what happened."""
-        name = self._run.name
-        found = self._untold  # includes what an earlier look found before it failed
-        with self._store.reader(self._run.id) as reader:
-            for seen in reader.all_seen(after=self._seen_after):
-                self._seen_after = seen.id
-                kind: ChangeKind = "quarantined" if seen.state is CheckpointState.QUARANTINED else "seen"
-                found.append(Change(run=name, kind=kind, seen=seen))
-            groups = reader.ended_groups(self._ended_since)
-            for group in groups:
-                # One may be queued, and end, again.
-                if self._ended.get(group.id) != group.ended_at:
-                    kind = cast("ChangeKind", group.state.value)
-                    found.append(Change(run=name, kind=kind, seen=reader.seen(group.seen), group=group))
-                    self._ended[group.id] = group.ended_at
-            self._ended = {group.id: group.ended_at for group in groups}
-            self._ended_since = reader.now() - COMMITTED_WITHIN_S
-            for event in reader.events(after=self._events_after):
-                if event.kind not in ("gone", "quarantined"):
-                    of = None if event.seen is None else reader.seen(event.seen)
-                    found.append(Change(run=name, kind="event", seen=of, event=event))
-                self._events_after = event.id
-        self._untold = []
+        name, found = self._run.name, list[Change]()
+        news = self._store.look(self._run.id, run_news, self._seen_after, self._events_after, self._ended_since)
+        for seen in news.seen:
+            kind: ChangeKind = "quarantined" if seen.state is CheckpointState.QUARANTINED else "seen"
+            found.append(Change(run=name, kind=kind, seen=seen))
+        for group in news.ended:
+            # One may be queued, and end, again.
+            if self._ended.get(group.id) != group.ended_at:
+                kind = cast("ChangeKind", group.state.value)
+                found.append(Change(run=name, kind=kind, seen=news.subjects[group.seen], group=group))
+        for event in news.events:
+            if event.kind not in ("gone", "quarantined"):
+                of = None if event.seen is None else news.subjects[event.seen]
+                found.append(Change(run=name, kind="event", seen=of, event=event))
+        self._seen_after = max([self._seen_after, *(seen.id for seen in news.seen)])
+        self._events_after = max([self._events_after, *(event.id for event in news.events)])
+        self._ended = {group.id: group.ended_at for group in news.ended}
+        self._ended_since = news.now - COMMITTED_WITHIN_S
         return found

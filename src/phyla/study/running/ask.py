@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from phyla import settings
+from phyla import queries, settings
 from phyla.client import Client
 from phyla.errors import (
     CheckpointsAbsent,
@@ -215,7 +215,7 @@ def tell_failed(client: Client, launch: Launch, trials: Sequence[Trial], error: 
 
 def finished(client: Client) -> bool:
     """Return whether a study takes no more work: it ended, or every member is done."""
-    with client.store.reader(client.record.id) as reader:
-        return reader.study().state is not StudyState.RUNNING or all(
-            cohort.state is MemberState.DONE for cohort in reader.cohorts()
-        )
+    summary = client.store.look(client.record.id, queries.summary)
+    return summary.study.state is not StudyState.RUNNING or all(
+        cohort.state is MemberState.DONE for cohort in summary.cohorts
+    )

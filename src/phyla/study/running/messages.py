@@ -3,18 +3,21 @@
 import contextlib
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
+from phyla import queries
 from phyla.errors import StoreError
 from phyla.formatting import duration
-from phyla.machine import RECENT, TrainRules, expected_s
-from phyla.records import AttemptState, GroupState, MemberState
+from phyla.machine import RECENT, Reader, TrainRules, expected_s
+from phyla.queries import Summary
+from phyla.records import Attempt, AttemptState, GroupState, MemberState, StudyRecord, TrialRecord
 from phyla.settings import system_clock
 from phyla.study.results.findings import date, findings
 from phyla.study.results.progress import Failures, Throttle
 
 if TYPE_CHECKING:
-    from phyla.store import Reader, Store
+    from phyla.store import Store
     from phyla.supervision.term import Term
 LOG = logging.getLogger("phyla")
 GROUPS = 100
@@ -40,20 +43,19 @@ class Lookout:
         with self._throttle.turn(at_once=at_once) as due, contextlib.suppress(StoreError):
             if not due:
                 return
-            with store.reader(study) as reader:
-                for suite in [*self._after]:
-                    self._look_at_suite(reader, suite)
-                for attempt in failures.new(reader) if failures is not None else ():
-                    LOG.warning("%s", attempt.words)
-                for finding in findings(reader):
-                    if (finding.kind, finding.about) not in self._said:
-                        self._said.add((finding.kind, finding.about))
-                        LOG.warning("warning: %s", finding.text)
+            for suite in [*self._after]:
+                self._look_at_suite(store, study, suite)
+            for attempt in failures.new(store, study) if failures is not None else ():
+                LOG.warning("%s", attempt.words)
+            for finding in store.look(study, findings):
+                if (finding.kind, finding.about) not in self._said:
+                    self._said.add((finding.kind, finding.about))
+                    LOG.warning("warning: %s", finding.text)
 
-    def _look_at_suite(self, reader: "Reader", suite: str) -> None:
+    def _look_at_suite(self, store: "Store", study: int, suite: str) -> None:
         """Warn if the first evaluation of a suite failed, or a part of it."""
         all_ended = True
-        for group in reader.groups(suite=suite, after=self._after[suite], limit=GROUPS):
+        for group in store.look(study, queries.groups, suite=suite, after=self._after[suite], limit=GROUPS):
             failed = group.state is GroupState.PARTIAL
             if failed or group.state is GroupState.COMPLETE:
                 del self._after[suite]
@@ -70,18 +72,50 @@ class Lookout:
                 self._after[suite] = group.id
 
 
-def in_vain(reader: "Reader", term: "Term") -> str | None:
-    """Return why repeating a run that its time limit ended achieves nothing; None where it may."""
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Achieved:
+    """What a study achieved lately.
+
+    Attributes:
+        now: the database's time, in seconds since the epoch.
+        unfinished: the trials that are running or queued, by id.
+        completed: the trials that completed last, newest first.
+        attempts: the attempts at the unfinished trials.
+        times: when their progress was saved, and when trials and eval jobs ended.
+    """
+
+    study: StudyRecord
+    now: float
+    unfinished: list[TrialRecord]
+    completed: list[TrialRecord]
+    attempts: list[Attempt]
+    times: list[float]
+
+
+def achieved(reader: Reader) -> Achieved:
+    """Return what a study achieved lately."""
     study, trials, completed = reader.study(), reader.unfinished(), reader.last_completed(RECENT)
-    ahead_s = reader.now() - system_clock()  # of our clock
     saved = filter(None, (reader.checkpoint(trial.progress or "") for trial in trials))
     evaluated = reader.eval_jobs() if study.config.get("suites") else ()
-    attempts = [one for trial in trials for one in reader.attempts(trial.id)]
-    here = [one for one in attempts if one.claimed_at >= term.began_at + ahead_s]
-    cut = [at - one.claimed_at for one in here if (at := one.ended_at or 0.0) >= term.stops_at + ahead_s]
     ended = [*(one.ended_at for one in completed), *(one.ended_at for one in evaluated)]
-    times = [one.created_at for one in saved] + [at or 0.0 for at in ended]
-    useful = any(at >= term.began_at + ahead_s for at in times)
+    return Achieved(
+        study=study,
+        now=reader.now(),
+        unfinished=list(trials),
+        completed=list(completed),
+        attempts=[attempt for trial in trials for attempt in reader.attempts(trial.id)],
+        times=[*(row.created_at for row in saved), *(at for at in ended if at is not None)],
+    )
+
+
+def in_vain(state: Achieved, term: "Term") -> str | None:
+    """Return why repeating a run that its time limit ended achieves nothing; None where it may."""
+    study, trials, completed = state.study, state.unfinished, state.completed
+    ahead_s = state.now - system_clock()  # of our clock
+    here = [one for one in state.attempts if one.claimed_at >= term.began_at + ahead_s]
+    cut = [at - one.claimed_at for one in here if (at := one.ended_at or 0.0) >= term.stops_at + ahead_s]
+    useful = any(at >= term.began_at + ahead_s for at in state.times)
     # What failed is given up some day, and what was given back before the end has had time.
     if useful or not trials or (here and not cut) or any(one.state is AttemptState.FAILED for one in here):
         return None
@@ -100,12 +134,12 @@ def in_vain(reader: "Reader", term: "Term") -> str | None:
     )
 
 
-def say_nothing_to_do(reader: "Reader") -> None:
+def say_nothing_to_do(summary: Summary) -> None:
     """Say that a study is complete already, since when, and how to go on."""
-    study, completed = reader.study(), reader.counts().get("completed", 0)
-    ended = max((trial.ended_at or 0.0 for trial in reader.last_completed(1)), default=0.0)
+    study, completed = summary.study, summary.counts.get("completed", 0)
+    ended = 0.0 if summary.newest is None else summary.newest.ended_at or 0.0
     since = f": its {completed} trials were completed on {date(ended)}" if completed else ""
-    early = any(one.state is not MemberState.DONE for one in reader.cohorts())
+    early = any(one.state is not MemberState.DONE for one in summary.cohorts)
     why = f" ({study.message})" if early and study.message else ""
     LOG.warning(
         "nothing to do: study %r is complete%s%s. To train longer, %s in the file, then: phyla "

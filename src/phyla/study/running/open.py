@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from phyla import settings
+from phyla import queries, settings
 from phyla.checkpoints import import_checkpoint, import_name, look_at_source
 from phyla.client import Client, claim_checkpoints, open_checkpoints
 from phyla.configuration import (
@@ -17,7 +17,7 @@ from phyla.configuration import (
     said,
     suite_differences,
 )
-from phyla.controller import controller_of, housekeeping_of, sightings_of
+from phyla.controller import changes_of, records_of, sightings_of
 from phyla.errors import (
     CheckpointError,
     CheckpointsAbsent,
@@ -27,7 +27,7 @@ from phyla.errors import (
     StudyChanged,
     UsageError,
 )
-from phyla.machine import Imported
+from phyla.machine import Imported, awaits_imports
 from phyla.records import JsonObject, StartFrom, StudyRecord, StudyState
 from phyla.space import Space
 from phyla.store import Store, hold_on, open_store
@@ -76,7 +76,7 @@ def open_study(declared: Declared, config: JsonObject, *, works: bool, store: St
     if declared.rules.suites or before.config.get("suites"):
         # Fills in what suites have gained.
         sightings_of(store, record, declared.rules.suites).backfill()
-    if works and entries and client.controller.awaits_imports():
+    if works and entries and client.store.look(client.record.id, awaits_imports):
         _start_from(entries, client, declared.rules.space)
     return client
 
@@ -106,10 +106,10 @@ def _start_from(entries: Sequence[StartFrom], client: Client, space: Space) -> N
             imports.append(imported)
     except CheckpointError:
         # Somebody else may have been quicker, and have removed what we were writing.
-        if client.controller.awaits_imports():
+        if client.store.look(client.record.id, awaits_imports):
             raise
         return
-    client.controller.import_checkpoints(imports)
+    records_of(client.store, client.record.id).import_checkpoints(imports)
 
 
 @repeatable
@@ -216,18 +216,15 @@ def reconcile(
         # An edited function trains nothing of a study that is complete.
         config["code"] = stored.get("code")
     code: Any = config["code"]
-    if stored.get("code") and code:
-        with store.reader(record.id) as reader:
-            # What completed nothing trained nothing that is left.
-            trained = bool(reader.last_completed(1))
-        if trained:
-            config["code"] = {**code, "began": stored["code"]["began"]}
+    # What completed nothing trained nothing that is left.
+    if stored.get("code") and code and store.look(record.id, queries.summary).newest is not None:
+        config["code"] = {**code, "began": stored["code"]["began"]}
     if changed:
         check_extension(changed, stored, config)
-        controller = controller_of(store, record.id, declared.rules)
-        return controller.change(config, changed, before=stored, fresh=newcomers == "fresh")
+        changes = changes_of(store, record.id, declared.rules)
+        return changes.change(config, changed, before=stored, fresh=newcomers == "fresh")
     if config != stored:
-        housekeeping_of(store, record.id).store_config(config, stored)
+        records_of(store, record.id).store_config(config, stored)
     return replace(record, config=config)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phyla import settings, study_modules
-from phyla.controller import housekeeping_of
+from phyla.controller import records_of
 from phyla.formatting import masked
 from phyla.records import JsonObject, RunStart, StudyState
 
@@ -40,7 +40,7 @@ def noted(client: "Client", state: StudyState) -> Iterator[None]:
         try:
             facts, diff = collect(client.record.config.get("code"), directory)
             start = RunStart(study=client.record.id, at=at, facts=facts, diff=diff)
-            housekeeping_of(client.store, client.record.id).note_start(start)
+            records_of(client.store, client.record.id).note_start(start)
         except Exception as error:  # noqa: BLE001  # what nobody may miss must not harm the study
             LOG.warning("warning: how this study was started could not be noted: %r", error)
 

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from phyla import settings, study_modules
+from phyla import queries, settings, study_modules
 from phyla.client import Client
 from phyla.controller import sightings_of
 from phyla.errors import (
@@ -32,7 +32,7 @@ from phyla.study.places import Places
 from phyla.study.results.given_up import incomplete
 from phyla.study.results.progress import Failures
 from phyla.study.results.results import Results
-from phyla.study.running.messages import Lookout, in_vain, say_nothing_to_do
+from phyla.study.running.messages import Lookout, achieved, in_vain, say_nothing_to_do
 from phyla.study.running.open import claim
 from phyla.study.running.own import OwnRun
 from phyla.study.running.provenance import noted
@@ -237,11 +237,9 @@ def run_study(study: Declared, client: Client, crew: Crew) -> Results:
         if study.rules.suites:
             sightings_of(store, client.record, study.rules.suites).retry()
         if results.state is StudyState.COMPLETED:
-            with store.reader(key) as reader:
-                say_nothing_to_do(reader)
+            say_nothing_to_do(store.look(key, queries.summary))
 
-        with store.reader(key) as reader:
-            failures = Failures(reader.now()) if crew.logs_failures else None
+        failures = Failures(store.look(key, queries.summary).now) if crew.logs_failures else None
         look = partial(Lookout(study.name, study.rules).look, store, key, failures=failures)
         try:
             with noted(client, results.state), follow(crew.trackers, store, client.record, study.places):
@@ -330,8 +328,7 @@ def _train(
         )
     except Preempted as error:
         if "train" in crew.kinds and str(error) in (crew.term.over(wholly=True), crew.term.over(wholly=False)):
-            with client.store.reader(client.record.id) as reader:
-                why = in_vain(reader, crew.term)
+            why = in_vain(client.store.look(client.record.id, achieved), crew.term)
             if why is not None:
                 raise TimeTooShort(why) from None
         raise
@@ -344,9 +341,8 @@ def _stop(client: Client, launch: Launch, why: str) -> None:
         client.store.set_state(client.record.id, StudyState.STOPPED, why)
 
 
-@repeatable
 def _clean_outputs(study: Declared, client: Client) -> None:
     if study.rules.suites:
         # What cannot be removed now is removed after the next run.
-        with client.store.reader(client.record.id) as reader, contextlib.suppress(OSError):
-            remove_outputs(reader, study.places.folder("outputs", study.name))
+        with contextlib.suppress(OSError):
+            remove_outputs(client.store, client.record.id, study.places.folder("outputs", study.name))

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phyla import settings
+from phyla import queries, settings
 from phyla.errors import ConfigurationError
 from phyla.records import StudyRecord, strict
 from phyla.study.places import Places
@@ -74,8 +74,7 @@ def beside(
         told = Remembered(places.folder("tracking", run.name) / f"alerts-{run.id:016x}.json")
         if told.read() is None:
             # What was found before anybody wanted to know is no news.
-            with store.reader(run.id) as reader:
-                told.write(max((event.id for event in reader.events()), default=0))
+            told.write(max((event.id for event in store.look(run.id, queries.events)), default=0))
         instead = f"see the regressions with: {places.command('evaluations', run.name)}"
         look = partial(_look, store, run, told, alert)
         stack.enter_context(Beside("looking for regressions", look, instead))
@@ -83,9 +82,7 @@ def beside(
 
 def _look(store: "Store", run: StudyRecord, told: Remembered, command: Sequence[str]) -> None:
     """Run the command once for each regression that is new."""
-    with store.reader(run.id) as reader:
-        events = reader.events(after=told.read() or 0)
-    for event in events:
+    for event in store.look(run.id, queries.events, after=told.read() or 0):
         # Before the command: a run that dies meanwhile does not start it again.
         told.write(event.id)
         if event.kind == "regression":

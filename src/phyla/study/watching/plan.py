@@ -2,21 +2,21 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from phyla import settings
+from phyla import queries, settings
 from phyla.evaluation import Suite
-from phyla.machine import SUITE_LEFT
-from phyla.records import Checkpoint, CheckpointState, GroupState, JobState
+from phyla.machine import SUITE_LEFT, Reader
+from phyla.records import Checkpoint, CheckpointState, Group, GroupState, JobState
 from phyla.study.files.load import chosen_suites
 from phyla.study.places import Places, open_if_there
 from phyla.study.watching.targets import Target, targets_of
 
 if TYPE_CHECKING:
-    from phyla.store import Reader, Store
+    from phyla.store import Store
     from phyla.watcher import CheckpointFormat, Following
 
 
@@ -67,22 +67,25 @@ def plan(
         for target in targets_of(store, paths, name):
             present = _present(store, target, scanner, done)
             run = store.find_study(target.name)
-            with nullcontext() if run is None or not run.watched else store.reader(run.id) as reader:
-                cells, known = _count(reader, chosen, present)
-                for suite, task in ((each, task) for each in chosen for task in each.tasks):
-                    mean_s = None if reader is None else reader.mean_duration_s(task.identity)
-                    wanted = cells[suite.name, task.name]
-                    found.append(
-                        Planned(
-                            run=target.name,
-                            suite=suite.name,
-                            task=task.name,
-                            cells=wanted,
-                            known=known[suite.name, task.name],
-                            mean_s=mean_s,
-                            seconds=None if mean_s is None else wanted * mean_s / max(1, workers),
-                        )
+            tasks = [(suite.name, task.identity, task.shards) for suite in chosen for task in suite.tasks]
+            there = Known(seen=[], mean_s=[None] * len(tasks))
+            if run is not None and run.watched:
+                there = store.look(run.id, known_shards, tasks)
+            cells, known = _count(there.seen, chosen, present)
+            pairs = [(suite, task) for suite in chosen for task in suite.tasks]
+            for (suite, task), mean_s in zip(pairs, there.mean_s, strict=True):
+                wanted = cells[suite.name, task.name]
+                found.append(
+                    Planned(
+                        run=target.name,
+                        suite=suite.name,
+                        task=task.name,
+                        cells=wanted,
+                        known=known[suite.name, task.name],
+                        mean_s=mean_s,
+                        seconds=None if mean_s is None else wanted * mean_s / max(1, workers),
                     )
+                )
     return found
 
 
@@ -99,37 +102,78 @@ def _present(store: "Store", target: Target, scanner: "CheckpointFormat", done: 
             if not item.bad and item.name != done
         ]
     assert target.study is not None
-    with store.reader(target.study.id) as reader:
-        return [(row.name, "", row.step) for row in reader.checkpoints(CheckpointState.LIVE)]
+    live = store.look(target.study.id, queries.checkpoints, state=CheckpointState.LIVE)
+    return [(row.name, "", row.step) for row in live]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenShards:
+    """A checkpoint that was seen, and its first group of each suite.
+
+    Attributes:
+        shards: into how many shards each of the wanted eval tasks is divided, or would be; none if it is unusable.
+        done: how many of these the ledger has.
+    """
+
+    seen: Checkpoint
+    groups: dict[str, Group]
+    shards: list[int]
+    done: list[int]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What a run has of some eval tasks, and how long a shard of each took on average; None if it never ran."""
+
+    seen: list[SeenShards]
+    mean_s: list[float | None]
+
+
+def known_shards(reader: Reader, tasks: Sequence[tuple[str, str, int]]) -> Known:
+    """Return what a run has of some eval tasks, each by its suite, its identity and its number of shards."""
+    return Known(
+        seen=[_shards(reader, seen, tasks if seen.usable else ()) for seen in reader.all_seen()],
+        mean_s=[reader.mean_duration_s(identity) for _, identity, _ in tasks],
+    )
+
+
+def _shards(reader: Reader, seen: Checkpoint, tasks: Sequence[tuple[str, str, int]]) -> SeenShards:
+    groups = {group.suite: group for group in reader.groups_of(seen.id) if group.replicate == 0}
+    jobs = [job for group in groups.values() for job in reader.group_jobs(group.id)]
+    # It keeps the shards that it was queued with.
+    queued = {(job.group, job.identity): job.shards for job in jobs if job.state is not JobState.CANCELLED}
+    row = SeenShards(seen=seen, groups=groups, shards=[], done=[])
+    for suite, identity, shards in tasks:
+        group = groups[suite].id if suite in groups else 0
+        count = queued.get((group, identity), shards)
+        row.shards.append(count)
+        row.done.append(len({result.shard for result in reader.ledger(seen.identity, identity, 0, count)}))
+    return row
 
 
 def _count(
-    reader: "Reader | None", suites: Sequence[Suite], present: Sequence[tuple[str, str, int]]
+    known_seen: Sequence[SeenShards], suites: Sequence[Suite], present: Sequence[tuple[str, str, int]]
 ) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
     """Return how many shards of each eval task are to be computed, and how many are in the ledger."""
     wanted: Counter[tuple[str, str]] = Counter()
     known: Counter[tuple[str, str]] = Counter()
     there: dict[str, Checkpoint] = {}
-    if reader is not None:
-        for seen in reader.all_seen():
-            if seen.index == 0:
-                there[seen.name] = seen
-            for suite in suites if seen.usable else ():
-                its = (one for one in reader.groups_of(seen.id) if one.suite == suite.name)
-                group = next((one for one in its if one.replicate == 0), None)
-                waits = group is None or group.why == SUITE_LEFT
-                skipped = group is not None and group.state in (GroupState.SKIPPED, GroupState.GONE)
-                if (skipped and not waits) or (group is None and not _takes(suite, seen.step, seen.number)):
-                    continue
-                jobs = [] if group is None else reader.group_jobs(group.id)
-                jobs = [job for job in jobs if job.state is not JobState.CANCELLED]
-                for task in suite.tasks:
-                    its_jobs = [job for job in jobs if job.identity == task.identity]
-                    # It keeps the shards that it was queued with.
-                    shards = its_jobs[0].shards if its_jobs else task.shards
-                    done = {result.shard for result in reader.ledger(seen.identity, task.identity, 0, shards)}
-                    known[suite.name, task.name] += len(done)
-                    wanted[suite.name, task.name] += shards - len(done)
+    for each in known_seen:
+        seen = each.seen
+        if seen.index == 0:
+            there[seen.name] = seen
+        counts = iter(zip(each.shards, each.done, strict=True))
+        for suite in suites if seen.usable else ():
+            group = each.groups.get(suite.name)
+            waits = group is None or group.why == SUITE_LEFT
+            skipped = group is not None and group.state in (GroupState.SKIPPED, GroupState.GONE)
+            left_out = (skipped and not waits) or (group is None and not _takes(suite, seen.step, seen.number))
+            for task, (shards, done) in zip(suite.tasks, counts, strict=False):
+                if not left_out:
+                    known[suite.name, task.name] += done
+                    wanted[suite.name, task.name] += shards - done
     number = max((seen.number for seen in there.values()), default=-1)
     for name, fingerprint, step in present:
         before = there.get(name)

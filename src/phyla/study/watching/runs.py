@@ -6,11 +6,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
-from phyla import plugins
+from phyla import plugins, queries
 from phyla.checkpoints import place_of
 from phyla.checkpoints.objects import Objects
 from phyla.client import Client
-from phyla.controller import Sightings, housekeeping_of, sightings_of
+from phyla.controller import Sightings, records_of, sightings_of
 from phyla.errors import ConfigurationError, NotImportable, RunChanged
 from phyla.evaluation import Suite
 from phyla.records import Json, JsonObject, StudyKind, StudyRecord, StudyState
@@ -98,9 +98,8 @@ class Watching:
         sightings = sightings_of(store, record, self.suites)
         sightings.backfill()
         sightings.retry()
-        _note_edited(client, sightings, store, evaluated, record.id)
-        with store.reader(record.id) as reader:
-            remove_outputs(reader, evaluated.outputs)
+        _note_edited(sightings, store, evaluated, record.id)
+        remove_outputs(store, record.id, evaluated.outputs)
         stored: Any = record.config
         best = self.places.folder("best", record.name)
         if record.source is not None:
@@ -142,16 +141,14 @@ def _create(store: Store, target: Target, config: JsonObject) -> None:
             "this one another name (on the command line: --name)"
         )
     if record.config != config or record.state is not StudyState.RUNNING:
-        housekeeping_of(store, record.id).store_config(config, record.config)
+        records_of(store, record.id).store_config(config, record.config)
 
 
-def _note_edited(client: Client, sightings: Sightings, store: Store, evaluated: EvaluatedStudy, run: int) -> None:
+def _note_edited(sightings: Sightings, store: Store, evaluated: EvaluatedStudy, run: int) -> None:
     """Note which eval tasks were edited under the same version, by the newest results of each suite."""
     for suite in evaluated.suites:
-        with store.reader(run) as reader:
-            newest = reader.backlog(suite.name).complete
-            groups = [] if newest is None else reader.groups_of(newest)
-        for group in (group for group in groups if group.suite == suite.name and not group.replicate):
-            results = client.group_results(group.id, study=run).results
-            for message in evaluated.edited(suite, results).values():
-                sightings.note("changed-source", message)
+        for newest in store.look(run, queries.newest_complete, suite.name):
+            for each in newest.groups:
+                if each.group.suite == suite.name and not each.group.replicate:
+                    for message in evaluated.edited(suite, each.results).values():
+                        sightings.note("changed-source", message)

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phyla import plugins
-from phyla.client import Client, GroupResults
+from phyla.client import Client
 from phyla.errors import ConfigurationError, EvaluationError, PhylaError
 from phyla.evaluation import Estimate, Suite, TaskResult
 from phyla.evaluation.aggregates import aggregate
 from phyla.evaluation.recorder import decode, merged
 from phyla.evaluation.regression import compare
 from phyla.machine import ClaimedEvaluation, Evaluated
+from phyla.queries import GroupResults
 from phyla.records import EvalEvent, EvalResult, Group, JsonObject, json_number
 from phyla.validation import suggestion
 from phyla.worker.evaluating.evaluated_study import EvaluatedStudy
