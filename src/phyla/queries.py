@@ -98,16 +98,9 @@ def events(reader: Reader, *, after: int = 0) -> list[EvalEvent]:
 
 
 def trials(
-    reader: Reader,
-    *,
-    ids: Sequence[int] | None = None,
-    newest: int | None = None,
-    after: int = 0,
-    limit: int | None = None,
+    reader: Reader, *, ids: Sequence[int] | None = None, after: int = 0, limit: int | None = None
 ) -> list[TrialRecord]:
-    """Return trials by id, from the first one above `after`; or those of some ids; or the newest, newest first."""
-    if newest is not None:
-        return list(reader.newest_trials(newest))
+    """Return trials by id, from the first one whose id is above `after`; or those that there are of some ids."""
     if ids is None:
         return list(reader.trials(after=after, limit=limit))
     return [trial for trial in map(reader.job, ids) if isinstance(trial, TrialRecord)]

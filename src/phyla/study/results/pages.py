@@ -38,8 +38,7 @@ from phyla.records import (
 from phyla.strategies import describe
 from phyla.study.results.decision_log import decisions
 from phyla.study.results.evaluations import ACTION, Evaluations
-from phyla.study.results.progress import Progress, lease_s, seen_from
-from phyla.study.results.progress import progress as read_progress
+from phyla.study.results.progress import Progress, lease_s
 from phyla.study.results.watched_runs import WatchedRunStatus, standing
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ EVALUATION_SECTIONS = ("aggregates", "matrix", "lag", "warnings", "causes")
 
 def study_page(results: "Results", *, first: int = 0, most: int = ROWS) -> Page:
     """Return the page of a study, with the best members from the `first` on."""
-    progress = seen_from(results._query(read_progress, most, first), results.places.locks)
+    progress = results.progress(first + most, first)
     study, tradeoffs = progress.study, progress.aim.tradeoffs
     later = [name for name in STUDY_SECTIONS if tradeoffs or not name.startswith("front")]
     return Page(
@@ -501,6 +500,6 @@ def _cell(cell: Cell) -> Text:
 
 def pages_of(results: "Results") -> list[Page]:
     """Return the pages of a report of a study."""
-    newest = results._query(queries.trials, newest=ROWS)
+    newest = results._query(queries.recent, newest=ROWS).trials[: -ROWS - 1 : -1]
     pages = [study_page(results), trials_page(results.study(), newest, sum(results.counts().values()))]
     return [*pages, *([evaluations_page(results.evaluations())] if results.has_suites else [])]

@@ -151,8 +151,8 @@ class Progress:
 
 
 def progress(reader: Reader, most: int | None = None, first: int = 0) -> Progress:
-    """Read how far a study is, with all members by index, or with at most `most` of the best, after `first`."""
-    return progress_of(reader, reader.members() if most is None else reader.foremost(first + most)[first:])
+    """Read how far a study is, with all members by index, or with the best ones from `first` on, up to `most`."""
+    return progress_of(reader, reader.members() if most is None else reader.foremost(most)[first:])
 
 
 def progress_of(reader: Reader, members: Sequence[Member]) -> Progress:

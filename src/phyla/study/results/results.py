@@ -238,9 +238,9 @@ class Results:
         """Return what is probably wrong although nothing raised, such as weights that nobody loads."""
         return self._query(findings)
 
-    def progress(self, most: int | None = None) -> Progress:
-        """Return how far the study is, with all members by index, or with the best ones, at most `most`."""
-        return seen_from(self._query(progress, most), self.places.locks)
+    def progress(self, most: int | None = None, first: int = 0) -> Progress:
+        """Return how far the study is, with all members by index, or the best from `first` on, up to `most`."""
+        return seen_from(self._query(progress, most, first), self.places.locks)
 
     def failures(self, since: float) -> Callable[[], list[Attempt]]:
         """Return a function that tells, at each call, the attempts that failed since `since` and the last call."""
