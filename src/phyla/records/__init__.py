@@ -8,6 +8,7 @@ clock. Hyperparameters are flat mappings with slashed names.
 from phyla.records.checkpoint import Checkpoint, CheckpointKind, CheckpointState
 from phyla.records.constrained import Constrained, Constraint
 from phyla.records.evaluation import (
+    ACTION,
     Backlog,
     EvalEvent,
     EvalJob,

@@ -179,13 +179,18 @@ class EvalResult:
     created_at: float
 
 
+ACTION = "action"
+"""Kind of the events that record what a person did."""
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalEvent:
     """Something that a person should know: a regression, a repaired or quarantined checkpoint.
 
     Attributes:
-        kind: regression, quarantined, gone, rewound, changed-source, same-samples, resting.
+        kind: regression, quarantined, gone, rewound, changed-source, same-samples, resting, or
+            `ACTION`.
         seen: id of the checkpoint, or None.
         suite: name of the suite, or None.
         message: for a person; `data` says the same as data.

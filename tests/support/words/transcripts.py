@@ -30,7 +30,7 @@ PLACEHOLDERS = {
     rf"\b{re.escape(socket.gethostname())}\b": "HOST",
     r"\b(\d+\.\d+)\.c?[0-9a-f]{11,12}\b": r"\1.DIGEST",
     r"\b(?=\d*[a-f])[0-9a-f]{12,}\b": "DIGEST",
-    r"\b[\w-]{43}\b": "TOKEN",
+    r"(?<![\w-])[\w-]{43}(?![\w-])": "TOKEN",
     r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d)?)?": "DATE",
     r"\S+/phyla/cli/__main__\.py": "phyla",
     r"\b\d\d:\d\d UTC\b": "CLOCK UTC",

@@ -26,13 +26,13 @@ from phyla.errors import (
 )
 from phyla.machine import KeptCheckpoints
 from phyla.records import (
+    ACTION,
     CheckpointState,
     StudyRecord,
     StudyState,
 )
 from phyla.study.maintaining.recover import let_go_on
 from phyla.study.places import ROOT, Places, find_study
-from phyla.study.results.evaluations import ACTION
 
 if TYPE_CHECKING:
     from phyla.store import Store

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from phyla.report.style import Figure
     from phyla.store import Store
 
-ACTION = "action"
-"""Kind of the events that say what a person did."""
 PAGE = 200
 """Checkpoints whose evaluations are read in one transaction."""
 ROWS = 1000

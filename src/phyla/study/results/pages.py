@@ -24,6 +24,7 @@ from phyla.formatting import (
 )
 from phyla.pages import Fact, Later, Page, Row, Span, Table, Text
 from phyla.records import (
+    ACTION,
     Checkpoint,
     EvalEvent,
     JobKind,
@@ -37,12 +38,12 @@ from phyla.records import (
 )
 from phyla.strategies import describe
 from phyla.study.results.decision_log import decisions
-from phyla.study.results.evaluations import ACTION, Evaluations
 from phyla.study.results.progress import Progress, lease_s
 from phyla.study.results.watched_runs import WatchedRunStatus, standing
 
 if TYPE_CHECKING:
     from phyla.evaluation import GroupValues, SuiteOutline
+    from phyla.study.results.evaluations import Evaluations
     from phyla.study.results.results import Results
 
 ROWS = 100
@@ -101,7 +102,7 @@ def _messages(results: "Results", progress: Progress) -> Iterator[str]:
         yield from waiting_lines(results.evaluations())
 
 
-def waiting_lines(found: Evaluations) -> list[str]:
+def waiting_lines(found: "Evaluations") -> list[str]:
     """Return how many eval tasks wait for a worker with each label."""
     counts: dict[str, int] = {}
     for one in found.waiting():
@@ -363,7 +364,7 @@ def _trial_row(trial: TrialRecord) -> Row:
 # A watched run, and the evaluation of a study
 
 
-def run_page(found: Evaluations) -> Page:
+def run_page(found: "Evaluations") -> Page:
     """Return the page of a watched run."""
     one, acts = standing(found), _acts(found.events())
     run, lags = one.run, found.lag()
@@ -446,7 +447,7 @@ def _quarantined_table(one: WatchedRunStatus) -> Table:
     )
 
 
-def evaluations_page(found: Evaluations) -> Page:
+def evaluations_page(found: "Evaluations") -> Page:
     """Return what suites found on the newest checkpoints."""
     once = [cell for cell in found.cells(last=FEW) if cell.replicate == 0]
     run, suites = found.run, found.suites
@@ -456,7 +457,7 @@ def evaluations_page(found: Evaluations) -> Page:
     return Page(study=run.name, title=title, key="evaluations", sections=[*tables, *later])
 
 
-def _suite_table(found: Evaluations, suite: "SuiteOutline", cells: Sequence[Cell]) -> Table:
+def _suite_table(found: "Evaluations", suite: "SuiteOutline", cells: Sequence[Cell]) -> Table:
     tasks = dict.fromkeys(task.name for task in suite.tasks)
     values = {one.seen.id: one for one in found.values(suite.name, last=FEW) if one.group.replicate == 0}
     seen = sorted({cell.seen.id: cell.seen for cell in cells}.values(), key=lambda one: -one.number)

@@ -1,7 +1,7 @@
 """How watched runs stand, and what happened in them since one looked last."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, final
@@ -10,11 +10,10 @@ from phyla.errors import ConfigurationError
 from phyla.evaluation import SuiteOutline
 from phyla.machine import Reader
 from phyla.records import Checkpoint, CheckpointState, EvalEvent, Group, GroupState, StudyRecord, StudyState
-from phyla.study.places import Places
-from phyla.study.results.evaluations import BestEvaluation, Evaluations
 
 if TYPE_CHECKING:
     from phyla.store import Store
+    from phyla.study.results.evaluations import BestEvaluation, Evaluations
 
 COMMITTED_WITHIN_S = 60.0
 """How long after its end a group may come into sight: that is the time when its transaction began."""
@@ -47,7 +46,7 @@ class WatchedRunStatus:
     suites: tuple[SuiteOutline, ...]
     # Of each suite, how many evaluations are in each state, without repetitions.
     evaluations: Mapping[str, Counter[str]]
-    best: Mapping[str, BestEvaluation]  # the best checkpoint of each suite that has one
+    best: "Mapping[str, BestEvaluation]"  # the best checkpoint of each suite that has one
     # Checkpoints that cannot be evaluated as they are now, with the reason as `error`.
     quarantined: tuple[Checkpoint, ...]
     missing: tuple[Missing, ...]  # evaluations that should be there and are not
@@ -97,13 +96,7 @@ class Watched:
         return not self.missing
 
 
-def account(store: "Store", names: Iterable[str], places: Places) -> Watched:
-    """Return how runs stand."""
-    runs = filter(None, map(store.find_study, names))
-    return Watched(tuple(standing(Evaluations(store, run, places)) for run in runs))
-
-
-def standing(found: Evaluations) -> WatchedRunStatus:
+def standing(found: "Evaluations") -> WatchedRunStatus:
     """Return how a watched run stands."""
     from phyla.watcher import holder
 

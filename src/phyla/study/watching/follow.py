@@ -16,8 +16,9 @@ from phyla.store import Store, hold_on, open_store
 from phyla.study.files.load import chosen_suites, runs_with, suites_of
 from phyla.study.maintaining.recover import take_back
 from phyla.study.places import Places, open_existing
+from phyla.study.results.evaluations import Evaluations
 from phyla.study.results.progress import Throttle
-from phyla.study.results.watched_runs import Change, RunChanges, Watched, account
+from phyla.study.results.watched_runs import Change, RunChanges, Watched, standing
 from phyla.study.running.run import Crew, work
 from phyla.study.watching.alerts import beside, words_of
 from phyla.study.watching.runs import Watcher, Watching, check_url
@@ -69,7 +70,12 @@ def follow(
         thread.tend()
         if not finished:
             raise KeyboardInterrupt
-        return account(store, names, places)
+        return _account(store, names, places)
+
+
+def _account(store: Store, names: Sequence[str], places: Places) -> Watched:
+    runs = filter(None, map(store.find_study, names))
+    return Watched(tuple(standing(Evaluations(store, run, places)) for run in runs))
 
 
 def _take(stack: ExitStack, watching: Watching, target: Target, tensorboard: str | Path | None) -> None:
@@ -140,7 +146,7 @@ def join(
             tell = _teller([RunChanges(store, record) for record, _ in runs], on_change)
             if not _work(client, runs, configs, crew, places, launch, tell):
                 raise KeyboardInterrupt
-        return account(store, names, places)
+        return _account(store, names, places)
 
 
 def _copying(runs: Runs, places: Places) -> contextlib.AbstractContextManager[None]:
