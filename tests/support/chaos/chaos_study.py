@@ -84,21 +84,21 @@ class Recorder:
         self._random = random.Random(f"{OPTIONS.get('seed')} {os.getpid()} {now()}")
         self._others: dict[str, Connection] = {}
 
-    def call(self, connection: Connection, kind: Any, name: str, *rest: Any, **named: Any) -> Any:
+    def call(self, connection: Connection, function: Any, *rest: Any, **named: Any) -> Any:
         """Send a request, perhaps twice."""
-        if name not in RECORDED:
-            return self._call(connection, kind, name, *rest, **named)
+        if function.__name__ not in RECORDED:
+            return self._call(connection, function, *rest, **named)
         drawn = self._random.random() / max(OPTIONS.get("repeats", 0.0), 1e-9)
         if drawn < 0.25:
-            self._beside(connection, "lost", kind, name, *rest, **named)
+            self._beside(connection, "lost", function, *rest, **named)
         elif drawn < 0.5:
             other = self._other()
             if other is not None:
-                self._in_thread(0.0, other, "other", kind, name, *rest, **named)
+                self._in_thread(0.0, other, "other", function, *rest, **named)
         elif drawn < 1.0:
             delay_s = self._random.uniform(0.0, 2.0 * OPTIONS["lease_s"])
-            self._in_thread(delay_s, connection, "late", kind, name, *rest, **named)
-        return self._recorded(connection, None, kind, name, *rest, **named)
+            self._in_thread(delay_s, connection, "late", function, *rest, **named)
+        return self._recorded(connection, None, function, *rest, **named)
 
     def _other(self) -> Connection | None:
         url = self._random.choice(OPTIONS["replicas"])
@@ -124,8 +124,7 @@ class Recorder:
         self,
         connection: Connection,
         copy: str | None,
-        kind: Any,
-        name: str,
+        function: Any,
         path: str,
         wait_s: float,
         /,
@@ -134,10 +133,11 @@ class Recorder:
     ) -> Any:
         op = f"{os.getpid()}.{next(self._numbers)}.{now()}"
         digest = named.pop("settings_digest", None)
-        asked = inspect.signature(getattr(kind, name)).bind(None, *rest, **named).arguments
+        asked = inspect.signature(function).bind(None, *rest, **named).arguments
+        name = function.__name__
         self._write(op=op, at=now(), type="invoke", do=name, copy=copy, asked=told_of_request(asked))
         try:
-            answer = self._call(connection, kind, name, path, wait_s, *rest, settings_digest=digest, **named)
+            answer = self._call(connection, function, path, wait_s, *rest, settings_digest=digest, **named)
         except errors.PhylaError as error:
             known = not isinstance(error, errors.StoreError) or isinstance(error, errors.LeaseLost)
             self._write(
