@@ -120,8 +120,8 @@ def __getattr__(name: str) -> Any:
     if not name.startswith("_"):
         if util.find_spec(f"phyla.{name}") is not None:
             return import_module(f"phyla.{name}")
-        moved = [one for one in _PUBLIC if name in import_module(f"phyla.{one}").__all__]
-        where = "".join(f"; it is phyla.{one}.{name}" for one in moved)
+        moved = [module for module in _PUBLIC if name in import_module(f"phyla.{module}").__all__]
+        where = "".join(f"; it is phyla.{module}.{name}" for module in moved)
         raise AttributeError(f"module 'phyla' has no attribute {name!r}{where}")
     raise AttributeError(f"module 'phyla' has no attribute {name!r}")
 

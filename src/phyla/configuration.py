@@ -78,14 +78,14 @@ def _aim(rules: TrainRules) -> Aim:
     aim, fitness = Aim.of(rules.objective), rules.strategy.fitness
     if not isinstance(fitness, FromSuite) or fitness.metric is None:
         return aim
-    what = f"{'maximize' if aim.maximize else 'minimize'} {fitness.metric} of suite {fitness.suite!r}"
-    return replace(aim, name=fitness.metric, description=what)
+    description = f"{'maximize' if aim.maximize else 'minimize'} {fitness.metric} of suite {fitness.suite!r}"
+    return replace(aim, name=fitness.metric, description=description)
 
 
 def keeping_of(config: JsonObject) -> Keeping:
     """Read from a configuration what decides which checkpoints are kept; makes no strategy."""
-    kept: Any = read_object(config["keeping"])
-    return Keeping(**kept)
+    values: Any = read_object(config["keeping"])
+    return Keeping(**values)
 
 
 def from_config(
@@ -160,7 +160,7 @@ def suite_differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json,
 def command_differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
     """Return how the commands of two configurations differ that train: dotted name to (stored, given)."""
     commands = [config.get("train") for config in (old, new)]
-    if not any(isinstance(each, Mapping) for each in commands):
+    if not any(isinstance(command, Mapping) for command in commands):
         return {}
     return _compared({"train": commands[0]}, {"train": commands[1]})
 

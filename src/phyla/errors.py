@@ -205,8 +205,8 @@ def hidden_modules() -> str:
     known = {
         name: getattr(sys.modules[name], "__file__", None) for name in sys.stdlib_module_names & {*sys.modules}
     }
-    found = [(name, file) for name, file in sorted(known.items()) if file and not file.startswith(library)]
-    return "; ".join(f"{file} hides Python's own module {name!r}: rename it" for name, file in found)
+    hidden = [(name, file) for name, file in sorted(known.items()) if file and not file.startswith(library)]
+    return "; ".join(f"{file} hides Python's own module {name!r}: rename it" for name, file in hidden)
 
 
 def is_storage_error(error: BaseException) -> bool:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from phyla.evaluation import Lag
 
 
-def counted(count: int, one: str, several: str | None = None) -> str:
+def counted(count: int, singular: str, several: str | None = None) -> str:
     """Return a count with its noun, as in "1 trial" and "3,000 trials"."""
-    return f"{count:,} {one if count == 1 else several or one + 's'}"
+    return f"{count:,} {singular if count == 1 else several or singular + 's'}"
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
@@ -143,8 +143,8 @@ def time_words(spent: TimeSpent) -> str:
     if not spent.total_s:
         return "not known"
     shares = sorted(((100 * s / spent.total_s, p) for p, s in spent.seconds.items() if s), reverse=True)
-    told = ", ".join(f"{phase} {share:.0f} %" if share >= 0.5 else f"{phase} < 1 %" for share, phase in shares)
-    return f"{told} of {duration(spent.total_s)}"
+    text = ", ".join(f"{phase} {share:.0f} %" if share >= 0.5 else f"{phase} < 1 %" for share, phase in shares)
+    return f"{text} of {duration(spent.total_s)}"
 
 
 def lag_words(lag: "Lag") -> str:

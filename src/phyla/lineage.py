@@ -110,9 +110,10 @@ class Schedule:
         """Return its changes as a table of plain text."""
         names = self.names()
         rows = [("from step", "to step", "member", "trial", *names)]
-        for one in self.changes():
-            values = (_cell(one.params[name]) if name in one.params else "-" for name in names)
-            rows.append((f"{one.start_step:,}", f"{one.end_step:,}", str(one.member), str(one.trial), *values))
+        for segment in self.changes():
+            values = (_cell(segment.params[name]) if name in segment.params else "-" for name in names)
+            start, end = f"{segment.start_step:,}", f"{segment.end_step:,}"
+            rows.append((start, end, str(segment.member), str(segment.trial), *values))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join(
             "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
@@ -135,11 +136,11 @@ class Schedule:
     @classmethod
     def from_json(cls, value: Json) -> "Schedule":
         """Return the schedule that `to_json` wrote."""
-        found: Any = value if isinstance(value, Mapping) else {}
-        if found.get("schema") != SCHEMA or not isinstance(found.get("segments"), list | tuple):
-            what = f"an object with schema {SCHEMA} and a list of segments"
-            raise UsageError(f"a schedule must be {what}, got {value!r:.200}")
-        return cls(tuple(map(_segment, found["segments"])))
+        data: Any = value if isinstance(value, Mapping) else {}
+        if data.get("schema") != SCHEMA or not isinstance(data.get("segments"), list | tuple):
+            shape = f"an object with schema {SCHEMA} and a list of segments"
+            raise UsageError(f"a schedule must be {shape}, got {value!r:.200}")
+        return cls(tuple(map(_segment, data["segments"])))
 
 
 def _segment(raw: Any) -> Segment:
@@ -147,8 +148,8 @@ def _segment(raw: Any) -> Segment:
         start, end, trial, member = (index(raw[name]) for name in ("start_step", "end_step", "trial", "member"))
         return Segment(start, end, dict(raw["params"]), trial, member)
     except (KeyError, TypeError, ValueError):
-        what = "an object with params and the integers start_step, end_step, trial and member"
-        raise UsageError(f"a segment of a schedule must be {what}, got {raw!r:.200}") from None
+        shape = "an object with params and the integers start_step, end_step, trial and member"
+        raise UsageError(f"a segment of a schedule must be {shape}, got {raw!r:.200}") from None
 
 
 def _cell(value: Json) -> str:

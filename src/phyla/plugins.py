@@ -88,7 +88,7 @@ def encode(value: Any, name_of: NameOf | None = None) -> Json:
         name = _names().get(type(value)) or (name_of or reference)(type(value))
         fields = [(f, getattr(value, f.name)) for f in dataclasses.fields(value) if f.init]
         set_fields = {
-            f.name: encode(its, name_of) for f, its in fields if its is not None or f.metadata != UNLESS_NONE
+            f.name: encode(item, name_of) for f, item in fields if item is not None or f.metadata != UNLESS_NONE
         }
         return {"plugin": name, **set_fields}
     if callable(value):
@@ -135,13 +135,13 @@ def decode(value: Json, find: Find | None = None) -> Any:
 def _unregistered(name: str, find: Find) -> Callable[..., Any]:
     if "/" in name and ":" not in name:
         group = name.split("/")[0]
-        known = ", ".join(f"{group}/{one}" for one in sorted(of_group(group))) or "none"
+        known = ", ".join(f"{group}/{plugin}" for plugin in sorted(of_group(group))) or "none"
         raise ConfigurationError(f"plug-in {name!r} is not installed here; there are: {known}")
     module, _, qualname = name.partition(":")
     if name.startswith(OWN_SETTINGS) and module in sys.modules:
-        found = vars(sys.modules[module]).get(qualname)
-        if isinstance(found, type) and found.__module__ == module and dataclasses.is_dataclass(found):
-            return found
+        candidate = vars(sys.modules[module]).get(qualname)
+        if isinstance(candidate, type) and candidate.__module__ == module and dataclasses.is_dataclass(candidate):
+            return candidate
     return find(name)
 
 
@@ -183,11 +183,11 @@ def loaded_class(name: str) -> type[Any]:
     if source.endswith(".py"):
         modules = study_modules.of_file(Path(source).name)
     for module in modules:
-        found: object = module
+        candidate: object = module
         for part in qualname.split("."):
-            found = vars(found).get(part) if isinstance(found, type | ModuleType) else None
-        if isinstance(found, type):
-            return found
+            candidate = vars(candidate).get(part) if isinstance(candidate, type | ModuleType) else None
+        if isinstance(candidate, type):
+            return candidate
     raise NotImportable(
         f"the database names the class {name!r}, which this process has not loaded; import it at the top of the "
         "study file or the suite file"
@@ -243,13 +243,13 @@ def resolve(target: str) -> Callable[..., Any]:
     """
     source, _, name = target.rpartition(":")
     try:
-        found: Any = (
+        candidate: Any = (
             study_modules.load(Path(source)) if source.endswith(".py") else importlib.import_module(source)
         )
         for part in name.split("."):
-            found = getattr(found, part)
+            candidate = getattr(candidate, part)
     except (ImportError, AttributeError, OSError) as error:
         raise NotImportable(f"cannot import {name!r} from {source!r}: {error}") from error
-    if not callable(found):
-        raise NotImportable(f"{target!r} is {found!r}, which is no function")
-    return found  # type: ignore[no-any-return]  # callable, which is all that can be known
+    if not callable(candidate):
+        raise NotImportable(f"{target!r} is {candidate!r}, which is no function")
+    return candidate  # type: ignore[no-any-return]  # callable, which is all that can be known

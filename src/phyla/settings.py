@@ -81,9 +81,9 @@ def token() -> str | None:
     Raises:
         ConfigurationError: the file cannot be read, or what is given is no token.
     """
-    file, given = os.environ.get("PHYLA_TOKEN_FILE"), os.environ.get("PHYLA_TOKEN", "").strip()
-    if given or not file:
-        return _token(given, "PHYLA_TOKEN") or None
+    file, value = os.environ.get("PHYLA_TOKEN_FILE"), os.environ.get("PHYLA_TOKEN", "").strip()
+    if value or not file:
+        return _token(value, "PHYLA_TOKEN") or None
     try:
         return token_in(Path(file))
     except (OSError, UnicodeDecodeError) as error:

@@ -46,9 +46,9 @@ def difference_interval(first: Sequence[float], second: Sequence[float], *, pair
         stderr = statistics.stdev(differences) / math.sqrt(len(differences))
     else:
         mean = statistics.fmean(first) - statistics.fmean(second)
-        parts = [statistics.variance(one) / len(one) for one in (first, second)]
+        parts = [statistics.variance(sample) / len(sample) for sample in (first, second)]
         stderr = math.sqrt(sum(parts))
-        squares = sum(part**2 / (len(one) - 1) for part, one in zip(parts, (first, second), strict=True))
+        squares = sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, (first, second), strict=True))
         freedom = sum(parts) ** 2 / squares if squares else 1.0
     wide = float(stdtrit(freedom, 0.975)) * stderr
     return mean - wide, mean + wide
@@ -78,7 +78,7 @@ def signed_rank(first: Sequence[float], second: Sequence[float]) -> float:
     differences = nonzero_differences(first, second)
     if not differences:
         return 1.0
-    method = _method([abs(one) for one in differences], 2 ** len(differences))
+    method = _method([abs(difference) for difference in differences], 2 ** len(differences))
     return float(stats.wilcoxon(differences, method=method).pvalue)
 
 
@@ -143,7 +143,7 @@ def smallest_p(first: int, second: int, *, paired: bool) -> float:
 def nonzero_differences(first: Sequence[float], second: Sequence[float]) -> list[float]:
     """Return what first values are above their partners, without pairs that are equal up to rounding."""
     differences, rounding = _differences(first, second)
-    return [one for one in differences if abs(one) > rounding]
+    return [difference for difference in differences if abs(difference) > rounding]
 
 
 def _differences(first: Sequence[float], second: Sequence[float]) -> tuple[list[float], float]:

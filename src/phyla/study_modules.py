@@ -97,7 +97,7 @@ def load(path: Path) -> ModuleType:
     Raises:
         NotImportable: there is no such file.
     """
-    given, path = path, path.resolve()
+    original, path = path, path.resolve()
     _know_script()
     if _file_of(main := sys.modules["__main__"]) == path:
         return main
@@ -112,7 +112,7 @@ def load(path: Path) -> ModuleType:
         sys.path.insert(max(own, default=-1) + 1, str(path.parent))
     _know({name: path})
     if _before and not sys.argv[0]:
-        sys.argv[0] = str(given)
+        sys.argv[0] = str(original)
     try:
         return importlib.import_module(name)
     except BaseException:
@@ -122,14 +122,14 @@ def load(path: Path) -> ModuleType:
 
 def is_study_file(module: str) -> bool:
     """Return whether a module of this process, by its name, is a script or a study file."""
-    found = sys.modules.get(module)
-    loader = getattr(getattr(found, "__spec__", None), "loader", None)
+    candidate = sys.modules.get(module)
+    loader = getattr(getattr(candidate, "__spec__", None), "loader", None)
     return module in ("__main__", "__mp_main__") or isinstance(loader, _Loader)
 
 
 def of_file(name: str) -> list[ModuleType]:
     """Return the scripts and study files of this process whose file has a name, in whatever directory."""
-    modules = [sys.modules[each] for each in sorted({"__main__", *_files}) if each in sys.modules]
+    modules = [sys.modules[key] for key in sorted({"__main__", *_files}) if key in sys.modules]
     return [module for module in modules if (file := _file_of(module)) and file.name == name]
 
 

@@ -33,8 +33,8 @@ def nearest(name: object, names: Iterable[str]) -> str | None:
     wanted = str(name).lower()
     near = difflib.get_close_matches(wanted, folded, n=1)
     inside = [known for known in folded if wanted and (wanted in known or known in wanted)]
-    found = near or sorted(inside, key=lambda known: abs(len(known) - len(wanted)))
-    return folded[found[0]] if found else None
+    matches = near or sorted(inside, key=lambda known: abs(len(known) - len(wanted)))
+    return folded[matches[0]] if matches else None
 
 
 def suggestion(name: object, names: Iterable[str]) -> str:
@@ -45,17 +45,17 @@ def suggestion(name: object, names: Iterable[str]) -> str:
     return f"{hint}the names are {', '.join(map(repr, listed)) or 'none'}"
 
 
-def known(what: str, name: str, among: Mapping[str, T]) -> T:
+def known(label: str, name: str, among: Mapping[str, T]) -> T:
     """Return what has a name; `ConfigurationError` says which names there are."""
     if name not in among:
-        raise ConfigurationError(f"there is no {what} {name!r}; {suggestion(name, among)}")
+        raise ConfigurationError(f"there is no {label} {name!r}; {suggestion(name, among)}")
     return among[name]
 
 
-def check_name(what: str, name: object, more: str = "") -> None:
-    """Refuse what is no `NAME`; `what` says what it is, and `more` gives an example."""
+def check_name(label: str, name: object, more: str = "") -> None:
+    """Reject what is no `NAME`; `label` names it in the error, and `more` gives an example."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise ConfigurationError(f"{what}: use up to 100 letters, digits, '_', '-' and '.'{more}")
+        raise ConfigurationError(f"{label}: use up to 100 letters, digits, '_', '-' and '.'{more}")
 
 
 def plain(value: Any) -> Any:
@@ -67,10 +67,10 @@ def plain(value: Any) -> Any:
     return float(value) if isinstance(value, Real) else value
 
 
-def printable(number: int, what: str = "a number", kind: type[UsageError] = ConfigurationError) -> int:
+def printable(number: int, label: str = "a number", kind: type[UsageError] = ConfigurationError) -> int:
     """Return a whole number; refuse one of more digits than Python prints, which no message could show."""
     if abs(number) >= PRINTABLE:
-        raise kind(f"{what} has more than 4,000 digits; give a smaller one")
+        raise kind(f"{label} has more than 4,000 digits; give a smaller one")
     return number
 
 
@@ -80,8 +80,8 @@ def check_integer(name: str, value: Any, least: int = 1, most: int | None = None
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most and value > most):
         up = f", at most {most:,}" if most else ""
         hint = f"; did you mean {int(value)}?" if isinstance(value, float) and value.is_integer() else ""
-        given = f"{plugin}({name}={value!r})" if plugin else f"{name}={value!r}"
-        raise ConfigurationError(f"{given}: must be an integer of at least {least}{up}{hint}")
+        setting = f"{plugin}({name}={value!r})" if plugin else f"{name}={value!r}"
+        raise ConfigurationError(f"{setting}: must be an integer of at least {least}{up}{hint}")
     return value
 
 
@@ -90,7 +90,7 @@ def check(plugin: Any, **wanted: Wanted) -> None:
 
     Numbers become Python's own.
     """
-    defaults = {one.name: one.default for one in fields(plugin)}
+    defaults = {field.name: field.default for field in fields(plugin)}
     for name, want in wanted.items():
         value = getattr(plugin, name)
         if value is not None or defaults[name] is not None:
@@ -102,15 +102,15 @@ def check(plugin: Any, **wanted: Wanted) -> None:
 def check_value(plugin: str, name: str, value: Any, want: Wanted) -> Any:
     """Return one value of a setting, with a number as Python's own; refuse what is not as wanted."""
     value = plain(value)
-    given = f"{plugin}({name}={value!r})"
+    setting = f"{plugin}({name}={value!r})"
     if isinstance(want, tuple):
         if value not in want:
-            raise ConfigurationError(f"{given}: choose {', '.join(map(repr, want[:-1]))} or {want[-1]!r}")
+            raise ConfigurationError(f"{setting}: choose {', '.join(map(repr, want[:-1]))} or {want[-1]!r}")
     elif isinstance(want, int):
         check_integer(name, value, want, plugin=plugin)
         most = MOST_MEMBERS if name in ("population_size", "members") else MOST_STEPS
         if value > most:
-            raise ConfigurationError(f"{given}: must be at most {most:,}")
+            raise ConfigurationError(f"{setting}: must be at most {most:,}")
     else:
         low, high = map(float, want[1:-1].split(","))
         excluded = [low] * (want[0] == "(") + [high] * (want[-1] == ")")
@@ -120,14 +120,14 @@ def check_value(plugin: str, name: str, value: Any, want: Wanted) -> Any:
         )
         if not number or not low <= value <= high or value in excluded:
             kind = "finite number" if "inf" in want else "number"
-            raise ConfigurationError(f"{given}: must be a {kind} in {want}")
+            raise ConfigurationError(f"{setting}: must be a {kind} in {want}")
     return value
 
 
 def refused(plugin: object, names: str, why: str) -> ConfigurationError:
     """Return the error about settings of a plug-in, whose names come in one text, with what to do."""
-    given = ", ".join(f"{name}={getattr(plugin, name)!r}" for name in names.split())
-    return ConfigurationError(f"{type(plugin).__name__}({given}): {why}")
+    settings = ", ".join(f"{name}={getattr(plugin, name)!r}" for name in names.split())
+    return ConfigurationError(f"{type(plugin).__name__}({settings}): {why}")
 
 
 def suggest_arguments(*kinds: type[Any]) -> None:
@@ -148,17 +148,19 @@ def brief(value: object) -> str:
 
 
 def _suggesting(kind: type[Any]) -> Any:
-    made = kind.__init__
-    names = [name for name in list(inspect.signature(made).parameters)[1:] if name != "_"]
+    original = kind.__init__
+    names = [name for name in list(inspect.signature(original).parameters)[1:] if name != "_"]
 
-    @functools.wraps(made)
+    @functools.wraps(original)
     def init(self: Any, *args: Any, **settings: Any) -> None:
         for name in settings.keys() - set(names):
             raise WrongArgument(f"{kind.__name__}({name}=...): unknown argument; {suggestion(name, names)}")
         try:
-            made(self, *args, **settings)
+            original(self, *args, **settings)
         except (TypeError, ValueError, OverflowError) as error:
-            given = ", ".join([*map(brief, args), *(f"{name}={brief(value)}" for name, value in settings.items())])
-            raise WrongArgument(f"{kind.__name__}({given}): {error}") from error
+            values = ", ".join(
+                [*map(brief, args), *(f"{name}={brief(value)}" for name, value in settings.items())]
+            )
+            raise WrongArgument(f"{kind.__name__}({values}): {error}") from error
 
     return init

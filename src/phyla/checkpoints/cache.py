@@ -126,14 +126,14 @@ class Cache:
 
     def evict(self) -> None:
         """Remove what nobody holds: what was never finished, and beyond the bound what was used longest ago."""
-        kept: list[tuple[float, int, Path]] = []
+        entries: list[tuple[float, int, Path]] = []
         for folder in _folders(self._root):
             for work in _WORK:
                 for path in _folders(folder / work):
                     _remove(folder, path)
-            kept += [(*_use_of(path), path) for path in _folders(folder)]
-        excess = sum(size for _, size, _ in kept) - self._bound
-        for _, size, path in sorted(kept):
+            entries += [(*_use_of(path), path) for path in _folders(folder)]
+        excess = sum(size for _, size, _ in entries) - self._bound
+        for _, size, path in sorted(entries):
             if excess <= 0:
                 return
             if _remove(path.parent, path):
@@ -151,7 +151,7 @@ def _use_of(path: Path) -> tuple[float, int]:
 
 def _folders(path: Path) -> list[Path]:
     with suppress(OSError):
-        return [one for one in path.iterdir() if one.is_dir() and (one.name not in (*_WORK, LOCKS))]
+        return [folder for folder in path.iterdir() if folder.is_dir() and (folder.name not in (*_WORK, LOCKS))]
     return []
 
 

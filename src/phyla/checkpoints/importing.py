@@ -119,7 +119,7 @@ def _files(source: Path) -> dict[str, tuple[int, int, int]]:
     def fail(error: OSError) -> None:
         raise error
 
-    found = {}
+    files = {}
     paths, base = [source], source.parent
     if not source.is_file():
         walk = os.walk(source, followlinks=True, onerror=fail)
@@ -128,5 +128,5 @@ def _files(source: Path) -> dict[str, tuple[int, int, int]]:
         relative = path.relative_to(base).as_posix()
         if relative != MANIFEST_NAME:
             status = path.stat()
-            found[relative] = (status.st_size, status.st_mtime_ns, status.st_ino)
-    return found
+            files[relative] = (status.st_size, status.st_mtime_ns, status.st_ino)
+    return files

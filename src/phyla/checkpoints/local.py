@@ -100,10 +100,10 @@ class LocalCheckpoints:
                 how = "save at least one file into trial.checkpoint_dir"
                 raise NoCheckpoint(f"no checkpoint was saved: {staging} is empty; {how}")
             try:
-                found = zip(tree.entries, self._flushed(tree), strict=True)
+                pairs = zip(tree.entries, self._flushed(tree), strict=True)
             except FileNotFoundError as error:
                 raise _unfinished(error.filename) from error
-            files = [ManifestFile(entry.relative, entry.size_bytes, digest) for entry, digest in found]
+            files = [ManifestFile(entry.relative, entry.size_bytes, digest) for entry, digest in pairs]
             manifest = Manifest.of(files, step=step, created_at=now)
             failpoint("checkpoint.after_flush")
             self._manifest_begun.add(name)
@@ -146,10 +146,10 @@ class LocalCheckpoints:
         # Flushes that wait at the same time share what the file system writes for them; hashing hides behind them.
         with ThreadPoolExecutor(FLUSH_THREADS, "phyla-flush") as pool:
             flushing = [pool.submit(call) for call in calls]
-            found = digests(tree.entries)
+            hashes = digests(tree.entries)
             for done in flushing:
                 done.result()
-        return found
+        return hashes
 
     def discard(self, name: str) -> None:
         """Remove what was staged under a name, if anything."""
@@ -299,8 +299,8 @@ class LocalCheckpoints:
 
     def _directories(self, path: Path) -> tuple[str, ...]:
         names: list[str] = []
-        with storage_errors("list", path), suppress(FileNotFoundError), os.scandir(path) as found:
-            names = [item.name for item in found if item.is_dir(follow_symlinks=False)]
+        with storage_errors("list", path), suppress(FileNotFoundError), os.scandir(path) as items:
+            names = [item.name for item in items if item.is_dir(follow_symlinks=False)]
         return tuple(sorted(name for name in names if _NAME.fullmatch(name)))
 
 

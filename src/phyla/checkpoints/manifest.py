@@ -68,8 +68,8 @@ def scan(root: Path) -> Tree:
     folders: list[Path] = []
 
     def descend(folder: str, prefix: str) -> None:
-        with os.scandir(folder) as found:
-            for item in sorted(found, key=lambda item: item.name):
+        with os.scandir(folder) as items:
+            for item in sorted(items, key=lambda item: item.name):
                 relative = prefix + item.name
                 if item.is_dir(follow_symlinks=False):
                     descend(item.path, f"{relative}/")
@@ -179,21 +179,21 @@ class Manifest:
             whole.update(line.encode("utf-8", "surrogateescape"))
         return whole.hexdigest()
 
-    def compare(self, what: str, found: Mapping[str, int]) -> None:
+    def compare(self, where: str, sizes: Mapping[str, int]) -> None:
         """Make sure that the files that are there, by their sizes, are those of the manifest."""
         expected = {file.path: file.size_bytes for file in self.files}
-        for path in sorted({*found, *expected}):
+        for path in sorted({*sizes, *expected}):
             outside = path.startswith("/") or ".." in path.split("/")
-            if found.get(path) != expected.get(path) or outside:
-                raise _changed(f"{what}/{path}", _bytes(found.get(path)), _bytes(expected.get(path)))
+            if sizes.get(path) != expected.get(path) or outside:
+                raise _changed(f"{where}/{path}", _bytes(sizes.get(path)), _bytes(expected.get(path)))
 
-    def compare_content(self, what: str, entries: Sequence[Entry]) -> None:
+    def compare_content(self, where: str, entries: Sequence[Entry]) -> None:
         """Read all files, and make sure that they are those of the manifest; names and sizes are."""
         expected = {file.path: file.digest for file in self.files}
         for entry, digest in zip(entries, digests(entries), strict=True):
             if digest != expected[entry.relative]:
                 raise _changed(
-                    f"{what}/{entry.relative}", f"digest {digest}", f"digest {expected[entry.relative]}"
+                    f"{where}/{entry.relative}", f"digest {digest}", f"digest {expected[entry.relative]}"
                 )
 
     def to_json(self) -> str:
@@ -228,9 +228,9 @@ class Manifest:
         return manifest
 
 
-def _changed(what: str, found: str, expected: str) -> CheckpointCorrupt:
+def _changed(where: str, actual: str, expected: str) -> CheckpointCorrupt:
     return CheckpointCorrupt(
-        f"{what} is not what was committed: found {found}, the manifest says {expected}; {CHANGED_BY}"
+        f"{where} is not what was committed: found {actual}, the manifest says {expected}; {CHANGED_BY}"
     )
 
 

@@ -69,9 +69,9 @@ class Objects:
             import fsspec
 
             if self._is_s3:
-                given = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
+                custom = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
                 usual = {"retries": {"mode": "standard", "max_attempts": 3}, "max_pool_connections": 50}
-                how |= {"config_kwargs": {**usual, **given}}
+                how |= {"config_kwargs": {**usual, **custom}}
                 how |= {"max_concurrency": PARTS_AT_ONCE, "default_block_size": PART_BYTES}
             return fsspec.filesystem(self._protocol, **how)
         except ImportError as error:
@@ -85,9 +85,9 @@ class Objects:
         waiting = patience.Patience(lambda: usual_s if self._patience_s is None else self._patience_s)
         while True:
             try:
-                found = call(files, f"{self._root}/{key}".rstrip("/"))
+                answer = call(files, f"{self._root}/{key}".rstrip("/"))
                 self._reached = True
-                return found
+                return answer
             except (FileNotFoundError, FileExistsError):
                 self._reached = True
                 raise
@@ -106,14 +106,14 @@ class Objects:
         # Where nothing is below a prefix, s3fs asks no further.
         path, how = (self._root, {"prefix": f"{below}/"}) if below and self._is_s3 else (path, {})
         try:
-            found = self._call("list", "", lambda files, _: files.find(path, detail=True, **how))
+            infos = self._call("list", "", lambda files, _: files.find(path, detail=True, **how))
         except FileNotFoundError as error:
             bucket = self._root.partition("/")[0]
             raise CheckpointsAbsent(f"there is no bucket {bucket!r} for {self.url}: {error}") from error
         start = f"{self._root}/"
         within = f"{start}{below}/" if below else start
-        found.pop(within, None)
-        return {path.removeprefix(start): info for path, info in found.items() if path.startswith(within)}
+        infos.pop(within, None)
+        return {path.removeprefix(start): info for path, info in infos.items() if path.startswith(within)}
 
     def info(self, key: str) -> dict[str, Any]:
         """Return what the store tells of one object."""
@@ -180,7 +180,7 @@ class Objects:
             return []
         bucket, _, root = self._root.partition("/")
         start = f"{root}/".lstrip("/")
-        found: list[tuple[str, str]] = []
+        uploads: list[tuple[str, str]] = []
 
         def look(files: Any, path: str) -> None:
             more: dict[str, Any] = {}
@@ -188,13 +188,15 @@ class Objects:
                 page = files.call_s3(
                     "list_multipart_uploads", Bucket=bucket, Prefix=start + (f"{below}/" if below else ""), **more
                 )
-                found.extend((one["Key"].removeprefix(start), one["UploadId"]) for one in page.get("Uploads", []))
+                uploads.extend(
+                    (upload["Key"].removeprefix(start), upload["UploadId"]) for upload in page.get("Uploads", [])
+                )
                 if not page.get("IsTruncated"):
                     return
                 more = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
         self._tolerant(below, look)
-        return found
+        return uploads
 
     def abort(self, uploads: Iterable[tuple[str, str]]) -> None:
         """Abort multipart uploads, so that their parts take no more room."""
@@ -247,11 +249,11 @@ def _is_out_of_reach(error: Exception) -> bool:
 
 
 def _failure(error: Exception, doing: str, url: str, writes: bool) -> CheckpointError:
-    said = (str(error).strip() or type(error).__name__).splitlines()[0]
+    detail = (str(error).strip() or type(error).__name__).splitlines()[0]
     if _is_out_of_reach(error):
         advice = "check the network, and AWS_ENDPOINT_URL if the store is not Amazon's"
         advice += "; then run the study again" if writes else ""
-        return CheckpointsAbsent(f"cannot {doing} {url}, the store is out of reach: {said}; {advice}")
+        return CheckpointsAbsent(f"cannot {doing} {url}, the store is out of reach: {detail}; {advice}")
     if isinstance(error, PermissionError) or _status(error) in (401, 403):
         advice = f"these credentials need the right to {_RIGHTS if writes else 'list and read objects'} there"
     elif _CREDENTIALS.search(type(error).__name__):
@@ -260,4 +262,4 @@ def _failure(error: Exception, doing: str, url: str, writes: bool) -> Checkpoint
         advice = advice_on(error)
     else:
         advice = "correct the URL, or look at the store's health"
-    return CheckpointStorageFailed(f"cannot {doing} {url}: {said}; {advice}")
+    return CheckpointStorageFailed(f"cannot {doing} {url}: {detail}; {advice}")

@@ -69,11 +69,11 @@ def import_name(prefix: str, number: int) -> str:
 
 def made_by(name: str) -> Made | None:
     """Return what a name says about who made the directory; None for a name that phyla does not give."""
-    found = _ATTEMPT.fullmatch(name)
-    if found is not None:
-        return Made(found[3], (int(found[1]), int(found[2]), found[4]))
-    found = _IMPORT.fullmatch(name)
-    return None if found is None else Made(found[1], None)
+    match = _ATTEMPT.fullmatch(name)
+    if match is not None:
+        return Made(match[3], (int(match[1]), int(match[2]), match[4]))
+    match = _IMPORT.fullmatch(name)
+    return None if match is None else Made(match[1], None)
 
 
 @final
@@ -153,10 +153,10 @@ class Ownership:
         if store == self._owner.store:
             return
         if store == self._owner.copied_from:
-            what = f"it belongs to store {store}, of which this store is a copy or a restored backup"
+            reason = f"it belongs to store {store}, of which this store is a copy or a restored backup"
         else:
-            what = f"it belongs to a study of this name in another store, {store}"
-        raise self._not_ours(what, adoptable=True)
+            reason = f"it belongs to a study of this name in another store, {store}"
+        raise self._not_ours(reason, adoptable=True)
 
     def _entries(self) -> list[str]:
         try:
@@ -199,7 +199,7 @@ class Ownership:
             f"good, {self._place.made}run: phyla doctor {study} --adopt"
         )
 
-    def _not_ours(self, what: str, *, adoptable: bool) -> CheckpointsNotOurs:
+    def _not_ours(self, reason: str, *, adoptable: bool) -> CheckpointsNotOurs:
         study = self._owner.study
         adopt = (
             f". If study {study!r} of this store should go on with what is there, and no other store does, run: "
@@ -209,8 +209,8 @@ class Ownership:
         )
         return CheckpointsNotOurs(
             f"{self._place} on {socket.gethostname()} is not the checkpoint directory of study {study!r} of this "
-            f"store: {what}. Nothing in it was changed or deleted. Choose another place with checkpoints= (on the "
-            f"command line: --checkpoints), or another name for the study{adopt}"
+            f"store: {reason}. Nothing in it was changed or deleted. Choose another place with checkpoints= (on "
+            f"the command line: --checkpoints), or another name for the study{adopt}"
         )
 
 

@@ -58,9 +58,9 @@ def place_of(where: str | Path, home: Path) -> Path | RemotePlace:
         return Path(where)
     url = str(where).rstrip("/")
     if not _URL.fullmatch(url):
-        given = re.sub("//.*@", "//***@", url)
+        masked = re.sub("//.*@", "//***@", url)
         raise ConfigurationError(
-            f"checkpoints={given!r}: give s3://bucket/prefix; credentials come from the environment or from "
+            f"checkpoints={masked!r}: give s3://bucket/prefix; credentials come from the environment or from "
             "~/.aws, never from the URL"
         )
     return RemotePlace(url, settings.cache() or home / "cache")
@@ -161,13 +161,13 @@ class RemoteCheckpoints:
             raise CheckpointMissing(f"checkpoint {name}: its upload is gone; {why}") from error
         except UnicodeEncodeError as error:
             raise CheckpointError(f"{path} has a file whose name is not UTF-8; save it under another") from error
-        found = self._sizes(name)
-        lacking = [file.path for file in manifest.files if found.get(file.path) != file.size_bytes]
+        sizes = self._sizes(name)
+        lacking = [file.path for file in manifest.files if sizes.get(file.path) != file.size_bytes]
         if lacking:
             where = f"{self._objects.url}/{name}"
             raise CheckpointStorageFailed(f"{where} lacks files that were just written: {listed(lacking)}")
         failpoint("upload.after_files")
-        if MANIFEST_NAME in found or not self._objects.create(f"{name}/{MANIFEST_NAME}", text):
+        if MANIFEST_NAME in sizes or not self._objects.create(f"{name}/{MANIFEST_NAME}", text):
             raise taken(name, f"{self._objects.url}/{name}")
         failpoint("upload.after_manifest")
         self._began.discard(name)
@@ -285,10 +285,10 @@ class RemoteCheckpoints:
             raise CheckpointMissing(f"checkpoint {name}: no manifest in {where}; {why}") from error
         except CheckpointCorrupt as error:
             raise CheckpointCorrupt(f"checkpoint {name}, in {where}: {error}") from error
-        found = self._sizes(name)
-        if found.pop(MANIFEST_NAME, None) is None:
+        sizes = self._sizes(name)
+        if sizes.pop(MANIFEST_NAME, None) is None:
             raise CheckpointMissing(f"checkpoint {name}: it was removed from {where} just now")
-        manifest.compare(f"checkpoint {name}: {where}", found)
+        manifest.compare(f"checkpoint {name}: {where}", sizes)
         return manifest
 
     def verify(self, name: str) -> Manifest:
@@ -303,19 +303,19 @@ class RemoteCheckpoints:
         return manifest
 
     def delete(self, *names: str) -> int:
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for name in names:
             failpoint("checkpoint.before_delete")
-            found |= {f"{checked(name)}/{key}": size for key, size in self._sizes(name).items()}
-        manifests = {key for key in found if key.partition("/")[2] == MANIFEST_NAME}
+            sizes |= {f"{checked(name)}/{key}": size for key, size in self._sizes(name).items()}
+        manifests = {key for key in sizes if key.partition("/")[2] == MANIFEST_NAME}
         # Without its manifest it is no checkpoint any more.
         self._objects.remove(manifests)
         failpoint("checkpoint.during_delete")
-        self._objects.remove([key for key in found if key not in manifests])
+        self._objects.remove([key for key in sizes if key not in manifests])
         for name in names:
             self._abort(name)
             self._cache.forget(name)
-        return sum(found.values())
+        return sum(sizes.values())
 
     def _abort(self, name: str) -> None:
         self._objects.abort(self._objects.uploads(checked(name)))
@@ -338,12 +338,12 @@ class RemoteCheckpoints:
 
     def _entries(self) -> dict[str, bool]:
         """Return the names that are on the store, and whether each is committed."""
-        found: dict[str, bool] = {}
+        entries: dict[str, bool] = {}
         keys = [*self._objects.sizes(), *(key for key, _ in self._objects.uploads())]
         for name, _, relative in (key.partition("/") for key in keys):
             if relative and is_name(name):
-                found[name] = found.get(name, False) or relative == MANIFEST_NAME
-        return found
+                entries[name] = entries.get(name, False) or relative == MANIFEST_NAME
+        return entries
 
     def _sizes(self, name: str) -> dict[str, int]:
         return {key.removeprefix(f"{name}/"): size for key, size in self._objects.sizes(checked(name)).items()}

@@ -125,19 +125,19 @@ class _OverTasks(ABC):
             raise ConfigurationError(f"{self!r}: {why}")
         missing = [result.task for result in selected if not result.has(self.metric)]
         if missing:
-            others = _listed(dict.fromkeys(name for result in selected for name in result.values))
+            names = _listed(dict.fromkeys(name for result in selected for name in result.values))
             raise MetricMissing(
-                f"{self!r} needs {self.metric!r}, which {_listed(missing)} did not record; there are {others}"
+                f"{self!r} needs {self.metric!r}, which {_listed(missing)} did not record; there are {names}"
             )
-        found = self._number(selected, [result.estimate(self.metric) for result in selected])
-        return dict.fromkeys(self.aggregate_names, found)
+        number = self._number(selected, [result.estimate(self.metric) for result in selected])
+        return dict.fromkeys(self.aggregate_names, number)
 
     @property
     @abstractmethod
     def _suffix(self) -> str: ...
 
     @abstractmethod
-    def _number(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Estimate: ...
+    def _number(self, tasks: Sequence[TaskResult], estimates: Sequence[Estimate]) -> Estimate: ...
 
 
 @final
@@ -156,8 +156,8 @@ class Mean(_OverTasks):
     tag: str | None = None
     _suffix = "mean"
 
-    def _number(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Estimate:
-        return _mean(found)
+    def _number(self, tasks: Sequence[TaskResult], estimates: Sequence[Estimate]) -> Estimate:
+        return _mean(estimates)
 
 
 @final
@@ -169,11 +169,11 @@ class WeightedMean(_OverTasks):
     tag: str | None = None
     _suffix = "weighted"
 
-    def _number(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Estimate:
+    def _number(self, tasks: Sequence[TaskResult], estimates: Sequence[Estimate]) -> Estimate:
         weights = [task.weight for task in tasks]
         if sum(weights) == 0:
             raise ConfigurationError(f"{self!r}: all tasks have weight 0; give at least one a weight")
-        return _mean(found, weights)
+        return _mean(estimates, weights)
 
 
 @final
@@ -200,8 +200,8 @@ class Worst(_OverTasks):
     def _suffix(self) -> str:
         return self.of
 
-    def _number(self, tasks: Sequence[TaskResult], found: Sequence[Estimate]) -> Estimate:
-        values = [estimate.value for estimate in found]
+    def _number(self, tasks: Sequence[TaskResult], estimates: Sequence[Estimate]) -> Estimate:
+        values = [estimate.value for estimate in estimates]
         # numpy's, unlike Python's, give nan wherever it stands.
         return Estimate(float(np.min(values) if self.of == "min" else np.max(values)))
 
@@ -211,23 +211,23 @@ def aggregate(aggregators: Sequence[Aggregator], results: Sequence[TaskResult]) 
 
     Without aggregators: the mean of every metric over all tasks that have it, and over those with each tag.
     """
-    found: dict[str, Estimate] = {}
+    numbers: dict[str, Estimate] = {}
     origin: dict[str, Aggregator] = {}
-    for aggregator, seen in [(one, results) for one in aggregators] or _means(results):
+    for aggregator, seen in [(aggregator, results) for aggregator in aggregators] or _means(results):
         for name, value in aggregator(seen).items():
-            if name in found:
+            if name in numbers:
                 raise ConfigurationError(
                     f"{name!r} is given by both {origin[name]!r} and {aggregator!r}; leave one out, or rename one"
                 )
-            found[name] = value if isinstance(value, Estimate) else Estimate(float(value))
+            numbers[name] = value if isinstance(value, Estimate) else Estimate(float(value))
             origin[name] = aggregator
-    return found
+    return numbers
 
 
 def percentiles(values: Sequence[float], which: Sequence[float]) -> list[float]:
     """Return percentiles, interpolated linearly; nan if a value is nan."""
     with np.errstate(all="ignore"):
-        return [float(found) for found in np.percentile(values, which)]
+        return [float(percentile) for percentile in np.percentile(values, which)]
 
 
 def _means(results: Sequence[TaskResult]) -> list[tuple[Aggregator, Sequence[TaskResult]]]:

@@ -148,20 +148,20 @@ def causes(cells: Iterable[Cell]) -> list[CellCause]:
     A partial group of which no cell failed has lost its aggregation: then its own reason is the cause.
     """
     cells = [*cells]
-    failed = {one.group.id for one in cells if one.group is not None and one.status is CellStatus.FAILED}
-    found: dict[tuple[CellStatus, str, str | None, str], dict[int, tuple[Checkpoint, str]]] = {}
-    for one in cells:
-        status, task, why = one.status, one.task if one.status is CellStatus.FAILED else None, one.why
-        if why is None and one.partial and one.group is not None and one.group.id not in failed:
-            status, why = CellStatus.FAILED, one.group.why
+    failed = {cell.group.id for cell in cells if cell.group is not None and cell.status is CellStatus.FAILED}
+    groups: dict[tuple[CellStatus, str, str | None, str], dict[int, tuple[Checkpoint, str]]] = {}
+    for cell in cells:
+        status, task, why = cell.status, cell.task if cell.status is CellStatus.FAILED else None, cell.why
+        if why is None and cell.partial and cell.group is not None and cell.group.id not in failed:
+            status, why = CellStatus.FAILED, cell.group.why
         if why is not None:
-            key = (status, one.suite, task, _NUMBER.sub("#", said_by(why)))
-            found.setdefault(key, {})[one.seen.id] = one.seen, said_by(why)
-    made = []
-    for (status, suite, task, _), alike in found.items():
+            key = (status, cell.suite, task, _NUMBER.sub("#", said_by(why)))
+            groups.setdefault(key, {})[cell.seen.id] = cell.seen, said_by(why)
+    result = []
+    for (status, suite, task, _), alike in groups.items():
         seen, whys = zip(*alike.values(), strict=True)
-        made.append(CellCause(status=status, suite=suite, task=task, why=whys[-1], checkpoints=seen))
-    return sorted(made, key=lambda cause: _URGENT.index(cause.status))
+        result.append(CellCause(status=status, suite=suite, task=task, why=whys[-1], checkpoints=seen))
+    return sorted(result, key=lambda cause: _URGENT.index(cause.status))
 
 
 def group_values(seen: Checkpoint, group: Group) -> GroupValues:
@@ -180,11 +180,11 @@ def current_tasks(tasks: Sequence[EvalJob]) -> dict[str, list[EvalJob]]:
     wanted = {task.task for task in shards if task.state is not JobState.CANCELLED}
     shards = [task for task in shards if task.task not in wanted or task.state is not JobState.CANCELLED]
     newest = {task.task: task.identity for task in shards}
-    found: dict[str, list[EvalJob]] = {name: [] for name in newest}
+    by_name: dict[str, list[EvalJob]] = {name: [] for name in newest}
     for task in shards:
         if newest[task.task] == task.identity:
-            found[task.task].append(task)
-    return found
+            by_name[task.task].append(task)
+    return by_name
 
 
 def cell(
@@ -234,10 +234,10 @@ def cell(
         metric=metric,
         n=metrics[metric].count if metric is not None and metric in metrics else None,
         shards=tasks[0].shards if tasks else 1,
-        shards_done=sum(one.state is JobState.COMPLETED for one in tasks),
+        shards_done=sum(shard.state is JobState.COMPLETED for shard in tasks),
         duration_s=sum(result.duration_s for result in results) if whole and status.has_value else None,
-        attempts=sum(one.token for one in tasks),
-        worker=results[-1].worker if results else next((one.worker for one in tasks if one.worker), None),
+        attempts=sum(shard.token for shard in tasks),
+        worker=results[-1].worker if results else next((shard.worker for shard in tasks if shard.worker), None),
         evaluated_at=max(result.created_at for result in results) if whole else None,
         files=files,
         unread=unread,

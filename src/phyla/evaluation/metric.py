@@ -69,9 +69,9 @@ class Stored:
 
     def __post_init__(self) -> None:
         metric: Any = self
-        for one in fields(metric):
-            if one.type is int:
-                as_count(getattr(self, one.name), f"{type(self).__name__}: {one.name}")
+        for field in fields(metric):
+            if field.type is int:
+                as_count(getattr(self, field.name), f"{type(self).__name__}: {field.name}")
 
     @property
     def count(self) -> int | None:
@@ -90,7 +90,7 @@ class Stored:
     def to_json(self) -> JsonObject:
         """Return its state as strict JSON."""
         metric: Any = self
-        state = {one.name: json_number(getattr(self, one.name)) for one in fields(metric)}
+        state = {field.name: json_number(getattr(self, field.name)) for field in fields(metric)}
         return {name: value for name, value in state.items() if name != "low" or value}
 
     @classmethod
@@ -98,8 +98,10 @@ class Stored:
         """Return the metric that `to_json` wrote."""
         metric: Any = cls
         state = {"low": 0.0, **raw}
-        made: Self = metric(**{one.name: _read(state[one.name], one.name, one.type) for one in fields(metric)})
-        return made
+        instance: Self = metric(
+            **{field.name: _read(state[field.name], field.name, field.type) for field in fields(metric)}
+        )
+        return instance
 
 
 def _read(raw: Json, name: str, kind: Any) -> object:
@@ -116,14 +118,14 @@ def check_type(mine: object, other: object) -> None:
         )
 
 
-def as_count(value: object, what: str) -> int:
+def as_count(value: object, label: str) -> int:
     """Return a count as an int."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 0:
-        raise MetricInvalid(f"{what} must be an integer of at least 0, got {value!r}")
+        raise MetricInvalid(f"{label} must be an integer of at least 0, got {value!r}")
     return int(value)
 
 
-def as_number(value: object, what: str) -> float | None:
+def as_number(value: object, label: str) -> float | None:
     """Return a number of any library, or an array without dimensions, as a float; None if it may be an array."""
     if not isinstance(value, Real | np.bool_):
         item = getattr(value, "item", None)
@@ -132,36 +134,36 @@ def as_number(value: object, what: str) -> float | None:
         inner = item()
         if not isinstance(inner, Real | np.bool_):
             raise MetricInvalid(
-                f"{what} is {value!r}, which is no number; give a number, an array of numbers or a metric"
+                f"{label} is {value!r}, which is no number; give a number, an array of numbers or a metric"
             )
         value = inner
     try:
         return float(value)
     except OverflowError:
-        raise MetricInvalid(f"{what} must fit in a float, got {value!r}") from None
+        raise MetricInvalid(f"{label} must fit in a float, got {value!r}") from None
 
 
-def as_samples(values: object, what: str) -> NDArray[np.float64]:
+def as_samples(values: object, label: str) -> NDArray[np.float64]:
     """Return an array-like of real numbers as an array of floats of the same shape."""
-    array = as_array(values, what)
+    array = as_array(values, label)
     # Low-precision floats of some libraries are foreign types to numpy, which convert.
     foreign = array.dtype.kind == "V" and array.dtype.names is None
     if array.dtype.kind not in "biuf" and not foreign:
         kind = type(values).__name__
-        raise MetricInvalid(f"{what} is {values!r}, a {kind}; give a number, an array of numbers or a metric")
+        raise MetricInvalid(f"{label} is {values!r}, a {kind}; give a number, an array of numbers or a metric")
     try:
         return array.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise MetricInvalid(f"{what} holds {array.dtype} values, which are no real numbers: {error}") from None
+        raise MetricInvalid(f"{label} holds {array.dtype} values, which are no real numbers: {error}") from None
 
 
-def as_array(values: object, what: str) -> NDArray[Any]:
+def as_array(values: object, label: str) -> NDArray[Any]:
     """Return an array-like as a numpy array."""
     try:
         return np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise MetricInvalid(
-            f"{what} is a {type(values).__name__} that numpy cannot read: {error}; give numbers of equal shape, "
+            f"{label} is a {type(values).__name__} that numpy cannot read: {error}; give numbers of equal shape, "
             "for a tensor tensor.detach().float().cpu()"
         ) from None
 

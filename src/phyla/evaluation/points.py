@@ -62,14 +62,14 @@ def cell_points(cell: Cell, member: int | None = None) -> Iterator[Point]:
 
 def group_points(values: GroupValues, cells: Sequence[Cell], member: int | None = None) -> Iterator[Point]:
     """Return the aggregates of a group, and percentiles over its eval tasks where it has none of that name."""
-    found: dict[str, Estimate] = {}
+    estimates: dict[str, Estimate] = {}
     if not values.partial:
         for name in dict.fromkeys(name for cell in cells for name in cell.metrics):
-            each = [cell.values[name].value for cell in cells if name in cell.metrics and name in cell.values]
-            if len(each) > 1:
-                which = zip(PERCENTILES, percentiles(each, PERCENTILES), strict=True)
-                found |= {f"{name}_p{percent}": Estimate(value) for percent, value in which}
-    for name, estimate in {**found, **values.values}.items():
+            numbers = [cell.values[name].value for cell in cells if name in cell.metrics and name in cell.values]
+            if len(numbers) > 1:
+                which = zip(PERCENTILES, percentiles(numbers, PERCENTILES), strict=True)
+                estimates |= {f"{name}_p{percent}": Estimate(value) for percent, value in which}
+    for name, estimate in {**estimates, **values.values}.items():
         yield _point(values, member, name, estimate)
 
 

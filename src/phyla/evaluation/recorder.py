@@ -60,23 +60,23 @@ class Recorder:
         """Record samples, all or none of them; `phyla.worker.Evaluation.record` explains the arguments."""
         n = None if n is None else as_count(n, "record(): n")
         seed = None if seed is None else as_count(seed, "record(): the seed")
-        kept = None
+        selection = None
         if mask is not None:
-            kept = as_array(mask, "mask")
-            if kept.dtype.kind not in "biuf" or not np.isin(kept, (0, 1)).all():
+            selection = as_array(mask, "mask")
+            if selection.dtype.kind not in "biuf" or not np.isin(selection, (0, 1)).all():
                 raise MetricInvalid(
                     f"mask={mask!r}: a mask is True where a sample counts and False where it is padding"
                 )
-            kept = kept.astype(np.bool_)
-            if n is not None and kept.sum() != n:
-                raise MetricInvalid(f"record(): the mask keeps {kept.sum()} samples, but n={n}; leave n out")
+            selection = selection.astype(np.bool_)
+            if n is not None and selection.sum() != n:
+                raise MetricInvalid(f"record(): the mask keeps {selection.sum()} samples, but n={n}; leave n out")
         new: dict[str, Metric] = {}
         for name, value in _leaves(metrics, ""):
             if name in new:
                 raise MetricInvalid(f"record(): {name!r} is given twice; rename one")
             # Numbers first: whether something follows a protocol takes long to find out.
             is_metric = not isinstance(value, int | float) and isinstance(value, Metric)
-            new[name] = value if is_metric else _moments(name, value, n, kept)
+            new[name] = value if is_metric else _moments(name, value, n, selection)
         self._metrics |= {name: _combined(name, self._metrics.get(name), metric) for name, metric in new.items()}
         for name, metric in new.items():
             if seed is not None and isinstance(metric, Moments) and metric.n:
@@ -101,21 +101,21 @@ def _leaves(metrics: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]
             yield prefix + key, value
 
 
-def _moments(name: str, value: object, n: int | None, kept: NDArray[np.bool_] | None) -> Moments:
-    what = f"record(): {name!r}"
-    number = as_number(value, what)
-    if number is not None and (kept is None or (n is not None and kept.ndim)):
+def _moments(name: str, value: object, n: int | None, selection: NDArray[np.bool_] | None) -> Moments:
+    label = f"record(): {name!r}"
+    number = as_number(value, label)
+    if number is not None and (selection is None or (n is not None and selection.ndim)):
         return Moments.of_mean(number, 1 if n is None else n)
-    samples = as_samples(value if number is None else number, what)
-    if kept is not None:
-        if samples.shape != kept.shape:
+    samples = as_samples(value if number is None else number, label)
+    if selection is not None:
+        if samples.shape != selection.shape:
             raise MetricInvalid(
-                f"{what} has the shape {samples.shape} and the mask {kept.shape}; give one value per element of "
-                "the mask, or a mean of the samples that count together with their number n"
+                f"{label} has the shape {samples.shape} and the mask {selection.shape}; give one value per "
+                "element of the mask, or a mean of the samples that count together with their number n"
             )
-        samples = samples[kept]
+        samples = samples[selection]
     if n is not None and samples.size != n:
-        raise MetricInvalid(f"{what} has {samples.size} samples, but n={n}; leave n out, or mask padding")
+        raise MetricInvalid(f"{label} has {samples.size} samples, but n={n}; leave n out, or mask padding")
     return Moments.of(samples)
 
 
@@ -152,9 +152,9 @@ def merged(shards: Sequence[Mapping[str, Metric]], *, expected: int | None) -> d
             counts = [str(shard[name].count if name in shard else "none") for shard in shards]
             listed = ", ".join(f"{index}: {count}" for index, count in enumerate(counts))
             few = metric.count is not None and metric.count < expected
-            what = "were left out" if few else "were counted twice, or padding was counted"
+            problem = "were left out" if few else "were counted twice, or padding was counted"
             raise SamplesDiffer(
-                f"{name!r} has counted {metric.count} samples of {expected} (by shard {listed}): some {what}"
+                f"{name!r} has counted {metric.count} samples of {expected} (by shard {listed}): some {problem}"
             )
     return whole
 

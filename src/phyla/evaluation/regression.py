@@ -49,11 +49,17 @@ def compare(
     a finite reference, and with seeds or a known variance. Samples that do not vary decide by their difference
     alone. `alpha` is the probability of at least one false alarm among all tasks.
     """
-    now, before = ({one.task: one.metrics for one in its if metric in one.metrics} for its in (current, reference))
+    now, before = (
+        {result.task: result.metrics for result in results if metric in result.metrics}
+        for results in (current, reference)
+    )
     tested = [_compared(task, now[task], before[task], metric, higher_is_better) for task in now if task in before]
-    found = [one for one in tested if one is not None]
-    adjusted = holm([one.p for one in found])
-    return tuple(replace(one, p_adjusted=p, regressed=p < alpha) for one, p in zip(found, adjusted, strict=True))
+    comparisons = [comparison for comparison in tested if comparison is not None]
+    adjusted = holm([comparison.p for comparison in comparisons])
+    return tuple(
+        replace(comparison, p_adjusted=p, regressed=p < alpha)
+        for comparison, p in zip(comparisons, adjusted, strict=True)
+    )
 
 
 def _compared(
@@ -68,12 +74,14 @@ def _compared(
     mine, theirs = current.get(per_seed(metric)), reference.get(per_seed(metric))
     if isinstance(mine, PerSeed) and isinstance(theirs, PerSeed):
         common = [seed for seed in mine.seeds if seed in theirs.seeds]
-        first, second = ([each.seeds[seed].mean for seed in common] for each in (mine, theirs))
+        first, second = ([series.seeds[seed].mean for seed in common] for series in (mine, theirs))
         if len(common) >= 2 and all(map(math.isfinite, (*first, *second))):
-            p = paired([sign * one for one in first], [sign * one for one in second])
+            p = paired([sign * mean for mean in first], [sign * mean for mean in second])
             means = math.fsum(first) / len(common), math.fsum(second) / len(common)
             return Comparison(task=task, test="paired", current=means[0], reference=means[1], p=p)
-    if any(each.get("n", 0) < 2 or not math.isfinite(each.get("stderr", math.nan)) for each in (now, before)):
+    if any(
+        summary.get("n", 0) < 2 or not math.isfinite(summary.get("stderr", math.nan)) for summary in (now, before)
+    ):
         return None
-    ours, other = ((sign * each[""], each["stderr"], int(each["n"])) for each in (now, before))
+    ours, other = ((sign * summary[""], summary["stderr"], int(summary["n"])) for summary in (now, before))
     return Comparison(task=task, test="welch", current=now[""], reference=before[""], p=welch(ours, other))

@@ -147,11 +147,14 @@ class PerSeed(Stored):
 
     def to_json(self) -> JsonObject:
         """Return its state as strict JSON: one list per field, without those that are as for single samples."""
-        each = list(self.seeds.values())
-        columns: dict[str, Json] = {"seed": list(self.seeds), "mean": [json_number(one.mean) for one in each]}
+        all_moments = list(self.seeds.values())
+        columns: dict[str, Json] = {
+            "seed": list(self.seeds),
+            "mean": [json_number(moments.mean) for moments in all_moments],
+        }
         for name, usual in _OF_ONE_SAMPLE.items():
-            if any(getattr(one, name) != usual for one in each):
-                columns[name] = [json_number(getattr(one, name)) for one in each]
+            if any(getattr(moments, name) != usual for moments in all_moments):
+                columns[name] = [json_number(getattr(moments, name)) for moments in all_moments]
         return columns
 
     @classmethod
@@ -163,8 +166,8 @@ class PerSeed(Stored):
             **{name: raw.get(name, [usual] * len(seeds)) for name, usual in _OF_ONE_SAMPLE.items()},
         }
         rows = zip(*map(read_list, columns.values()), strict=True)
-        each = (Moments.from_json(dict(zip(columns, row, strict=True))) for row in rows)
-        return cls(dict(zip(seeds, each, strict=True)))
+        all_moments = (Moments.from_json(dict(zip(columns, row, strict=True))) for row in rows)
+        return cls(dict(zip(seeds, all_moments, strict=True)))
 
 
 @final

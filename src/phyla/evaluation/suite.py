@@ -132,17 +132,17 @@ class EvalTask:
         return hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _check_resources(given: object, where: str) -> None:
-    if not isinstance(given, Mapping):
+def _check_resources(resources: object, where: str) -> None:
+    if not isinstance(resources, Mapping):
         raise ConfigurationError(f'{where}: say what it needs, as in {{"gpus": 2, "label": "a100"}}')
-    for name in given:
+    for name in resources:
         if name not in RESOURCES:
             raise ConfigurationError(f"{where}: there is no resource {name!r}; {suggestion(name, RESOURCES)}")
-    gpus = given.get("gpus", 0)
+    gpus = resources.get("gpus", 0)
     if not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 0:
         raise ConfigurationError(f'{where}: say how many GPUs it needs, as in {{"gpus": 2}}')
-    if "label" in given:
-        check_label(given["label"], where)
+    if "label" in resources:
+        check_label(resources["label"], where)
 
 
 def check_label(label: object, where: str) -> None:
@@ -167,7 +167,7 @@ def _check_fields(argument: str, where: str) -> None:
 def _arguments(task: str, command: object) -> tuple[str, ...]:
     where = f"EvalTask({task!r}, command={command!r})"
     if not isinstance(command, str):
-        if not isinstance(command, Sequence) or not command or not all(isinstance(each, str) for each in command):
+        if not isinstance(command, Sequence) or not command or not all(isinstance(text, str) for text in command):
             raise ConfigurationError(f"{where}: give a list of texts, such as ['./evaluate.sh', '{{checkpoint}}']")
         return tuple(command)
     lexer = shlex.shlex(command, posix=False, punctuation_chars=True)
@@ -284,21 +284,21 @@ def _compared(aggregate: str, tasks: "Iterable[EvalTask | TaskOutline]") -> str:
 
 def check_aggregate(suite: Suite, name: str, where: str) -> None:
     """Refuse an aggregate that a suite never gives, as far as that is known; `where` says what names it."""
-    names = [getattr(one, "aggregate_names", None) for one in suite.aggregates]
-    given = [each for one in names for each in one or ()]
+    names = [getattr(aggregate, "aggregate_names", None) for aggregate in suite.aggregates]
+    known = [known_name for group in names for known_name in group or ()]
     refused = f"{where} names {name!r}, which suite {suite.name!r} never gives"
     if not names and not name.endswith("_mean"):
         # The results of one eval task are shown under its name.
         task = next((task.name for task in suite.tasks if name.startswith(f"{task.name}/")), None)
-        tagged = any(task in each.tags for each in suite.tasks)
+        tagged = any(task in eval_task.tags for eval_task in suite.tasks)
         first = "" if task is None or tagged else f"Give eval task {task!r} a tag of that name. "
         raise ConfigurationError(
             f"{refused}: without aggregates= it gives the mean of each metric over its eval tasks, as "
             f"'METRIC_mean', and over those with a tag, as 'TAG/METRIC_mean'. {first}Did you mean "
             f"{f'{name}_mean'!r}?"
         )
-    if names and None not in names and name not in given:
-        raise ConfigurationError(f"{refused}; {suggestion(name, given)}")
+    if names and None not in names and name not in known:
+        raise ConfigurationError(f"{refused}; {suggestion(name, known)}")
 
 
 def suite_named(suites: Sequence[Suite], name: str) -> Suite:

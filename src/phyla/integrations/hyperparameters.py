@@ -44,23 +44,23 @@ def keep_hyperparameters(*objects: Any) -> Iterator[None]:
     from torch.optim import Optimizer
     from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-    objects = tuple(getattr(one, WRAPPED.get(type(one).__name__, ""), one) for one in objects)
-    schedulers = [one for one in objects if isinstance(one, LRScheduler)]
-    stepped = [one for one in schedulers if not isinstance(one, ReduceLROnPlateau)]
-    fresh = [(_steps(one), copy.deepcopy(one.state_dict())) for one in stepped]
-    made = []
-    for optimizer in (one for one in objects if isinstance(one, Optimizer)):
-        its = [one for one in schedulers if one.optimizer is optimizer]
-        reducing = bool(its) and not any(one in stepped for one in its)
+    objects = tuple(getattr(item, WRAPPED.get(type(item).__name__, ""), item) for item in objects)
+    schedulers = [item for item in objects if isinstance(item, LRScheduler)]
+    stepped = [scheduler for scheduler in schedulers if not isinstance(scheduler, ReduceLROnPlateau)]
+    fresh = [(_steps(scheduler), copy.deepcopy(scheduler.state_dict())) for scheduler in stepped]
+    snapshots = []
+    for optimizer in (item for item in objects if isinstance(item, Optimizer)):
+        own = [scheduler for scheduler in schedulers if scheduler.optimizer is optimizer]
+        reducing = bool(own) and not any(scheduler in stepped for scheduler in own)
         for group in optimizer.param_groups if reducing else ():
             group.setdefault("initial_lr", group["lr"])
-        if not its and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        if not own and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
             warnings.warn("pass the optimizer's scheduler, too: its next step restores the old rate", stacklevel=3)
-        made.append((optimizer, [_settings(optimizer, group) for group in optimizer.param_groups], reducing))
+        snapshots.append((optimizer, [_settings(optimizer, group) for group in optimizer.param_groups], reducing))
     try:
         yield
     finally:
-        for optimizer, settings, reducing in made:
+        for optimizer, settings, reducing in snapshots:
             _restore(optimizer, settings, reducing=reducing)
         _repeat(stepped, fresh)
 
@@ -87,12 +87,12 @@ def _restore(optimizer: Any, settings: Sequence[Mapping[str, Any]], *, reducing:
 
 def _repeat(stepped: Sequence[Any], fresh: Sequence[tuple[int, Any]]) -> None:
     """Have schedulers begin anew and take the steps that they took since then."""
-    taken = [_steps(one) - begun for one, (begun, _) in zip(stepped, fresh, strict=True)]
+    counts = [_steps(scheduler) - begun for scheduler, (begun, _) in zip(stepped, fresh, strict=True)]
     for scheduler, (_, state) in zip(stepped, fresh, strict=True):
         scheduler.load_state_dict(state)
     with warnings.catch_warnings(action="ignore"):  # The optimizer took its steps before it was saved.
-        for step in range(max(taken, default=0)):
-            for scheduler, steps in zip(stepped, taken, strict=True):
+        for step in range(max(counts, default=0)):
+            for scheduler, steps in zip(stepped, counts, strict=True):
                 if step < steps:
                     scheduler.step()
 

@@ -96,12 +96,12 @@ class OrbaxCheckpoint:
             self._checkpointer.close()
 
 
-def _with_own(restored: Any, made: Any, params: Mapping[str, Any]) -> Any:
+def _with_own(restored: Any, initial: Any, params: Mapping[str, Any]) -> Any:
     """Return a restored state with the hyperparameters that Optax injected into another one, in any pytree."""
     import jax
 
     leaves, structure = jax.tree_util.tree_flatten_with_path(restored)
-    fresh = {_names(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(made)[0]}
+    fresh = {_names(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(initial)[0]}
     # Optax counts the updates beside them.
     counted = {path[:at] for path in fresh for at, name in enumerate(path) if name == "count"}
     done = []
@@ -117,12 +117,12 @@ def _with_own(restored: Any, made: Any, params: Mapping[str, Any]) -> Any:
 
 def _names(path: Sequence[Any]) -> tuple[Any, ...]:
     """Return what leads to a leaf: names of fields and keys, also joined ones, and indices."""
-    found: list[Any] = []
-    for one in path:
-        key = getattr(one, "name", getattr(one, "key", getattr(one, "idx", None)))
+    parts: list[Any] = []
+    for entry in path:
+        key = getattr(entry, "name", getattr(entry, "key", getattr(entry, "idx", None)))
         for part in key if isinstance(key, tuple) else (key,):
-            found += re.split(r"[./]", part) if isinstance(part, str) else [part]
-    return tuple(found)
+            parts += re.split(r"[./]", part) if isinstance(part, str) else [part]
+    return tuple(parts)
 
 
 def _refuse_nameless(where: str, old: Any, new: Any, params: Mapping[str, Any]) -> None:

@@ -61,9 +61,11 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
                 f"Trainer(min_epochs={trainer.min_epochs}, min_steps={trainer.min_steps}): with these Lightning "
                 "trains on after the end of the trial; leave them out"
             )
-        for one in trainer.callbacks:
-            if isinstance(one, (BaseFinetuning, LearningRateFinder, StochasticWeightAveraging)):
-                raise ConfigurationError(f"{type(one).__name__} overrides the trial's learning rate; leave it out")
+        for callback in trainer.callbacks:
+            if isinstance(callback, (BaseFinetuning, LearningRateFinder, StochasticWeightAveraging)):
+                raise ConfigurationError(
+                    f"{type(callback).__name__} overrides the trial's learning rate; leave it out"
+                )
         if self.trial.progress is None:
             schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
             self._kept.enter_context(keep_hyperparameters(*trainer.optimizers, *schedulers))
@@ -136,10 +138,10 @@ def _file_in(checkpoint: Path) -> Path:
     """Return the checkpoint of Lightning's in a checkpoint, perhaps an imported one."""
     if checkpoint.is_file() or (checkpoint / FILE).is_file():
         return checkpoint if checkpoint.is_file() else checkpoint / FILE
-    found = sorted(checkpoint.rglob("*.ckpt"))
-    if len(found) != 1:
-        raise ConfigurationError(f"{checkpoint} has {len(found)} files *.ckpt; a trial starts from exactly one")
-    return found[0]
+    files = sorted(checkpoint.rglob("*.ckpt"))
+    if len(files) != 1:
+        raise ConfigurationError(f"{checkpoint} has {len(files)} files *.ckpt; a trial starts from exactly one")
+    return files[0]
 
 
 class _Reports(DummyLogger):  # type: ignore[misc]  # mypy does not read Lightning

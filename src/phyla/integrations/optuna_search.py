@@ -112,7 +112,7 @@ class Optuna(Independent):
         if member.head is not None:
             noted = context.history.trial(member.head.trial).reason.get("optuna")
             return given_up(member) or proceed(member, steps, **({} if noted is None else {"optuna": noted}))
-        if any(one.state is MemberState.READY and one.progress for one in population):
+        if any(peer.state is MemberState.READY and peer.progress for peer in population):
             # Claims go to whoever has trained least. But what was begun is to be finished first, or all members
             # would start before there is anything to learn from.
             return Wait(reason={"why": "those that have begun go first"})
@@ -128,41 +128,41 @@ class Optuna(Independent):
         from optuna.trial import TrialState as State
 
         space = context.space
-        shown, counts = _shown(context.history, self.total_steps, space)
+        trials, counts = _shown(context.history, self.total_steps, space)
         noted: dict[str, Json] = {"sampler": self.sampler, **counts}
-        study = self._informed(shown, space, seed)
+        study = self._informed(trials, space, seed)
         for _ in range(TRIES):
             trial, params, attributes = _asked(study, space)
             if space.contains(params):
                 # The others are computed again, or repeat the parameters.
-                kept = {
+                useful = {
                     key: value
                     for key, value in attributes.items()
                     if _STATE not in key and "relative_params" not in key
                 }
-                return space.validate(params), {**noted, **({"attributes": kept} if kept else {})}
+                return space.validate(params), {**noted, **({"attributes": useful} if useful else {})}
             study.tell(trial, state=State.FAIL)
         return space.sample(context.rng), {**noted, **_REJECTED}
 
-    def _informed(self, shown: Sequence["FrozenTrial"], space: Space, seed: int) -> "Study":
+    def _informed(self, trials: Sequence["FrozenTrial"], space: Space, seed: int) -> "Study":
         """Return a study as it would be had Optuna run all members, in memory."""
         import optuna
         from optuna.trial import TrialState as State
 
         study = optuna.create_study(direction="maximize", sampler=self._made(seed))
-        study.add_trials(shown)
+        study.add_trials(trials)
         ended = [trial for trial in study.get_trials(deepcopy=False) if trial.state is State.COMPLETE]
         if self.sampler == "cma-es" and ended:
             # CMA-ES notes its state with the trial that a generation was complete for. It is computed again, a
             # generation at a time, until nothing changes.
-            newest, kept = ended[-1], ended[-1].system_attrs
+            newest, previous = ended[-1], ended[-1].system_attrs
             for _ in ended:
                 trial, _, attributes = _asked(study, space)
                 study.tell(trial, state=State.FAIL)
                 state = {key: value for key, value in attributes.items() if _STATE in key}
                 if not state:
                     break
-                newest.system_attrs = {**kept, **state}
+                newest.system_attrs = {**previous, **state}
         return study
 
     def _made(self, seed: int) -> "BaseSampler":
@@ -176,12 +176,12 @@ class Optuna(Independent):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-                made: BaseSampler = getattr(optuna.samplers, SAMPLERS[self.sampler][0])(**settings)
+                sampler: BaseSampler = getattr(optuna.samplers, SAMPLERS[self.sampler][0])(**settings)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(
                 f"Optuna(sampler={self.sampler!r}) does not take the settings {dict(self.settings)!r}: {error}"
             ) from error
-        return made
+        return sampler
 
 
 def _shown(history: History, total_steps: int, space: Space) -> tuple[list["FrozenTrial"], dict[str, Json]]:
@@ -199,16 +199,16 @@ def _shown(history: History, total_steps: int, space: Space) -> tuple[list["Froz
     finite = [order for order in orders if order > _NEVER] or [0.0]
     # Worse than all others, but not so much that a Gaussian process sees nothing else.
     bad = min(finite) - ((max(finite) - min(finite)) / 10 or 1.0)
-    shown = []
+    frozen = []
     for trial, order in zip([*ended, *running], [*orders, *([None] * len(running))], strict=True):
         noted: Any = trial.reason.get("optuna")
         attributes = (noted.get("attributes") if isinstance(noted, Mapping) else None) or {}
         value = None if order is None else max(bad, order)
         safe = {key: item for key, item in attributes.items() if _STATE not in key}
-        shown.append(_frozen(space, trial.params, value, safe))
+        frozen.append(_frozen(space, trial.params, value, safe))
     unscored = sum(trial.order is None for trial in ended)
     counts: dict[str, Json] = {"finished": len(ended) - unscored, "running": len(running)}
-    return shown, counts | ({"broken or stopped": unscored} if unscored else {})
+    return frozen, counts | ({"broken or stopped": unscored} if unscored else {})
 
 
 def _frozen(space: Space, params: JsonObject, value: float | None, attributes: Mapping[str, Any]) -> "FrozenTrial":
@@ -219,8 +219,8 @@ def _frozen(space: Space, params: JsonObject, value: float | None, attributes: M
     return create_trial(
         state=State.RUNNING if value is None else State.COMPLETE,
         value=value,
-        params={name: one.write(params[name]) for name, one in active.items()},
-        distributions={name: one.distribution for name, one in active.items()},
+        params={name: seen.write(params[name]) for name, seen in active.items()},
+        distributions={name: seen.distribution for name, seen in active.items()},
         system_attrs=dict(attributes),
     )
 
@@ -248,8 +248,8 @@ def _asked(study: "Study", space: Space) -> tuple["Trial", dict[str, Scalar], Ma
     params: dict[str, Scalar] = {}
     for name, parameter, needed in make_plan(space.parameters):
         if hold(needed, params):
-            told, _, read = view(parameter)
-            params[name] = read(trial._suggest(name, told))
+            distribution, _, read = view(parameter)
+            params[name] = read(trial._suggest(name, distribution))
     return trial, params, study.get_trials(deepcopy=False)[trial.number].system_attrs
 
 
@@ -279,8 +279,8 @@ def view(parameter: Parameter) -> OptunaParameter:
     if log == NEAR_ONE or (log and step not in (None, 1 if isinstance(parameter, Int) else None)):
         return OptunaParameter(FloatDistribution(0.0, 1.0), parameter.unit, parameter.from_unit)
     if isinstance(parameter, Int):
-        told = IntDistribution(parameter.low, parameter.high, log=log, step=parameter.step)
-        return OptunaParameter(told, int, parameter.check)
+        distribution = IntDistribution(parameter.low, parameter.high, log=log, step=parameter.step)
+        return OptunaParameter(distribution, int, parameter.check)
     if step is None:
         return OptunaParameter(FloatDistribution(parameter.low, parameter.high, log=log), float, parameter.check)
     last = round((parameter.high - parameter.low) / step)

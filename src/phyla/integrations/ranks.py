@@ -89,18 +89,18 @@ def _from_rank_0(call: Callable[[], Any], group: Any) -> Any:
     """Return on all ranks what a call returns on rank 0, or raise what it raises there."""
     from torch import distributed
 
-    answer = error = told = None
+    answer = error = failure = None
     if distributed.get_rank() == 0:
         try:
             answer = call()
         except BaseException as raised:  # noqa: BLE001  # raised below
             error = raised
-            told = raised if isinstance(raised, Exception) else RuntimeError(f"rank 0 ended with {raised!r}")
-    box = [answer, told]
+            failure = raised if isinstance(raised, Exception) else RuntimeError(f"rank 0 ended with {raised!r}")
+    box = [answer, failure]
     distributed.broadcast_object_list(box, src=0, group=group)
-    answer, told = box
-    if told is not None:
-        raise error or told
+    answer, failure = box
+    if failure is not None:
+        raise error or failure
     return answer
 
 

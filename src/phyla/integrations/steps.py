@@ -51,28 +51,28 @@ class FrameworkSteps:
         """Whether the trial should stop before its end."""
         return self._session.interrupted
 
-    def check_length(self, who: str, most: int) -> None:
+    def check_length(self, subject: str, most: int) -> None:
         """Refuse a training that ends before the strategy does; warn, once a process, of one that is longer."""
         total = self._session.total_steps
         if most < (self.end if total is None else total + self._offset):
             trains = f"this trial trains up to {self.end}" if total is None else f"the strategy trains {total}"
             raise ConfigurationError(
-                f"{who} has max_steps={most}, and {trains}; write max_steps=... with the strategy's total_steps: "
-                "training ends there, and the schedule goes by it"
+                f"{subject} has max_steps={most}, and {trains}; write max_steps=... with the strategy's "
+                "total_steps: training ends there, and the schedule goes by it"
             )
-        if total is not None and most > total + self._offset and who not in _told:
-            _told.add(who)
+        if total is not None and most > total + self._offset and subject not in _told:
+            _told.add(subject)
             LOG.warning(
                 "warning: %s has max_steps=%d, and the strategy trains total_steps=%d: a schedule that goes by "
                 "max_steps does not come to its end; make them equal, unless this is meant",
-                *(who, most, total),
+                *(subject, most, total),
             )
 
-    def check_ended(self, who: str, count: int) -> None:
+    def check_ended(self, subject: str, count: int) -> None:
         """Refuse a training that ended before the trial did."""
         if self.going:
             raise ConfigurationError(
-                f"{who} ended at global_step={count}, and this trial ends at global_step={self.end}; write "
+                f"{subject} ended at global_step={count}, and this trial ends at global_step={self.end}; write "
                 "max_steps=... with the strategy's total_steps, and leave out what ends training early, such as "
                 "EarlyStopping"
             )

@@ -78,25 +78,25 @@ def ours(run: str, directory: Path) -> list[Path]:
     check_installed()
     check_writable(directory, "name another one")
     mine = re.compile(re.escape(folder_name(run)) + r"(@(branch|model)\d+)*")
-    found = [path for path in directory.glob("*") if mine.fullmatch(path.name)]
-    for path in found:
+    paths = [path for path in directory.glob("*") if mine.fullmatch(path.name)]
+    for path in paths:
         inside = [path] if not path.is_dir() else [file for file in path.rglob("*") if not file.is_dir()]
         for file in inside:
             if not file.name.endswith(SUFFIX):
                 raise UsageError(f"{file} was not written by this export; choose another directory")
-    return found
+    return paths
 
 
 def _write(points: Iterable[Point], base: str, files: EventFiles) -> int:
     """Write every series; return how many points there are."""
     first = (point for point in points if point.replicate == 0)
     count = 0
-    for name, its in groupby(first, key=lambda point: series(base, point)):
-        for step, at in groupby(its, key=lambda point: point.step if point.step >= 0 else point.number):
+    for name, group in groupby(first, key=lambda point: series(base, point)):
+        for step, at in groupby(group, key=lambda point: point.step if point.step >= 0 else point.number):
             # Of points with the same tag the last one counts.
             newest = {tag(point): point for point in at}
             written_at = max(point.written_at for point in newest.values())
-            files.write(name, step, written_at, ((each, point.value) for each, point in newest.items()))
+            files.write(name, step, written_at, ((key, point.value) for key, point in newest.items()))
             count += len(newest)
         files.close()
     return count

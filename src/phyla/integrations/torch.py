@@ -30,10 +30,10 @@ def load(trial: Trial, **objects: Any) -> None:
         ConfigurationError: the checkpoint has no state of that name.
     """
     states = {} if trial.source is None else _read(trial.source.path / FILE, objects)
-    kept = objects.values() if trial.progress is None else ()
-    with keep_hyperparameters(*kept):
-        for name, one in objects.items() if states else ():
-            one.load_state_dict(states[name])
+    preserved = objects.values() if trial.progress is None else ()
+    with keep_hyperparameters(*preserved):
+        for name, stateful in objects.items() if states else ():
+            stateful.load_state_dict(states[name])
     if trial.progress is not None:
         restore_random(states[RANDOM])
 
@@ -55,7 +55,7 @@ def save(trial: Trial, **objects: Any) -> bool:
 
     session = session_of(trial)
     if trial.stop_reason is None:
-        states = {name: one.state_dict() for name, one in objects.items()}
+        states = {name: stateful.state_dict() for name, stateful in objects.items()}
         torch.save({**states, RANDOM: random_state()}, trial.checkpoint_dir / FILE)
         if session.interrupted:
             trial.save_progress()

@@ -62,7 +62,7 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
                 _go_on(scheduler, groups, reduced)
 
     def _check(self, args: TrainingArguments) -> None:
-        told = {
+        checks = {
             "output_dir": (Path(args.output_dir) == self.trial.checkpoint_dir, "give callback.output_dir"),
             "load_best_model_at_end": (
                 not args.load_best_model_at_end,
@@ -75,7 +75,7 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
                 "with a smaller batch, an optimizer of yours would train with the parent's rate",
             ),
         }
-        for name, (fits, why) in told.items():
+        for name, (fits, why) in checks.items():
             if not fits:
                 raise ConfigurationError(f"TrainingArguments({name}={getattr(args, name)!r}): {why}")
         refuse_measuring(self.trial, "trainer.evaluate()", "train, and load the model from callback.resume_from")

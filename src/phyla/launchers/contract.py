@@ -90,8 +90,8 @@ class Pool:
         """
         file = folder / "pool.json"
         try:
-            told: dict[str, Any] = json.loads(file.read_text())
-            return Pool(**{**told, "folder": folder, "directory": Path(told["directory"])})
+            stored: dict[str, Any] = json.loads(file.read_text())
+            return Pool(**{**stored, "folder": folder, "directory": Path(stored["directory"])})
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -160,9 +160,9 @@ def refuse_options(pool: Pool, known: Sequence[str]) -> None:
 
 
 def called(
-    words: Sequence[str], *, what: str, missing: str, limit_s: float, given: str = "", fine: int = 0
+    words: Sequence[str], *, action: str, missing: str, limit_s: float, stdin: str = "", fine: int = 0
 ) -> str:
-    """Run a program and return what it prints; errors say `what` failed, or what to do if it is `missing`.
+    """Run a program and return what it prints; errors name the `action`, or what to do if it is `missing`.
 
     Exit status `fine` is no error.
     """
@@ -170,12 +170,12 @@ def called(
         # In a session of its own it does not get the Ctrl-C that is meant for us.
         how: dict[str, Any] = {"capture_output": True, "text": True, "start_new_session": True}
         done: subprocess.CompletedProcess[str] = subprocess.run(
-            words, input=given, check=False, timeout=limit_s, **how
+            words, input=stdin, check=False, timeout=limit_s, **how
         )
     except FileNotFoundError:
         raise LauncherFailed(f"there is no {words[0]} on this machine; {missing}") from None
     except subprocess.TimeoutExpired:
-        raise LauncherFailed(f"{what}: no answer within {limit_s:g} s") from None
+        raise LauncherFailed(f"{action}: no answer within {limit_s:g} s") from None
     if done.returncode not in (0, fine):
-        raise LauncherFailed(f"{what} failed: {done.stderr.strip() or f'exit status {done.returncode}'}")
+        raise LauncherFailed(f"{action} failed: {done.stderr.strip() or f'exit status {done.returncode}'}")
     return done.stdout

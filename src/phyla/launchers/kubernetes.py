@@ -145,11 +145,11 @@ def _kind(pool: Pool) -> str:
     return kind
 
 
-def _checked(what: str, name: str) -> str:
+def _checked(label: str, name: str) -> str:
     if len(name) > NAME_LETTERS or not DNS.fullmatch(name):
         raise ConfigurationError(
-            f"{what} is {name!r}, which Kubernetes does not allow: use at most {NAME_LETTERS} lower-case letters, "
-            "digits and hyphens, with a letter or digit at both ends"
+            f"{label} is {name!r}, which Kubernetes does not allow: use at most {NAME_LETTERS} lower-case "
+            "letters, digits and hyphens, with a letter or digit at both ends"
         )
     return name
 
@@ -175,13 +175,13 @@ class Kubernetes:
                 raise ConfigurationError(f"output={error.filename}: {error.strerror}") from error
         if _ended(_get(pool)):
             self.stop(pool, 0)  # a Job that has ended starts no pod any more
-        _kubectl(pool, "apply", "--filename=-", given=text)
+        _kubectl(pool, "apply", "--filename=-", stdin=text)
 
     def alive(self, pool: Pool) -> int:
-        found = _get(pool)
-        if not found or _ended(found):
+        resource = _get(pool)
+        if not resource or _ended(resource):
             return 0
-        spec, status = found["spec"], found.get("status", {})
+        spec, status = resource["spec"], resource.get("status", {})
         # When a worker of a Job has found the work done, those that run are the last ones.
         last = status.get("active", 0) if status.get("succeeded") else None
         return int(spec.get("replicas", spec.get("parallelism")) if last is None else last)
@@ -214,19 +214,21 @@ def _get(pool: Pool) -> Any:
     return json.loads(text) if text.strip() else None
 
 
-def _ended(found: Any) -> bool:
-    conditions = found.get("status", {}).get("conditions", ()) if found else ()
-    return any(one["type"] in ("Complete", "Failed") and one["status"] == "True" for one in conditions)
+def _ended(resource: Any) -> bool:
+    conditions = resource.get("status", {}).get("conditions", ()) if resource else ()
+    return any(
+        condition["type"] in ("Complete", "Failed") and condition["status"] == "True" for condition in conditions
+    )
 
 
 def _where(pool: Pool) -> list[str]:
     return [f"--{option}={pool.options[option]}" for option in ("context", "namespace") if option in pool.options]
 
 
-def _kubectl(pool: Pool, *words: str, given: str = "", wait_s: float = 0.0) -> str:
+def _kubectl(pool: Pool, *words: str, stdin: str = "", wait_s: float = 0.0) -> str:
     """Call `kubectl` and return what it prints; with the option `output`, that is left to the user."""
     if "output" in pool.options:
         return ""
     missing = "install it, or write the manifest with --launcher-option output=FILE, for `kubectl apply -f FILE`"
     command = ["kubectl", *_where(pool), *words]
-    return called(command, what=f"kubectl {words[0]}", missing=missing, limit_s=wait_s + CALL_S, given=given)
+    return called(command, action=f"kubectl {words[0]}", missing=missing, limit_s=wait_s + CALL_S, stdin=stdin)

@@ -70,9 +70,9 @@ def _start(pool: Pool, slot: int, environment: dict[str, str]) -> None:
         setsid=True,
     )
     try:
-        told = {"pid": pid, "began": _began(pid), "host": platform.node(), "boot": _boot()}
+        record = {"pid": pid, "began": _began(pid), "host": platform.node(), "boot": _boot()}
         draft = pool.folder / f".worker-{slot}.json"
-        draft.write_text(json.dumps(told))
+        draft.write_text(json.dumps(record))
         draft.replace(pool.folder / f"worker-{slot}.json")
         os.write(writer, b"\n")
     finally:
@@ -88,20 +88,20 @@ def _processes(pool: Pool) -> list[int]:
 
 def _process(pool: Pool, slot: int) -> int | None:
     try:
-        told = json.loads((pool.folder / f"worker-{slot}.json").read_text())
+        record = json.loads((pool.folder / f"worker-{slot}.json").read_text())
     except FileNotFoundError:
         return None
-    if told["host"] != platform.node():
+    if record["host"] != platform.node():
         raise LauncherFailed(
-            f"pool {pool.name!r} was started on machine {told['host']!r}, whose processes cannot be seen from "
+            f"pool {pool.name!r} was started on machine {record['host']!r}, whose processes cannot be seen from "
             f"{platform.node()!r}: go there, or, if it is gone, remove {pool.folder}"
         )
-    pid = int(told["pid"])
+    pid = int(record["pid"])
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)  # one of ours that has ended would stay in the table
     began = _began(pid)
     # It may have ended before it was on record: then it has no beginning there.
-    return pid if began is not None and (told["boot"], told["began"]) == (_boot(), began) else None
+    return pid if began is not None and (record["boot"], record["began"]) == (_boot(), began) else None
 
 
 def _signal(pool: Pool, number: signal.Signals) -> None:
@@ -122,10 +122,10 @@ def _signal(pool: Pool, number: signal.Signals) -> None:
 def _began(pid: int) -> str | None:
     """Return when a process began, in the words of the system; None once it has ended."""
     if sys.platform != "linux":
-        told = subprocess.run(
+        listing = subprocess.run(
             ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
         )
-        state, _, began = told.stdout.strip().partition(" ")
+        state, _, began = listing.stdout.strip().partition(" ")
         return began.strip() if began and not state.startswith("Z") else None
     try:
         # What follows the name in parentheses: state, parent, ...

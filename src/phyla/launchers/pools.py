@@ -34,8 +34,8 @@ LOG = logging.getLogger("phyla")
 
 def pools_in(root: Path) -> list[Pool]:
     """Return the pools that are stored in a folder, by name."""
-    found = [Pool.load(file.parent) for file in sorted(root.glob("*/pool.json"))]
-    return [pool for pool in found if pool is not None]
+    pools = [Pool.load(file.parent) for file in sorted(root.glob("*/pool.json"))]
+    return [pool for pool in pools if pool is not None]
 
 
 def last_lines(pool: Pool) -> dict[str, str]:
@@ -56,15 +56,12 @@ def start_pool(pool: Pool) -> None:
     with _held(pool.folder):
         before = Pool.load(pool.folder)
         alive = 0 if before is None or before == pool else launcher_named(before.launcher).alive(before)
-        others = before is not None and replace(before, workers=pool.workers) != pool
-        if alive > (0 if others else pool.workers):
-            what = (
-                "that were started with other options"
-                if others
-                else f"alive, more than the {pool.workers} asked for"
-            )
+        differs = before is not None and replace(before, workers=pool.workers) != pool
+        if alive > (0 if differs else pool.workers):
+            options = "that were started with other options"
+            excess = options if differs else f"alive, more than the {pool.workers} asked for"
             raise StateError(
-                f"pool {pool.name!r} has {alive} workers {what}; stop them first with: phyla down {pool.name}"
+                f"pool {pool.name!r} has {alive} workers {excess}; stop them first with: phyla down {pool.name}"
             )
         pool.save()
         try:
@@ -201,9 +198,9 @@ class PoolRun:
         if self._lost:
             self.on_loss()
         if self._lost >= max(LOST, 3 * self.pool.workers):
-            what = f"{self._lost} workers of pool {self.pool.name!r} ended without any progress"
-            self.client.give_up(f"{what}{self._last_words()}")
-            raise StudyFailed(f"{what}{self._last_words()}")
+            problem = f"{self._lost} workers of pool {self.pool.name!r} ended without any progress"
+            self.client.give_up(f"{problem}{self._last_words()}")
+            raise StudyFailed(f"{problem}{self._last_words()}")
 
     def _last_words(self) -> str:
         logs = [(log.stat().st_mtime, log) for log in self.pool.folder.glob("*.log")]

@@ -101,7 +101,7 @@ class Ray(Launcher):
         # From a worker that asks for no GPU, Ray hides none.
         environment = {"PYTHONUNBUFFERED": "1", **({} if pool.gpus else {VISIBLE: ""}), **pool.environment}
         with _connected(pool) as (ray, actors):
-            if any(one["NodeManagerHostname"] != platform.node() for one in ray.nodes() if one["Alive"]):
+            if any(node["NodeManagerHostname"] != platform.node() for node in ray.nodes() if node["Alive"]):
                 refuse_store(pool)
             kind = ray.remote(RayCommand)
             for index in range(pool.workers):
@@ -140,9 +140,11 @@ class Ray(Launcher):
             for actor in actors:
                 ray.kill(actor)
             ends_at = time.monotonic() + GONE_S
-            while left := _actors(ray, pool):
+            while remaining := _actors(ray, pool):
                 if time.monotonic() > ends_at:
-                    raise LauncherFailed(f"Ray has not ended these actors within {GONE_S:g} s: {', '.join(left)}")
+                    raise LauncherFailed(
+                        f"Ray has not ended these actors within {GONE_S:g} s: {', '.join(remaining)}"
+                    )
                 time.sleep(0.1)
 
     def logs(self, pool: Pool) -> str:
@@ -158,8 +160,8 @@ def _namespace(pool: Pool) -> str:
 
 def _actors(ray: Any, pool: Pool) -> list[str]:
     """Return the names of the pool's actors that run, start, or wait for resources."""
-    found, namespace = ray.util.list_named_actors(all_namespaces=True), _namespace(pool)
-    return [actor["name"] for actor in found if actor["namespace"] == namespace]
+    actors, namespace = ray.util.list_named_actors(all_namespaces=True), _namespace(pool)
+    return [actor["name"] for actor in actors if actor["namespace"] == namespace]
 
 
 @contextlib.contextmanager

@@ -141,4 +141,4 @@ def job_name(pool: Pool) -> str:
 def _slurm(*words: str) -> str:
     missing = "run this where Slurm's commands are, such as a login node"
     fine = ENDED if words[0] == "scancel" else 0
-    return called(words, what=words[0], missing=missing, limit_s=ANSWER_S, fine=fine)
+    return called(words, action=words[0], missing=missing, limit_s=ANSWER_S, fine=fine)

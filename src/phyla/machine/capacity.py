@@ -58,11 +58,11 @@ def expected_s(trial: TrialRecord, recent: Sequence[TrialRecord]) -> float | Non
         Seconds: its steps at the pace of the slower ones of these.
     """
     paces = sorted(
-        (one.ended_at - one.started_at) / (one.reached_step - one.start_step)
-        for one in recent
-        if one.kind is JobKind.TRAIN and one.token == 1
-        if one.started_at is not None and one.ended_at is not None
-        if one.reached_step is not None and one.reached_step > one.start_step
+        (previous.ended_at - previous.started_at) / (previous.reached_step - previous.start_step)
+        for previous in recent
+        if previous.kind is JobKind.TRAIN and previous.token == 1
+        if previous.started_at is not None and previous.ended_at is not None
+        if previous.reached_step is not None and previous.reached_step > previous.start_step
     )
     if not paces:
         return None

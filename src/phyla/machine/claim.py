@@ -63,7 +63,7 @@ def claim(view: View, rules: TrainRules, worker: str, gone: frozenset[str] = fro
     population = [member for member in view.members() if not member.retired]
     ready = [member for member in population if member.state is MemberState.READY]
     slot, skipped, beyond = slot_of(worker), False, math.inf
-    for candidate in sorted(ready, key=lambda one: (one.progress, one.slot != slot, one.index)):
+    for candidate in sorted(ready, key=lambda member: (member.progress, member.slot != slot, member.index)):
         if candidate.measures_left == 0 and _line(candidate, rules) >= beyond:
             continue
         member = view.locked_ready(candidate)
@@ -85,8 +85,8 @@ def claim(view: View, rules: TrainRules, worker: str, gone: frozenset[str] = fro
 
 def _reached(view: View, rules: TrainRules) -> str | None:
     """Return why the study is complete before its members are; None while it is not."""
-    found = (rule.ends(view.members(), rules.objective, view) for rule in rules.stopping)
-    return next((why for why in found if why is not None), None) or _goal(view, rules)
+    reasons = (rule.ends(view.members(), rules.objective, view) for rule in rules.stopping)
+    return next((why for why in reasons if why is not None), None) or _goal(view, rules)
 
 
 def _goal(view: View, rules: TrainRules) -> str | None:
@@ -95,10 +95,11 @@ def _goal(view: View, rules: TrainRules) -> str | None:
     if wanted is None:
         return None
     for member in view.members():
-        for one in (*member.states, *([] if member.head is None else [member.head])):
-            if one.order is not None and one.order >= wanted:
+        for state in (*member.states, *([] if member.head is None else [member.head])):
+            if state.order is not None and state.order >= wanted:
                 at: Any = getattr(rules.objective, "stop_at", None)
-                return f"{rules.objective.name} is {one.fitness:g} in trial {one.trial}: stop_at={at:g} is reached"
+                score = f"{rules.objective.name} is {state.fitness:g} in trial {state.trial}"
+                return f"{score}: stop_at={at:g} is reached"
     return None
 
 
@@ -217,7 +218,7 @@ class _Claim:
 
     def _allowed(self, start: Start, head: Scored | None) -> JsonObject:
         """Return the hyperparameters to train with; refuse new ones that the space does not allow."""
-        if any(start.params == one.params for one in (head, start.weights) if one is not None):
+        if any(start.params == state.params for state in (head, start.weights) if state is not None):
             return start.params
         strategy = self.rules.strategy
         rule = getattr(strategy, "explore", None)
@@ -240,9 +241,9 @@ class _Claim:
             raise self._not_json(name, value)
 
     def _not_json(self, name: str, value: object) -> ConfigurationError:
-        who = type(self.rules.strategy).__name__
+        strategy = type(self.rules.strategy).__name__
         return ConfigurationError(
-            f"the {name} of a decision of {who} is {reprlib.repr(value)}, which cannot be stored; give text, "
+            f"the {name} of a decision of {strategy} is {reprlib.repr(value)}, which cannot be stored; give text, "
             "plain numbers (float(x) for one of NumPy), lists and dicts; a reason is a dict"
         )
 
@@ -293,9 +294,9 @@ class _Claim:
             broken_trial=None,
             slot=slot_of(self.worker),
         )
-        taken = [] if weights is None else [TakeCheckpoint(weights.checkpoint)]
+        taking = [] if weights is None else [TakeCheckpoint(weights.checkpoint)]
         answer = Claimed(trial=trial, expires_at=attempt.expires_at)
-        return answer, [*taken, Insert(trial), Insert(attempt), Update(busy)]
+        return answer, [*taking, Insert(trial), Insert(attempt), Update(busy)]
 
     def retry(self, trial: TrialRecord) -> Step:
         """Give out a trial that is queued for a retry."""
@@ -311,8 +312,8 @@ class _Claim:
         if seen is None or not seen.usable:
             # What cannot be confirmed is not taken over; the member is asked again, and sees that.
             owner = member if subject.member == member.index else self.view.locked_member(subject.member)
-            left = without_trial(owner, subject.trial)
-            return [] if left == owner else [Update(left)]
+            changed = without_trial(owner, subject.trial)
+            return [] if changed == owner else [Update(changed)]
         return replicate(self.view, self.rules, subject, times)
 
     def _recover(self, member: Member, head: Scored, population: Sequence[Member], context: Context) -> Decision:
@@ -323,7 +324,7 @@ class _Claim:
         reason: JsonObject = {"decision": "recover", "damaged" if damaged else "lost": head.checkpoint}
         # It may have nothing left to show, and is not to see others as they were when they had come farther.
         line = strategy.line(member.progress)
-        known = as_of([one for one in self.view.members() if not one.retired], line, strategy)
+        known = as_of([peer for peer in self.view.members() if not peer.retired], line, strategy)
         bare = replace(member, head=None, states=())
         for donor in ranked(known):
             then = replace(bare, progress=max(member.progress, donor.age))
@@ -366,9 +367,9 @@ def _ended(view: View) -> SetStudyState:
     if not broken:
         return SetStudyState(StudyState.COMPLETED)
     last = max(member.broken_trial or 0 for member in broken)
-    who = ", ".join(str(member.index) for member in broken[:10]) + (", ..." if len(broken) > 10 else "")
+    indices = ", ".join(str(member.index) for member in broken[:10]) + (", ..." if len(broken) > 10 else "")
     error = said_by(view.trial(last).error)
-    why = f"{'' if len(broken) == 1 else 's'} {who}: trials broke again; the last one, {last}, with: {error}"
+    why = f"{'' if len(broken) == 1 else 's'} {indices}: trials broke again; the last one, {last}, with: {error}"
     if len(broken) < len(members):
         return SetStudyState(StudyState.COMPLETED, f"given up member{why}")
     message = (

@@ -51,10 +51,10 @@ def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted 
     if reason is not None:
         return Stopped(trial=trial.id, reason=reason), [*brought, *judged]
     rule = rules.strategy.fitness
-    found = Worth(fitness=None, order=None, criteria=None)
+    judgement = Worth(fitness=None, order=None, criteria=None)
     if not isinstance(rule, FromSuite):
         values = {goal.metric: rule(done.values[goal.metric], goal) for goal in rules.objective.goals}
-        found = worth(values, rules.objective)
+        judgement = worth(values, rules.objective)
     now = view.now()
     checkpoint, index = _result(trial, done)
     completed = moved(
@@ -67,7 +67,7 @@ def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted 
         progress=None,
         error=None,
         ended_at=now,
-        **found,
+        **judgement,
     )
     scored = scored_trial(completed)
     member = view.locked_member(trial.member)
@@ -103,7 +103,7 @@ def _left(view: View, rules: TrainRules, trial: TrialRecord, done: Completion) -
     there = view.checkpoint(name) if index or rules.suites or done.checkpoint is None else None
     row = there or done.checkpoint
     assert row is not None
-    left = replace(
+    checkpoint = replace(
         row,
         id=0,
         index=index,
@@ -116,8 +116,8 @@ def _left(view: View, rules: TrainRules, trial: TrialRecord, done: Completion) -
     )
     if rules.suites:
         fitness = rules.suite_fitness
-        return observe(view, rules.suites, left, fitness=None if fitness is None else fitness.suite)
-    return [Insert(left)] if there is None else []
+        return observe(view, rules.suites, checkpoint, fitness=None if fitness is None else fitness.suite)
+    return [Insert(checkpoint)] if there is None else []
 
 
 def _result(trial: TrialRecord, done: Completion) -> tuple[str, int]:
@@ -166,8 +166,8 @@ def _measured(member: Member, again: Scored, rules: TrainRules) -> Member:
         return changed
     count = head.measurements + 1
     objective = rules.objective
-    found = mean_with(judged_values(head, objective), judged_values(again, objective), count, objective)
-    mean = replace(head, measurements=count, **found)
+    judgement = mean_with(judged_values(head, objective), judged_values(again, objective), count, objective)
+    mean = replace(head, measurements=count, **judgement)
     return judged_again(replace(changed, head=mean), mean)
 
 

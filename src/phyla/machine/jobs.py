@@ -59,10 +59,10 @@ def lease(job: TrialRecord | EvalJob, lease_s: float) -> Attempt:
 
 def locked(view: View, job_id: int) -> TrialRecord | EvalJob | None:
     """Return a job, or None; locks it, and its group before."""
-    found = view.job(job_id)
-    if not isinstance(found, EvalJob):
-        return None if found is None else view.locked_trial(job_id)
-    view.locked_group(found.group)
+    job = view.job(job_id)
+    if not isinstance(job, EvalJob):
+        return None if job is None else view.locked_trial(job_id)
+    view.locked_group(job.group)
     return view.locked_eval_job(job_id)
 
 

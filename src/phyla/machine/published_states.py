@@ -19,9 +19,9 @@ def states_kept(rules: TrainRules) -> int:
 def published(member: Member, newest: Scored, rules: TrainRules, **changes: Any) -> Member:
     """Return a member that publishes one more state; of those that it publishes no longer, the best is kept."""
     states = (newest, *member.states)
-    kept = states_kept(rules)
-    best = best_of(member.best, states[kept:][::-1]) if rules.strategy.keeps_best else None
-    return replace(member, states=states[:kept], best=best, **changes)
+    count = states_kept(rules)
+    best = best_of(member.best, states[count:][::-1]) if rules.strategy.keeps_best else None
+    return replace(member, states=states[:count], best=best, **changes)
 
 
 def best_of(best: Scored | None, states: Iterable[Scored]) -> Scored | None:
@@ -34,7 +34,7 @@ def best_of(best: Scored | None, states: Iterable[Scored]) -> Scored | None:
 
 def judged_again(member: Member, state: Scored) -> Member:
     """Return a member whose state of a trial has another score, if it still publishes that state."""
-    states = tuple(state if one.trial == state.trial else one for one in member.states)
+    states = tuple(state if other.trial == state.trial else other for other in member.states)
     best = member.best
     if best is not None and best.trial == state.trial:
         best = state if state.can_donate else None
@@ -48,9 +48,9 @@ def deciding_again(member: Member, **changes: Any) -> Member:
 
 def without_trial(member: Member, trial: int) -> Member:
     """Return a member that no longer publishes the state of a trial."""
-    left = tuple(one for one in member.states if one.trial != trial)
+    states = tuple(state for state in member.states if state.trial != trial)
     best = None if member.best is not None and member.best.trial == trial else member.best
-    return replace(member, states=left, best=best)
+    return replace(member, states=states, best=best)
 
 
 def unscored(member: Member, trial: int, replicate: int) -> Member:
@@ -71,6 +71,6 @@ def unscored(member: Member, trial: int, replicate: int) -> Member:
 
 def without_states_on(member: Member, name: str) -> Member:
     """Return a member that no longer publishes states on a checkpoint."""
-    left = tuple(one for one in member.states if one.checkpoint != name)
+    states = tuple(state for state in member.states if state.checkpoint != name)
     best = None if member.best is not None and member.best.checkpoint == name else member.best
-    return replace(member, states=left, best=best)
+    return replace(member, states=states, best=best)

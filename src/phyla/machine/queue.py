@@ -28,9 +28,9 @@ def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
     if job is None or job.state is JobState.PENDING:
         return []
     if failure.gone is not None:
-        found = _without(view, job, failure, failure.gone)
-        if found is not None:
-            state, commands = found
+        outcome = _without(view, job, failure, failure.gone)
+        if outcome is not None:
+            state, commands = outcome
             return [_ended(view, failure, state), *commands]
     commands = [_ended(view, failure, AttemptState.FAILED)]
     failures = job.failures + 1

@@ -36,30 +36,30 @@ def peers(member: Member, population: Sequence[Member], rules: TrainRules) -> li
     if strategy.quorum <= 0 or own is None:
         return as_of(population, math.inf, strategy)
     line, line_of = strategy.line(own.progress), cache(strategy.line)
-    counted = [one for one in population if not _given_up(one, strategy)]
-    come = [one for one in counted if _has_come(one, line, line_of)]
+    counted = [peer for peer in population if not _given_up(peer, strategy)]
+    come = [peer for peer in counted if _has_come(peer, line, line_of)]
     if len(come) < needed(strategy.quorum, len(counted)):
         return None
     seen = as_of(come, line, strategy)
     # Where everybody waits, only a member that joined late has nothing to show from then.
-    return seen if strategy.quorum < 1 else [one for one in seen if line_of(one.states[0].progress) <= line]
+    return seen if strategy.quorum < 1 else [peer for peer in seen if line_of(peer.states[0].progress) <= line]
 
 
 def as_of(population: Sequence[Member], line: float, strategy: Strategy) -> list[Member]:
     """Return members with what they had published by a grid line; the oldest that is kept if none of that is."""
     line_of, elites = cache(strategy.line), strategy.keeps_best
-    found: list[Member] = []
+    past: list[Member] = []
     for member in population:
         states, best = member.states, member.best
-        known = [one for one in states if one.judged and line_of(one.progress) <= line]
-        known = known or [one for one in states if one.judged][-1:]
+        known = [state for state in states if state.judged and line_of(state.progress) <= line]
+        known = known or [state for state in states if state.judged][-1:]
         if best is not None and line_of(best.progress) > line:
             best = None
         if elites:
             best = best_of(best, reversed(known))
         same = len(known) == len(states) and best is member.best
-        found.append(member if same else replace(member, states=tuple(known), best=best))
-    return found
+        past.append(member if same else replace(member, states=tuple(known), best=best))
+    return past
 
 
 def _has_come(member: Member, line: int, line_of: Callable[[int], int]) -> bool:

@@ -111,7 +111,7 @@ def _kept_since(view: Reader, keeping: Keeping) -> int | None:
     """Return the first generation whose trials the strategy may still choose; None if it chooses no such trial."""
     if not keeping.generations:
         return None
-    lowest = lowest_generation([one for one in view.members() if not one.retired])
+    lowest = lowest_generation([member for member in view.members() if not member.retired])
     return None if lowest is None else max(0, lowest - keeping.generations)
 
 

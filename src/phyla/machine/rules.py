@@ -138,10 +138,10 @@ class TrainRules:
 
     def _check_objective(self) -> None:
         """Refuse what does not go with an objective of several metrics."""
-        given: object = self.objective
-        if isinstance(given, str | type | Mapping) or not is_dataclass(given):
+        objective: object = self.objective
+        if isinstance(objective, str | type | Mapping) or not is_dataclass(objective):
             raise ConfigurationError(
-                f"objective={given!r}: give an objective, such as Maximize('accuracy') or Minimize('loss')"
+                f"objective={objective!r}: give an objective, such as Maximize('accuracy') or Minimize('loss')"
             )
         goals, fitness = self.objective.goals, self.strategy.fitness
         names = ", ".join(goal.metric for goal in goals)

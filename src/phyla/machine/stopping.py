@@ -66,9 +66,9 @@ def unstored(view: View, trial: TrialRecord, reports: Sequence[Report]) -> Seque
         return ()
     if reports[0].number:
         stored = view.reported(trial.id, trial.token)
-        return [each for each in reports if each.number > stored]
+        return [report for report in reports if report.number > stored]
     last = view.last_reports(trial.id, trial.token, 1)
-    return reports[1:] if [_said(each) for each in last] == [_said(reports[0])] else reports
+    return reports[1:] if [_said(report) for report in last] == [_said(reports[0])] else reports
 
 
 def _said(report: Report) -> str:
@@ -88,46 +88,46 @@ def judge(
         return None, []
     attempt = view.attempt(trial.id, trial.token)
     grids = {rule.marks_every for rule in rules.stopping} - {None}
-    found = _Found(attempt.tally if attempt else None)
-    before = found.tally
+    verdict = _Found(attempt.tally if attempt else None)
+    before = verdict.tally
     free = view.member(trial.member).stops >= rules.max_stops
     history = 0 if free else max(rule.history for rule in rules.stopping)
     seen = [*view.last_reports(trial.id, trial.token, history), *reports] if history else []
     new = len(seen) - len(reports)
-    others = _Others(view, trial)
-    for place, each in enumerate(reports):
-        marks = found.add(each, rules.objective, sorted(grid for grid in grids if grid is not None))
+    peers = _Others(view, trial)
+    for place, report in enumerate(reports):
+        marks = verdict.add(report, rules.objective, sorted(grid for grid in grids if grid is not None))
         if free:
             continue
         reported = Reported(
             trial=trial,
             objective=rules.objective,
-            report=each,
-            tally=found.tally if found.tally is not None and found.tally.count else None,
+            report=report,
+            tally=verdict.tally if verdict.tally is not None and verdict.tally.count else None,
             marks=marks,
             reports=seen[max(0, new + place + 1 - history) : new + place + 1] if history else (),
         )
         for rule in rules.stopping:
             try:
-                found.reason = _as_json(rule.judge(reported, others))
+                verdict.reason = _as_json(rule.judge(reported, peers))
             except Exception as error:  # noqa: BLE001  # whatever a rule of the user raises
-                found.broken = f"the stopping rule {rule!r} raised {type(error).__name__}: {error}"
-            if found.reason is not None or found.broken is not None:
+                verdict.broken = f"the stopping rule {rule!r} raised {type(error).__name__}: {error}"
+            if verdict.reason is not None or verdict.broken is not None:
                 break
-        if found.reason is not None or found.broken is not None:
+        if verdict.reason is not None or verdict.broken is not None:
             break
     commands: list[Command] = []
-    if grids and found.tally is not None and found.tally != before:
-        commands.append(SetTally(trial.id, trial.token, found.tally, tuple(found.marks)))
-    if found.broken is not None and view.study().state is StudyState.RUNNING:
+    if grids and verdict.tally is not None and verdict.tally != before:
+        commands.append(SetTally(trial.id, trial.token, verdict.tally, tuple(verdict.marks)))
+    if verdict.broken is not None and view.study().state is StudyState.RUNNING:
         message = (
-            f"{found.broken}. Completed trials are kept, and running ones finish. Fix it, then resume the study."
+            f"{verdict.broken}. Completed trials are kept, and running ones finish. Fix it, then resume the study."
         )
         commands.append(SetStudyState(StudyState.FAILED, message))
-    if found.reason is not None:
-        reached = min(max(each.step, trial.start_step), trial.end_step)
-        commands += _stop(view, trial, found.reason, reached_step=reached)
-    return found.reason, commands
+    if verdict.reason is not None:
+        reached = min(max(report.step, trial.start_step), trial.end_step)
+        commands += _stop(view, trial, verdict.reason, reached_step=reached)
+    return verdict.reason, commands
 
 
 def _as_json(reason: JsonObject | None) -> JsonObject | None:

@@ -60,10 +60,10 @@ class Constraint:
             return None
         if math.isnan(value):
             return f"{self.metric} nan, not {self}"
-        shown, bound = f"{value:g}", f"{self.bound:g}"
-        if shown == bound and value != self.bound:
-            shown, bound = repr(value), repr(self.bound)
-        return f"{self.metric} {shown} {opposite} {bound}"
+        number, bound = f"{value:g}", f"{self.bound:g}"
+        if number == bound and value != self.bound:
+            number, bound = repr(value), repr(self.bound)
+        return f"{self.metric} {number} {opposite} {bound}"
 
     def __str__(self) -> str:
         return f"{self.metric} {self.sign} {self.bound:g}"
@@ -96,16 +96,20 @@ class Constrained:
                 f"Constrained({self.objective!r}, ...): give an objective first, as in "
                 "Constrained(Maximize('accuracy'), subject_to=['latency_ms <= 20'])"
             )
-        given = (self.subject_to,) if isinstance(self.subject_to, str) else tuple(self.subject_to)
-        if not given:
+        texts = (self.subject_to,) if isinstance(self.subject_to, str) else tuple(self.subject_to)
+        if not texts:
             raise ConfigurationError(f"Constrained(subject_to={self.subject_to!r}): {_EXAMPLE}")
-        read = [Constraint.parse(text) for text in given]
-        for low in (one for one in read if one.sign.startswith(">")):
-            for high in (one for one in read if one.sign.startswith("<") and one.metric == low.metric):
+        read = [Constraint.parse(text) for text in texts]
+        for low in (constraint for constraint in read if constraint.sign.startswith(">")):
+            for high in (
+                constraint
+                for constraint in read
+                if constraint.sign.startswith("<") and constraint.metric == low.metric
+            ):
                 touch = low.bound == high.bound and (low.sign, high.sign) == (">=", "<=")
                 if low.bound >= high.bound and not touch:
                     raise ConfigurationError(f"Constrained: {low} and {high} can never hold together")
-        object.__setattr__(self, "subject_to", tuple(map(str, given)))
+        object.__setattr__(self, "subject_to", tuple(map(str, texts)))
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
@@ -147,11 +151,11 @@ class Constrained:
 
     def judge(self, values: Mapping[str, float]) -> Judgement:
         """Judge one trial: as the objective does, or infeasible."""
-        found = self.objective.judge(values)
-        violations = [one.violation(values[one.metric]) for one in self.constraints]
-        wrong = [found.infeasible, *violations]
+        judgement = self.objective.judge(values)
+        violations = [constraint.violation(values[constraint.metric]) for constraint in self.constraints]
+        wrong = [judgement.infeasible, *violations]
         why = " and ".join(text for text in wrong if text)
-        return replace(found, order=WORST, infeasible=why) if why else found
+        return replace(judgement, order=WORST, infeasible=why) if why else judgement
 
 
 def _number(text: str) -> float:

@@ -220,8 +220,8 @@ class Attempt:
     @property
     def cause(self) -> Cause | None:
         """What training raised, and where; None unless that is how it ended."""
-        found: Any = (self.outcome or {}).get("cause")
-        return None if found is None else Cause(**found)
+        cause: Any = (self.outcome or {}).get("cause")
+        return None if cause is None else Cause(**cause)
 
     @property
     def why(self) -> str:
@@ -236,8 +236,8 @@ class Attempt:
     @property
     def noticed(self) -> JsonObject:
         """What its worker noticed about the training function; empty if nothing."""
-        found: Any = (self.outcome or {}).get("noticed", {})
-        return dict(found)
+        notices: Any = (self.outcome or {}).get("noticed", {})
+        return dict(notices)
 
 
 def said_by(error: str | None) -> str:

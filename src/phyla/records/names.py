@@ -19,7 +19,7 @@ _JOINER = "\u200d"
 
 def storable(name: str) -> str:
     """Return a name as every database can hold it; `restored` gives it back."""
-    return _UNSTORABLE.sub(lambda found: _escape(found[0]), name)
+    return _UNSTORABLE.sub(lambda match: _escape(match[0]), name)
 
 
 def storable_text(text: str) -> str:
@@ -38,7 +38,7 @@ def shown(name: str) -> str:
 
 def on_one_line(text: str) -> str:
     """Return text with line breaks and other control characters written out, as Python's `ascii` does."""
-    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def restored(text: str) -> str:
@@ -57,15 +57,15 @@ def _escape(character: str) -> str:
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
-def _restore(found: "re.Match[str]") -> str:
-    byte, short, long, backslash = found.groups()
+def _restore(match: "re.Match[str]") -> str:
+    byte, short, long, backslash = match.groups()
     if backslash:
         return "\\"
     if byte:
         code = int(byte, 16)
         return chr(code if code < 0x80 else _BYTES + code)
     code = int(short or long, 16)
-    return chr(code) if code <= 0x10FFFF else found[0]
+    return chr(code) if code <= 0x10FFFF else match[0]
 
 
 class _Escaped:

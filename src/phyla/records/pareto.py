@@ -35,8 +35,8 @@ class Pareto:
     goals: tuple[Goal, ...]
 
     def __init__(self, *each: Goal, goals: Iterable[Goal] = ()) -> None:
-        found = (*each, *goals)
-        for goal in found:
+        combined = (*each, *goals)
+        for goal in combined:
             if not isinstance(goal, Maximize | Minimize):
                 raise ConfigurationError(
                     f"Pareto({goal!r}): give goals, as in Pareto(Maximize('accuracy'), Minimize('latency_ms')); "
@@ -44,14 +44,14 @@ class Pareto:
                 )
             if goal.stop_at is not None:
                 raise ConfigurationError(f"Pareto({goal!r}): a front is never reached; leave out stop_at")
-        names = [goal.metric for goal in found]
+        names = [goal.metric for goal in combined]
         if len(names) < 2:
             raise ConfigurationError(
                 f"Pareto({', '.join(names)}): a front needs two or more goals; for one use Maximize or Minimize"
             )
         if len(set(names)) < len(names):
             raise ConfigurationError(f"Pareto({', '.join(names)}): each goal needs a metric of its own")
-        object.__setattr__(self, "goals", found)
+        object.__setattr__(self, "goals", combined)
 
     @property
     def tradeoffs(self) -> tuple[Goal, ...]:

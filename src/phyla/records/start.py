@@ -47,7 +47,7 @@ class RunStart:
             return []
         old: Any = before.facts
         new: Any = self.facts
-        words = [what for what, name in DIFFERS.items() if old[name] != new[name]]
+        words = [label for label, name in DIFFERS.items() if old[name] != new[name]]
         if old["commit"] == new["commit"] and before.diff != self.diff:
             words.append("uncommitted changes")
         was, now = old["packages"], new["packages"]
@@ -58,4 +58,4 @@ class RunStart:
 def with_differences(starts: Sequence[RunStart]) -> list[tuple[RunStart, str]]:
     """Return starts, each with what differs from the one before, in words."""
     befores: list[RunStart | None] = [None, *starts]
-    return [(one, ", ".join(one.differs(before))) for before, one in zip(befores, starts, strict=False)]
+    return [(start, ", ".join(start.differs(before))) for before, start in zip(befores, starts, strict=False)]

@@ -52,5 +52,5 @@ def token_digest(secret: str) -> str:
 def token_of(secret: str, tokens: Iterable[Token], now: float) -> Token | None:
     """Return the token of a secret, unless it has expired; takes as long for a wrong secret as for a right one."""
     digest = token_digest(secret)
-    found = [one for one in tokens if hmac.compare_digest(one.digest, digest)]
-    return next((one for one in found if one.expires_at is None or now < one.expires_at), None)
+    matches = [token for token in tokens if hmac.compare_digest(token.digest, digest)]
+    return next((token for token in matches if token.expires_at is None or now < token.expires_at), None)

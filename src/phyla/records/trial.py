@@ -84,8 +84,8 @@ class TrialRecord:
 
     def __repr__(self) -> str:
         steps = f"steps {self.start_step} to {self.end_step}"
-        said = "" if self.fitness is None else f", fitness {self.fitness:g}"
-        return f"<Trial {self.id} of member {self.member}: {steps}, {self.state}{said}, {self.params}>"
+        fitness = "" if self.fitness is None else f", fitness {self.fitness:g}"
+        return f"<Trial {self.id} of member {self.member}: {steps}, {self.state}{fitness}, {self.params}>"
 
     def check_progress(self, step: int) -> None:
         """Refuse progress at a step that this trial does not train to.

@@ -243,8 +243,8 @@ def _narrowed(old: Parameter, new: Parameter) -> Iterator[str]:
             yield f"the values {missing!r} are gone"
     elif isinstance(old, Ordinal) and isinstance(new, Ordinal):
         # In the old order, with new ones between.
-        kept = [value for value in new.values if any(is_same(value, other) for other in old.values)]
-        if len(kept) < len(old.values) or not all(map(is_same, kept, old.values)):
+        common = [value for value in new.values if any(is_same(value, other) for other in old.values)]
+        if len(common) < len(old.values) or not all(map(is_same, common, old.values)):
             yield f"the values were {list(old.values)!r}, now {list(new.values)!r}"
     else:
         yield f"it was {old!r}, now {new!r}"

@@ -21,47 +21,47 @@ Value = TypeVar("Value")
 SEGMENT = re.compile(r"\w[\w.\-]*")
 
 
-def as_real(value: object, what: str) -> float:
+def as_real(value: object, label: str) -> float:
     """`value` as a finite float. Numpy numbers are accepted, booleans are not."""
     if type(value) is float and math.isfinite(value):
         return value
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise SpaceError(f"{what} must be a number, got {value!r}")
+        raise SpaceError(f"{label} must be a number, got {value!r}")
     try:
         number = float(value)
     except OverflowError:
-        raise SpaceError(f"{what} must fit in a float, got {brief(value)}") from None
+        raise SpaceError(f"{label} must fit in a float, got {brief(value)}") from None
     if not math.isfinite(number):
-        raise SpaceError(f"{what} must be finite, got {value!r}")
+        raise SpaceError(f"{label} must be finite, got {value!r}")
     return number
 
 
-def as_integer(value: object, what: str) -> int:
+def as_integer(value: object, label: str) -> int:
     """`value` as an int. Numpy integers are accepted, booleans and floats are not."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         hint = f"; did you mean {int(value)}?" if isinstance(value, float) and value.is_integer() else ""
-        raise SpaceError(f"{what} must be an integer, got {value!r}{hint}")
-    return printable(int(value), what, SpaceError)
+        raise SpaceError(f"{label} must be an integer, got {value!r}{hint}")
+    return printable(int(value), label, SpaceError)
 
 
-def as_share(value: object, what: str) -> float:
+def as_share(value: object, label: str) -> float:
     """`value` as a probability."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= float(value) <= 1.0:
-        raise SpaceError(f"{what} is a probability between 0 and 1, got {value!r}")
+        raise SpaceError(f"{label} is a probability between 0 and 1, got {value!r}")
     return float(value)
 
 
-def as_scalar(value: object, what: str) -> Scalar:
+def as_scalar(value: object, label: str) -> Scalar:
     """`value` as a JSON scalar: str, int, finite float, bool or None."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         return str(value)
     if isinstance(value, Integral):
-        return printable(int(value), what, SpaceError)
+        return printable(int(value), label, SpaceError)
     if isinstance(value, Real):
-        return as_real(value, what)
-    raise SpaceError(f"{what} must be a string, number, bool or None, got {value!r}; name it with a string")
+        return as_real(value, label)
+    raise SpaceError(f"{label} must be a string, number, bool or None, got {value!r}; name it with a string")
 
 
 def as_when(when: object) -> dict[str, tuple[Scalar, ...]] | None:
@@ -88,12 +88,12 @@ def is_same(left: Scalar, right: Scalar) -> bool:
     return left == right and isinstance(left, bool) == isinstance(right, bool)
 
 
-def checked(check: Callable[[Given], Value], value: Given, what: str) -> Value:
-    """What `check` makes of a value; its error starts with `what`."""
+def checked(check: Callable[[Given], Value], value: Given, label: str) -> Value:
+    """What `check` makes of a value; its error starts with `label`."""
     try:
         return check(value)
     except SpaceError as error:
-        raise SpaceError(f"{what}: {error}") from error.__cause__
+        raise SpaceError(f"{label}: {error}") from error.__cause__
 
 
 def flatten(mapping: Mapping[Any, Any]) -> dict[str, Any]:

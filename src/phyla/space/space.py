@@ -242,19 +242,19 @@ class Space:
         if not isinstance(other, Space):
             return NotImplemented
         # As lists: the order of parameters decides which random number goes where.
-        mine, others = list(self._parameters.items()), list(other._parameters.items())
-        return (mine, self._constraints, self._initial) == (others, other._constraints, other._initial)
+        mine, theirs = list(self._parameters.items()), list(other._parameters.items())
+        return (mine, self._constraints, self._initial) == (theirs, other._constraints, other._initial)
 
     def __hash__(self) -> int:
         return hash((tuple(self._parameters.items()), self._constraints))
 
     def __repr__(self) -> str:
-        shown = [f"{{{', '.join(f'{name!r}: {parameter!r}' for name, parameter in self._parameters.items())}}}"]
+        parts = [f"{{{', '.join(f'{name!r}: {parameter!r}' for name, parameter in self._parameters.items())}}}"]
         if self._constraints:
-            shown.append(f"constraints=[{', '.join(map(name_of, self._constraints))}]")
+            parts.append(f"constraints=[{', '.join(map(name_of, self._constraints))}]")
         if self._initial:
-            shown.append(f"initial={list(self._initial)!r}")
-        return f"Space({', '.join(shown)})"
+            parts.append(f"initial={list(self._initial)!r}")
+        return f"Space({', '.join(parts)})"
 
     def _explored(
         self,

@@ -17,8 +17,8 @@ def returned(plugin: object, method: str, value: T, *kinds: type) -> T:
     if not isinstance(value, kinds):
         names = ["None" if kind is type(None) else kind.__name__ for kind in kinds]
         wanted = " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-        given = f"{type(plugin).__name__}.{method}() returned {value!r}"
-        raise ConfigurationError(f"{given}; it has to return {wanted}")
+        call = f"{type(plugin).__name__}.{method}() returned {value!r}"
+        raise ConfigurationError(f"{call}; it has to return {wanted}")
     return value
 
 
@@ -36,8 +36,8 @@ def check_rules(
     for rule in items_of(getattr(plugin, name)):
         if not callable(getattr(rule, method, None)) and not (optional and rule is None):
             example = "Truncation()" if method == "choose" else "Perturb() or ExploreWith(function)"
-            given = f"{type(plugin).__name__}({name}={rule!r})"
-            raise ConfigurationError(f"{given}: not a rule, it has no {method}; give one, such as {example}")
+            setting = f"{type(plugin).__name__}({name}={rule!r})"
+            raise ConfigurationError(f"{setting}: not a rule, it has no {method}; give one, such as {example}")
 
 
 def items_of(value: object) -> Iterator[object]:

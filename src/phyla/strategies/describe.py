@@ -21,8 +21,8 @@ def describe(reason: JsonObject, who: str = "") -> str:
         case "exploit":
             words, p = _taken(donor, own, reason), compared.get("p")
             if donor and own and rank is None:
-                told = "" if p is None else f", p {_number(p)}"
-                words += f" ({_score(opponent or donor)} against {_score(own)}{told})"
+                note = "" if p is None else f", p {_number(p)}"
+                words += f" ({_score(opponent or donor)} against {_score(own)}{note})"
         case "explore" if opponent:
             words = f"won against member {opponent.get('member')} ({_score(own)} against {_score(opponent)})"
         case "promote":
@@ -69,8 +69,8 @@ _WORDS = {
 
 def _own(reason: JsonObject) -> str:
     """Return a reason that a strategy of somebody else gives as it likes."""
-    told = [f"{name} {_number(value)}" for name, value in reason.items() if name not in _TOLD]
-    return ", ".join(told) or "no reason given"
+    facts = [f"{name} {_number(value)}" for name, value in reason.items() if name not in _TOLD]
+    return ", ".join(facts) or "no reason given"
 
 
 _TOLD = ("imported", "joined", "mate", "replaces", "stopped", "changes")
@@ -118,8 +118,8 @@ def _ordinal(rank: int) -> str:
 def _change(change: JsonObject) -> str:
     """Return what a value was and is, and the way, unless that is only the factor between the two."""
     way = str(change.get("by"))
-    told = "" if way.startswith("x") else f" ({way})"
-    return f"{_number(change.get('from'))} to {_number(change.get('to'))}{told}"
+    note = "" if way.startswith("x") else f" ({way})"
+    return f"{_number(change.get('from'))} to {_number(change.get('to'))}{note}"
 
 
 def _score(scored: JsonObject) -> str:

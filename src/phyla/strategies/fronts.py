@@ -17,9 +17,11 @@ Vectors: TypeAlias = npt.NDArray[np.float64]
 """Shape (number of vectors, number of goals); finite."""
 
 
-def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
+def dominates(vector: Sequence[float], other: Sequence[float]) -> bool:
     """Return whether a vector is at least as good in every goal, and better in one."""
-    return tuple(one) != tuple(other) and all(mine >= theirs for mine, theirs in zip(one, other, strict=True))
+    return tuple(vector) != tuple(other) and all(
+        mine >= theirs for mine, theirs in zip(vector, other, strict=True)
+    )
 
 
 def front_ranks(vectors: Vectors) -> npt.NDArray[np.intp]:
@@ -89,9 +91,9 @@ def crowding(vectors: Vectors, fronts: npt.NDArray[np.intp] | None = None) -> np
         inner[starts] = inner[ends] = False
         distance[order[inner]] += gap[inner] / span[inner]
         distance[order[starts]] = distance[order[ends]] = np.inf
-    found = np.zeros(len(vectors))
-    found[first] = distance
-    return found
+    distances = np.zeros(len(vectors))
+    distances[first] = distance
+    return distances
 
 
 def thinned(vectors: Vectors, limit: int) -> list[int]:
@@ -99,15 +101,15 @@ def thinned(vectors: Vectors, limit: int) -> list[int]:
 
     The best of each goal stay as long as the limit allows.
     """
-    left = np.arange(len(vectors))
-    while len(left) > limit:
+    indices = np.arange(len(vectors))
+    while len(indices) > limit:
         # A few at a time, since each one that goes leaves others less crowded.
-        excess = len(left) - limit
-        distance = crowding(vectors[left])
+        excess = len(indices) - limit
+        distance = crowding(vectors[indices])
         # Among equals the later ones go.
-        most_crowded = np.lexsort((-left, distance))[: max(1, excess // 8)]
-        left = np.delete(left, most_crowded)
-    return [int(index) for index in left]
+        most_crowded = np.lexsort((-indices, distance))[: max(1, excess // 8)]
+        indices = np.delete(indices, most_crowded)
+    return [int(index) for index in indices]
 
 
 def first_front(vectors: Vectors) -> list[int]:
@@ -121,10 +123,10 @@ def front_of(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
 
     Trials that are infeasible, or with a goal that is no finite number, are never among them.
     """
-    found: list[TrialRecord] = []
+    candidates: list[TrialRecord] = []
     orders: list[tuple[float, ...]] = []
     for trial in sorted(trials, key=lambda trial: trial.id):
         if trial.criteria is not None and trial.criteria.orders and (trial.order or 0.0) > WORST:
-            found.append(trial)
+            candidates.append(trial)
             orders.append(trial.criteria.orders)
-    return [found[at] for at in first_front(np.asarray(orders, dtype=np.float64))] if found else []
+    return [candidates[at] for at in first_front(np.asarray(orders, dtype=np.float64))] if candidates else []

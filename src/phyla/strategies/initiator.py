@@ -92,10 +92,10 @@ class InitiatorPBT(Strategy):
 
     def _opponent(self, member: Member, population: Population, context: Context) -> tuple[Scored, int] | None:
         """Draw a finite trial of another member, and how many generations back it is; None if there is none."""
-        others = [other for other in population if other.index != member.index]
-        for drawn in context.rng.permutation(self.generations * len(others)):
-            back, place = divmod(int(drawn), len(others))
-            scored = _of_generation(others[place], context, member.generation - 1 - back)
+        opponents = [other for other in population if other.index != member.index]
+        for drawn in context.rng.permutation(self.generations * len(opponents)):
+            back, place = divmod(int(drawn), len(opponents))
+            scored = _of_generation(opponents[place], context, member.generation - 1 - back)
             if scored is not None and scored.can_donate and scored.age < self.total_steps:
                 return scored, back
         return None

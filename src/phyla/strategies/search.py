@@ -122,14 +122,14 @@ class GridSearch(Strategy):
 
 def _distinct(name: str, values: Sequence[Any]) -> tuple[Scalar, ...]:
     """Return the values of one parameter of a grid; none of them twice."""
-    found: dict[tuple[bool, Scalar], Scalar] = {}  # since True is 1 to Python
-    for given in values:
-        value = as_scalar(given, f"GridSearch({name}=...): a value")
-        if (isinstance(value, bool), value) in found:
+    distinct: dict[tuple[bool, Scalar], Scalar] = {}  # since True is 1 to Python
+    for item in values:
+        value = as_scalar(item, f"GridSearch({name}=...): a value")
+        if (isinstance(value, bool), value) in distinct:
             why = f"{value!r} is listed twice, and would be trained twice; leave one out"
             raise ConfigurationError(f"GridSearch({name}={reprlib.repr(list(values))}): {why}")
-        found[isinstance(value, bool), value] = value
-    return tuple(found.values())
+        distinct[isinstance(value, bool), value] = value
+    return tuple(distinct.values())
 
 
 def _started(index: int, point: JsonObject, space: Space, rng: np.random.Generator) -> JsonObject:

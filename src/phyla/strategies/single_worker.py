@@ -66,7 +66,7 @@ class SingleWorkerExplore(Strategy):
         if phase == 3:
             tried = [scored_trial(trial) for trial in trials]
             best = max(tried, key=sort_key)
-            return _start(best, best.params, best, steps, {**reason, "tried": [facts(one) for one in tried]})
+            return _start(best, best.params, best, steps, {**reason, "tried": [facts(state) for state in tried]})
         space = context.space
         if phase == 1:
             up = [name for name in space.parameters if context.rng.random() < 0.5]

@@ -19,15 +19,15 @@ COPIES: Final = get_args(Copy)
 
 def steps_to_line(start: int, steps_per_trial: int | None, total_steps: int) -> int:
     """Return how many steps lead from a progress to the next grid line; with None, to the end of training."""
-    left = max(1, total_steps - start)
-    return left if steps_per_trial is None else min(steps_per_trial - start % steps_per_trial, left)
+    remaining = max(1, total_steps - start)
+    return remaining if steps_per_trial is None else min(steps_per_trial - start % steps_per_trial, remaining)
 
 
 def fresh(member: Member, params: JsonObject, steps: int, **reason: Json) -> Start:
     """Start from nothing, with these hyperparameters."""
     decision = "start" if member.broken_trial is None else "replace"
-    told = {"decision": decision, **reason, **replaces(member)}
-    return Start(weights=None, params=params, params_from=None, steps=steps, reason=told)
+    details = {"decision": decision, **reason, **replaces(member)}
+    return Start(weights=None, params=params, params_from=None, steps=steps, reason=details)
 
 
 def sampled(member: Member, steps: int, context: Context) -> Start:
@@ -61,21 +61,23 @@ def explored(
     assert head is not None
     weights = head if donor is None or copy == "hyperparameters" else donor
     source = head if donor is None or copy == "weights" else donor
-    found = proposed(strategy.explore, source, population, context) if strategy.explore else None
+    proposal = proposed(strategy.explore, source, population, context) if strategy.explore else None
     changes = (
-        found.changes or changes_of(source.params, found.params, type(strategy.explore).__name__) if found else {}
+        proposal.changes or changes_of(source.params, proposal.params, type(strategy.explore).__name__)
+        if proposal
+        else {}
     )
     reason: JsonObject = {
         "decision": "exploit" if donor else "explore",
         **({"copied": copy} if donor else {}),
         "compared": {"donor": facts(donor), **compared} if donor else compared,
         "changes": changes,
-        **(found.facts if found else {}),
+        **(proposal.facts if proposal else {}),
         **replaces(member),
     }
     return Start(
         weights=weights,
-        params=found.params if found else source.params,
+        params=proposal.params if proposal else source.params,
         params_from=source.trial,
         steps=steps_to_line(max(member.progress, weights.age), strategy.steps_per_trial, strategy.total_steps),
         reason=reason,

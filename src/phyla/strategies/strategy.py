@@ -232,16 +232,16 @@ class Independent(Strategy, Protocol):
 
 def ranked(population: Population) -> list[Scored]:
     """Return what members published with a fitness, best first; of equal scores the higher index first."""
-    return _best_first(one.published for one in population)
+    return _best_first(member.published for member in population)
 
 
 def ranked_best(population: Population) -> list[Scored]:
     """Return the best that each member ever published, best first; of equal scores the higher index first."""
-    return _best_first(one.best for one in population)
+    return _best_first(member.best for member in population)
 
 
 def _best_first(states: Iterable[Scored | None]) -> list[Scored]:
-    scored = [one for one in states if one is not None and one.order is not None]
+    scored = [state for state in states if state is not None and state.order is not None]
     return sorted(scored, key=attrgetter("order", "member"), reverse=True)
 
 
@@ -260,7 +260,7 @@ def since_taken(scored: Scored, history: History) -> Iterator[TrialRecord]:
 
 def lowest_generation(population: Population) -> int | None:
     """Return the lowest generation of the members that are not done; None if all are."""
-    return min((one.generation for one in population if one.state is not MemberState.DONE), default=None)
+    return min((member.generation for member in population if member.state is not MemberState.DONE), default=None)
 
 
 def decision_rng(seed: int, member: int, generation: int, replacement: int) -> np.random.Generator:
@@ -318,6 +318,6 @@ def _settings(plugin: object) -> Iterator[tuple[object, str, object]]:
 
 def _how_to_make(kind: type) -> str:
     needed = fields(kind) if is_dataclass(kind) else ()
-    required = [each.name for each in needed if each.default is MISSING and each.default_factory is MISSING]
+    required = [field.name for field in needed if field.default is MISSING and field.default_factory is MISSING]
     example = ", ".join(f"{name}=..." for name in required)
     return f"this is the class, not an object of it; make one, as in {kind.__name__}({example})"

@@ -25,11 +25,11 @@ _SHUTDOWN = "threading"
 
 
 @contextlib.contextmanager
-def ending(left: int | None = None) -> Iterator[None]:
+def ending(unclean: int | None = None) -> Iterator[None]:
     """Let this process end after the block with the same exit status, also if something keeps it alive.
 
     Args:
-        left: for a worker process, which exits with it instead of 0 if something was left.
+        unclean: exit status of a worker process, instead of 0, if threads or processes were still running.
     """
     status = 1
     try:
@@ -39,13 +39,13 @@ def ending(left: int | None = None) -> Iterator[None]:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
         raise
     finally:
-        names = [each.name for each in threading.enumerate()]
-        if _NAME not in names and (left is not None or len(names) > 1 or _processes()):
+        names = [thread.name for thread in threading.enumerate()]
+        if _NAME not in names and (unclean is not None or len(names) > 1 or _processes()):
             # Both now: no thread can be started once the interpreter exits.
             due = threading.Event()
             handlers = threading.Thread(target=_handlers, args=(due,), daemon=True)
             handlers.start()
-            end = threading.Thread(target=_end, args=(status, left, due, handlers), name=_NAME, daemon=True)
+            end = threading.Thread(target=_end, args=(status, unclean, due, handlers), name=_NAME, daemon=True)
             end.start()
 
 
@@ -54,24 +54,26 @@ def _handlers(due: threading.Event) -> None:
     atexit._run_exitfuncs()
 
 
-def _end(status: int, left: int | None, due: threading.Event, handlers: threading.Thread) -> None:
+def _end(status: int, unclean: int | None, due: threading.Event, handlers: threading.Thread) -> None:
     """Wait until the main thread has done its work, and then for what else there is, but not for long."""
     while threading.main_thread().is_alive() and _waits_in() is None:
         threading.main_thread().join(_LOOK_S)
     waited_s = 0.0
-    while waited_s < GRACE_S or not (_waits_in() or (left is not None and waited_s >= AT_EXIT_S)):
+    while waited_s < GRACE_S or not (_waits_in() or (unclean is not None and waited_s >= AT_EXIT_S)):
         time.sleep(_POLL_S)
         waited_s += _POLL_S
-    others = [each for each in threading.enumerate() if each is not threading.main_thread()]
-    threads = [f"the thread {each.name!r}" for each in others if not each.daemon]
-    if any(each.name == "QueueFeederThread" for each in others):
+    remaining = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    threads = [f"the thread {thread.name!r}" for thread in remaining if not thread.daemon]
+    if any(thread.name == "QueueFeederThread" for thread in remaining):
         threads.append("a queue of multiprocessing that still holds items")
-    processes = [f"the process {each.name!r} (number {each.pid})" for each in _processes() if not each.daemon]
-    what = ", ".join([*threads, *processes]) or "something that acts when Python exits"
+    processes = [
+        f"the process {process.name!r} (number {process.pid})" for process in _processes() if not process.daemon
+    ]
+    names = ", ".join([*threads, *processes]) or "something that acts when Python exits"
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         print(  # noqa: T201
-            f"warning: the work was done, and what it had started was still running, and was ended: {what}. End "
+            f"warning: the work was done, and what it had started was still running, and was ended: {names}. End "
             "what you start (join, close, shutdown) before your function returns",
             file=sys.stderr,
             flush=True,
@@ -81,7 +83,7 @@ def _end(status: int, left: int | None, due: threading.Event, handlers: threadin
     due.set()
     handlers.join(HANDLERS_S)
     _kill()
-    os._exit(left if left is not None and not status else status)
+    os._exit(unclean if unclean is not None and not status else status)
 
 
 def _processes() -> list[Any]:

@@ -53,14 +53,14 @@ def arm(spec: str) -> None:
     Raises:
         ConfigurationError: the name or the action is unknown, or `hit` is not a positive integer.
     """
-    found = re.fullmatch(r"([a-z._]+)=(kill|exit|raise)(?::0*([1-9]\d*))?", spec)
-    if found is None or found[1] not in NAMES:
+    match = re.fullmatch(r"([a-z._]+)=(kill|exit|raise)(?::0*([1-9]\d*))?", spec)
+    if match is None or match[1] not in NAMES:
         raise ConfigurationError(
             f"failpoint {spec!r} is not understood; write name=action[:hit], where action is kill, exit or raise "
             f"and hit counts from 1, for example reply.before=kill:2; the names are {', '.join(NAMES)}"
         )
     disarm()
-    _armed[found[1]] = found[2], count(int(found[3] or 1), -1)
+    _armed[match[1]] = match[2], count(int(match[3] or 1), -1)
 
 
 def disarm() -> None:

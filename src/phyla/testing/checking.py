@@ -75,7 +75,7 @@ def check_strategy(
     curve: Fitness = LearningCurve(rules.space, goal, strategy.member_steps or DEFAULT_STEPS, noise=0.0)
     again = "in a second study with the same seed: draw from context.rng only, and keep nothing but `state`"
     _require_same(study(curve, seed), study(curve, seed), again)
-    several, *_ = [study(each, seed + n, workers=4, fail=FAIL) for n, each in enumerate((curve, *ODD))]
+    several, *_ = [study(fitness, seed + n, workers=4, fail=FAIL) for n, fitness in enumerate((curve, *ODD))]
     if strategy.quorum == 1 and (rules.suite_fitness is None or not rules.suite_fitness.max_lag):
         alone = study(curve, seed, fail=FAIL)
         _require_same(alone, several, "with 4 workers than with 1, although its quorum is 1")
@@ -87,8 +87,8 @@ def _require(holds: object, otherwise: str) -> None:
 
 
 def _require_same(first: list[str], second: list[str], when: str) -> None:
-    for one, other in zip_longest(first, second):
-        _require(one == other, f"it decides differently {when}. First: {one}; then: {other}")
+    for decision, other in zip_longest(first, second):
+        _require(decision == other, f"it decides differently {when}. First: {decision}; then: {other}")
 
 
 def _check_settings(strategy: Strategy) -> None:

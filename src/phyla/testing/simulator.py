@@ -370,10 +370,10 @@ class Simulator:
         if not at_once and (soon or self._since_collection < every):
             return
         self._collected_at, self._since_collection = self.now, 0
-        found = self.controller.retention()
-        self._checkpoints = max(self._checkpoints, len(found.kept) + len(found.collectable))
+        retention = self.controller.retention()
+        self._checkpoints = max(self._checkpoints, len(retention.kept) + len(retention.collectable))
         records = StudyRecords(self.store, self.study)
-        marked = records.mark_deleting(found.collectable)
+        marked = records.mark_deleting(retention.collectable)
         records.set_checkpoints(marked, CheckpointState.DELETED)
 
     def _outcome(self) -> SimulatedRun:
@@ -416,11 +416,11 @@ class Simulator:
 
     def _kept(self, heads: Sequence[int]) -> int:
         """Return how many steps are among the ancestors of these trials."""
-        kept, seen = 0, {0}
+        total, seen = 0, {0}
         for trial in heads:
             at = trial
             while at not in seen:
                 seen.add(at)
                 at, steps = self._trained[at]
-                kept += steps
-        return kept
+                total += steps
+        return total

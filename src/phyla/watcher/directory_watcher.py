@@ -132,18 +132,18 @@ class DirectoryWatcher:
             self._perhaps_end({}, now, done=False)
             return
         self._noted.discard("unreadable")
-        found = {item.name: item for item in scanned if item.name != self.following.done}
+        items = {item.name: item for item in scanned if item.name != self.following.done}
         if not self._looks:
             self._refresh()
             self._find_moved()
             self._take_up(now)
-        self._previous = found
-        self._waiting = {name for name, item in found.items() if not (item.ready or item.bad)}
-        self._take(found, now)
+        self._previous = items
+        self._waiting = {name for name, item in items.items() if not (item.ready or item.bad)}
+        self._take(items, now)
         self._tell()
-        self._vanished(found)
+        self._vanished(items)
         self._looks += 1
-        self._perhaps_end(found, now, done=done)
+        self._perhaps_end(items, now, done=done)
 
     def awaited(self) -> str | None:
         """Say what the directory lacks, after a look; None if a checkpoint was seen, or nothing is waited for."""
@@ -164,14 +164,14 @@ class DirectoryWatcher:
         rows = self.sink.seen(after=next(reversed(self._rows), 0))
         self._rows.update((seen.id, seen) for seen in rows)
         # What was told may have been committed, and only the answer lost.
-        told = {(seen.name, seen.fingerprint) for seen in rows}
-        self._untold = [seen for seen in self._untold if (seen.name, seen.fingerprint) not in told]
+        known = {(seen.name, seen.fingerprint) for seen in rows}
+        self._untold = [seen for seen in self._untold if (seen.name, seen.fingerprint) not in known]
 
     def _find_moved(self) -> None:
         """Tell where snapshots are that moved with their home."""
-        kept = [seen for seen in self._rows.values() if seen.usable and seen.snapshot]
-        paths = [found_again(self.snapshots, seen) for seen in kept]
-        moved = [replace(seen, path=str(path)) for seen, path in zip(kept, paths, strict=True) if path]
+        snapshots = [seen for seen in self._rows.values() if seen.usable and seen.snapshot]
+        paths = [found_again(self.snapshots, seen) for seen in snapshots]
+        moved = [replace(seen, path=str(path)) for seen, path in zip(snapshots, paths, strict=True) if path]
         self._observe(moved)
         self._rows.update((seen.id, seen) for seen in moved)
 
@@ -182,9 +182,9 @@ class DirectoryWatcher:
         """
         if isinstance(self.root, Remote):
             return
-        told = {snapshot_name(seen) for seen in self._rows.values()}
+        names = {snapshot_name(seen) for seen in self._rows.values()}
         for base in sorted(whole(self.snapshots)):
-            for there in () if base.name in told else self.kind.scan(base, now=now, previous={}):
+            for there in () if base.name in names else self.kind.scan(base, now=now, previous={}):
                 item = replace(there, fingerprint=original(base, there))
                 if not item.bad and snapshot_name(item) == base.name:
                     key = f"{self.run.id}:{identity(base, there)}"
@@ -196,16 +196,16 @@ class DirectoryWatcher:
     def _newest(self) -> dict[str, Checkpoint]:
         return {seen.name: seen for seen in self._rows.values()}
 
-    def _take(self, found: Mapping[str, Found], now: float) -> None:
+    def _take(self, items: Mapping[str, Found], now: float) -> None:
         """Make snapshots of what is new, before the store is asked: training deletes also while that is away."""
         newest = self._newest() | {seen.name: seen for seen in self._untold}
         if not self._looks:
-            self._first = frozenset(found)
-        news = [item for item in found.values() if self._is_news(item, newest.get(item.name), now)]
+            self._first = frozenset(items)
+        news = [item for item in items.values() if self._is_news(item, newest.get(item.name), now)]
         # Steps decide, since copies and uploads have times of their own.
         news.sort(key=lambda item: (_step(item), item.modified_at, item.name))
         reached = max(((seen.branch, seen.step) for seen in newest.values()), default=(0, -1))[1]
-        taken = 0
+        count = 0
         for item in news:
             if _step(news[-1]) >= reached or not self._is_written_anew(item, newest.get(item.name)):
                 self._copied.add(item.fingerprint)
@@ -219,24 +219,24 @@ class DirectoryWatcher:
                 self._tried_at[item.name] = now
             self._missed.discard(item.name)
             self._untold.append(observed)
-            taken += 1
-            if taken % AT_ONCE == 0:
+            count += 1
+            if count % AT_ONCE == 0:
                 self._tell()
 
     def _tell(self) -> None:
         """Tell what is new, also if it was deleted since."""
         self._refresh()
         while self._untold:
-            left = self._untold[AT_ONCE:]
+            rest = self._untold[AT_ONCE:]
             self._observe(self._untold[:AT_ONCE])
-            self._untold = left
+            self._untold = rest
 
     def _observe(self, batch: list[Checkpoint]) -> None:
         if not batch:
             return
         try:
             for copied in (True, False):
-                part = [each for each in batch if (each.fingerprint in self._copied) is copied]
+                part = [checkpoint for checkpoint in batch if (checkpoint.fingerprint in self._copied) is copied]
                 if part:
                     self.sink.observe(part, first_look=self._looks == 0, rewinds=not copied)
         except (StoreBusy, StoreUnavailable):
@@ -245,21 +245,21 @@ class DirectoryWatcher:
             if len(batch) == 1:
                 self._put_aside(batch[0], error)
             else:
-                for each in batch:
-                    self._observe([each])
+                for checkpoint in batch:
+                    self._observe([checkpoint])
         self._refresh()
 
-    def _put_aside(self, found: Checkpoint, error: Exception) -> None:
+    def _put_aside(self, checkpoint: Checkpoint, error: Exception) -> None:
         """Quarantine a checkpoint that the store did not take; without its row if it does not take that either."""
         why = f"it could not be noted: {type(error).__name__}: {error}"
-        self._tried_at[found.name] = self.clock()
+        self._tried_at[checkpoint.name] = self.clock()
         try:
-            self.sink.observe([replace(found, step=-1, error=why)])
+            self.sink.observe([replace(checkpoint, step=-1, error=why)])
         except (StoreBusy, StoreUnavailable):
             raise
         except Exception:  # noqa: BLE001  # this note is all that can be said of it
-            self.sink.note("quarantined", f"{shown(found.name)} cannot be evaluated: {why}")
-            self._refused[found.name] = found.fingerprint
+            self.sink.note("quarantined", f"{shown(checkpoint.name)} cannot be evaluated: {why}")
+            self._refused[checkpoint.name] = checkpoint.fingerprint
 
     def _is_news(self, item: Found, before: Checkpoint | None, now: float) -> bool:
         if not (item.ready or item.bad) or self._refused.get(item.name) == item.fingerprint:
@@ -337,8 +337,8 @@ class DirectoryWatcher:
             error=error,
         )
 
-    def _vanished(self, found: Mapping[str, Found]) -> None:
-        missing = [seen for name, seen in self._newest().items() if name not in found]
+    def _vanished(self, items: Mapping[str, Found]) -> None:
+        missing = [seen for name, seen in self._newest().items() if name not in items]
         self._missed.update(seen.name for seen in missing)
         lost = {
             seen.id: f"{shown(seen.name)} was deleted before its turn"
@@ -352,7 +352,7 @@ class DirectoryWatcher:
         for number in gone:
             self._rows[number] = replace(self._rows[number], state=CheckpointState.GONE)
 
-    def _perhaps_end(self, found: Mapping[str, Found], now: float, *, done: bool) -> None:
+    def _perhaps_end(self, items: Mapping[str, Found], now: float, *, done: bool) -> None:
         why = None
         if done:
             why = f"training wrote {self.following.done}"
@@ -360,7 +360,7 @@ class DirectoryWatcher:
             why = "everything that was there is seen"
         elif self.following.idle_s is not None and now - self._changed_at >= self.following.idle_s:
             # What is still being written keeps it going.
-            moving = any(now - item.unchanged_since < self.following.idle_s for item in found.values())
+            moving = any(now - item.unchanged_since < self.following.idle_s for item in items.values())
             why = None if moving else f"nothing new came for {self.following.idle_s:g} s"
         if why is None:
             self._ending_since = None
@@ -370,8 +370,8 @@ class DirectoryWatcher:
         if self._waiting and now - self._ending_since <= self.kind.quiet_s + 2 * WAIT_S:
             return
         self._tell()
-        left = [found[name] for name in sorted(self._waiting) if name in found]
-        self._observe([self._told(item, error=f"it was never finished: {item.why}") for item in left])
+        unfinished = [items[name] for name in sorted(self._waiting) if name in items]
+        self._observe([self._told(item, error=f"it was never finished: {item.why}") for item in unfinished])
         self.sink.drain(why)
         self.ended = True
 
@@ -398,11 +398,11 @@ class DirectoryWatcher:
         }
         gone = self.sink.gone(loose, unless_held=True)
         self._forget(gone)
-        kept = [self._rows[number] for number in held | (loose.keys() - gone) if number in self._rows]
+        rows = [self._rows[number] for number in held | (loose.keys() - gone) if number in self._rows]
         if not self._looks:
             return  # what an earlier watch could not tell of is not known before the first look
         try:
-            clean(self.snapshots, {snapshot_name(seen) for seen in (*kept, *self._untold) if seen.snapshot})
+            clean(self.snapshots, {snapshot_name(seen) for seen in (*rows, *self._untold) if seen.snapshot})
         except CheckpointStorageFailed as error:
             self._note_once("snapshots", str(error))
 

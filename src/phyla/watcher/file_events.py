@@ -46,8 +46,8 @@ class FileEvents:
             # What takes the place of a root that was deleted may have the same number, and is not watched.
             self._watched = None
         return frozenset(
-            given
-            for root, given in self._roots.items()
+            original
+            for root, original in self._roots.items()
             if any(path == root or root in path.parents or path in root.parents for path in paths)
         ) or frozenset(self._roots.values())
 
@@ -64,12 +64,12 @@ class FileEvents:
         return set()
 
     def _present(self) -> dict[Path, tuple[int, int]]:
-        found = {}
+        present = {}
         for root in self._roots:
             with suppress(OSError):
                 status = root.stat()
-                found[root] = (status.st_dev, status.st_ino)
-        return found
+                present[root] = (status.st_dev, status.st_ino)
+        return present
 
     def _watch(
         self, present: dict[Path, tuple[int, int]], stop: threading.Event

@@ -181,7 +181,7 @@ class CheckpointFormat(ABC):
 
     def candidates(self, root: Root) -> Iterable[Candidate]:
         """Return what may be a checkpoint of this format among the entries of a directory."""
-        return [*(Candidate.entry(*found) for found in self.folders(root).items()), *self.files(root)]
+        return [*(Candidate.entry(*pair) for pair in self.folders(root).items()), *self.files(root)]
 
     def step_rule(self, name: str) -> str:
         """Say in words where the step of a checkpoint of this name comes from."""
@@ -195,12 +195,12 @@ class CheckpointFormat(ABC):
         read again. A root that exists and cannot be listed raises CheckpointStorageFailed, or CheckpointsAbsent.
         """
         entries = Root(root)
-        found = []
+        items = []
         for candidate in self.candidates(entries):
             listed = entries.listing(candidate.paths)
             if listed is not None:
-                found.append(self._found(entries, candidate, listed, now, previous.get(candidate.name)))
-        return sorted(found, key=lambda item: (item.step is None, item.step or 0, item.name))
+                items.append(self._found(entries, candidate, listed, now, previous.get(candidate.name)))
+        return sorted(items, key=lambda item: (item.step is None, item.step or 0, item.name))
 
     def _found(self, root: Root, candidate: Candidate, listed: Listing, now: float, before: Found | None) -> Found:
         fingerprint = listed.fingerprint
@@ -268,12 +268,12 @@ class CheckpointFormat(ABC):
 @cache
 def installed() -> tuple[type[CheckpointFormat], ...]:
     """Return all formats, in the order in which `auto` asks them."""
-    found: list[type[CheckpointFormat]] = []
+    formats: list[type[CheckpointFormat]] = []
     for point in plugins.of_group("phyla.formats").values():
         # A format whose package is broken matters only when it is named.
         with suppress(ImportError, AttributeError):
-            found.append(point.load())
-    return tuple(sorted(found, key=lambda kind: (kind.rank, kind.name)))
+            formats.append(point.load())
+    return tuple(sorted(formats, key=lambda kind: (kind.rank, kind.name)))
 
 
 def check_file(path: Place, size_bytes: int) -> Verdict:
@@ -338,11 +338,11 @@ def get_format(name: str, *, step: StepFrom | str | None = None, **options: Any)
     make: type[CheckpointFormat] = known("checkpoint format", name, plugins.of_group("phyla.formats")).load()
     if step is not None:
         options["step"] = StepFrom.parse(step) if isinstance(step, str) else step
-    accepted = [each.name for each in fields(make)]
+    accepted = [field.name for field in fields(make)]
     unknown = [option for option in options if option not in accepted]
     if unknown:
-        others = [kind.name for kind in installed() if {*options} <= {each.name for each in fields(kind)}]
-        elsewhere = f"; {' and '.join(others)} does: name that format" if others else ""
+        alternatives = [kind.name for kind in installed() if {*options} <= {field.name for field in fields(kind)}]
+        elsewhere = f"; {' and '.join(alternatives)} does: name that format" if alternatives else ""
         why = f"does not take {', '.join(unknown)}, only {', '.join(accepted)}{elsewhere}"
         raise ConfigurationError(f"format {name} {why}")
     return make(**options)

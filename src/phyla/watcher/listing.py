@@ -127,16 +127,16 @@ def _look(root: str, path: str) -> Listing:
             return
         for item in items:
             try:
-                found = item.stat()
+                status = item.stat()
             except OSError as error:
                 if not isinstance(error, GONE):
                     problems.append(_problem(item.path, error))
                 continue
-            if stat.S_ISREG(found.st_mode):
-                files.append(_file(f"{relative}/{item.name}", found))
-            elif stat.S_ISDIR(found.st_mode):
-                newest = max(newest, found.st_mtime_ns)
-                below.append((item.name, item.path, (found.st_dev, found.st_ino)))
+            if stat.S_ISREG(status.st_mode):
+                files.append(_file(f"{relative}/{item.name}", status))
+            elif stat.S_ISDIR(status.st_mode):
+                newest = max(newest, status.st_mtime_ns)
+                below.append((item.name, item.path, (status.st_dev, status.st_ino)))
         # In order, so that the same one of two ways to a directory is always taken.
         for name, inner, number in sorted(below):
             if number not in entered:
@@ -174,8 +174,8 @@ class Root:
             self.folders = [*self._listings]
             return
         try:
-            with os.scandir(path) as found:
-                items = sorted(found, key=lambda item: item.name)
+            with os.scandir(path) as scan:
+                items = sorted(scan, key=lambda item: item.name)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -210,13 +210,13 @@ class Root:
 
     def is_closed(self, folder: str) -> bool:
         """Return whether the system refuses to list one of its directories, and nothing in it is known."""
-        found = self.listing((folder,))
-        return found is not None and bool(found.problems) and not found.files
+        content = self.listing((folder,))
+        return content is not None and bool(content.problems) and not content.files
 
     def inside(self, folder: str) -> tuple[str, ...]:
         """Return the paths of the files below one of its directories, relative to that directory."""
-        found = self.listing((folder,))
-        return () if found is None else tuple([file.relative[len(folder) + 1 :] for file in found.files])
+        content = self.listing((folder,))
+        return () if content is None else tuple([file.relative[len(folder) + 1 :] for file in content.files])
 
     def has(self, folder: str, endings: tuple[str, ...]) -> bool:
         """Return whether a file directly in one of its directories has one of these endings."""

@@ -78,8 +78,8 @@ class Remote:
 
     def look(self, path: str) -> Listing:
         """List one entry anew, or raise FileNotFoundError."""
-        found = {} if path in self.files else self.objects.infos(path)
-        return _listing([*_files(found or {path: self.objects.info(path)}).values()])
+        infos = {} if path in self.files else self.objects.infos(path)
+        return _listing([*_files(infos or {path: self.objects.info(path)}).values()])
 
 
 def _block(objects: Objects, file: File, number: int) -> bytes:

@@ -46,12 +46,12 @@ _NAME_LENGTH_AT_MOST = 120
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 
-def identity(root: Path, found: Found | Checkpoint) -> str:
+def identity(root: Path, checkpoint: Found | Checkpoint) -> str:
     """Return the key under which results of evaluating a checkpoint are kept, if it still is what was found.
 
     It hashes names, sizes and times of its files, which costs nothing; other content could have the same.
     """
-    files = _look_again(root, found).files
+    files = _look_again(root, checkpoint).files
     lines = "".join(f"{file.relative}\0{file.size_bytes}\0{file.modified_ns}\n" for file in files)
     return f"listing:{_sha256(lines)}"
 
@@ -60,23 +60,25 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _look_again(root: Place, found: Found | Checkpoint, when: str = "after it was found; scan again") -> Listing:
+def _look_again(
+    root: Place, checkpoint: Found | Checkpoint, when: str = "after it was found; scan again"
+) -> Listing:
     """Return the files of a checkpoint, which must still be what they were when it was found."""
     listed = Listing(())
     with suppress(FileNotFoundError):
-        listed = listing(root, found.paths)
-    if listed.fingerprint == found.fingerprint:
+        listed = listing(root, checkpoint.paths)
+    if listed.fingerprint == checkpoint.fingerprint:
         return listed
-    where = f"checkpoint {shown(found.name)} in {root}"
+    where = f"checkpoint {shown(checkpoint.name)} in {root}"
     if not listed.files:
         raise CheckpointGone(f"{where} was deleted {when}")
     raise CheckpointChanged(f"{where} was written to {when}")
 
 
-def snapshot_name(found: Found | Checkpoint) -> str:
+def snapshot_name(checkpoint: Found | Checkpoint) -> str:
     """Return the name of the directory that a snapshot of this checkpoint gets; one for each fingerprint."""
-    readable = _UNSAFE.sub("-", found.name).lstrip(".")[-_NAME_LENGTH_AT_MOST:] or "checkpoint"
-    return f"{readable.lstrip('.') or 'checkpoint'}@{found.fingerprint[:16]}"
+    readable = _UNSAFE.sub("-", checkpoint.name).lstrip(".")[-_NAME_LENGTH_AT_MOST:] or "checkpoint"
+    return f"{readable.lstrip('.') or 'checkpoint'}@{checkpoint.fingerprint[:16]}"
 
 
 def snapshot_path(target_dir: Path, seen: Found | Checkpoint) -> Path:
@@ -98,7 +100,7 @@ def found_again(target_dir: Path, seen: Checkpoint) -> Path | None:
     return path if unchanged(path, seen) else None
 
 
-def take(root: Path, found: Found, target_dir: Path, mode: Mode) -> Path:
+def take(root: Path, checkpoint: Found, target_dir: Path, mode: Mode) -> Path:
     """Make a snapshot of a checkpoint, and return where to load it from: what `found.paths` names, or all of them.
 
     A crash leaves nothing but a `.tmp-*` directory. Taking what was taken before returns it again. It raises
@@ -106,44 +108,44 @@ def take(root: Path, found: Found, target_dir: Path, mode: Mode) -> Path:
     ConfigurationError where files cannot be linked to there, CheckpointStorageFailed where that or copying fails.
     """
     if mode == "none":
-        _look_again(root, found)
-        return _entrance(root, found)
-    final = target_dir / snapshot_name(found)
-    if final.is_dir() and unchanged(_entrance(final, found), found):
-        return _entrance(final, found)
-    listed = _look_again(root, found)
+        _look_again(root, checkpoint)
+        return _entrance(root, checkpoint)
+    final = target_dir / snapshot_name(checkpoint)
+    if final.is_dir() and unchanged(_entrance(final, checkpoint), checkpoint):
+        return _entrance(final, checkpoint)
+    listed = _look_again(root, checkpoint)
     staged = target_dir / f".tmp-{final.name}.{uuid.uuid4().hex}"
     try:
         with storage_errors("make a snapshot in", target_dir):
             staged.mkdir(parents=True)
             failpoint("snapshot.before_link")
-            _fill(root, found, listed, staged, mode)
+            _fill(root, checkpoint, listed, staged, mode)
             failpoint("snapshot.after_link")
             if mode == "link":
                 # The links are the files themselves: what they are is what will be read.
-                _look_again(staged, found, "while it was linked to; scan again")
+                _look_again(staged, checkpoint, "while it was linked to; scan again")
             else:
-                _look_again(root, found)
-                copies = listing(staged, found.paths).fingerprint
-                (staged / SEAL).write_text(f"{copies}\n{found.fingerprint}\n", "ascii")
+                _look_again(root, checkpoint)
+                copies = listing(staged, checkpoint.paths).fingerprint
+                (staged / SEAL).write_text(f"{copies}\n{checkpoint.fingerprint}\n", "ascii")
             failpoint("snapshot.before_rename")
-            _rename(staged, final, found)
+            _rename(staged, final, checkpoint)
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
         raise
     failpoint("snapshot.after_rename")
-    return _entrance(final, found)
+    return _entrance(final, checkpoint)
 
 
-def unchanged(path: Path, found: Found | Checkpoint) -> bool:
+def unchanged(path: Path, checkpoint: Found | Checkpoint) -> bool:
     """Return whether what `take` returned still holds exactly what was found."""
-    base = path if len(found.paths) != 1 else path.parents[found.paths[0].count("/")]
+    base = path if len(checkpoint.paths) != 1 else path.parents[checkpoint.paths[0].count("/")]
     try:
-        listed = listing(base, found.paths)
+        listed = listing(base, checkpoint.paths)
     except FileNotFoundError:
         return False
-    wanted = found.fingerprint
-    if base.name == snapshot_name(found):
+    wanted = checkpoint.fingerprint
+    if base.name == snapshot_name(checkpoint):
         with suppress(OSError, UnicodeDecodeError, IndexError):
             wanted = (base / SEAL).read_text("ascii").split()[0]
     return not listed.problems and listed.fingerprint == wanted
@@ -177,18 +179,18 @@ def clean(target_dir: Path, keep: set[str]) -> tuple[str, ...]:
         for name in names:
             unfinished = name.startswith(".tmp-")
             of = name.removeprefix(".tmp-").rpartition(".")[0] if unfinished else name
-            kept = of in keep and not (unfinished and of in names)
-            if is_snapshot(of) and not kept:
+            needed = of in keep and not (unfinished and of in names)
+            if is_snapshot(of) and not needed:
                 shutil.rmtree(target_dir / name)
                 removed.append(name)
     return tuple(removed)
 
 
-def _entrance(base: Path, found: Found | Checkpoint) -> Path:
-    return base / found.paths[0] if len(found.paths) == 1 else base
+def _entrance(base: Path, checkpoint: Found | Checkpoint) -> Path:
+    return base / checkpoint.paths[0] if len(checkpoint.paths) == 1 else base
 
 
-def _fill(root: Path, found: Found, listed: Listing, staged: Path, mode: Mode) -> None:
+def _fill(root: Path, checkpoint: Found, listed: Listing, staged: Path, mode: Mode) -> None:
     for file in listed.files:
         source, target = root / file.relative, staged / file.relative
         try:
@@ -201,7 +203,7 @@ def _fill(root: Path, found: Found, listed: Listing, staged: Path, mode: Mode) -
         except FileNotFoundError as error:
             if source.exists():
                 raise  # what was begun here is gone
-            where = f"checkpoint {shown(found.name)} in {root}"
+            where = f"checkpoint {shown(checkpoint.name)} in {root}"
             raise CheckpointGone(
                 f"{where} was deleted while it was taken: {shown(file.relative)} is gone"
             ) from error
@@ -223,23 +225,23 @@ def check_links(root: Path, target_dir: Path) -> None:
         raise ConfigurationError(_no_links(shown(str(root)), target_dir, "it is on another file system"))
 
 
-def _no_links(what: str, target_dir: Path, why: str) -> str:
+def _no_links(source: str, target_dir: Path, why: str) -> str:
     return (
-        f"{what} cannot be hard-linked into {target_dir}: {why}. Without a snapshot, a checkpoint is lost if "
+        f"{source} cannot be hard-linked into {target_dir}: {why}. Without a snapshot, a checkpoint is lost if "
         "training deletes it before its evaluation. Name a directory on its file system (--snapshots link=DIR, in "
         "Python snapshot_dir=), let checkpoints be copied (--snapshots copy), or evaluate the originals "
         "(--snapshots none)"
     )
 
 
-def _rename(staged: Path, final: Path, found: Found) -> None:
+def _rename(staged: Path, final: Path, checkpoint: Found) -> None:
     try:
         staged.rename(final)
     except OSError as error:
         if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
             raise
-        if not unchanged(_entrance(final, found), found):
-            of = f"checkpoint {shown(found.name)}"
+        if not unchanged(_entrance(final, checkpoint), checkpoint):
+            of = f"checkpoint {shown(checkpoint.name)}"
             raise CheckpointChanged(
                 f"an older snapshot {final} of {of} was written to through its links"
             ) from error
@@ -368,10 +370,10 @@ class BestLinks:
                 if link.is_symlink() and os.readlink(link) == str(target):  # noqa: PTH115 -- compared as text
                     continue
                 self._folder.mkdir(parents=True, exist_ok=True)
-                made = self._folder / f".{name}.{os.getpid()}"
-                made.unlink(missing_ok=True)
-                made.symlink_to(target)
-                made.replace(link)
+                draft = self._folder / f".{name}.{os.getpid()}"
+                draft.unlink(missing_ok=True)
+                draft.symlink_to(target)
+                draft.replace(link)
         except OSError as error:
             if not self._failed:
                 self._failed = True

@@ -82,9 +82,9 @@ class StudyWatcher:
         produced = self.store.look(self.study, produced_after, self._trials_after)
         state = produced.study.state
         live = {row.name: row for row in produced.checkpoints}
-        found, after = self._found(produced.trials, live)
-        if found:
-            self.sink.observe(found, first_look=not self._looked)
+        checkpoints, after = self._found(produced.trials, live)
+        if checkpoints:
+            self.sink.observe(checkpoints, first_look=not self._looked)
         self._trials_after = after
         lost = {
             seen.id: f"{seen.name} was collected by its study before its turn"
@@ -124,7 +124,7 @@ class StudyWatcher:
                     taken=0,
                 )
             )
-        return sorted(new, key=lambda one: one.written_at), after
+        return sorted(new, key=lambda checkpoint: checkpoint.written_at), after
 
     def tend(self) -> None:
         """Let `best` links lead to the best checkpoints; to what is on an object store there are none."""

@@ -81,15 +81,15 @@ class Launch:
         return len(self.dead(same)) < len(same)
 
     def _for_the_same(self) -> list[str]:
-        found: list[str] = []
+        ids: list[str] = []
         if self.descriptor is not None and self._folder is not None:
             for path in self._folder.glob("*.lock"):
                 with suppress(OSError, ValueError):
-                    told = json.loads(path.read_text())
-                    same = told.get("storage") == self._storage and {*self._names} & {*told.get("names", ())}
+                    lock = json.loads(path.read_text())
+                    same = lock.get("storage") == self._storage and {*self._names} & {*lock.get("names", ())}
                     if same and path.stem != self.id:
-                        found.append(path.stem)
-        return found
+                        ids.append(path.stem)
+        return ids
 
     def forget(self, launch: str) -> None:
         """Remove the lock file of a dead launch, once nothing is held in its name any more."""
@@ -130,5 +130,5 @@ def dead_launches(folder: Path | None, ids: Collection[str]) -> frozenset[str]:
     if folder is None or not ids or not folder.is_dir() or not is_local(folder):
         return frozenset()
     return frozenset(
-        each for each in ids if _ID.fullmatch(each) and file_locks.is_held(folder / f"{each}.lock") is False
+        name for name in ids if _ID.fullmatch(name) and file_locks.is_held(folder / f"{name}.lock") is False
     )

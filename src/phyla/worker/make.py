@@ -78,10 +78,10 @@ def population_worker(
 
 def open_watched(store: Store, suites: Mapping[str, Sequence[Suite]]) -> tuple[Client, Runs]:
     """Open watched studies that one pool of workers serves, by name with their suites from the user's files."""
-    runs = [_watched(store, name, tuple(given)) for name, given in suites.items()]
+    runs = [_watched(store, name, tuple(declared)) for name, declared in suites.items()]
     rules = [WatchRules(suites=evaluated.suites, lease_s=lease_of(record)) for record, evaluated in runs]
-    (first, *others), (first_rules, *other_rules) = [record for record, _ in runs], rules
-    client = Client(store, first, first_rules, others=list(zip(others, other_rules, strict=True)))
+    (first, *rest), (first_rules, *other_rules) = [record for record, _ in runs], rules
+    client = Client(store, first, first_rules, others=list(zip(rest, other_rules, strict=True)))
     return client, runs
 
 
@@ -117,14 +117,16 @@ def lease_of(record: StudyRecord) -> float:
     return float(config["lease_s"])
 
 
-def check_suites(runs: Runs, given: Mapping[str, JsonObject]) -> None:
+def check_suites(runs: Runs, configs: Mapping[str, JsonObject]) -> None:
     """Refuse stored suites that are not those of given configurations."""
     for record, _ in runs:
-        differing = suite_differences(record.config, given[record.name])
+        differing = suite_differences(record.config, configs[record.name])
         if differing:
-            told = [f"{key}: it has {said(old)}, given {said(new)}" for key, (old, new) in differing.items()]
-            more = [f"and {len(told) - TOLD_AT_MOST} more"] if len(told) > TOLD_AT_MOST else []
-            listing = "; ".join([*told[:TOLD_AT_MOST], *more])
+            differences = [
+                f"{key}: it has {said(old)}, given {said(new)}" for key, (old, new) in differing.items()
+            ]
+            more = [f"and {len(differences) - TOLD_AT_MOST} more"] if len(differences) > TOLD_AT_MOST else []
+            listing = "; ".join([*differences[:TOLD_AT_MOST], *more])
             raise RunChanged(
                 f"the suites of run {record.name!r} are not those of the suite file ({listing}); give the file "
                 "that the run is watched with, or watch it again with this one"

@@ -47,7 +47,7 @@ class Pinned:
             for count, step in enumerate(steps()):
                 with session.watch.within(Phase.CONTROL):  # which is no time of training's
                     if count >= since:
-                        pins.set(PIN, made=True)
+                        pins.set(PIN, with_numpy=True)
                 yield step
                 with session.watch.within(Phase.CONTROL):
                     drawn.append(pins.states() if count < 2 else "")
@@ -76,15 +76,15 @@ class _Pins:
         self._before: list[Callable[[], object]] = []
         self._looked = False
 
-    def set(self, number: int, *, made: bool = False) -> None:
-        """Seed the global generators, and with `made` those of NumPy that existed at the first such call."""
-        found = _global_sources()
-        if made and not self._looked:
+    def set(self, number: int, *, with_numpy: bool = False) -> None:
+        """Seed the global generators; `with_numpy` also those of NumPy that existed at the first such call."""
+        sources = _global_sources()
+        if with_numpy and not self._looked:
             self._looked = True
-            found |= _made_sources()
-        for owner in found.keys() - self._sources.keys():
-            self._sources[owner] = found[owner]
-            get, put, _ = found[owner]
+            sources |= _made_sources()
+        for owner in sources.keys() - self._sources.keys():
+            self._sources[owner] = sources[owner]
+            get, put, _ = sources[owner]
             self._before.append(partial(put, get()))
         for _, _, seed in self._sources.values():
             seed(number)
@@ -99,7 +99,7 @@ class _Pins:
 
 def _global_sources() -> dict[int, Source]:
     numpys: Any = np.random
-    found: dict[int, Source] = {
+    sources: dict[int, Source] = {
         id(random): (random.getstate, random.setstate, random.seed),
         id(np.random): (numpys.get_state, numpys.set_state, numpys.seed),
     }
@@ -109,8 +109,8 @@ def _global_sources() -> dict[int, Source]:
         def put(state: bytes) -> None:
             torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
-        found[id(torch)] = (lambda: torch.get_rng_state().numpy().tobytes(), put, torch.manual_seed)
-    return found
+        sources[id(torch)] = (lambda: torch.get_rng_state().numpy().tobytes(), put, torch.manual_seed)
+    return sources
 
 
 def _made_sources() -> dict[int, Source]:
@@ -119,8 +119,8 @@ def _made_sources() -> dict[int, Source]:
 
     objects = gc.get_objects()  # often a million
     are_generators = map(operator.is_, map(type, objects), itertools.repeat(np.random.Generator))
-    made = [one.bit_generator for one in itertools.compress(objects, are_generators)]
+    generators = [generator.bit_generator for generator in itertools.compress(objects, are_generators)]
     return {
         id(bits): (partial(getattr, bits, "state"), partial(setattr, bits, "state"), partial(seed, bits))
-        for bits in made
+        for bits in generators
     }

@@ -140,8 +140,8 @@ def _make(spec: WorkerSpec, shared: mmap.mmap, surroundings: Surroundings) -> tu
         repository.check_owner()
         # Where the stored configuration is another one, the controller takes it over as far as it can.
         client = Client(store, replace(study, config=config), rules, repository, collects=False)
-        given: Any = config["train"]
-        train = plugins.resolve(given) if isinstance(given, str) else plugins.decode(given, plugins.resolve)
+        raw: Any = config["train"]
+        train = plugins.resolve(raw) if isinstance(raw, str) else plugins.decode(raw, plugins.resolve)
         setup = None if config["setup"] is None else plugins.resolve(str(config["setup"]))
         worker = population_worker(client, rules, train, setup, spec, **how)
     for number in {signal.SIGTERM, spec.stop_signal or signal.SIGTERM}:

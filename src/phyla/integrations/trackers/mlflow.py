@@ -68,9 +68,9 @@ class MLflow(Tracker):
             run = self._run(member)
             metrics: list[Metric] = []
             tags: dict[str, str] = {}
-            for row in (one for one in rows if one.member == member):
-                for each, value in row.values.items():
-                    name = _REFUSED.sub("_", each)
+            for row in (other for other in rows if other.member == member):
+                for key, value in row.values.items():
+                    name = _REFUSED.sub("_", key)
                     if isinstance(value, str):
                         tags[name] = value
                     elif not self._has(run, name, row.progress):
@@ -92,21 +92,21 @@ class MLflow(Tracker):
 
     def _has(self, run: str, name: str, step: int) -> bool:
         if (run, name) not in self._known:
-            its = self._client.get_metric_history(run, name)
-            self._known[run, name] = {one.step for one in its}
+            history = self._client.get_metric_history(run, name)
+            self._known[run, name] = {metric.step for metric in history}
         return step in self._known[run, name]
 
     def _run(self, member: int) -> str:
         if member not in self._runs:
             study, run_id = self._study, self._study.run_id(member)
-            found = self._client.search_runs([self._experiment], f"tags.`{ID}` = '{run_id}'", max_results=1)
-            if found:
-                self._runs[member] = found[0].info.run_id
+            runs = self._client.search_runs([self._experiment], f"tags.`{ID}` = '{run_id}'", max_results=1)
+            if runs:
+                self._runs[member] = runs[0].info.run_id
                 self._client.update_run(self._runs[member], status="RUNNING")
             else:
                 tags = {ID: run_id, "phyla.study": study.name, "phyla.member": str(member)}
-                made = self._client.create_run(self._experiment, tags=tags, run_name=study.run_name(member))
-                self._runs[member] = made.info.run_id
+                created = self._client.create_run(self._experiment, tags=tags, run_name=study.run_name(member))
+                self._runs[member] = created.info.run_id
         return self._runs[member]
 
     def close(self) -> None:

@@ -84,8 +84,8 @@ class TensorBoard(Tracker):
 
     def environment(self, study: TrackedStudy) -> Mapping[str, str]:
         folder = self._folder(study)
-        for each in chain([folder], folder.glob("member*")):
-            check_writable(each, "name another one, as in tensorboard=DIR")
+        for path in chain([folder], folder.glob("member*")):
+            check_writable(path, "name another one, as in tensorboard=DIR")
         return {}
 
     def open(self, study: TrackedStudy) -> None:
@@ -134,10 +134,10 @@ def _summary(values: "Iterable[tuple[str, Value]]") -> "Summary":
     from tensorboardX.proto.summary_pb2 import Summary
     from tensorboardX.summary import scalar, text
 
-    made = Summary()
+    summary = Summary()
     for name, value in values:
         if isinstance(value, str):
-            made.MergeFrom(text(name, value))
+            summary.MergeFrom(text(name, value))
         else:
-            made.MergeFrom(scalar(name, value))
-    return made
+            summary.MergeFrom(scalar(name, value))
+    return summary

@@ -44,7 +44,7 @@ class WandB(Tracker):
         """
         how = self._how(study)
         check_writable(how["dir"] / "wandb", "choose another --home (of an export: --output)")
-        given = {
+        variables = {
             "WANDB_RUN_ID": study.run_id("{member}"),
             "WANDB_NAME": study.run_name("{member}"),
             "WANDB_RESUME": "allow",
@@ -65,18 +65,18 @@ class WandB(Tracker):
                     "the tracker wandb is online, and W&B knows no API key: run `wandb login` first, or set "
                     "WANDB_MODE=offline"
                 )
-            given |= {"WANDB_X_PRIMARY": "false", "WANDB_X_UPDATE_FINISH_STATE": "false"}
-        return given
+            variables |= {"WANDB_X_PRIMARY": "false", "WANDB_X_UPDATE_FINISH_STATE": "false"}
+        return variables
 
     def _how(self, study: TrackedStudy) -> dict[str, Any]:
         import wandb
 
-        said = wandb.setup().settings
+        settings = wandb.setup().settings
         entity, _, project = (self.place or "").rpartition("/")
-        mode = "offline" if self._offline else said.mode
+        mode = "offline" if self._offline else settings.mode
         return {
-            "entity": entity or said.entity,
-            "project": project or said.project or PROJECT,
+            "entity": entity or settings.entity,
+            "project": project or settings.project or PROJECT,
             "mode": "shared" if mode == "online" else mode,
             "dir": self._offline or study.home,
         }

@@ -57,8 +57,8 @@ def claim_evaluation(
     rest = resting.asleep(view)
     job = view.next_eval_job(holding, replace(room, resting=rest))
     if job is None:
-        left = view.next_eval_job(holding, room) if rest and resting.is_ending(view) else None
-        return None, [] if left is None else [resting.given_up(view, left)]
+        resting_job = view.next_eval_job(holding, room) if rest and resting.is_ending(view) else None
+        return None, [] if resting_job is None else [resting.given_up(view, resting_job)]
     seen = view.seen(job.seen)
     group = view.group(job.group)
     if seen.name in lost:

@@ -28,7 +28,8 @@ def asleep(view: Reader) -> frozenset[str]:
 def begins(view: View, job: EvalJob) -> list[Command]:
     """Say, once, that an eval task rests from the failure of one of its shards on."""
     failed = _alike(view, job)[job.identity]
-    if len({one.seen for one in failed}) != REST_AFTER or any(one.seen == job.seen for one in failed[1:]):
+    seen = [failure.seen for failure in failed]
+    if len({*seen}) != REST_AFTER or job.seen in seen[1:]:
         return []
     suite = view.group(job.group).suite
     message = (
@@ -50,7 +51,7 @@ def is_ending(view: Reader) -> bool:
 def given_up(view: View, job: EvalJob) -> Update:
     """Give up a shard of an eval task that rests while the study ends."""
     failed = _alike(view)[job.identity]
-    count = len({one.seen for one in failed})
+    count = len({failure.seen for failure in failed})
     why = f"not tried: it failed with the same error on {count} other checkpoints: {said_by(failed[0].error)}"
     return Update(moved(job, JobState.FAILED, error=why, ended_at=view.now()))
 
@@ -60,19 +61,19 @@ def _alike(view: Reader, *just_failed: EvalJob) -> dict[str, list[EvalJob]]:
 
     Left out is what failed before a success, and what a population waits for, which stops by itself.
     """
-    found: dict[str, list[EvalJob]] = {}
+    by_task: dict[str, list[EvalJob]] = {}
     for job in (*just_failed, *view.failed_evaluations()):
-        its = found.setdefault(job.identity, [])
-        if not its or _without_numbers(job.error) == _without_numbers(its[0].error):
-            its.append(job)
-    for identity, its in found.items():
-        if len({job.seen for job in its}) < REST_AFTER:
+        failures = by_task.setdefault(job.identity, [])
+        if not failures or _without_numbers(job.error) == _without_numbers(failures[0].error):
+            failures.append(job)
+    for identity, failures in by_task.items():
+        if len({job.seen for job in failures}) < REST_AFTER:
             continue
         since = view.last_result_at(identity) or 0.0
-        if view.group(its[0].group).guaranteed == "fitness":
+        if view.group(failures[0].group).guaranteed == "fitness":
             since = math.inf
-        found[identity] = [job for job in its if (job.ended_at or 0.0) > since]
-    return found
+        by_task[identity] = [job for job in failures if (job.ended_at or 0.0) > since]
+    return by_task
 
 
 def _rests(view: Reader, failed: Sequence[EvalJob]) -> bool:
@@ -88,5 +89,5 @@ def _rests(view: Reader, failed: Sequence[EvalJob]) -> bool:
 
 
 def _without_numbers(error: str | None) -> str:
-    what = said_by(error).partition("; the full traceback")[0].partition(LOG_FOLLOWS)[0]
-    return _NUMBER.sub("#", what)
+    text = said_by(error).partition("; the full traceback")[0].partition(LOG_FOLLOWS)[0]
+    return _NUMBER.sub("#", text)

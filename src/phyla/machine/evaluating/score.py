@@ -40,13 +40,13 @@ class Worth(TypedDict):
 
 def worth(values: Mapping[str, float], objective: Objective) -> Worth:
     """Return what an objective makes of the metrics it needs."""
-    found = objective.judge(values)
-    if len(values) == 1 and not found.orders and found.infeasible is None:
+    judgement = objective.judge(values)
+    if len(values) == 1 and not judgement.orders and judgement.infeasible is None:
         (value,) = values.values()
-        if value == found.fitness or math.isnan(value):
-            return Worth(fitness=found.fitness, order=found.order, criteria=None)
-    criteria = Criteria(values=dict(values), orders=found.orders, infeasible=found.infeasible)
-    return Worth(fitness=found.fitness, order=found.order, criteria=criteria)
+        if value == judgement.fitness or math.isnan(value):
+            return Worth(fitness=judgement.fitness, order=judgement.order, criteria=None)
+    criteria = Criteria(values=dict(values), orders=judgement.orders, infeasible=judgement.infeasible)
+    return Worth(fitness=judgement.fitness, order=judgement.order, criteria=criteria)
 
 
 def judged_values(scored: Scored | TrialRecord, objective: Objective) -> Mapping[str, float]:
@@ -82,7 +82,7 @@ def score(view: View, rules: Rules, group: Group) -> list[Command]:
     if group.state is not GroupState.COMPLETE or missing:
         return _unscored(view, rules, group, trial, member, missing)
     pool = _pooled(view, group, names)
-    found = worth(pool.means, rules.objective)
+    judgement = worth(pool.means, rules.objective)
     metrics = dict(trial.metrics)
     for metric, name in names.items():
         metrics[f"{group.suite}/{name}"] = json_number(pool.means[metric])
@@ -91,7 +91,7 @@ def score(view: View, rules: Rules, group: Group) -> list[Command]:
         stderr = pool.stderrs[metric]
         if stderr is not None:
             metrics[f"{group.suite}/{name}/stderr"] = json_number(stderr)
-    judged = replace(trial, metrics=metrics, **found)
+    judged = replace(trial, metrics=metrics, **judgement)
     commands: list[Command] = [Update(judged), *_say_same(view, group, pool)]
     # Of a fitness made of several metrics the standard error is not known.
     stderr = next(iter(pool.stderrs.values())) if judged.criteria is None else None
@@ -118,23 +118,25 @@ class _Pool:
 
 def _pooled(view: View, group: Group, names: Mapping[str, str]) -> _Pool:
     """Pool a group that just became complete with those before it; one that repeats another is left out."""
-    others = [
-        one
-        for one in view.groups_of(group.seen)
-        if (one.suite, one.trial, one.state) == (group.suite, group.trial, GroupState.COMPLETE)
-        and one.id != group.id
-        and all(name in one.values for name in names.values())
+    earlier = [
+        other
+        for other in view.groups_of(group.seen)
+        if (other.suite, other.trial, other.state) == (group.suite, group.trial, GroupState.COMPLETE)
+        and other.id != group.id
+        and all(name in other.values for name in names.values())
     ]
-    pool, pooled = _Pool(1 + len(others)), list[Group]()
-    for one in sorted([*others, group], key=lambda one: one.replicate):
-        if any(all(one.values[name] == before.values[name] for name in names.values()) for before in pooled):
+    pool, pooled = _Pool(1 + len(earlier)), list[Group]()
+    for measurement in sorted([*earlier, group], key=lambda measurement: measurement.replicate):
+        if any(
+            all(measurement.values[name] == before.values[name] for name in names.values()) for before in pooled
+        ):
             continue
-        same = {task for before in pooled for task in _same_samples(view, one, before)}
-        pooled.append(one)
+        same = {task for before in pooled for task in _same_samples(view, measurement, before)}
+        pooled.append(measurement)
         pool.same |= same
         pool.count += 1
         for metric, name in names.items():
-            value, now = _estimate(one, name)
+            value, now = _estimate(measurement, name)
             mean, before = pool.means.get(metric, 0.0), pool.stderrs.get(metric, 0.0)
             pool.means[metric] = mean + (value - mean) / pool.count
             parts = None if before is None or now is None else (before * (pool.count - 1), now)
@@ -156,21 +158,23 @@ def _same_samples(view: View, group: Group, before: Group) -> set[str]:
 
 def _samples(view: View, group: Group) -> dict[tuple[str, str, int], dict[str, Any]]:
     """Return the stored moments of samples that vary, by shard; what does not vary tells nothing."""
-    identity, found = view.seen(group.seen).identity, {}
+    identity, samples = view.seen(group.seen).identity, {}
     for job in view.group_jobs(group.id):
         if job.kind is JobKind.EVALUATE and job.state is JobState.COMPLETED:
             for result in view.ledger(identity, job.identity, group.replicate, job.shards):
                 recorded: Any = result.statistics
-                varying = {name: one for name, one in recorded.items() if one.get("state", {}).get("m2")}
-                found[job.task, job.identity, result.shard] = varying
-    return found
+                varying = {
+                    name: statistic for name, statistic in recorded.items() if statistic.get("state", {}).get("m2")
+                }
+                samples[job.task, job.identity, result.shard] = varying
+    return samples
 
 
 def _say_same(view: View, group: Group, pool: _Pool) -> list[Command]:
     """Say, once for a suite, that evaluating a checkpoint again brought nothing new."""
     repeated = pool.count < pool.evaluations
-    said = ((one.kind, one.suite) == (SAME_SAMPLES, group.suite) for one in view.events())
-    if not (repeated or pool.same) or any(said):
+    repetitions = ((past.kind, past.suite) == (SAME_SAMPLES, group.suite) for past in view.events())
+    if not (repeated or pool.same) or any(repetitions):
         return []
     which = "" if repeated else f"eval task {', '.join(map(repr, sorted(pool.same)))} of "
     follows = "that does not count as another measurement" if repeated else "the standard error does not shrink"
@@ -188,7 +192,8 @@ def _say_same(view: View, group: Group, pool: _Pool) -> list[Command]:
 
 def _with_score(member: Member, trial: TrialRecord, stderr: float | None, evaluations: int) -> Member:
     """Return a member whose state of a trial has the score that the trial got."""
-    state = next((one for one in (*member.states, member.head) if one and one.trial == trial.id), None)
+    states = filter(None, (*member.states, member.head))
+    state = next((state for state in states if state.trial == trial.id), None)
     if state is None:
         return member
     scored = replace(

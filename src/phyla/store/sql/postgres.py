@@ -161,10 +161,10 @@ class PostgresBackend(Backend):
                 f"storage {parsed.drivername}://...: write postgresql://user@host/database; the driver is psycopg"
             )
         query = {name: value for name, value in parsed.query.items() if name not in ("password", "sslpassword")}
-        shown = sa.URL.create(
+        public_url = sa.URL.create(
             "postgresql", parsed.username, None, parsed.host, parsed.port, parsed.database, query
         )
-        self.url = shown.render_as_string()
+        self.url = public_url.render_as_string()
         self._clock = clock
         self.driver_errors = (psycopg.Error, sa.exc.TimeoutError)
         engine = sa.create_engine(

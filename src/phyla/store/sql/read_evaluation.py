@@ -95,7 +95,7 @@ _BEHIND = sa.select(sa.func.count(), sa.func.min(_g.seen), sa.func.max(_g.seen))
 )
 _IN_ORDER = (_s.branch, _s.step, _s.number)
 _ITS_COMPLETE = sa.exists().where(_g.seen == _s.id, _g.suite == SUITE, ENDED, _g.state == "complete")
-_FARTHEST_COMPLETE = _ALL_SEEN.where(_ITS_COMPLETE).order_by(*(one.desc() for one in _IN_ORDER)).limit(1)
+_FARTHEST_COMPLETE = _ALL_SEEN.where(_ITS_COMPLETE).order_by(*(column.desc() for column in _IN_ORDER)).limit(1)
 _AFTER_IT = sa.tuple_(*_IN_ORDER) > sa.tuple_(given("branch"), given("step"), given("number"))
 _FARTHER = _BEHIND.where(_g.seen.in_(sa.select(_s.id).where(_s.study == STUDY, EVALUATED, _AFTER_IT)))
 _HELD_PATHS = sa.union_all(
@@ -139,8 +139,8 @@ class Evaluating(Queue):
         return sum(took) / len(took) if took else None
 
     def last_result_at(self, task_identity: str) -> float | None:
-        found: float | None = self._value(_LAST_RESULT, task_identity=task_identity)
-        return found
+        result_at: float | None = self._value(_LAST_RESULT, task_identity=task_identity)
+        return result_at
 
     # Groups
 
@@ -166,8 +166,8 @@ class Evaluating(Queue):
         return self._all(GROUPS, _FRESH, suite=suite)
 
     def last_queued_at(self, suite: str) -> float | None:
-        found: float | None = self._value(_LAST_QUEUED, suite=suite)
-        return found
+        queued_at: float | None = self._value(_LAST_QUEUED, suite=suite)
+        return queued_at
 
     def busy(self, suite: str) -> bool:
         return self._value(_BUSY, suite=suite) is not None

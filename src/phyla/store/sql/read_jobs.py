@@ -86,10 +86,10 @@ _MOST_URGENT = (
 _NEXT_OF_SEEN = _NEXT_EVALUATION.where(_j.seen == SEEN_ID, _j.priority == _MOST_URGENT)
 # Claims of one group do not exclude each other, but each excludes whoever locks the group to end it.
 _CLAIM, _CLAIM_OF_SEEN = (
-    one.with_for_update(of=jobs, skip_locked=True).suffix_with(
+    statement.with_for_update(of=jobs, skip_locked=True).suffix_with(
         "FOR KEY SHARE OF eval_groups SKIP LOCKED", dialect="postgresql"
     )
-    for one in (_NEXT_EVALUATION, _NEXT_OF_SEEN)
+    for statement in (_NEXT_EVALUATION, _NEXT_OF_SEEN)
 )
 
 _a = attempts.c
@@ -160,13 +160,13 @@ class Queue(Scope):
         return self._existing(self._one(TRIALS, _TRIAL, job=trial_id), "trial", trial_id)
 
     def chosen_trials(self, ids: Sequence[int]) -> Sequence[TrialRecord]:
-        return [self.trial(one) for one in ids]
+        return [self.trial(trial_id) for trial_id in ids]
 
     def ancestry(self, trial: int, limit: int | None = None) -> Sequence[TrialRecord]:
-        found = [self.trial(trial)]
-        while found[-1].parent is not None and (limit is None or len(found) < limit):
-            found.append(self.trial(found[-1].parent))
-        return found
+        lineage = [self.trial(trial)]
+        while lineage[-1].parent is not None and (limit is None or len(lineage) < limit):
+            lineage.append(self.trial(lineage[-1].parent))
+        return lineage
 
     def locked_trial(self, trial_id: int) -> TrialRecord | None:
         return self._held(TRIALS, _LOCKED_TRIAL, job=trial_id)
@@ -185,8 +185,8 @@ class Queue(Scope):
         labels, resting = (",".join(("", *names, "")) for names in (("", *room.labels), sorted(room.resting)))
         due = {"now": self._now, "least": least, "most": most, "labels": labels, "resting": resting}
         any_one, of_seen = (_CLAIM, _CLAIM_OF_SEEN) if self._session.write else (_NEXT_EVALUATION, _NEXT_OF_SEEN)
-        found = None if holding is None else self._held(EVAL_JOBS, of_seen, **due, seen=holding)
-        return found or self._held(EVAL_JOBS, any_one, **due)
+        job = None if holding is None else self._held(EVAL_JOBS, of_seen, **due, seen=holding)
+        return job or self._held(EVAL_JOBS, any_one, **due)
 
     def failed_evaluations(self) -> Sequence[EvalJob]:
         return self._all(EVAL_JOBS, _FAILED, limit=FAILED_AT_MOST)
@@ -196,17 +196,17 @@ class Queue(Scope):
         return [Waiting(gpus=int(gpus), label=str(label), count=int(count)) for gpus, label, count in rows]
 
     def next_not_before(self) -> float | None:
-        found: float | None = self._value(_NOT_BEFORE, now=self._now)
-        return found
+        not_before: float | None = self._value(_NOT_BEFORE, now=self._now)
+        return not_before
 
     def locked_eval_job(self, job_id: int) -> EvalJob | None:
         return self._held(EVAL_JOBS, _LOCKED_EVAL_JOB, job=job_id)
 
     def group_jobs(self, group: int) -> Sequence[EvalJob]:
-        found = self._all(EVAL_JOBS, _GROUP_JOBS, group=group)
-        for job in found:
+        jobs = self._all(EVAL_JOBS, _GROUP_JOBS, group=group)
+        for job in jobs:
             self._session.hold(EVAL_JOBS, job)
-        return found
+        return jobs
 
     def unfinished_jobs(self, group: int) -> int:
         return int(self._value(_UNFINISHED, group=group))
@@ -241,7 +241,9 @@ class Queue(Scope):
 
     def expired(self, limit: int) -> Sequence[Attempt]:
         kinds = (_EXPIRED_EVALUATIONS, _EXPIRED_TRIALS)
-        late = chain.from_iterable(self._all(ATTEMPTS, one, now=self._now, limit=limit) for one in kinds)
+        late = chain.from_iterable(
+            self._all(ATTEMPTS, statement, now=self._now, limit=limit) for statement in kinds
+        )
         return sorted(late, key=lambda attempt: (attempt.expires_at, attempt.job))[:limit]
 
     def claimed_ahead(self, expires_after: float) -> Sequence[Attempt]:

@@ -167,8 +167,8 @@ class Population(Queue):
         return self._existing(self._member(_MEMBER, index), "member", index)
 
     def locked_member(self, index: int) -> Member:
-        found = self._session.hold(MEMBERS, self._member(_LOCKED_MEMBER, index))
-        return self._existing(found, "member", index)
+        member = self._session.hold(MEMBERS, self._member(_LOCKED_MEMBER, index))
+        return self._existing(member, "member", index)
 
     def members(self) -> Sequence[Member]:
         member = self._session.backend.member
@@ -232,8 +232,8 @@ class Population(Queue):
         return self._all(TRIALS, _LAST_COMPLETED, limit=count)
 
     def ended(self, step: int | None) -> Sequence[TrialRecord]:
-        found = self._all(TRIALS, _ABANDONED) if step is None else self._all(TRIALS, _ENDED, step=step)
-        return sorted(found, key=lambda trial: (trial.ended_at or 0.0, trial.id))
+        trials = self._all(TRIALS, _ABANDONED) if step is None else self._all(TRIALS, _ENDED, step=step)
+        return sorted(trials, key=lambda trial: (trial.ended_at or 0.0, trial.id))
 
     def unfinished(self) -> Sequence[TrialRecord]:
         return sorted(self._all(TRIALS, _UNFINISHED), key=lambda trial: trial.id)
@@ -286,7 +286,7 @@ class Population(Queue):
         rows = self._rows(_CHECKPOINTS_IN_USE) + self._rows(_HELD_BY_EVALUATION)
         held = {name for row in rows for name in row if name is not None}
         for member in self.members():
-            held |= {one.checkpoint for one in (member.head, member.best, *member.states) if one is not None}
+            held |= {state.checkpoint for state in (member.head, member.best, *member.states) if state is not None}
         return frozenset(held)
 
 

@@ -84,7 +84,7 @@ class Rows(Generic[R]):
     """
 
     def __init__(self, kind: type[R], table: sa.Table, **special: Codec) -> None:
-        known = {one.name for one in fields(kind)}  # type: ignore[arg-type]  # a dataclass
+        known = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # a dataclass
         self.table = table
         there = table.c.keys()
         self.columns = tuple(name for name in there if name in known)
@@ -92,7 +92,7 @@ class Rows(Generic[R]):
         self.key = tuple(table.primary_key.columns.keys())
         self.without_id = tuple(name for name in self.columns if name != "id")
         self._kind = kind
-        codecs = {one.name: special.get(one.name) or codec_of(one.type) for one in fields(kind)}  # type: ignore[arg-type]  # a dataclass
+        codecs = {field.name: special.get(field.name) or codec_of(field.type) for field in fields(kind)}  # type: ignore[arg-type]  # a dataclass
         self._writes = {name: codec.write for name, codec in codecs.items() if codec.write is not None}
         self._reads = [(name, codec.read) for name, codec in codecs.items() if codec.read is not None]
         self._values_of = attrgetter(*self.columns)
@@ -148,7 +148,7 @@ def codec_of(kind: Any) -> Codec:
     if kind is str:
         return Codec(storable_text)
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return Codec(attrgetter("value"), {one.value: one for one in kind}.__getitem__)
+        return Codec(attrgetter("value"), {member.value: member for member in kind}.__getitem__)
     pack, unpack = _json_of(kind)
     return Codec(
         encode if pack is None else lambda value: encode(pack(value)),
@@ -167,8 +167,8 @@ def _json_of(kind: Any) -> Codec:
         )
     if not is_dataclass(kind):
         return Codec()
-    names = [one.name for one in fields(kind)]
-    inner = {one.name: _json_of(one.type) for one in fields(kind)}
+    names = [field.name for field in fields(kind)]
+    inner = {field.name: _json_of(field.type) for field in fields(kind)}
     values_of = attrgetter(*names)
     packs = [(name, codec.write) for name, codec in inner.items() if codec.write is not None]
     unpacks = [(name, codec.read) for name, codec in inner.items() if codec.read is not None]

@@ -32,13 +32,13 @@ def ensure_schema(backend: Backend) -> None:
             return
         connection.rollback()
         backend.lock_schema(connection)
-        found = revision(connection)
-        if found is None:
+        current = revision(connection)
+        if current is None:
             create(connection)
-        elif found != HEAD:
+        elif current != HEAD:
             raise SchemaMismatch(
-                f"{backend.url} was made by another version of phyla (schema {found}; this version uses {HEAD}): "
-                "open it with that version, or name another database"
+                f"{backend.url} was made by another version of phyla (schema {current}; this version uses {HEAD}):"
+                " open it with that version, or name another database"
             )
         connection.commit()
 
@@ -47,8 +47,8 @@ def revision(connection: sa.Connection) -> str | None:
     """Return the revision of a database's schema, None before the first one; changes nothing."""
     if not sa.inspect(connection).has_table(REVISION_TABLE):
         return None
-    found: str | None = connection.scalar(sa.select(_revisions.c.version_num))
-    return found
+    current: str | None = connection.scalar(sa.select(_revisions.c.version_num))
+    return current
 
 
 def create(connection: sa.Connection) -> None:
@@ -63,9 +63,9 @@ def create(connection: sa.Connection) -> None:
 @functools.cache
 def _statements(dialect: type[sa.Dialect]) -> list[str]:
     """Return what makes tables and indexes; to put it into words takes longer than to run it."""
-    found: list[sa.DDLElement] = []
+    elements: list[sa.DDLElement] = []
     for table in (*metadata.sorted_tables, _revisions):
-        found.append(CreateTable(table))
+        elements.append(CreateTable(table))
         # In one order: of indexes that seem equally good to SQLite, the newest is used.
-        found += map(CreateIndex, sorted(table.indexes, key=lambda index: str(index.name)))
-    return [str(one.compile(dialect=dialect())) for one in found]
+        elements += map(CreateIndex, sorted(table.indexes, key=lambda index: str(index.name)))
+    return [str(element.compile(dialect=dialect())) for element in elements]

@@ -53,17 +53,17 @@ class Scope:
         """Return a record that a command may change."""
         return self._session.hold(rows, self._one(rows, statement, **key))
 
-    def _existing(self, found: R | None, what: str, key: int) -> R:
-        if found is None:
-            raise KeyError(f"study {self._study.id} has no {what} {key}")
-        return found
+    def _existing(self, record: R | None, kind: str, key: int) -> R:
+        if record is None:
+            raise KeyError(f"study {self._study.id} has no {kind} {key}")
+        return record
 
     def _all(self, rows: Rows[R], statement: sa.Executable, **key: Any) -> list[R]:
         return self._session.all(rows, statement, {**self._own, **key})
 
     def _rows(self, statement: sa.Executable, **key: Any) -> list[Row]:
-        found: list[Row] = self._run(statement, **key).fetchall()
-        return found
+        rows: list[Row] = self._run(statement, **key).fetchall()
+        return rows
 
     def _value(self, statement: sa.Executable, **key: Any) -> Any:
         """Return the first value of the first row, or None."""

@@ -120,9 +120,9 @@ class SqliteWatch:
 
     def wait(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
-        while (commits := self._commits()) == self._seen and (left := until - (now := time.monotonic())) > 0:
+        while (commits := self._commits()) == self._seen and (remaining := until - (now := time.monotonic())) > 0:
             pause_s = min(max(LOOK_S, PATIENCE * (now - self._changed_at)), MOST_LOOK_S)
-            time.sleep(min(pause_s, left))
+            time.sleep(min(pause_s, remaining))
         if commits == self._seen:
             return False
         self._seen, self._changed_at = commits, time.monotonic()

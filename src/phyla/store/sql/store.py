@@ -98,13 +98,13 @@ class SqlStore:
     @again(ConnectionLost)
     def identity(self) -> StoreIdentity:
         with self._session(write=False) as session:
-            found, place = session.row(_IDENTITY, {}), self._backend.place(session)
-        return self._identify(found) if found is None or found[1] != place else self._known_as(found)
+            row, place = session.row(_IDENTITY, {}), self._backend.place(session)
+        return self._identify(row) if row is None or row[1] != place else self._known_as(row)
 
     def renew_identity(self) -> StoreIdentity:
         with self._session(write=False) as session:
-            found = session.row(_IDENTITY, {})
-        return self._identify(found)
+            row = session.row(_IDENTITY, {})
+        return self._identify(row)
 
     def _identify(self, old: Any) -> StoreIdentity:
         with self._session(write=True) as session:
@@ -113,8 +113,8 @@ class SqlStore:
                 session.run(_INSERT_IDENTITY, values)
             else:
                 session.run(_REPLACE_IDENTITY, {**values, "old_id": old[0]})
-            found = session.row(_IDENTITY, {})
-        return self._known_as(found)
+            row = session.row(_IDENTITY, {})
+        return self._known_as(row)
 
     def _known_as(self, row: Any) -> StoreIdentity:
         return StoreIdentity(id=row[0], copied_from=row[2], lasting=self._backend.lasting)
@@ -132,9 +132,9 @@ class SqlStore:
         source: int | None = None,
     ) -> StudyRecord:
         with self._session(write=True) as session:
-            found = session.one(STUDIES, _STUDY_BY_NAME, {"name": name})
-            if found is not None:
-                return found
+            record = session.one(STUDIES, _STUDY_BY_NAME, {"name": name})
+            if record is not None:
+                return record
             study = StudyRecord(
                 id=0,
                 name=name,
@@ -151,9 +151,9 @@ class SqlStore:
             if key is not None:
                 ready = Member(study=key, index=0, state=MemberState.READY)
                 session.insert_all(MEMBERS, (replace(ready, index=index) for index in range(population_size)))
-            found = session.one(STUDIES, _STUDY_BY_NAME, {"name": name})
-            assert found is not None
-            return found
+            record = session.one(STUDIES, _STUDY_BY_NAME, {"name": name})
+            assert record is not None
+            return record
 
     @again(ConnectionLost)
     def find_study(self, name: str) -> StudyRecord | None:
@@ -245,11 +245,11 @@ class SqlStore:
             try:
                 return self._backend.begin(write=write)
             except self._backend.driver_errors as error:
-                told = self._backend.translated(error)
-                if not isinstance(told, StoreUnavailable) or patience.over:
+                problem = self._backend.translated(error)
+                if not isinstance(problem, StoreUnavailable) or patience.over:
                     raise
                 if not away:
-                    LOG.warning("%s; trying again", told)
+                    LOG.warning("%s; trying again", problem)
                 away = True
             patience.pause()
 
@@ -268,12 +268,12 @@ class SqlStore:
         except BaseException as error:
             if session is not None:
                 session.rollback()
-            told = explained(self._backend, error)
-            if session is not None and self._backend.served and isinstance(told, StoreUnavailable):
-                told = ConnectionLost(str(told))
-            if told is error:
+            problem = explained(self._backend, error)
+            if session is not None and self._backend.served and isinstance(problem, StoreUnavailable):
+                problem = ConnectionLost(str(problem))
+            if problem is error:
                 raise
-            raise told from error
+            raise problem from error
 
 
 @final
@@ -292,9 +292,9 @@ class _Changes:
             return self._watch.wait(seconds)
         except Exception as error:
             self.close()
-            told = explained(self._backend, error)
-            if not isinstance(told, StoreUnavailable):
-                raise told from error
+            problem = explained(self._backend, error)
+            if not isinstance(problem, StoreUnavailable):
+                raise problem from error
             # Whoever looks now waits for the server as long as it has patience.
             time.sleep(min(seconds, 1.0))
             return True

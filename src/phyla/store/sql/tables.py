@@ -68,7 +68,7 @@ job_ids = sa.Sequence("job_ids", metadata=metadata, data_type=sa.BigInteger)
 def without_none(kind: Any) -> Any:
     """Return a type without its None, and without annotations."""
     kind = getattr(kind, "__origin__", kind) if get_origin(kind) is Annotated else kind
-    kinds = [one for one in get_args(kind) if one is not NoneType]
+    kinds = [item for item in get_args(kind) if item is not NoneType]
     return kinds[0] if get_origin(kind) in (Union, UnionType) and len(kinds) == 1 else kind
 
 
@@ -110,17 +110,19 @@ def _table(
     """
     columns: list[sa.Column[Any]] = []
     checks: list[sa.CheckConstraint] = []
-    for field, declared in {one.name: one.type for kind in kinds for one in fields(kind)}.items():
+    for field, declared in {entry.name: entry.type for kind in kinds for entry in fields(kind)}.items():
         column, kind = (called or {}).get(field, field), without_none(declared)
-        everywhere = all(field in {one.name for one in fields(each)} for each in kinds)
+        everywhere = all(field in {entry.name for entry in fields(record)} for record in kinds)
         # Only this type makes SQLite use its row id as the key.
-        given: list[Any] = [sa.BigInteger().with_variant(sa.Integer(), "sqlite") if field == "id" else _type(kind)]
+        arguments: list[Any] = [
+            sa.BigInteger().with_variant(sa.Integer(), "sqlite") if field == "id" else _type(kind)
+        ]
         if field == "id" and name == "jobs":
-            given.append(job_ids)
+            arguments.append(job_ids)
         if refers and field in refers:
-            given.append(sa.ForeignKey(refers[field], name=f"{name}_{column.removesuffix('_id')}"))
+            arguments.append(sa.ForeignKey(refers[field], name=f"{name}_{column.removesuffix('_id')}"))
         nullable = declared == Json or NoneType in get_args(declared) or not everywhere
-        columns.append(sa.Column(column, *given, key=field, autoincrement=field == "id", nullable=nullable))
+        columns.append(sa.Column(column, *arguments, key=field, autoincrement=field == "id", nullable=nullable))
         if isinstance(kind, type) and issubclass(kind, Enum):
             checks.append(sa.CheckConstraint(_one_of(column, kind), name=f"{name}_{column}"))
     return sa.Table(name, metadata, *columns, sa.PrimaryKeyConstraint(*key), *checks, *parts, **options)

@@ -41,21 +41,21 @@ class Crossover:
         scores = ranked(population)
         top = max(1, int(self.quantile * len(scores) + 1e-9))
         mate = scores[int(context.rng.integers(top))] if scores else None
-        params, by, told = source.params, dict[str, str](), dict[str, Json]()
+        params, by, details = source.params, dict[str, str](), dict[str, Json]()
         if mate is not None and mate.can_donate:
-            told = {"mate": facts(mate)}
+            details = {"mate": facts(mate)}
             try:
                 params, changed = context.space.cross(params, mate.params, context.rng, share=self.share)
             except SpaceError as error:
                 # Two allowed parents need have no allowed child but themselves.
-                told = {**told, "not_crossed": str(error)}
+                details = {**details, "not_crossed": str(error)}
             else:
                 ways = {"crossed": f"member {mate.member}"}
-                by = {name: ways.get(str(one["by"]), str(one["by"])) for name, one in changed.items()}
+                by = {name: ways.get(str(change["by"]), str(change["by"])) for name, change in changed.items()}
         child = replace(source, params=params)
         mutated = proposed(self.then, child, population, context) if self.then else None
         if mutated is not None:
-            params, told = mutated.params, {**mutated.facts, **told}
+            params, details = mutated.params, {**mutated.facts, **details}
             for name, change in mutated.changes.items():
                 by[name] = f"{by[name]}, {change['by']}" if name in by else str(change["by"])
-        return Explored(params=params, changes=changes_of(source.params, params, by), facts=told)
+        return Explored(params=params, changes=changes_of(source.params, params, by), facts=details)

@@ -40,9 +40,9 @@ class Mutate:
     def __post_init__(self) -> None:
         check(self, mutation_rate="[0, 1]")
         for name in ("change_range", "discount_range"):
-            given: Any = tuple(map(plain, getattr(self, name)))
-            object.__setattr__(self, name, given)
-            if len(given) != 2 or not 1 < given[0] <= given[1] <= sys.float_info.max:
+            bounds: Any = tuple(map(plain, getattr(self, name)))
+            object.__setattr__(self, name, bounds)
+            if len(bounds) != 2 or not 1 < bounds[0] <= bounds[1] <= sys.float_info.max:
                 raise refused(self, name, "must be two numbers above 1, the lower one first, as in (1.1, 2.0)")
         if isinstance(self.discounts, str):
             raise refused(self, "discounts", f"must be a list of names, as in [{self.discounts!r}]")

@@ -66,24 +66,26 @@ class PB2:
             raise refused(self, "rows least_rows", "there would never be a model; raise rows")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
-        found = self._by_model(source, population, context)
-        if isinstance(found, Explored):
-            return found
+        proposal = self._by_model(source, population, context)
+        if isinstance(proposal, Explored):
+            return proposal
         explored = proposed(self.fallback, source, population, context)
         if explored is None:
             return None
-        return replace(explored, facts={**explored.facts, "model": {"rule": "pb2", "not_used": found}})
+        return replace(explored, facts={**explored.facts, "model": {"rule": "pb2", "not_used": proposal}})
 
     def _by_model(self, source: Scored, population: Population, context: Context) -> Explored | str:
         """Return what the model promises most of, or why there is nothing."""
         space, params, changes = context.space, source.params, dict[str, Mapping[str, Scalar]]()
-        modelled = {name: one for name, one in space.parameters.items() if isinstance(one, Float | Int)}
-        others = [name for name in space.parameters if name in params and name not in modelled]
-        redrawn = [name for name in others if context.rng.random() < self.resample]
-        kept = params
+        modelled = {
+            name: parameter for name, parameter in space.parameters.items() if isinstance(parameter, Float | Int)
+        }
+        unmodelled = [name for name in space.parameters if name in params and name not in modelled]
+        redrawn = [name for name in unmodelled if context.rng.random() < self.resample]
+        base = params
         if redrawn:
-            kept, changes = space.resample(params, context.rng, redrawn)
-        numbers = {name: one for name, one in modelled.items() if name in params and name in kept}
+            base, changes = space.resample(params, context.rng, redrawn)
+        numbers = {name: parameter for name, parameter in modelled.items() if name in params and name in base}
         if not numbers:
             return "no number to model"
         if source.order is None or not math.isfinite(source.order):
@@ -93,13 +95,13 @@ class PB2:
         if finite < self.least_rows:
             return f"{finite} of the {self.least_rows} rows that a model needs"
         own = _units(numbers, params)
-        for units, told in _best_first(rows, pending, source, own, self.restarts, context.rng):
+        for units, model in _best_first(rows, pending, source, own, self.restarts, context.rng):
             values = {n: p.from_unit(u) for (n, p), u in zip(numbers.items(), units, strict=True)}
-            if space.contains({**kept, **values}):
-                chosen = space.validate({**kept, **values})
+            if space.contains({**base, **values}):
+                chosen = space.validate({**base, **values})
                 all_changes = changes_of(params, chosen, "pb2").items()
                 moved = {name: change for name, change in all_changes if name in numbers}
-                return Explored(params=chosen, changes={**moved, **changes}, facts={"model": told})
+                return Explored(params=chosen, changes={**moved, **changes}, facts={"model": model})
         return "constraints allow nothing near the best points"
 
     def _rows(
@@ -110,12 +112,12 @@ class PB2:
         done = [*history.last_completed(self.rows + ahead), *history.ended(None)]
         if self.repeatable:
             lowest = lowest_generation(population)
-            done = [one for one in done if lowest is None or one.generation < lowest]
-            done = sorted(done, key=lambda one: (-one.generation, one.member))[: self.rows]
+            done = [trial for trial in done if lowest is None or trial.generation < lowest]
+            done = sorted(done, key=lambda trial: (-trial.generation, trial.member))[: self.rows]
         else:
-            done = sorted(done, key=lambda one: (one.ended_at or 0.0, one.id), reverse=True)[: self.rows]
+            done = sorted(done, key=lambda trial: (trial.ended_at or 0.0, trial.id), reverse=True)[: self.rows]
             # In an order that clocks do not change, since sums of numbers depend on it.
-            done.sort(key=lambda one: one.id, reverse=True)
+            done.sort(key=lambda trial: trial.id, reverse=True)
         known = {trial.id: trial for trial in done}
 
         def rows(trials: Iterable[TrialRecord]) -> list[_Row]:
@@ -201,11 +203,11 @@ def _best_first(
 
     # All starts climb together: their sum is highest where each is, and the matrices are read once for all.
     bounds = [(0, 1)] * starts.size
-    found = minimize(loss, starts, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": STEPS})
-    ends = np.concatenate([placed(np.clip(found.x, 0, 1)), placed(starts)])
+    optimum = minimize(loss, starts, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": STEPS})
+    ends = np.concatenate([placed(np.clip(optimum.x, 0, 1)), placed(starts)])
     mean, deviation = posterior.predict(ends)
     for place in np.argsort(-(mean + weight * deviation), kind="stable"):
-        told: JsonObject = {
+        model: JsonObject = {
             "rule": "pb2",
             "rows": used,
             "pending": len(pending),
@@ -214,7 +216,7 @@ def _best_first(
             "std": spread * float(deviation[place]),
             "epsilon": kernel.epsilon,
         }
-        yield ends[place, 2:].tolist(), told
+        yield ends[place, 2:].tolist(), model
 
 
 def without_outliers(values: Matrix) -> Matrix:
@@ -311,8 +313,8 @@ def fitted(points: Matrix, targets: Matrix) -> Kernel:
 
     start = Kernel()
     first = [math.log(start.length), math.log(start.scale), start.epsilon, math.log(start.noise)]
-    found = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=BOUNDS, options={"maxiter": 30})
-    return _kernel(np.asarray(found.x, dtype=np.float64))
+    optimum = minimize(loss, first, jac=True, method="L-BFGS-B", bounds=BOUNDS, options={"maxiter": 30})
+    return _kernel(np.asarray(optimum.x, dtype=np.float64))
 
 
 def best_window(points: Matrix, targets: Matrix, least: int) -> int:

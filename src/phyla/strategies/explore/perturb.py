@@ -69,8 +69,8 @@ class Perturb:
             names=self.names,
             clip=self.clip,
         )
-        kept = {"kept": KEPT} if not changes and context.space.constraints else {}
-        return Explored(params=new, changes=changes, facts=kept)
+        facts = {"kept": KEPT} if not changes and context.space.constraints else {}
+        return Explored(params=new, changes=changes, facts=facts)
 
 
 PERTURB: Final = Perturb()
@@ -124,14 +124,14 @@ class ExploreWith:
         name = getattr(self.function, "__name__", repr(self.function))
         before = proposed(self.after, source, population, context) if self.after else None
         before = before or Explored(params=source.params)
-        made = self.function(Params(before.params), context.rng)
-        if made is None:
+        values = self.function(Params(before.params), context.rng)
+        if values is None:
             return None
         try:
-            new = context.space.validate(made)
+            new = context.space.validate(values)
         except SpaceError as error:
             raise SpaceError(f"ExploreWith({name}) returned what the space does not allow: {error}") from error
-        by = {one: str(change["by"]) for one, change in before.changes.items()}
-        for one in changes_of(before.params, new, name):
-            by[one] = f"{by[one]}, {name}" if one in by else name
+        by = {parameter: str(change["by"]) for parameter, change in before.changes.items()}
+        for parameter in changes_of(before.params, new, name):
+            by[parameter] = f"{by[parameter]}, {name}" if parameter in by else name
         return replace(before, params=new, changes=changes_of(source.params, new, by))

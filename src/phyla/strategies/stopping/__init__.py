@@ -143,9 +143,11 @@ class StopWith(StoppingRule):
 
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
         name = getattr(self.function, "__name__", repr(self.function))
-        said = self.function(reported)
-        if said is not None and not isinstance(said, str | bool | np.bool_):
-            raise ConfigurationError(f"StopWith({name}) returned {said!r}; return why to stop, in words, or None")
-        if not said:
+        reason = self.function(reported)
+        if reason is not None and not isinstance(reason, str | bool | np.bool_):
+            raise ConfigurationError(
+                f"StopWith({name}) returned {reason!r}; return why to stop, in words, or None"
+            )
+        if not reason:
             return None
-        return {"rule": name, "step": reported.step, **({"why": said} if isinstance(said, str) else {})}
+        return {"rule": name, "step": reported.step, **({"why": reason} if isinstance(reason, str) else {})}

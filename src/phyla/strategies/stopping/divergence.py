@@ -37,13 +37,13 @@ class Divergence(StoppingRule):
             value = reported.report.metrics.get(metric)
             if value is None:
                 continue
-            found: JsonObject = {"rule": "divergence", "metric": metric, "step": reported.step}
-            found = {**found, "value": json_number(value)}
+            reason: JsonObject = {"rule": "divergence", "metric": metric, "step": reported.step}
+            reason = {**reason, "value": json_number(value)}
             if not math.isfinite(value):
-                return found
+                return reason
             # Bounds are for the first metric.
             if place == 0 and self.above is not None and value > self.above:
-                return {**found, "above": self.above}
+                return {**reason, "above": self.above}
             if place == 0 and self.below is not None and value < self.below:
-                return {**found, "below": self.below}
+                return {**reason, "below": self.below}
         return None

@@ -47,13 +47,13 @@ class Plateau(StoppingRule):
 
     def check_strategy(self, strategy: "Strategy") -> None:
         length = getattr(strategy, "steps_per_trial", None)
-        given = f"Plateau(steps={self.steps}): {type(strategy).__name__}"
+        subject = f"Plateau(steps={self.steps}): {type(strategy).__name__}"
         if length is None:
             way = "; give steps_per_trial=" if hasattr(strategy, "steps_per_trial") else ""
-            raise ConfigurationError(f"{given} has no rounds of trials of one length to compare{way}")
+            raise ConfigurationError(f"{subject} has no rounds of trials of one length to compare{way}")
         if FEWEST * length > self.steps:
             raise ConfigurationError(
-                f"{given} has trials of {length} steps, and fewer than {FEWEST} of them show no trend; give "
+                f"{subject} has trials of {length} steps, and fewer than {FEWEST} of them show no trend; give "
                 f"steps={FEWEST * length} or more"
             )
 
@@ -65,19 +65,21 @@ class Plateau(StoppingRule):
         if newest + 1 < rounds:
             return None
         scores = map(history.results, _spread(newest - rounds + 1, newest))
-        best = [max(found.values()) for found in scores if len(found) >= COME_SO_FAR * len(working)]
+        best = [max(results.values()) for results in scores if len(results) >= COME_SO_FAR * len(working)]
         if len(best) < FEWEST or self._trend(best) > 0:
             return None
         return f"the best {objective.name} has not improved for {self.steps} steps"
 
     def _trend(self, best: Sequence[float]) -> int:
         """Return how many later values are higher than an earlier one, less how many are lower."""
-        pairs = [(one, other) for place, one in enumerate(best) for other in best[place + 1 :]]
+        pairs = [(value, other) for place, value in enumerate(best) for other in best[place + 1 :]]
         return sum((b - a > self.min_change) - (a - b > self.min_change) for a, b in pairs)
 
 
 def _steps_per_round(members: Sequence[Member]) -> float:
-    trained = [(one.progress - one.joined_steps, one.generation - one.joined_generation) for one in members]
+    trained = [
+        (member.progress - member.joined_steps, member.generation - member.joined_generation) for member in members
+    ]
     return median(steps / trials for steps, trials in trained if trials > 0)
 
 

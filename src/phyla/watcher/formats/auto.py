@@ -56,10 +56,10 @@ class Auto(CheckpointFormat):
                 yield Candidate.entry(folder, checks[folder])
             elif any(path.endswith(endings) and _is_near(path) for path in root.inside(folder)):
                 yield Candidate.entry(folder, _weights_somewhere)
-        taken: set[str] = set()
+        paths: set[str] = set()
         for candidate in chain.from_iterable(kind.files(root) for kind in kinds):
-            if taken.isdisjoint(candidate.paths):
-                taken.update(candidate.paths)
+            if paths.isdisjoint(candidate.paths):
+                paths.update(candidate.paths)
                 yield candidate
 
 

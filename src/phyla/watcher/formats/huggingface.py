@@ -34,14 +34,14 @@ class HuggingFace(CheckpointFormat):
 
     @classmethod
     def folders(cls, root: Root) -> Mapping[str, Check]:
-        found: dict[str, Check] = {}
+        checks: dict[str, Check] = {}
         for folder in filter(_NAME.fullmatch, root.folders):
             inside = root.inside(folder)
             if STATE in inside or "training_args.bin" in inside:
-                found[folder] = _check
+                checks[folder] = _check
             elif root.has(folder, (weights.SAFETENSORS_ENDING, ".index.json")):
-                found[folder] = _check_without_state
-        return found
+                checks[folder] = _check_without_state
+        return checks
 
 
 def _check(root: Place, listed: Listing) -> Verdict:
@@ -49,18 +49,18 @@ def _check(root: Place, listed: Listing) -> Verdict:
     if STATE not in files:
         return Verdict.partial(f"{STATE} is missing, which is written last")
     try:
-        told = json.loads((root / folder / STATE).read_bytes())["global_step"]
+        state_step = json.loads((root / folder / STATE).read_bytes())["global_step"]
     except (ValueError, LookupError, TypeError) as error:
         return Verdict.partial(f"{STATE} is cut off or damaged: {error}")
     step = int(folder.rpartition("-")[2])
-    if told != step:
-        return Verdict.partial(f"{STATE} says step {told!r}, its directory says {step}")
-    found = weights.weights(root / folder, files)
-    if found is None:
+    if state_step != step:
+        return Verdict.partial(f"{STATE} says step {state_step!r}, its directory says {step}")
+    weight_set = weights.weights(root / folder, files)
+    if weight_set is None:
         return Verdict.partial(
             "there are no weights in it: no *.safetensors or *.bin file, no index, no distributed checkpoint"
         )
-    return closed_by(files[STATE], found.verdict, found.files, listed.folders_ns)
+    return closed_by(files[STATE], weight_set.verdict, weight_set.files, listed.folders_ns)
 
 
 def _check_without_state(root: Place, listed: Listing) -> Verdict:

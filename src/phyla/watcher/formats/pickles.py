@@ -47,7 +47,7 @@ def _words(source: bytes | IO[bytes]) -> Iterator[object]:
 
 def storages(source: bytes | IO[bytes]) -> set[str]:
     """Return the keys of the storages that a pickle of `torch.save` refers to."""
-    found: set[str] = set()
+    keys: set[str] = set()
     recent: list[object] = []
     for word in _words(source):
         if word is not _REFERENCE:
@@ -56,19 +56,19 @@ def storages(source: bytes | IO[bytes]) -> set[str]:
             continue
         match recent:  # ("storage", class, key, location, elements)
             case [*start, str(key), str(), int()] if "storage" in start:
-                found.add(key)
+                keys.add(key)
         recent.clear()
-    return found
+    return keys
 
 
 def extents(source: bytes | IO[bytes]) -> dict[str, int]:
     """Return how long each data file must be at least, by the `.metadata` of `torch.distributed.checkpoint`."""
-    found: dict[str, int] = {}
+    lengths: dict[str, int] = {}
     recent: list[object] = []
     for word in _words(source):
         recent.append(word)
         del recent[:-6]
         match recent:
             case ["relative_path", str(path), "offset", int(offset), "length", int(length)]:
-                found[path] = max(found.get(path, 0), offset + length)
-    return found
+                lengths[path] = max(lengths.get(path, 0), offset + length)
+    return lengths

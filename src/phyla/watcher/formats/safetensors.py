@@ -44,10 +44,10 @@ class Safetensors(CheckpointFormat):
         if not name.endswith(SAFETENSORS_ENDING):
             return None
         try:
-            found = tensors(file, name)
+            ranges = tensors(file, name)
         except (ValueError, LookupError, TypeError) as error:
             return Verdict.partial(f"{name} is cut off or damaged: {error}")
-        wanted = file.tell() + max((end for _, end in found.values()), default=0)
+        wanted = file.tell() + max((end for _, end in ranges.values()), default=0)
         size = file.seek(0, os.SEEK_END)
         if size != wanted:
             return Verdict.partial(f"{name} has {size} bytes where its header says {wanted}")

@@ -84,13 +84,13 @@ class StepFrom:
         if self.file is not None:
             return None, f"{'.'.join(self.keys)} in {self.file}"
         if self.pattern is not None:
-            found = self.pattern.search(name)
-            text = found.group("step") if found else None
+            match = self.pattern.search(name)
+            text = match.group("step") if match else None
             rule = f"the regular expression {self.pattern.pattern}"
             return (None, f"unknown: {rule} does not fit") if text is None else (_integer(text), rule)
         last = _SUFFIX.sub("", name.rpartition("/")[2])
         for pattern in _NEVER:
-            last = pattern.sub(lambda found: "~" * len(found[0]), last)
+            last = pattern.sub(lambda match: "~" * len(match[0]), last)
         keyed = {key: match for match in _KEYED.finditer(last) for key in _KEYS if match[key]}
         for key in _KEYS:
             step = _integer(keyed[key]["digits"]) if key in keyed else None

@@ -36,29 +36,29 @@ def tensors(file: IO[bytes], name: str) -> dict[str, tuple[int, int]]:
     header = json.loads(file.read(length))
     if not isinstance(header, dict):
         raise ValueError(f"{name} has a header that is no JSON object")
-    found: dict[str, tuple[int, int]] = {}
+    ranges: dict[str, tuple[int, int]] = {}
     for key, value in header.items():
         if key != "__metadata__":
             begin, end = (int(offset) for offset in value["data_offsets"])
             if not 0 <= begin <= end:
                 raise ValueError(f"{name} has tensor {key!r} from byte {begin} to {end}")
-            found[key] = (begin, end)
-    return found
+            ranges[key] = (begin, end)
+    return ranges
 
 
 def weight_files(root: Root, endings: tuple[str, ...], index_ending: str) -> Iterator[Candidate]:
     """Yield sets of files with an index, and single files, directly in a directory."""
-    taken: set[str] = set()
+    indexed: set[str] = set()
     for index in (name for name in root.files if name.endswith(index_ending)):
         shards: list[str] = []
         # What makes no sense is checked later, in words.
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             named = set(_weight_map(root.path / index).values())
             shards = [name for name in root.files if name in named]
-        taken.update(shards)
+        indexed.update(shards)
         yield Candidate(index, (index, *shards), partial(_check_set, index))
     for name in root.files:
-        if name.endswith(endings) and not (name in taken or is_companion(name) or _SHARD.fullmatch(name)):
+        if name.endswith(endings) and not (name in indexed or is_companion(name) or _SHARD.fullmatch(name)):
             yield Candidate.entry(name, check_all)
 
 
@@ -122,28 +122,28 @@ def weights(folder: Place, files: Mapping[str, File]) -> Weights | None:
             single = [file for name, file in here.items() if name.endswith(suffix)]
             return Weights(_check_index(folder, index, files), (here[index], *single), here[index])
     for endings in ((SAFETENSORS_ENDING,), TORCH_ENDINGS):
-        found = tuple(file for name, file in here.items() if name.endswith(endings))
-        if any(_SHARD.fullmatch(file.name) for file in found):
-            return Weights(Verdict.partial(f"{found[0].name} is a shard, and there is no index yet"), found)
-        if found:
-            return Weights(worst(check_file(folder / file.name, file.size_bytes) for file in found), found)
+        matches = tuple(file for name, file in here.items() if name.endswith(endings))
+        if any(_SHARD.fullmatch(file.name) for file in matches):
+            return Weights(Verdict.partial(f"{matches[0].name} is a shard, and there is no index yet"), matches)
+        if matches:
+            return Weights(worst(check_file(folder / file.name, file.size_bytes) for file in matches), matches)
     return _below(folder, files)
 
 
 def check_folder(root: Place, listed: Listing) -> Verdict:
     """Return whether the weights in a directory are whole, by their headers and their index."""
     folder, files = listed.folder()
-    found = weights(root / folder, files)
-    if found is None:
+    content = weights(root / folder, files)
+    if content is None:
         return Verdict.partial("there are no weights in it")
-    if found.index is None:
-        return found.verdict
-    return closed_by(found.index, found.verdict, folders_ns=listed.folders_ns)
+    if content.index is None:
+        return content.verdict
+    return closed_by(content.index, content.verdict, folders_ns=listed.folders_ns)
 
 
 def _below(folder: Place, files: Mapping[str, File]) -> Weights | None:
     verdicts: list[Verdict] = []
-    found: list[File] = []
+    contents: list[File] = []
     for name in sorted({name.partition("/")[0] for name in files if "/" in name}):
         inside = {path[len(name) + 1 :]: file for path, file in files.items() if path.startswith(f"{name}/")}
         if any(path.endswith((".distcp", ".metadata")) for path in inside):
@@ -152,8 +152,8 @@ def _below(folder: Place, files: Mapping[str, File]) -> Weights | None:
             verdicts.append(_deepspeed(folder / name, inside, files))
         else:
             continue
-        found += inside.values()
-    return Weights(worst(verdicts), tuple(found)) if verdicts else None
+        contents += inside.values()
+    return Weights(worst(verdicts), tuple(contents)) if verdicts else None
 
 
 def _deepspeed(folder: Place, files: Mapping[str, File], above: Mapping[str, File]) -> Verdict:

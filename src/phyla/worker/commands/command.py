@@ -71,11 +71,12 @@ class Command:
             raise ConfigurationError(
                 f"Command(...): the first argument is {arguments[0]!r}; give the program to run"
             )
-        for each in checked:
-            if isinstance(each, str) and any(one.name == "source" for one in placeholders.fields_of(each)):
+        for argument in checked:
+            fields = placeholders.fields_of(argument) if isinstance(argument, str) else ()
+            if any(field.name == "source" for field in fields):
                 raise ConfigurationError(
-                    f"Command(...): {each!r} is absent at the root, where there is nothing to load; put it into a "
-                    f"list of its own, such as ['--resume', {each!r}], which is left out then"
+                    f"Command(...): {argument!r} is absent at the root, where there is nothing to load; put it "
+                    f"into a list of its own, such as ['--resume', {argument!r}], which is left out then"
                 )
         for name in ("metrics", "tensorboard", "env"):
             value = getattr(self, name)
@@ -92,7 +93,7 @@ class Command:
         stored = {
             "arguments": checked,
             "metrics": dict(self.metrics),
-            "tensorboard": {name: _scalar(name, one) for name, one in self.tensorboard.items()},
+            "tensorboard": {name: _scalar(name, pair) for name, pair in self.tensorboard.items()},
             "env": dict(self.env),
             "cwd": folder if folder.startswith("{") else str(Path(folder).absolute()),
         }
@@ -120,7 +121,7 @@ class Command:
     @property
     def names(self) -> frozenset[str]:
         """Names of the placeholders that it uses."""
-        return frozenset(each.name for each in placeholders.fields_of((*self.arguments, *self._texts)))
+        return frozenset(field.name for field in placeholders.fields_of((*self.arguments, *self._texts)))
 
     def check_space(self, space: Space) -> None:
         """Refuse placeholders that a search space does not fill in; see `placeholders.check`."""
@@ -154,12 +155,12 @@ class Command:
     def digest(self) -> str:
         """Return a digest of the command, its environment variables, and the scripts that it names."""
         encoded = plugins.encode(replace(self, cwd="/"))
-        found = [json.dumps(encoded, sort_keys=True).encode(errors="surrogatepass")]
+        parts = [json.dumps(encoded, sort_keys=True).encode(errors="surrogatepass")]
         for argument in _flat(self.arguments):
             file = Path(str(self.cwd), argument)
             if "{" not in argument and file.is_file() and file.stat().st_size <= SCRIPT_BYTES:
-                found.append(file.read_bytes())
-        digests = [hashlib.sha256(each).hexdigest() for each in found]
+                parts.append(file.read_bytes())
+        digests = [hashlib.sha256(part).hexdigest() for part in parts]
         return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
 
 
@@ -167,7 +168,9 @@ suggest_arguments(Command)
 
 
 def _flat(arguments: Sequence[Argument]) -> list[str]:
-    return [one for each in arguments for one in ([each] if isinstance(each, str) else _flat(each))]
+    return [
+        text for argument in arguments for text in ([argument] if isinstance(argument, str) else _flat(argument))
+    ]
 
 
 def _check_pattern(name: str, pattern: object) -> None:
@@ -186,11 +189,11 @@ def _check_pattern(name: str, pattern: object) -> None:
         )
 
 
-def _scalar(name: str, given: object) -> tuple[str, str]:
-    match given:
+def _scalar(name: str, pair: object) -> tuple[str, str]:
+    match pair:
         case [str(glob), str(tag)] if glob and tag:
             return glob, tag
     raise ConfigurationError(
-        f"Command(tensorboard={{{name!r}: {given!r}}}): give the files and the tag, such as ('**/*tfevents*', "
+        f"Command(tensorboard={{{name!r}: {pair!r}}}): give the files and the tag, such as ('**/*tfevents*', "
         "'eval/loss')"
     )

@@ -18,9 +18,9 @@ OUTPUT_IN = "; all output is in "
 def drop_middle(file: int) -> None:
     """Take the middle of a long file off the disk: it reads as zeros then, and nothing moves."""
     begin, end = KEPT_BYTES
-    found = os.fstat(file)
-    if found.st_blocks * 512 > begin + 2 * end and sys.platform == "linux":
-        at, length = ctypes.c_int64(begin), ctypes.c_int64(found.st_size - end - begin)
+    status = os.fstat(file)
+    if status.st_blocks * 512 > begin + 2 * end and sys.platform == "linux":
+        at, length = ctypes.c_int64(begin), ctypes.c_int64(status.st_size - end - begin)
         ctypes.CDLL(None).fallocate(file, 3, at, length)  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 
 
@@ -30,8 +30,8 @@ def tail(path: Path, most: int = TAIL_BYTES) -> str:
         file.seek(max(0, file.seek(0, 2) - most))
         text = file.read().decode(errors="replace")
     lines = text.replace("\r", "\n").splitlines()
-    shown = "\n".join("".join(char if char.isprintable() else "\ufffd" for char in line) for line in lines)
-    return shown.strip()
+    printable = "\n".join("".join(char if char.isprintable() else "\ufffd" for char in line) for line in lines)
+    return printable.strip()
 
 
 def last_lines(files: Iterable[Path]) -> list[str]:

@@ -81,7 +81,7 @@ def normalized(argument: object) -> Argument:
     raise ConfigurationError(f"Command(...): {argument!r} is not a text; write {str(argument)!r}")
 
 
-def check(arguments: Sequence[Argument], others: Sequence[str], space: Space) -> None:
+def check(arguments: Sequence[Argument], texts: Sequence[str], space: Space) -> None:
     """Refuse placeholders that a search space does not fill in."""
     parameters, reserved = space.parameters, (*FIXED, HYDRA)
     for name in parameters:
@@ -91,7 +91,7 @@ def check(arguments: Sequence[Argument], others: Sequence[str], space: Space) ->
                 f"it, or put it into a group, as in 'model/{name}'"
             )
     known = (*parameters, *reserved)
-    for field in fields_of((*arguments, *others)):
+    for field in fields_of((*arguments, *texts)):
         if field.name not in known:
             hint = "" if nearest(field.name, known) else ". Write other braces twice"
             raise ConfigurationError(
@@ -115,7 +115,7 @@ def spoken(text: str) -> str:
     """Return a text about the `trial` of a training function in the words of a command: its placeholders."""
     names = {"checkpoint_dir": "save_to"}
     pattern = r"trial\.(?:params\['(.+?)'\]|(\w+)(?:\.path)?)"
-    return re.sub(pattern, lambda found: f"{{{found[1] or names.get(found[2], found[2])}}}", text)
+    return re.sub(pattern, lambda match: f"{{{match[1] or names.get(match[2], match[2])}}}", text)
 
 
 def filled(text: str, values: Mapping[str, str | None]) -> str:
@@ -155,9 +155,9 @@ def newest(folder: Path, pattern: str) -> Path:
     if there:
         return max(there, key=age)
     names = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST_NAME)
-    shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+    listing = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
     raise ConfigurationError(
-        f"no file matches {Field('source', pattern)}: the checkpoint to load from has {shown}; change the "
+        f"no file matches {Field('source', pattern)}: the checkpoint to load from has {listing}; change the "
         f"pattern, or save such a file into {{save_to}} (it is in {folder})"
     )
 
@@ -183,5 +183,5 @@ def _hydra_value(value: Scalar) -> str:
     if not isinstance(value, str):
         return json.dumps(value)
     # Backslashes count twice only before these; "${" would begin an interpolation.
-    quoted = re.sub(r"(\\*)('|\$\{|\Z)", lambda found: found[1] * 2 + ("\\" if found[2] else "") + found[2], value)
+    quoted = re.sub(r"(\\*)('|\$\{|\Z)", lambda match: match[1] * 2 + ("\\" if match[2] else "") + match[2], value)
     return f"'{quoted}'"

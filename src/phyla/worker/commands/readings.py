@@ -114,22 +114,22 @@ class Readings:
         yield from self.events.read(last=last)
 
     def _searched(self, path: Path, where: str, line: str) -> Iterator[Reading]:
-        found = {}
+        values = {}
         for name, pattern in self._patterns.items():
             match = pattern.search(line)
             if match is None or match[1] is None:
                 continue
             if name == "step" or self._from.setdefault(name, path) == path:
                 try:
-                    found[name] = float(match[1])
+                    values[name] = float(match[1])
                 except ValueError:
                     raise MetricsUnreadable(
                         f"{where}: the regular expression of {name!r} found {match[1]!r:.{SHOWN}}, not a number"
                     ) from None
-        if "step" in found:
-            self._steps[path] = _whole(found.pop("step"), where)
-        if found:
-            yield Reading(found, self._steps.get(path), where)
+        if "step" in values:
+            self._steps[path] = _whole(values.pop("step"), where)
+        if values:
+            yield Reading(values, self._steps.get(path), where)
 
 
 def _reading(where: str, line: bytes) -> Reading:
@@ -180,14 +180,14 @@ class EventFileReading:
 
     def _found(self) -> dict[Path, dict[str, str]]:
         """Return the files that match, each with the names of its tags."""
-        found: dict[Path, dict[str, str]] = {}
+        files: dict[Path, dict[str, str]] = {}
         for name, (glob, tag) in self.wanted.items():
             # An absolute glob may have been made with {working_dir} or {save_to}.
             root, pattern = (Path("/"), glob.lstrip("/")) if glob.startswith("/") else (self.folder, glob)
             for file in sorted(root.glob(pattern)):
                 if file.is_file():
-                    found.setdefault(file, {})[tag] = name
-        return found
+                    files.setdefault(file, {})[tag] = name
+        return files
 
     def read(self, *, last: bool = False) -> Iterator[Reading]:
         """Iterate over new scalars, once in a while; an event that is only half written waits for its end."""
@@ -217,8 +217,8 @@ class EventFileReading:
                     for value in event.summary.value:
                         self.tags.add(value.tag)
                         if value.tag in names:
-                            found = {names[value.tag]: _number(value)}
-                            yield Reading(found, int(event.step), f"{path}, tag {value.tag}")
+                            values = {names[value.tag]: _number(value)}
+                            yield Reading(values, int(event.step), f"{path}, tag {value.tag}")
 
     def missed(self, name: str) -> str:
         """Return why nothing was read for a name."""

@@ -17,8 +17,8 @@ def only_here(function: Callable[..., Any], *arguments: Any) -> Any:
         value, status = function(*arguments), 0
         if os.getpid() == here:
             return value
-        told = f"process {os.getpid()}, which training or an eval task forked from {here}, returned and ends here"
-        print(told, file=sys.stderr)  # noqa: T201
+        text = f"process {os.getpid()}, which training or an eval task forked from {here}, returned and ends here"
+        print(text, file=sys.stderr)  # noqa: T201
     except SystemExit as error:
         if os.getpid() == here:
             raise

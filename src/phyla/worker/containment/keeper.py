@@ -45,10 +45,10 @@ def end_marked(mark: str) -> None:
     wanted = f"{VARIABLE}={mark}".encode()
     for _ in range(ROUNDS):
         # One that is being ended may have started another one meanwhile.
-        found = [pid for pid in _pids() if _is_marked(pid, wanted)]
-        if not found:
+        pids = [pid for pid in _pids() if _is_marked(pid, wanted)]
+        if not pids:
             return
-        for pid in found:
+        for pid in pids:
             _end(pid, wanted)
 
 
@@ -79,10 +79,10 @@ def end_children_at_exit() -> None:
     atexit.register(end)
 
 
-def _read(pid: int, what: str) -> bytes:
+def _read(pid: int, entry: str) -> bytes:
     """Return what Linux says of a process; nothing once it is gone, or if it is somebody else's."""
     try:
-        with open(f"/proc/{pid}/{what}", "rb") as file:
+        with open(f"/proc/{pid}/{entry}", "rb") as file:
             return file.read()
     except OSError:
         return b""
@@ -161,14 +161,14 @@ def keep(mark: str, output: int, arguments: list[str]) -> None:
     if child not in statuses or sys.platform != "linux":
         _send(os.killpg, child, signal.SIGKILL)
     ends_at = time.monotonic() + GIVE_UP_S
-    while (left := _reap(statuses)) and time.monotonic() < ends_at:
+    while (remaining := _reap(statuses)) and time.monotonic() < ends_at:
         for pid in children():
             # Its number is its own until it is waited for. What it leaves behind is ours in the next round.
             _send(os.kill, pid, signal.SIGKILL)
         if select.select([woken], [], [], _ROUND_S)[0]:
             os.read(woken, 1000)
     code = os.waitstatus_to_exitcode(statuses.get(child, signal.SIGKILL))
-    _report(f"{code} {int(left)}")
+    _report(f"{code} {int(remaining)}")
 
 
 def _send(kill: "Callable[[int, int], None]", process: int, number: int) -> None:

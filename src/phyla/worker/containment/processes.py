@@ -109,9 +109,9 @@ class Process:
         while True:
             left_s = max(0.0, ends_at - clock())
             ended = select.select([report], [], [], min(left_s, LOOK_S))[0]
-            for each in self._outputs:
-                if not each.closed:
-                    drop_middle(each.fileno())
+            for output in self._outputs:
+                if not output.closed:
+                    drop_middle(output.fileno())
             if ended:
                 break
             if not left_s:

@@ -29,11 +29,11 @@ class Surroundings:
         self._files = {} if descriptor is None else {descriptor: _file(descriptor)}
         self._limits = {name: _limit(name) for name in _LIMITS}
         modules = [sys.modules[name] for name in _MODULES if name in sys.modules]
-        self._functions = [(each, name, value) for each in modules for name, value in vars(each).items()]
+        self._functions = [(module, name, value) for module in modules for name, value in vars(module).items()]
 
-    def call(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    def call(self, label: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call user code; a recursion limit that it lowered is afterwards what it was."""
-        self.calls, self._ran = self.calls + 1, what + _origin(function)
+        self.calls, self._ran = self.calls + 1, label + _origin(function)
         try:
             return only_here(function, *arguments)
         finally:
@@ -46,14 +46,14 @@ class Surroundings:
         try:
             yield
         except Exception as error:
-            found: list[str] = []
+            changes: list[str] = []
             with suppress(Exception):  # what this needs may be spoiled itself
-                found = [*self._changes()] if self.calls and _is_own(error) else []
-            if not found:
+                changes = [*self._changes()] if self.calls and _is_own(error) else []
+            if not changes:
                 raise
             raise errors.ProcessSpoiled(
                 f"after {self._ran}, phyla failed in the same process with {_said(error)}. What has changed there "
-                f"since it began may be the cause: {'; '.join(found[:SHOWN])}. Let your function undo it "
+                f"since it began may be the cause: {'; '.join(changes[:SHOWN])}. Let your function undo it "
                 "before it returns, or do it in a process of its own"
             ) from error
 
@@ -89,7 +89,7 @@ def _file(descriptor: int) -> tuple[int, int] | None:
 
 def _is_own(error: Exception) -> bool:
     """Return whether phyla failed, and not what it was given, or the disk that it writes to."""
-    full = any(each is not None and errors.is_storage_error(each) for each in (error, error.__cause__))
+    full = any(cause is not None and errors.is_storage_error(cause) for cause in (error, error.__cause__))
     return not full and (isinstance(error, _PLACES) or not isinstance(error, errors.PhylaError))
 
 

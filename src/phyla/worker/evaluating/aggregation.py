@@ -36,8 +36,8 @@ class Aggregation:
     def run(self) -> Evaluated:
         """Merge the shards, run the suite's aggregates, and compare the group with the best one so far."""
         work, suite = self.work, self.suite
-        found = self.client.group_results(work.group.id, study=work.job.study)
-        results, failed = self._merged(found)
+        group_results = self.client.group_results(work.group.id, study=work.job.study)
+        results, failed = self._merged(group_results)
         complete = len(results) == len(suite.tasks)
         try:
             values = aggregate(suite.aggregates, results) if results else {}
@@ -46,7 +46,7 @@ class Aggregation:
                 raise
             # A partial group: what needs the missing eval tasks cannot be said.
             values = {}
-        events = self._changed_sources(found)
+        events = self._changed_sources(group_results)
         best, former = False, None
         if suite.objective is not None:
             former = self.client.best_group(suite.name, study=work.job.study)
@@ -70,13 +70,13 @@ class Aggregation:
             events=events,
         )
 
-    def _merged(self, found: GroupResults) -> tuple[list[TaskResult], dict[str, str]]:
+    def _merged(self, group_results: GroupResults) -> tuple[list[TaskResult], dict[str, str]]:
         """Merge the shards of every eval task that is done, in order; say why others cannot be merged."""
-        shards = {task.identity: task.shards for task in found.jobs}
+        shards = {task.identity: task.shards for task in group_results.jobs}
         done: list[TaskResult] = []
         failed: dict[str, str] = {}
         for task in self.suite.tasks:
-            entries = found.results.get(task.identity, ())
+            entries = group_results.results.get(task.identity, ())
             if not entries or len(entries) < shards.get(task.identity, 1):
                 continue
             try:
@@ -115,8 +115,8 @@ class Aggregation:
         best: Any = former.values.get(name)
         return best is None or order > objective.order(float(best["value"]))
 
-    def _changed_sources(self, found: GroupResults) -> list[EvalEvent]:
-        edited = self.study.edited(self.suite, found.results)
+    def _changed_sources(self, group_results: GroupResults) -> list[EvalEvent]:
+        edited = self.study.edited(self.suite, group_results.results)
         return [self._event("changed-source", message, {"task": task}) for task, message in edited.items()]
 
     def _regressions(self, results: Sequence[TaskResult], former: Group) -> list[EvalEvent]:
@@ -131,22 +131,22 @@ class Aggregation:
             higher_is_better=objective.maximize,
         )
         events: list[EvalEvent] = []
-        for one in compared:
-            if one.regressed:
+        for comparison in compared:
+            if comparison.regressed:
                 message = (
-                    f"regression: {self.suite.name}/{one.task} {metric} {one.current:.4g} at step {seen.step}, "
-                    f"against {one.reference:.4g} of the best checkpoint before it ({one.test} test, "
-                    f"p = {one.p_adjusted:.2g})"
+                    f"regression: {self.suite.name}/{comparison.task} {metric} {comparison.current:.4g} at step "
+                    f"{seen.step}, against {comparison.reference:.4g} of the best checkpoint before it "
+                    f"({comparison.test} test, p = {comparison.p_adjusted:.2g})"
                 )
                 data: JsonObject = {
-                    "task": one.task,
+                    "task": comparison.task,
                     "metric": metric,
-                    "current": json_number(one.current),
-                    "reference": json_number(one.reference),
+                    "current": json_number(comparison.current),
+                    "reference": json_number(comparison.reference),
                     "reference_group": former.id,
-                    "test": one.test,
-                    "p": one.p,
-                    "p_adjusted": one.p_adjusted,
+                    "test": comparison.test,
+                    "p": comparison.p,
+                    "p_adjusted": comparison.p_adjusted,
                     "step": seen.step,
                     "name": seen.name,
                 }

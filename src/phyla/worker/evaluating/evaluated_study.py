@@ -100,17 +100,17 @@ class EvaluatedStudy:
 
     def edited(self, suite: Suite, results: Mapping[str, Sequence[EvalResult]]) -> dict[str, str]:
         """Return, by name, what to say of eval tasks with results, by identity, of another source than theirs."""
-        told = {}
+        messages = {}
         for task in suite.tasks:
             source = self.source(suite, task)
             before = {result.source for result in results.get(task.identity, ()) if result.source}
             if source and before - {source}:
-                told[task.name] = (
+                messages[task.name] = (
                     f"the function of eval task {task.name!r}, or a file of gin bindings, changed since some of "
                     f"its results were computed, and its version is still {task.version!r}: raise the version to "
                     "compute them again"
                 )
-        return told
+        return messages
 
     def source(self, suite: Suite, task: EvalTask) -> str:
         """Return a digest of the source of an eval task's function, and of files of gin bindings.

@@ -238,7 +238,7 @@ def run_command(
         "results": results,
     }
     where = f"command of eval task {evaluation.task!r}"
-    arguments = [each.format(**{key: str(value) for key, value in fields.items()}) for each in template]
+    arguments = [argument.format(**{key: str(value) for key, value in fields.items()}) for argument in template]
     command = shlex.join(arguments)
     try:
         with log.open("wb") as output, Process(arguments, output=output, errors=output, cwd=cwd) as process:
@@ -246,20 +246,20 @@ def run_command(
     except CannotStart as error:
         raise ConfigurationError(f"{where}: {error}: {command}") from error
     last = (last_lines([log]) or ["it wrote no output"])[-1].strip()
-    told = f"{last[:LAST_CHARACTERS]}\n{command}\n{tail(log, LOG_TAIL)}"
+    details = f"{last[:LAST_CHARACTERS]}\n{command}\n{tail(log, LOG_TAIL)}"
     if status is None:
-        raise EvaluationError(f"the command took more than timeout_s={timeout_s:g}: {told}")
+        raise EvaluationError(f"the command took more than timeout_s={timeout_s:g}: {details}")
     if status:
-        raise EvaluationError(f"the command {ending(status)}: {told}")
+        raise EvaluationError(f"the command {ending(status)}: {details}")
     try:
-        found = json.loads(results.read_text())
+        values = json.loads(results.read_text())
     except FileNotFoundError:
-        raise EvaluationError(f"the command wrote no results to {{results}}: {told}") from None
+        raise EvaluationError(f"the command wrote no results to {{results}}: {details}") from None
     except ValueError as error:
         raise EvaluationError(f"the command's results are no JSON: {error}: {command}") from error
-    if not isinstance(found, Mapping):
-        raise EvaluationError(f"the command's results are no JSON object: {found!r:.200}: {command}")
-    for name, value in found.items():
+    if not isinstance(values, Mapping):
+        raise EvaluationError(f"the command's results are no JSON object: {values!r:.200}: {command}")
+    for name, value in values.items():
         _record(evaluation, name, value)
 
 

@@ -157,8 +157,8 @@ class Evaluator:
     def _logged(self, work: ClaimedEvaluation, error: BaseException, *, retryable: bool = True) -> Failure:
         """Write an error with its full traceback into the log; its first line says what was raised, and where."""
         job, on = work.job, f"of suite {work.group.suite!r} on {shown(work.seen.name)}"
-        what = f"eval task {job.task!r}" if job.kind is JobKind.EVALUATE else "aggregation"
-        cause = logged(error, f"{what} {on}, attempt {job.token} failed", None, self.log)
+        subject = f"eval task {job.task!r}" if job.kind is JobKind.EVALUATE else "aggregation"
+        cause = logged(error, f"{subject} {on}, attempt {job.token} failed", None, self.log)
         text = f"{cause.words()}\n{traceback_of(error)}"
         if isinstance(error, PhylaError) and cause.line is None:
             # It says all in its message, which may have several lines.

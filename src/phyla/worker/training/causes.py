@@ -102,8 +102,8 @@ def _place(error: BaseException) -> tuple[str, int] | None:
     ]
     own = [place for place in frames if not _is_library(place[0])]
     # Training code may be an installed package itself.
-    found = own or frames
-    return found[-1] if found else None
+    places = own or frames
+    return places[-1] if places else None
 
 
 def _is_library(file: str) -> bool:

@@ -86,11 +86,11 @@ class TrialSession:
 
     # What training uses; see `Trial`
 
-    def _check_owner(self, what: str, *, shared: bool = False) -> None:
+    def _check_owner(self, action: str, *, shared: bool = False) -> None:
         """Refuse a process that was forked from the one that trains; one of `multiprocessing` may have a share."""
         if os.getpid() != self._pid and not (shared and current_process() is not self._process):
             raise StateError(
-                f"{what}: process {os.getpid()} was forked from {self._pid}, which trains trial {self.id}; only "
+                f"{action}: process {os.getpid()} was forked from {self._pid}, which trains trial {self.id}; only "
                 "that one reports and saves. Return what the fork found to it, or end the fork with os._exit()"
             )
 
@@ -260,18 +260,18 @@ class TrialSession:
         """The metrics of the objective that were not reported; none when fitness comes from a suite."""
         return tuple(metric for metric, values in self._values.items() if not values)
 
-    def missing(self, what: str, when: str = "", do: str | None = None) -> str:
+    def missing(self, problem: str, when: str = "", do: str | None = None) -> str:
         """Return the message of an error about metrics that were not reported; `do` is what to do about it."""
         names = self.unreported
         single = len(self._values) == 1
-        said = f"the objective {names[0]!r}" if single else f"{' and '.join(names)}, which the objective needs"
+        subject = f"the objective {names[0]!r}" if single else f"{' and '.join(names)}, which the objective needs"
         example = ", ".join(f"{name!r}: value" for name in names)
         do = do or f"Call trial.report({{{example}}}) {when}"
         near = {name: nearest(name, self._last) for name in names}
-        meant = " and ".join(f"{given!r} be {name!r}" for name, given in near.items() if given is not None)
+        meant = " and ".join(f"{match!r} be {name!r}" for name, match in near.items() if match is not None)
         hint = f": should {meant}?" if meant else "."
         reported = ", ".join(map(repr, self._last)) or "nothing"
-        return f"{what} {said}; trial {self.id} reported {reported}{hint} {do}"
+        return f"{problem} {subject}; trial {self.id} reported {reported}{hint} {do}"
 
     def take_reports(self) -> Sequence[Report]:
         """Return the reports that were not sent yet; they count as sent then."""
@@ -328,17 +328,17 @@ class TrialSession:
 
     def _noticed(self) -> JsonObject | None:
         """Return what a training function should have used and did not; None if it used everything."""
-        found: dict[str, Any] = {}
+        notices: dict[str, Any] = {}
         if not self.touched and (self.parent or self.progress) is not None:
-            found["untouched"] = True
+            notices["untouched"] = True
         unread = [name for name in self.record.params if name not in self._read]
         if unread:
-            found["unread"] = unread
+            notices["unread"] = unread
         begin, end = self.record.start_step, max(self.record.end_step, self.reached_step)
         first, last = self._steps or (begin, end)
         if not begin <= first <= last <= end:
-            found["steps"] = [first, last]
-        return found or None
+            notices["steps"] = [first, last]
+        return notices or None
 
     def timings(self) -> dict[str, float]:
         """Return the seconds by phase until this was first asked; the time after belongs to the next trial."""
@@ -348,7 +348,8 @@ class TrialSession:
 
     def release(self) -> None:
         """Say that nobody reads what training started from any more."""
-        self.repository.release(*(one.name for one in (self.parent, self.progress) if one is not None))
+        checkpoints = filter(None, (self.parent, self.progress))
+        self.repository.release(*(checkpoint.name for checkpoint in checkpoints))
 
     def discard(self) -> None:
         """Remove what was staged and not committed."""

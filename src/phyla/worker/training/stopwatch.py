@@ -43,5 +43,5 @@ class Stopwatch:
     def take(self) -> dict[str, float]:
         """Return the seconds by phase since the last time, and go on at zero, in `Phase.CONTROL`."""
         self.enter(Phase.CONTROL)
-        taken, self._seconds = self._seconds, {}
-        return {phase: round(seconds, 6) for phase, seconds in taken.items() if seconds >= 1e-6}
+        seconds_by_phase, self._seconds = self._seconds, {}
+        return {phase: round(seconds, 6) for phase, seconds in seconds_by_phase.items() if seconds >= 1e-6}

@@ -223,16 +223,16 @@ class Trainer:
             return None
         storage = error if is_storage_error(error) else full(session.places)
         if isinstance(storage, OSError):
-            what = cause_of(error, self.train, None).words()
+            summary = cause_of(error, self.train, None).words()
             places = " and ".join(f"{place} ({name})" for place, name in session.places.items())
-            said = "" if storage is error else f"; {storage.filename}: {storage.strerror}"
-            message = f"training failed with {what}; trial {record.id} writes to {places}{said}"
+            detail = "" if storage is error else f"; {storage.filename}: {storage.strerror}"
+            message = f"training failed with {summary}; trial {record.id} writes to {places}{detail}"
             self._stop_study(record, f"{message}; {advice_on(storage)}", session)
             return None
         if isinstance(error, ConfigurationError):
             # Another attempt would fail in the same way.
-            what = cause_of(error, self.train, None).words()
-            self._stop_study(record, f"trial {record.id} of member {record.member} failed with {what}", session)
+            summary = cause_of(error, self.train, None).words()
+            self._stop_study(record, f"trial {record.id} of member {record.member} failed with {summary}", session)
             return None
         heading = f"trial {record.id}, attempt {record.token} of member {record.member} failed"
         cause = logged(error, heading, self.train, self.log)
@@ -257,5 +257,5 @@ class Trainer:
             # What stays is removed when the study is run again.
             if session is not None:
                 session.discard()
-        kept = f"Completed trials and saved progress are kept; what trial {record.id} trained since is repeated."
-        self.client.fail_study(record.study, f"{message}. Then run the study again. {kept}")
+        note = f"Completed trials and saved progress are kept; what trial {record.id} trained since is repeated."
+        self.client.fail_study(record.study, f"{message}. Then run the study again. {note}")
