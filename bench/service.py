@@ -26,6 +26,7 @@ import psutil
 
 from control_plane import result, rules
 from machine import facts
+from phyla import queries
 from phyla.configuration import to_config
 from phyla.controller import Controller, controller_of
 from phyla.machine import Claimed
@@ -122,8 +123,7 @@ def trials_of(storage: str, name: str) -> int:
         record = store.find_study(name)
         if record is None:
             return 0
-        with store.reader(record.id) as reader:
-            return sum(reader.counts().values())
+        return sum(store.look(record.id, queries.summary).counts.values())
 
 
 async def idle(url: str, key: int, workers: int, seconds: float, *pids: int) -> dict[str, float]:
