@@ -202,7 +202,7 @@ def check_extension(changed: Mapping[str, tuple[Json, Json]], old: JsonObject, n
     if refused:
         raise ConfigurationError(
             "an existing study cannot be extended with another "
-            + "; ".join(f"{name} (it has {said(old)}, given {said(new)})" for name, (old, new) in refused.items())
+            + "; ".join(f"{name} (stored {said(old)}, given {said(new)})" for name, (old, new) in refused.items())
             + ". What can change: the stopping rules, a space that gets wider, and settings of the strategy, "
             f"but not its kind, {_FIXED_SETTINGS}."
         )

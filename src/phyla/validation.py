@@ -42,13 +42,13 @@ def suggestion(name: object, names: Iterable[str]) -> str:
     listed = list(names)
     near = nearest(name, listed)
     hint = "" if near is None else f"did you mean {near!r}? "
-    return f"{hint}the names are {', '.join(map(repr, listed)) or 'none'}"
+    return f"{hint}choose from {', '.join(map(repr, listed)) or 'none'}"
 
 
 def known(label: str, name: str, among: Mapping[str, T]) -> T:
     """Return what has a name; `ConfigurationError` says which names there are."""
     if name not in among:
-        raise ConfigurationError(f"there is no {label} {name!r}; {suggestion(name, among)}")
+        raise ConfigurationError(f"unknown {label} {name!r}; {suggestion(name, among)}")
     return among[name]
 
 

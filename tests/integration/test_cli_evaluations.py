@@ -166,7 +166,7 @@ def test_the_matrix_as_json(phyla_at: Phyla, found: Evaluations) -> None:
 def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) -> None:
     for words, expected in (
         (("evaluations", "odd"), "there is no run 'odd' in sqlite:///"),
-        (("evaluations", "watched", "--suite", "odd"), "no suite 'odd'; the names are 'heldout', 'sparse'"),
+        (("evaluations", "watched", "--suite", "odd"), "'odd'; choose from 'heldout', 'sparse'"),
         (("evaluations", "watched", "--task", "odd"), "there are: clean, labels, noisy, shifted"),
         (("evaluations", "watched", "--home", tmp_path), "does not exist"),
         (("best", "watched", "--suite", "sparse"), "suite 'sparse' has no objective"),

@@ -140,10 +140,12 @@ def test_the_files_that_hold_the_output_are_named(
     with pytest.raises(StudyFailed) as caught:
         study(tmp_path, shell(tmp_path, f"{script}\nexit 3\n"), members=1).run()
     for told in (str(caught.value), cli("--home", tmp_path, "status", "commands")):
-        (named,) = {*re.findall(r"exit status 3: lost; all output is in (.*?\.txt(?: and .*?\.txt)*)", told)}
-        first, *more = map(Path, named.split(" and "))
-        assert [one.name.split("-")[0] for one in (first, *more)] == files
-        assert all((first.parent / one).read_text() for one in (first, *more))
+        named = {*re.findall(r"exit status 3: lost; all output is in (.*?\.txt(?: and .*?\.txt)*)", told)}
+        assert named
+        for paths in named:
+            first, *more = map(Path, paths.split(" and "))
+            assert [path.name.split("-")[0] for path in (first, *more)] == files
+            assert all((first.parent / path).read_text() for path in (first, *more))
 
 
 def test_a_signal_a_time_out_and_what_cannot_start_are_told_apart(tmp_path: Path) -> None:

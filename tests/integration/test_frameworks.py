@@ -357,7 +357,7 @@ def test_a_trainer_of_trl_trains_each_trial_with_its_own_hyperparameters(
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"max_steps": 6}, "TrainingArguments(...) max_steps=6 8 max"),
+        ({"max_steps": 6}, "TrainingArguments(...) max_steps=6 8"),
         ({"output_dir": "elsewhere"}, "TrainingArguments(output_dir= elsewhere callback.output_dir"),
         ({"save_only_model": True}, "TrainingArguments(save_only_model=True)"),
     ],

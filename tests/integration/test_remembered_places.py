@@ -67,7 +67,7 @@ def test_what_was_named_once_need_not_be_named_again(
     assert f"{root}/mine/" in cli("best", "mine", "--home", tmp_path / "home")
     assert complete(study(tmp_path / "home").run())
     assert not (tmp_path / "home" / "checkpoints").exists()
-    assert "as they should be" in cli("doctor", "mine", "--home", tmp_path / "home")
+    assert "intact" in cli("doctor", "mine", "--home", tmp_path / "home")
     maintain("mine", Places.of(tmp_path / "home")).collect()
     cli("delete", "mine", "--yes", "mine", "--home", tmp_path / "home")
     if kind == "folder":

@@ -387,7 +387,7 @@ def test_a_worker_changes_nothing(tmp_path: Path) -> None:
     before = phyla.load_study("s", home=tmp_path / "home").study()
     (tmp_path / "other.py").write_text(STUDY.replace("steps_per_trial=5", "steps_per_trial=2"))
     output = run(tmp_path, command("worker", "other.py", "--workers", 1), expect=2)
-    assert "strategy.steps_per_trial: it has 5, given 2" in output
+    assert "strategy.steps_per_trial: stored 5, given 2" in output
     assert phyla.load_study("s", home=tmp_path / "home").study() == before
     (tmp_path / "hold").unlink()
     output, _ = first.communicate(timeout=180)

@@ -245,5 +245,5 @@ def test_the_command_line_says_what_is_wrong_with_a_file(
     assert not Path(".phyla").exists()
     load_studies("study.toml")[0].results()
     Path("study.toml").write_text(text.replace("population_size = 4", "population_size = 5"))
-    assert "strategy.population_size: it has 4, given 5" in cli("run", "study.toml", code=2)
+    assert "strategy.population_size: stored 4, given 5" in cli("run", "study.toml", code=2)
     check_facts(cli("change", "study.toml"), "strategy.population_size", "4", "5")

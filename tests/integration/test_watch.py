@@ -306,7 +306,7 @@ def test_wrong_uses_are_told_in_one_paragraph(tmp_path: Path) -> None:
         "suites.py is a file": command("watch", "./suites.py", "--suite", "suites.py"),
         "no suite 'x'": command("watch", "ckpt", "--suite", "suites.py:x"),
         "there is no file": command("watch", "ckpt", "--suite", "nothing.py"),
-        "there is no checkpoint format 'nothing'; the names are 'auto'": command(
+        "checkpoint format 'nothing'; choose from 'auto'": command(
             "watch", "ckpt", "--suite", "suites.py", "--format", "nothing"
         ),
         "there is no watched run": command("worker", "nothing"),

@@ -114,8 +114,10 @@ def token(
         rows = listed(store)
         if as_json:
             print_json(rows)
-        else:
+        elif rows:
             print_table(("name", "role", "made", "expires"), [tuple(row.values()) for row in rows])
+        else:
+            print("no tokens; phyla token create NAME makes one")
     elif action == "revoke":
         assert name is not None
         store.revoke_token(name)

@@ -158,7 +158,7 @@ def _check_fields(argument: str, where: str) -> None:
     except KeyError as error:
         why = f"there is no field {{{error.args[0]}}}; {suggestion(error.args[0], FIELDS)}"
     except (AttributeError, IndexError, ValueError) as error:
-        why = f"{error}; the names are {', '.join(map(repr, FIELDS))}"
+        why = f"{error}; choose from {', '.join(map(repr, FIELDS))}"
     else:
         return
     raise ConfigurationError(f"{where}: {why}. Write other braces twice")

@@ -155,7 +155,7 @@ def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
     """Refuse names that are no parameters."""
     for name in names:
         if name not in known:
-            raise SpaceError(f"there is no parameter {name!r}; {suggestion(name, known)}")
+            raise SpaceError(f"unknown parameter {name!r}; {suggestion(name, known)}")
 
 
 def find_violated(constraints: Sequence[Constraint], values: Mapping[str, Scalar]) -> Constraint | None:

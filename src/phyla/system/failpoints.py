@@ -57,7 +57,7 @@ def arm(spec: str) -> None:
     if match is None or match[1] not in NAMES:
         raise ConfigurationError(
             f"failpoint {spec!r} is not understood; write name=action[:hit], where action is kill, exit or raise "
-            f"and hit counts from 1, for example reply.before=kill:2; the names are {', '.join(NAMES)}"
+            f"and hit counts from 1, for example reply.before=kill:2; choose from {', '.join(NAMES)}"
         )
     disarm()
     _armed[match[1]] = match[2], count(int(match[3] or 1), -1)

@@ -357,7 +357,7 @@ class DirectoryWatcher:
         if done:
             why = f"training wrote {self.following.done}"
         elif self.following.once:
-            why = "everything that was there is seen"
+            why = "all checkpoints were seen"
         elif self.following.idle_s is not None and now - self._changed_at >= self.following.idle_s:
             # What is still being written keeps it going.
             moving = any(now - item.unchanged_since < self.following.idle_s for item in items.values())

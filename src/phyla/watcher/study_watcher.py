@@ -95,7 +95,7 @@ class StudyWatcher:
         self._seen = {key: seen for key, seen in self._seen.items() if seen.id not in lost}
         self._looked = True
         if self.once or state is not StudyState.RUNNING:
-            self.sink.drain("everything that was there is seen" if self.once else f"the study is {state}")
+            self.sink.drain("all checkpoints were seen" if self.once else f"the study is {state}")
             self.ended = True
 
     def _found(

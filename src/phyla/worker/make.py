@@ -123,7 +123,7 @@ def check_suites(runs: Runs, configs: Mapping[str, JsonObject]) -> None:
         differing = suite_differences(record.config, configs[record.name])
         if differing:
             differences = [
-                f"{key}: it has {said(old)}, given {said(new)}" for key, (old, new) in differing.items()
+                f"{key}: stored {said(old)}, given {said(new)}" for key, (old, new) in differing.items()
             ]
             more = [f"and {len(differences) - TOLD_AT_MOST} more"] if len(differences) > TOLD_AT_MOST else []
             listing = "; ".join([*differences[:TOLD_AT_MOST], *more])

@@ -93,7 +93,7 @@ def start(**given: Any) -> Start:
         ({"lr": 99.0}, "lr: 99.0 is outside"),
         ({"lr": float("nan")}, "lr: the value of this Float must be finite, got nan"),
         ({"lr": 0.1, "width": 2.5}, "width: the value of this Int must be an integer, got 2.5"),
-        ({"learning": 0.1}, "there is no parameter 'learning'; the names are 'lr', 'width'"),
+        ({"learning": 0.1}, "unknown parameter 'learning'; choose from 'lr', 'width'"),
         ({"width": 2}, "lr: has no value; give one from Float(0.001, 1.0)"),
     ],
 )

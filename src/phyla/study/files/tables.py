@@ -135,7 +135,7 @@ def check_keys(value: Mapping[str, Any], known: Collection[str], where: Where) -
     """Refuse keys that there are not."""
     for key in value:
         if key not in known:
-            raise UsageError(f"{where}: there is no key {key!r}; {suggestion(key, known)}")
+            raise UsageError(f"{where}: unknown key {key!r}; {suggestion(key, known)}")
 
 
 @cache

@@ -132,7 +132,8 @@ def overwrite(study: Declared) -> Places:
         store.delete_study(record.id)
     finally:
         store.close()
-    LOG.warning("restarting study %r from scratch: its %d stored trials were deleted", study.name, deleted.trials)
+    trials = counted(deleted.trials, "stored trial")
+    LOG.warning("restarting study %r from scratch: deleted its %s", study.name, trials)
     for each in left:
         LOG.warning("left alone: %s", each)
     return study.places.like(record.config)

@@ -280,8 +280,8 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
             "--checkpoints",
         )
     else:
-        read = ", every byte" if digests else ""
-        what = f"{counted(len(rows), 'checkpoint')} as they should be{read}"
+        read = ", each read to its end" if digests else ""
+        what = f"{counted(len(rows), 'checkpoint')} intact{read}"
         if clients:
             what = f"{counted(clients, 'checkpoint')}, whose files are with the clients that made them"
         yield _ok(about, f"{study.state}, {what}")

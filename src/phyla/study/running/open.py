@@ -230,7 +230,7 @@ def reconcile(
 
 def _listed(changed: dict[str, Any]) -> str:
     """Return settings that differ, one a line."""
-    return "\n".join(f"  {name}: it has {said(old)}, given {said(new)}" for name, (old, new) in changed.items())
+    return "\n".join(f"  {name}: stored {said(old)}, given {said(new)}" for name, (old, new) in changed.items())
 
 
 def _say_if_edited(record: StudyRecord, name: str, code: Any) -> None:
