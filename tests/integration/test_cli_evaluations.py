@@ -172,7 +172,7 @@ def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) ->
         (("best", "watched", "--suite", "sparse"), "suite 'sparse' has no objective"),
         (("export", "watched", "--format", "tensorboard"), "needs --output DIR"),
         (("export", "suited", "--what", "trials", "--format", "tensorboard"), "goes with --what evaluations"),
-        (("export", "watched", "--what", "evaluations", "--suite", "odd"), "no suite 'odd'"),
+        (("export", "watched", "--what", "evaluations", "--suite", "odd"), "suite 'odd'"),
         (("export", "watched", "--what", "evaluations", "--trial", 1), "--trial goes with"),
         (("report", "odd"), "there is no study 'odd'"),
     ):

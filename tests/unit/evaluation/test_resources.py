@@ -18,7 +18,7 @@ from phyla.errors import ConfigurationError
         ({"gpus": 1.5}, "EvalTask('t', resources={'gpus':"),
         ({"gpus": True}, "EvalTask('t', resources={'gpus':"),
         ({"gpus": "2"}, "EvalTask('t', resources={'gpus':"),
-        ({"tpus": 1}, "tpus gpus label names"),
+        ({"tpus": 1}, "tpus gpus label"),
         ({"labels": "a100"}, "labels label"),
         ({"label": ""}, "{'label': ''} 100"),
         ({"label": "a 100"}, "a 100 _ - a100"),

@@ -399,7 +399,7 @@ REFUSED: list[tuple[Callable[[], Space], list[str]]] = [
     (lambda: both(initial="a"), ["a list of starting points", "'a'"]),
     (lambda: both(initial=[{}, 3]), ["initial[1]", "3"]),
     (lambda: both(initial=[{"a": 3}]), ["initial[0]: a: 3 is outside of [0.0, 1.0]"]),
-    (lambda: both(initial=[{"z": 3}]), ["initial[0]", "no parameter 'z'"]),
+    (lambda: both(initial=[{"z": 3}]), ["initial[0]", "unknown parameter 'z'"]),
     (
         lambda: both(initial=[{"b": "y", "c": 3}]),
         ["initial[0]: c: cannot start at 3", "'b' is 'x'", "is 'y'"],

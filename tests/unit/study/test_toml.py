@@ -279,7 +279,7 @@ def test_a_rule_of_another_package_needs_nothing_else(file: Path, monkeypatch: p
         ("steps_per_trial = 10", "steps_per_trial = 50", "PBT(steps_per_trial=50 total_steps=40"),
         (END, 'exploit = "truncate"', "pbt.exploit truncate"),
         (END, "exploit = { quantile = 0.1 }", "{\"quantile\" 0.1}"),
-        (END, 'exploit = { name = "truncation", quantil = 1 }', "exploit there is no"),
+        (END, 'exploit = { name = "truncation", quantil = 1 }', "exploit quantil quantile donors"),
         (END, 'exploit = { name = "truncation", quantile = 1 }', "Truncation(quantile=1)"),
         (END, 'copy = "all"', "pbt.copy"),
         (END, 'fitness = { name = "from-suite", suite = "x" }', "x"),

@@ -391,7 +391,7 @@ def test_a_command_that_needs_a_shell_says_how_to_ask_for_one(command: str, need
     ("argument", "why"),
     [
         ("{checkpiont}", "{checkpiont} checkpoint"),
-        ("--lr={lr}", "{lr} names"),
+        ("--lr={lr}", "{lr} results"),
         ("{step:1000000000000}", "a field is padded to at most 999 characters"),
         ("{print $1}", "{print $1}"),
         ("{}", "Write other braces twice"),
