@@ -111,7 +111,7 @@ def from_config(
     )
 
 
-def known_to(rules: TrainRules) -> Find:
+def make_resolver(rules: TrainRules) -> Find:
     """Return what finds the functions and classes that rules have, by their stored names, and no others."""
     known: dict[str, Callable[..., Any]] = {}
 
@@ -137,7 +137,7 @@ def differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]
 
     A function of a file is the same wherever the file is.
     """
-    return _compared(_deciding(old), _deciding(new))
+    return _compare(_deciding(old), _deciding(new))
 
 
 def settings_digest(config: JsonObject) -> str:
@@ -147,14 +147,14 @@ def settings_digest(config: JsonObject) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def said(value: Json) -> str:
+def format_setting(value: Json) -> str:
     """Return a setting as messages show it."""
     return "nothing" if value is None else repr(value)
 
 
 def suite_differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
     """Return how the suites of two configurations differ: dotted name to (stored, given)."""
-    return _compared({"suites": old.get("suites", [])}, {"suites": new.get("suites", [])})
+    return _compare({"suites": old.get("suites", [])}, {"suites": new.get("suites", [])})
 
 
 def command_differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
@@ -162,10 +162,10 @@ def command_differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Jso
     commands = [config.get("train") for config in (old, new)]
     if not any(isinstance(command, Mapping) for command in commands):
         return {}
-    return _compared({"train": commands[0]}, {"train": commands[1]})
+    return _compare({"train": commands[0]}, {"train": commands[1]})
 
 
-def _compared(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
+def _compare(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
     """Compare dotted name by dotted name; where a command runs may differ from machine to machine."""
     before, after = dict(_flat(old)), dict(_flat(new))
     return {
@@ -202,7 +202,7 @@ def check_extension(changed: Mapping[str, tuple[Json, Json]], old: JsonObject, n
     if refused:
         raise ConfigurationError(
             "an existing study cannot be extended with another "
-            + "; ".join(f"{name} (stored {said(old)}, given {said(new)})" for name, (old, new) in refused.items())
+            + "; ".join(f"{name} (stored {format_setting(old)}, given {format_setting(new)})" for name, (old, new) in refused.items())
             + ". What can change: the stopping rules, a space that gets wider, and settings of the strategy, "
             f"but not its kind, {_FIXED_SETTINGS}."
         )

@@ -133,7 +133,7 @@ def of_file(name: str) -> list[ModuleType]:
     return [module for module in modules if (file := _file_of(module)) and file.name == name]
 
 
-def known() -> dict[str, str]:
+def list_files() -> dict[str, str]:
     """Return the files of this process by module name, for `begin` in another one."""
     _know_script()
     return {name: str(file) for name, file in _files.items()}
@@ -144,7 +144,7 @@ def begin(argv: Sequence[str], files: Mapping[str, str] | None = None) -> None:
 
     Args:
         argv: the study file, or nothing where it is read later, and the words for it.
-        files: those that `known` returned in the process that started this one.
+        files: those that `list_files` returned in the process that started this one.
     """
     _before.append((sys.argv, sys.modules["__main__"]))
     sys.modules["__main__"] = importlib.import_module(MAIN)

@@ -45,7 +45,7 @@ def suggestion(name: object, names: Iterable[str]) -> str:
     return f"{hint}choose from {', '.join(map(repr, listed)) or 'none'}"
 
 
-def known(label: str, name: str, among: Mapping[str, T]) -> T:
+def look_up(label: str, name: str, among: Mapping[str, T]) -> T:
     """Return what has a name; `ConfigurationError` says which names there are."""
     if name not in among:
         raise ConfigurationError(f"unknown {label} {name!r}; {suggestion(name, among)}")
@@ -124,7 +124,7 @@ def check_value(plugin: str, name: str, value: Any, want: Wanted) -> Any:
     return value
 
 
-def refused(plugin: object, names: str, why: str) -> ConfigurationError:
+def setting_error(plugin: object, names: str, why: str) -> ConfigurationError:
     """Return the error about settings of a plug-in, whose names come in one text, with what to do."""
     settings = ", ".join(f"{name}={getattr(plugin, name)!r}" for name in names.split())
     return ConfigurationError(f"{type(plugin).__name__}({settings}): {why}")

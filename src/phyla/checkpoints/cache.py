@@ -58,7 +58,7 @@ class Cache:
         """Keep the copy of a name until it is released, or this process ends; `count` more now read it."""
         with self._mutex, storage_errors("lock", self._locks / name):
             if name not in self._held:
-                self._held[name] = _Held(self._locked(name, shared=True))
+                self._held[name] = _Held(self._lock_name(name, shared=True))
             self._held[name].count += count
             # The kernel's own time has steps of milliseconds.
             os.utime(self._held[name].descriptor, ns=(int(settings.system_clock() * 1e9),) * 2)
@@ -77,13 +77,13 @@ class Cache:
     def downloading(self, name: str) -> Iterator[None]:
         """Be the only one on this machine who downloads a checkpoint; others wait."""
         with storage_errors("lock", self._locks / name):
-            descriptor = self._locked(name + DOWNLOADING, shared=False)
+            descriptor = self._lock_name(name + DOWNLOADING, shared=False)
         try:
             yield
         finally:
             os.close(descriptor)
 
-    def _locked(self, name: str, *, shared: bool) -> int:
+    def _lock_name(self, name: str, *, shared: bool) -> int:
         path = self._locks / name
         if not self._locks.is_dir():
             make_dirs(self._disk, self._locks)

@@ -185,14 +185,14 @@ class Manifest:
         for path in sorted({*sizes, *expected}):
             outside = path.startswith("/") or ".." in path.split("/")
             if sizes.get(path) != expected.get(path) or outside:
-                raise _changed(f"{where}/{path}", _bytes(sizes.get(path)), _bytes(expected.get(path)))
+                raise _make_changed_error(f"{where}/{path}", _bytes(sizes.get(path)), _bytes(expected.get(path)))
 
     def compare_content(self, where: str, entries: Sequence[Entry]) -> None:
         """Read all files, and make sure that they are those of the manifest; names and sizes are."""
         expected = {file.path: file.digest for file in self.files}
         for entry, digest in zip(entries, digests(entries), strict=True):
             if digest != expected[entry.relative]:
-                raise _changed(
+                raise _make_changed_error(
                     f"{where}/{entry.relative}", f"digest {digest}", f"digest {expected[entry.relative]}"
                 )
 
@@ -228,7 +228,7 @@ class Manifest:
         return manifest
 
 
-def _changed(where: str, actual: str, expected: str) -> CheckpointCorrupt:
+def _make_changed_error(where: str, actual: str, expected: str) -> CheckpointCorrupt:
     return CheckpointCorrupt(
         f"{where} is not what was committed: found {actual}, the manifest says {expected}; {CHANGED_BY}"
     )

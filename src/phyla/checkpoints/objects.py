@@ -169,7 +169,7 @@ class Objects:
             except FileNotFoundError:
                 return
 
-        each(remove, keys)
+        run_each(remove, keys)
 
     def uploads(self, below: str = "") -> list[tuple[str, str]]:
         """Return key and id of multipart uploads that were begun below a key and never completed.
@@ -216,7 +216,7 @@ class Objects:
             return
 
 
-def each(call: Callable[[Item], object], items: Collection[Item]) -> None:
+def run_each(call: Callable[[Item], object], items: Collection[Item]) -> None:
     """Call a function for each item, for several at the same time; after an error no more are begun."""
     if len(items) == 1:
         call(next(iter(items)))

@@ -15,7 +15,7 @@ from phyla.checkpoints.disk import Disk, make_dirs, storage_errors
 from phyla.checkpoints.manifest import MANIFEST_NAME
 from phyla.checkpoints.objects import Objects
 from phyla.errors import CheckpointError, CheckpointsAbsent, CheckpointsNotOurs
-from phyla.formatting import listed
+from phyla.formatting import join_names
 
 OWNER_NAME = ".phyla-owner.json"
 FORMAT = 1
@@ -67,7 +67,7 @@ def import_name(prefix: str, number: int) -> str:
     return f"start-{number}-{prefix}{uuid.uuid4().hex[:6]}"
 
 
-def made_by(name: str) -> Made | None:
+def parse_name(name: str) -> Made | None:
     """Return what a name says about who made the directory; None for a name that phyla does not give."""
     match = _ATTEMPT.fullmatch(name)
     if match is not None:
@@ -123,10 +123,10 @@ class Ownership:
             return f"it belonged to store {marker[0]}"
         return "it had no marker, and only checkpoints in it" if entries else "it was empty"
 
-    def restored(self, names: list[str]) -> CheckpointsNotOurs:
+    def make_restored_error(self, names: list[str]) -> CheckpointsNotOurs:
         """Return the error for checkpoints that the store made and does not know."""
         return self._not_ours(
-            f"it holds {listed([*map(repr, names)])}, which this store made and does not know: the store was "
+            f"it holds {join_names([*map(repr, names)])}, which this store made and does not know: the store was "
             "restored from a backup, or lost its last commits",
             adoptable=True,
         )
@@ -177,7 +177,8 @@ class Ownership:
         if entries:
             adoptable = all(map(self._place.is_checkpoint, entries))
             raise self._not_ours(
-                f"it has no marker {OWNER_NAME}, and holds {listed([*map(repr, entries)])}", adoptable=adoptable
+                f"it has no marker {OWNER_NAME}, and holds {join_names([*map(repr, entries)])}",
+                adoptable=adoptable,
             )
 
     def _write(self, *, replace: bool) -> None:
@@ -194,9 +195,9 @@ class Ownership:
         study = self._owner.study
         return CheckpointsAbsent(
             f"the checkpoints of study {study!r} are not in {self._place} on {socket.gethostname()}: {why}. "
-            f"Nothing was decided, deleted or marked as lost. {self._place.found}, "
+            f"Nothing was decided, deleted or marked as lost. {self._place.recovery}, "
             "or say where they are with checkpoints= (on the command line: --checkpoints). If they are gone for "
-            f"good, {self._place.made}run: phyla doctor {study} --adopt"
+            f"good, {self._place.creation}run: phyla doctor {study} --adopt"
         )
 
     def _not_ours(self, reason: str, *, adoptable: bool) -> CheckpointsNotOurs:
@@ -218,7 +219,7 @@ class Ownership:
 class MarkedDirectory:
     """A directory with a marker; methods raise CheckpointStorageFailed where it is out of reach."""
 
-    found, made = "Mount the disk, run from where the study was begun", "make the directory and "
+    recovery, creation = "Mount the disk, run from where the study was begun", "make the directory and "
     """What to do where it is lost."""
 
     def __init__(self, root: Path, disk: Disk) -> None:
@@ -285,7 +286,7 @@ class MarkedDirectory:
 class MarkedPrefix:
     """A prefix of an object store with a marker, as `MarkedDirectory`; methods raise CheckpointError."""
 
-    found, made = "Check that it is the right bucket and prefix", ""
+    recovery, creation = "Check that it is the right bucket and prefix", ""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects

@@ -12,9 +12,9 @@ from typing import TypeAlias, final
 from phyla import settings
 from phyla.checkpoints.cache import Cache
 from phyla.checkpoints.disk import storage_errors
-from phyla.checkpoints.local import LocalCheckpoints, checked, is_name, taken
+from phyla.checkpoints.local import LocalCheckpoints, check_name, is_name, make_taken_error
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile, link_digest, scan
-from phyla.checkpoints.objects import Objects, each
+from phyla.checkpoints.objects import Objects, run_each
 from phyla.checkpoints.ownership import OWNER_NAME, MarkedPrefix, Owner, Ownership
 from phyla.errors import (
     CheckpointCorrupt,
@@ -23,7 +23,7 @@ from phyla.errors import (
     CheckpointStorageFailed,
     ConfigurationError,
 )
-from phyla.formatting import listed
+from phyla.formatting import join_names
 from phyla.system.failpoints import failpoint
 
 LOG = logging.getLogger("phyla")
@@ -75,11 +75,11 @@ def local_copy(where: Path | RemotePlace, digest: str | None) -> Path:
     if isinstance(where, Path):
         return where
     root, _, name = where.url.rpartition("/")
-    return _opened(RemotePlace(root, where.cache)).use(name, digest)
+    return _open_place(RemotePlace(root, where.cache)).use(name, digest)
 
 
 @cache
-def _opened(place: RemotePlace) -> "RemoteCheckpoints":
+def _open_place(place: RemotePlace) -> "RemoteCheckpoints":
     # One for all calls, so that each copy is held once.
     return RemoteCheckpoints(place)
 
@@ -118,7 +118,7 @@ class RemoteCheckpoints:
             self.ownership.check()
 
     def stage(self, name: str) -> Path:
-        checked(name)
+        check_name(name)
         self.check_owner()
         self._cache.hold(name)
         self._staged.add(name)
@@ -126,10 +126,10 @@ class RemoteCheckpoints:
 
     def commit(self, name: str, *, step: int, now: float) -> Manifest:
         """Upload what was staged; when it returns, the store has all of it, and when it raises, no checkpoint."""
-        checked(name)
+        check_name(name)
         self.check_owner()
         if MANIFEST_NAME in self._sizes(name):
-            raise taken(name, f"{self._objects.url}/{name}")
+            raise make_taken_error(name, f"{self._objects.url}/{name}")
         manifest = self._cache.local.commit(name, step=step, now=now)
         try:
             self._upload(name, manifest)
@@ -155,7 +155,7 @@ class RemoteCheckpoints:
         self._began.add(name)
         failpoint("upload.before_files")
         try:
-            each(put, [file.path for file in manifest.files])
+            run_each(put, [file.path for file in manifest.files])
         except FileNotFoundError as error:
             why = "somebody removed it: the claim of its trial is over"
             raise CheckpointMissing(f"checkpoint {name}: its upload is gone; {why}") from error
@@ -165,10 +165,10 @@ class RemoteCheckpoints:
         lacking = [file.path for file in manifest.files if sizes.get(file.path) != file.size_bytes]
         if lacking:
             where = f"{self._objects.url}/{name}"
-            raise CheckpointStorageFailed(f"{where} lacks files that were just written: {listed(lacking)}")
+            raise CheckpointStorageFailed(f"{where} lacks files that were just written: {join_names(lacking)}")
         failpoint("upload.after_files")
         if MANIFEST_NAME in sizes or not self._objects.create(f"{name}/{MANIFEST_NAME}", text):
-            raise taken(name, f"{self._objects.url}/{name}")
+            raise make_taken_error(name, f"{self._objects.url}/{name}")
         failpoint("upload.after_manifest")
         self._began.discard(name)
 
@@ -191,7 +191,7 @@ class RemoteCheckpoints:
 
     def path(self, name: str) -> Path:
         """Return the directory of a copy of a committed checkpoint, which stays until `release`."""
-        self._cache.hold(checked(name), count=1)
+        self._cache.hold(check_name(name), count=1)
         try:
             try:
                 return self._cache.local.path(name)
@@ -207,7 +207,7 @@ class RemoteCheckpoints:
         A copy is compared as `LocalCheckpoints.use` does, and downloaded if there is none or it is damaged. With
         `again`, what is on the store is looked for, too.
         """
-        self._cache.hold(checked(name))
+        self._cache.hold(check_name(name))
         try:
             try:
                 return self._sound(name, digest, again=again)
@@ -266,7 +266,7 @@ class RemoteCheckpoints:
             self._objects.get(f"{name}/{file.path}", target)
 
         try:
-            each(get, manifest.files)
+            run_each(get, manifest.files)
         except FileNotFoundError as error:
             raise CheckpointMissing(f"checkpoint {name}: {error} is gone from {self._objects.url}") from error
         # Links come last, so that none leads a file elsewhere.
@@ -277,7 +277,7 @@ class RemoteCheckpoints:
                 (staged / file.path).symlink_to(os.fsdecode(content))
 
     def check(self, name: str) -> Manifest:
-        where = f"{self._objects.url}/{checked(name)}"
+        where = f"{self._objects.url}/{check_name(name)}"
         try:
             manifest = Manifest.from_bytes(self._objects.read(f"{name}/{MANIFEST_NAME}"))
         except FileNotFoundError as error:
@@ -306,7 +306,7 @@ class RemoteCheckpoints:
         sizes: dict[str, int] = {}
         for name in names:
             failpoint("checkpoint.before_delete")
-            sizes |= {f"{checked(name)}/{key}": size for key, size in self._sizes(name).items()}
+            sizes |= {f"{check_name(name)}/{key}": size for key, size in self._sizes(name).items()}
         manifests = {key for key in sizes if key.partition("/")[2] == MANIFEST_NAME}
         # Without its manifest it is no checkpoint any more.
         self._objects.remove(manifests)
@@ -318,7 +318,7 @@ class RemoteCheckpoints:
         return sum(sizes.values())
 
     def _abort(self, name: str) -> None:
-        self._objects.abort(self._objects.uploads(checked(name)))
+        self._objects.abort(self._objects.uploads(check_name(name)))
 
     def remove_empty(self) -> None:
         """Remove the marker, if nothing else is there."""
@@ -346,7 +346,7 @@ class RemoteCheckpoints:
         return entries
 
     def _sizes(self, name: str) -> dict[str, int]:
-        return {key.removeprefix(f"{name}/"): size for key, size in self._objects.sizes(checked(name)).items()}
+        return {key.removeprefix(f"{name}/"): size for key, size in self._objects.sizes(check_name(name)).items()}
 
 
 Checkpoints: TypeAlias = LocalCheckpoints | RemoteCheckpoints

@@ -9,7 +9,7 @@ from typing import Any, final
 from phyla.errors import EvaluationError, PhylaError
 from phyla.evaluation.aggregates import Estimate, numbers
 from phyla.evaluation.metric import Metric
-from phyla.evaluation.recorder import decode, merged
+from phyla.evaluation.recorder import decode, merge_shards
 from phyla.evaluation.suite import SuiteOutline
 from phyla.records import (
     Backlog,
@@ -24,7 +24,7 @@ from phyla.records import (
     Json,
     read_number,
     read_object,
-    said_by,
+    summarize_error,
 )
 
 _NUMBER = re.compile(r"\d+(\.\d+)?")
@@ -155,8 +155,8 @@ def causes(cells: Iterable[Cell]) -> list[CellCause]:
         if why is None and cell.partial and cell.group is not None and cell.group.id not in failed:
             status, why = CellStatus.FAILED, cell.group.why
         if why is not None:
-            key = (status, cell.suite, task, _NUMBER.sub("#", said_by(why)))
-            groups.setdefault(key, {})[cell.seen.id] = cell.seen, said_by(why)
+            key = (status, cell.suite, task, _NUMBER.sub("#", summarize_error(why)))
+            groups.setdefault(key, {})[cell.seen.id] = cell.seen, summarize_error(why)
     result = []
     for (status, suite, task, _), alike in groups.items():
         seen, whys = zip(*alike.values(), strict=True)
@@ -208,7 +208,7 @@ def cell(
         try:
             if not whole:
                 raise EvaluationError("its results are not in the ledger")
-            metrics, unread = _merged(results, suite.task(name).samples, type_of)
+            metrics, unread = _merge_metrics(results, suite.task(name).samples, type_of)
         except EvaluationError as error:
             status, why = CellStatus.FAILED, str(error)
     files: dict[str, list[str]] = {}
@@ -250,7 +250,7 @@ def _status(seen: Checkpoint, group: Group | None, tasks: Sequence[EvalJob]) -> 
     if states == {JobState.COMPLETED}:
         return (CellStatus.REUSED if all(task.reused for task in tasks) else CellStatus.DONE), None
     if failed:
-        return CellStatus.FAILED, said_by(failed[-1].error)
+        return CellStatus.FAILED, summarize_error(failed[-1].error)
     if seen.state is CheckpointState.QUARANTINED:
         return CellStatus.QUARANTINED, seen.error
     if group is not None and group.state in (GroupState.SKIPPED, GroupState.GONE):
@@ -260,13 +260,13 @@ def _status(seen: Checkpoint, group: Group | None, tasks: Sequence[EvalJob]) -> 
     if JobState.PENDING in states:
         return CellStatus.QUEUED, None
     if tasks:
-        return CellStatus.SKIPPED, said_by(tasks[-1].error)
+        return CellStatus.SKIPPED, summarize_error(tasks[-1].error)
     if seen.state is CheckpointState.GONE:
         return CellStatus.GONE, seen.error
     return CellStatus.MISSING, "the suite got it after this checkpoint was seen, and it was not queued since"
 
 
-def _merged(
+def _merge_metrics(
     results: Sequence[EvalResult], samples: int | None, type_of: Callable[[str], type[Any]]
 ) -> tuple[dict[str, Metric], dict[str, list[Json]]]:
     """Return metrics merged over shards, and what is stored of those whose class is not loaded here."""
@@ -280,7 +280,7 @@ def _merged(
                 raise
             except PhylaError:
                 unread.setdefault(name, []).append(raw)
-    return merged(shards, expected=None if unread else samples), unread
+    return merge_shards(shards, expected=None if unread else samples), unread
 
 
 @final

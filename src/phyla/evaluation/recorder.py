@@ -77,7 +77,7 @@ class Recorder:
             # Numbers first: whether something follows a protocol takes long to find out.
             is_metric = not isinstance(value, int | float) and isinstance(value, Metric)
             new[name] = value if is_metric else _moments(name, value, n, selection)
-        self._metrics |= {name: _combined(name, self._metrics.get(name), metric) for name, metric in new.items()}
+        self._metrics |= {name: _combine(name, self._metrics.get(name), metric) for name, metric in new.items()}
         for name, metric in new.items():
             if seed is not None and isinstance(metric, Moments) and metric.n:
                 seeds = self._by_seed.setdefault(name, {})
@@ -119,7 +119,7 @@ def _moments(name: str, value: object, n: int | None, selection: NDArray[np.bool
     return Moments.of(samples)
 
 
-def _combined(name: str, first: Metric | None, second: Metric) -> Metric:
+def _combine(name: str, first: Metric | None, second: Metric) -> Metric:
     if first is None:
         return second
     try:
@@ -129,7 +129,7 @@ def _combined(name: str, first: Metric | None, second: Metric) -> Metric:
         raise MetricMismatch(f"{name!r}: {error}") from None
 
 
-def merged(shards: Sequence[Mapping[str, Metric]], *, expected: int | None) -> dict[str, Metric]:
+def merge_shards(shards: Sequence[Mapping[str, Metric]], *, expected: int | None) -> dict[str, Metric]:
     """Merge the statistics of shards, in their order; metrics that count samples must have seen all `expected`.
 
     Only a shard without samples may lack names that others have.
@@ -137,7 +137,7 @@ def merged(shards: Sequence[Mapping[str, Metric]], *, expected: int | None) -> d
     whole: dict[str, Metric] = {}
     for shard in shards:
         for name, metric in shard.items():
-            whole[name] = _combined(name, whole.get(name), metric)
+            whole[name] = _combine(name, whole.get(name), metric)
     for index, shard in enumerate(shards):
         missing = [name for name in whole if name not in shard]
         if missing and any(metric.count != 0 for metric in shard.values()):

@@ -53,7 +53,9 @@ def compare(
         {result.task: result.metrics for result in results if metric in result.metrics}
         for results in (current, reference)
     )
-    tested = [_compared(task, now[task], before[task], metric, higher_is_better) for task in now if task in before]
+    tested = [
+        _compare_task(task, now[task], before[task], metric, higher_is_better) for task in now if task in before
+    ]
     comparisons = [comparison for comparison in tested if comparison is not None]
     adjusted = holm([comparison.p for comparison in comparisons])
     return tuple(
@@ -62,7 +64,7 @@ def compare(
     )
 
 
-def _compared(
+def _compare_task(
     task: str, current: Mapping[str, Metric], reference: Mapping[str, Metric], metric: str, higher_is_better: bool
 ) -> Comparison | None:
     now, before = current[metric].summary(), reference[metric].summary()

@@ -16,7 +16,7 @@ from phyla.space.ranges import NEAR_ONE
 from phyla.strategies import Context, Decision, FitnessRule, FromSuite, History, Population, Wait
 from phyla.strategies.checks import check_steps
 from phyla.strategies.fitness import LAST
-from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_to_line
+from phyla.strategies.starts import end_if_broken, fresh, proceed, sampled, steps_to_line
 from phyla.strategies.strategy import Independent
 from phyla.validation import check, suggest_arguments
 
@@ -104,14 +104,14 @@ class Optuna(Independent):
                 f"Optuna(settings={dict(self.settings)!r}): leave the seed out; it comes from the study's seed"
             )
         if self.settings:
-            self._made(0)
+            self._make_sampler(0)
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         """Ask the sampler for hyperparameters, or go on with them."""
         steps = steps_to_line(member.progress, self.steps_per_trial, self.total_steps)
         if member.head is not None:
             noted = context.history.trial(member.head.trial).reason.get("optuna")
-            return given_up(member) or proceed(member, steps, **({} if noted is None else {"optuna": noted}))
+            return end_if_broken(member) or proceed(member, steps, **({} if noted is None else {"optuna": noted}))
         if any(peer.state is MemberState.READY and peer.progress for peer in population):
             # Claims go to whoever has trained least. But what was begun is to be finished first, or all members
             # would start before there is anything to learn from.
@@ -128,11 +128,11 @@ class Optuna(Independent):
         from optuna.trial import TrialState as State
 
         space = context.space
-        trials, counts = _shown(context.history, self.total_steps, space)
+        trials, counts = _make_trials(context.history, self.total_steps, space)
         noted: dict[str, Json] = {"sampler": self.sampler, **counts}
-        study = self._informed(trials, space, seed)
+        study = self._make_study(trials, space, seed)
         for _ in range(TRIES):
-            trial, params, attributes = _asked(study, space)
+            trial, params, attributes = _ask_point(study, space)
             if space.contains(params):
                 # The others are computed again, or repeat the parameters.
                 useful = {
@@ -144,12 +144,12 @@ class Optuna(Independent):
             study.tell(trial, state=State.FAIL)
         return space.sample(context.rng), {**noted, **_REJECTED}
 
-    def _informed(self, trials: Sequence["FrozenTrial"], space: Space, seed: int) -> "Study":
+    def _make_study(self, trials: Sequence["FrozenTrial"], space: Space, seed: int) -> "Study":
         """Return a study as it would be had Optuna run all members, in memory."""
         import optuna
         from optuna.trial import TrialState as State
 
-        study = optuna.create_study(direction="maximize", sampler=self._made(seed))
+        study = optuna.create_study(direction="maximize", sampler=self._make_sampler(seed))
         study.add_trials(trials)
         ended = [trial for trial in study.get_trials(deepcopy=False) if trial.state is State.COMPLETE]
         if self.sampler == "cma-es" and ended:
@@ -157,7 +157,7 @@ class Optuna(Independent):
             # generation at a time, until nothing changes.
             newest, previous = ended[-1], ended[-1].system_attrs
             for _ in ended:
-                trial, _, attributes = _asked(study, space)
+                trial, _, attributes = _ask_point(study, space)
                 study.tell(trial, state=State.FAIL)
                 state = {key: value for key, value in attributes.items() if _STATE in key}
                 if not state:
@@ -165,7 +165,7 @@ class Optuna(Independent):
                 newest.system_attrs = {**previous, **state}
         return study
 
-    def _made(self, seed: int) -> "BaseSampler":
+    def _make_sampler(self, seed: int) -> "BaseSampler":
         import optuna
 
         settings: dict[str, Any] = {"seed": seed, **self.settings}
@@ -184,7 +184,7 @@ class Optuna(Independent):
         return sampler
 
 
-def _shown(history: History, total_steps: int, space: Space) -> tuple[list["FrozenTrial"], dict[str, Json]]:
+def _make_trials(history: History, total_steps: int, space: Space) -> tuple[list["FrozenTrial"], dict[str, Json]]:
     """Return runs as Optuna is shown them, and how many there are: more is better, None while one is trained."""
     ended, running = [], []
     for trial in history.ended(total_steps):
@@ -242,7 +242,7 @@ def _quiet() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def _asked(study: "Study", space: Space) -> tuple["Trial", dict[str, Scalar], Mapping[str, Any]]:
+def _ask_point(study: "Study", space: Space) -> tuple["Trial", dict[str, Scalar], Mapping[str, Any]]:
     """Ask for one point: the trial, its active parameters, and what the sampler noted with it."""
     trial = study.ask()
     params: dict[str, Scalar] = {}

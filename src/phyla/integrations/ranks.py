@@ -39,7 +39,7 @@ def shared_trials(trials: Iterator[Trial] | None) -> Iterator[Trial]:
             f"shared_trials() on rank {rank}: give it the trials on rank 0, and None on the other ranks"
         )
     group = distributed.new_group(backend="gloo")
-    handlers = {} if rank == 0 else _left_to_rank_0()
+    handlers = {} if rank == 0 else _leave_to_rank_0()
     cached: Any = None
     real: TrialSession | None = None
 
@@ -71,7 +71,7 @@ def shared_trials(trials: Iterator[Trial] | None) -> Iterator[Trial]:
             trials.close()
 
 
-def _left_to_rank_0() -> dict[int, Any]:
+def _leave_to_rank_0() -> dict[int, Any]:
     """Leave it to rank 0 when all end, as a signal asks; a second one interrupts at once."""
     seen: list[int] = []
 

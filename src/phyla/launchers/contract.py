@@ -11,7 +11,7 @@ from typing import Any, Protocol, final
 
 from phyla import plugins
 from phyla.errors import ConfigurationError, LauncherFailed
-from phyla.validation import known
+from phyla.validation import look_up
 
 GROUP = "phyla.launchers"
 
@@ -135,7 +135,7 @@ def launcher_named(name: str) -> Launcher:
     Raises:
         ConfigurationError: none is installed.
     """
-    launcher: Launcher = known("launcher", name, plugins.of_group(GROUP)).load()()
+    launcher: Launcher = look_up("launcher", name, plugins.of_group(GROUP)).load()()
     return launcher
 
 
@@ -159,7 +159,7 @@ def refuse_options(pool: Pool, known: Sequence[str]) -> None:
         )
 
 
-def called(
+def run_program(
     words: Sequence[str], *, action: str, missing: str, limit_s: float, stdin: str = "", fine: int = 0
 ) -> str:
     """Run a program and return what it prints; errors name the `action`, or what to do if it is `missing`.

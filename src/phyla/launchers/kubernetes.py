@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.errors import ConfigurationError
-from phyla.launchers.contract import Pool, called, refuse_options, refuse_store
+from phyla.launchers.contract import Pool, refuse_options, refuse_store, run_program
 from phyla.system.fork_safe_signals import EXIT_PREEMPTED
 
 OPTIONS = ("image", "kind", "namespace", "context", "directory", "secret", "volume", "user", "grace", "output")
@@ -78,7 +78,7 @@ def _pod(pool: Pool) -> dict[str, Any]:
         claim, _, path = options["volume"].partition(":")
         if not path.startswith("/"):
             raise ConfigurationError(f"volume={claim}: give the name of a claim and a path, CLAIM:/PATH")
-        kinds["shared"] = {"persistentVolumeClaim": {"claimName": _checked("volume", claim)}}
+        kinds["shared"] = {"persistentVolumeClaim": {"claimName": _check_name("volume", claim)}}
         mounts.append({"name": "shared", "mountPath": path})
     worker = {
         "name": "worker",
@@ -117,7 +117,7 @@ def _environment(pool: Pool) -> list[dict[str, Any]]:
     plain = [{"name": name, "value": value} for name, value in {**usual, **pool.environment}.items()]
     if "secret" not in pool.options:
         return plain
-    key = {"name": _checked("secret", pool.options["secret"]), "key": "token"}
+    key = {"name": _check_name("secret", pool.options["secret"]), "key": "token"}
     return [*plain, {"name": "PHYLA_TOKEN", "valueFrom": {"secretKeyRef": key}}]
 
 
@@ -131,7 +131,7 @@ def _resources(pool: Pool) -> dict[str, Any]:
 
 
 def _name(pool: Pool) -> str:
-    return f"phyla-{_checked('the name of the pool', pool.name)}-{pool.identity()}"
+    return f"phyla-{_check_name('the name of the pool', pool.name)}-{pool.identity()}"
 
 
 def _selector(pool: Pool) -> str:
@@ -145,7 +145,7 @@ def _kind(pool: Pool) -> str:
     return kind
 
 
-def _checked(label: str, name: str) -> str:
+def _check_name(label: str, name: str) -> str:
     if len(name) > NAME_LETTERS or not DNS.fullmatch(name):
         raise ConfigurationError(
             f"{label} is {name!r}, which Kubernetes does not allow: use at most {NAME_LETTERS} lower-case "
@@ -173,13 +173,13 @@ class Kubernetes:
                 Path(pool.options["output"]).write_text(f"{text}\n")
             except OSError as error:
                 raise ConfigurationError(f"output={error.filename}: {error.strerror}") from error
-        if _ended(_get(pool)):
+        if _has_ended(_get(pool)):
             self.stop(pool, 0)  # a Job that has ended starts no pod any more
         _kubectl(pool, "apply", "--filename=-", stdin=text)
 
     def alive(self, pool: Pool) -> int:
         resource = _get(pool)
-        if not resource or _ended(resource):
+        if not resource or _has_ended(resource):
             return 0
         spec, status = resource["spec"], resource.get("status", {})
         # When a worker of a Job has found the work done, those that run are the last ones.
@@ -214,7 +214,7 @@ def _get(pool: Pool) -> Any:
     return json.loads(text) if text.strip() else None
 
 
-def _ended(resource: Any) -> bool:
+def _has_ended(resource: Any) -> bool:
     conditions = resource.get("status", {}).get("conditions", ()) if resource else ()
     return any(
         condition["type"] in ("Complete", "Failed") and condition["status"] == "True" for condition in conditions
@@ -231,4 +231,6 @@ def _kubectl(pool: Pool, *words: str, stdin: str = "", wait_s: float = 0.0) -> s
         return ""
     missing = "install it, or write the manifest with --launcher-option output=FILE, for `kubectl apply -f FILE`"
     command = ["kubectl", *_where(pool), *words]
-    return called(command, action=f"kubectl {words[0]}", missing=missing, limit_s=wait_s + CALL_S, stdin=stdin)
+    return run_program(
+        command, action=f"kubectl {words[0]}", missing=missing, limit_s=wait_s + CALL_S, stdin=stdin
+    )

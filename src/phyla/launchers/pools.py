@@ -53,7 +53,7 @@ def start_pool(pool: Pool) -> None:
         ConfigurationError: the launcher does not have what the pool asks for.
     """
     launcher = launcher_named(pool.launcher)
-    with _held(pool.folder):
+    with _lock_pool(pool.folder):
         before = Pool.load(pool.folder)
         alive = 0 if before is None or before == pool else launcher_named(before.launcher).alive(before)
         differs = before is not None and replace(before, workers=pool.workers) != pool
@@ -75,7 +75,7 @@ def start_pool(pool: Pool) -> None:
 
 def stop_pool(pool: Pool, grace_s: float) -> None:
     """Stop the workers of a pool, and forget it; its logs stay."""
-    with _held(pool.folder):
+    with _lock_pool(pool.folder):
         # Whoever attends to it starts no others, even if this is killed half way.
         replace(pool, workers=0).save()
         launcher_named(pool.launcher).stop(pool, grace_s)
@@ -83,10 +83,10 @@ def stop_pool(pool: Pool, grace_s: float) -> None:
 
 
 @contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
+def _lock_pool(folder: Path) -> Iterator[None]:
     """Keep other processes from starting or stopping the same pool meanwhile, where its disk has locks."""
     folder.mkdir(parents=True, exist_ok=True)
-    with file_locks.held(folder / "lock"):
+    with file_locks.hold_lock(folder / "lock"):
         yield
 
 

@@ -100,7 +100,7 @@ class Ray(Launcher):
         arguments = ["" if program == sys.executable else program, *words]
         # From a worker that asks for no GPU, Ray hides none.
         environment = {"PYTHONUNBUFFERED": "1", **({} if pool.gpus else {VISIBLE: ""}), **pool.environment}
-        with _connected(pool) as (ray, actors):
+        with _connect(pool) as (ray, actors):
             if any(node["NodeManagerHostname"] != platform.node() for node in ray.nodes() if node["Alive"]):
                 refuse_store(pool)
             kind = ray.remote(RayCommand)
@@ -120,12 +120,12 @@ class Ray(Launcher):
                     ).remote(arguments, environment, str(pool.directory), str(pool.folder / f"worker-{index}.log"))
 
     def alive(self, pool: Pool) -> int:
-        with _connected(pool) as (_, actors):
+        with _connect(pool) as (_, actors):
             return len(actors)
 
     def stop(self, pool: Pool, grace_s: float) -> None:
         """Ask the commands to end, kill those that are left after the grace, and wait for the actors."""
-        with _connected(pool) as (ray, names):
+        with _connect(pool) as (ray, names):
             actors = []
             for name in names:
                 with contextlib.suppress(ValueError):  # it ended meanwhile
@@ -165,7 +165,7 @@ def _actors(ray: Any, pool: Pool) -> list[str]:
 
 
 @contextlib.contextmanager
-def _connected(pool: Pool) -> Iterator[tuple[Any, list[str]]]:
+def _connect(pool: Pool) -> Iterator[tuple[Any, list[str]]]:
     """Connect to Ray, or use the connection that there is; give it, and the names of the pool's actors."""
     try:
         import ray

@@ -12,7 +12,7 @@ from phyla.machine.commands import (
     SetStudyState,
     Update,
 )
-from phyla.machine.jobs import moved
+from phyla.machine.jobs import change_state
 from phyla.machine.quorum import as_of
 from phyla.machine.rules import TrainRules
 from phyla.machine.view import Reader, View
@@ -61,7 +61,7 @@ def awaits_imports(view: Reader) -> bool:
     return first.head is None and first.generation == 0 and first.state is MemberState.READY
 
 
-def imported(member: Member) -> bool:
+def is_at_import(member: Member) -> bool:
     """Return whether a member is at what was imported for it and has completed no trial since."""
     return member.generation == 0 and member.head is not None and member.head.order is None
 
@@ -142,7 +142,7 @@ def joining(member: Member) -> bool:
     return head is not None and head.member != member.index and member.generation == member.joined_generation
 
 
-def explored(decision: Decision, member: Member, rules: TrainRules, context: Context) -> Decision:
+def explore_after_join(decision: Decision, member: Member, rules: TrainRules, context: Context) -> Decision:
     """Let a member that joined explore, where the strategy would train another's state on as it is."""
     head = member.head
     if not isinstance(decision, Start) or head is None:
@@ -202,7 +202,7 @@ def retire(view: View, index: int) -> list[Command]:
             commands.append(
                 EndAttempt(job=trial.id, token=trial.token, state=AttemptState.CANCELLED, ended_at=now, error=why)
             )
-        cancelled = moved(trial, JobState.CANCELLED, progress=None, error=why, ended_at=now)
+        cancelled = change_state(trial, JobState.CANCELLED, progress=None, error=why, ended_at=now)
         commands.append(Update(cancelled))
     out = replace(
         member,

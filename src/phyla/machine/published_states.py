@@ -16,7 +16,7 @@ def states_kept(rules: TrainRules) -> int:
     return KEPT if fitness is None else KEPT + fitness.max_lag + 1
 
 
-def published(member: Member, newest: Scored, rules: TrainRules, **changes: Any) -> Member:
+def publish_state(member: Member, newest: Scored, rules: TrainRules, **changes: Any) -> Member:
     """Return a member that publishes one more state; of those that it publishes no longer, the best is kept."""
     states = (newest, *member.states)
     count = states_kept(rules)
@@ -32,7 +32,7 @@ def best_of(best: Scored | None, states: Iterable[Scored]) -> Scored | None:
     return best
 
 
-def judged_again(member: Member, state: Scored) -> Member:
+def replace_score(member: Member, state: Scored) -> Member:
     """Return a member whose state of a trial has another score, if it still publishes that state."""
     states = tuple(state if other.trial == state.trial else other for other in member.states)
     best = member.best
@@ -53,7 +53,7 @@ def without_trial(member: Member, trial: int) -> Member:
     return replace(member, states=states, best=best)
 
 
-def unscored(member: Member, trial: int, replicate: int) -> Member:
+def give_no_score(member: Member, trial: int, replicate: int) -> Member:
     """Return a member whose state of a trial gets no score: a group of the suite that gives fitness ended without.
 
     Its member goes on, and the others no longer wait for the score. A state that could not be confirmed is

@@ -16,7 +16,7 @@ from phyla.records import Member, MemberState
 from phyla.strategies import Strategy
 
 
-def needed(quorum: float, members: int) -> int:
+def quorum_size(quorum: float, members: int) -> int:
     """Return how many of `members` must have come as far as a member before it may decide, itself included.
 
     Below a quorum of 1, one straggler never stops a population: at most all but one are needed, or both of two.
@@ -36,9 +36,9 @@ def peers(member: Member, population: Sequence[Member], rules: TrainRules) -> li
     if strategy.quorum <= 0 or own is None:
         return as_of(population, math.inf, strategy)
     line, line_of = strategy.line(own.progress), cache(strategy.line)
-    counted = [peer for peer in population if not _given_up(peer, strategy)]
+    counted = [peer for peer in population if not _is_given_up(peer, strategy)]
     come = [peer for peer in counted if _has_come(peer, line, line_of)]
-    if len(come) < needed(strategy.quorum, len(counted)):
+    if len(come) < quorum_size(strategy.quorum, len(counted)):
         return None
     seen = as_of(come, line, strategy)
     # Where everybody waits, only a member that joined late has nothing to show from then.
@@ -77,6 +77,6 @@ def _has_come(member: Member, line: int, line_of: Callable[[int], int]) -> bool:
     return not early or any(state.judged for state in early)
 
 
-def _given_up(member: Member, strategy: Strategy) -> bool:
+def _is_given_up(member: Member, strategy: Strategy) -> bool:
     """Return whether nobody waits for a member: it ended early, or every state it published was lost."""
     return member.state is MemberState.DONE and (not member.states or not strategy.finished(member))

@@ -14,7 +14,7 @@ from phyla.machine.commands import (
     SetTally,
     Update,
 )
-from phyla.machine.jobs import moved
+from phyla.machine.jobs import change_state
 from phyla.machine.published_states import deciding_again
 from phyla.machine.requests import ReportAnswer
 from phyla.machine.rules import TrainRules
@@ -52,7 +52,7 @@ def report(
     if trial.token != token or not running:
         reason = trial.stop_reason if trial.token == token else None
         return ReportAnswer(cancelled=True, stop_reason=reason), []
-    new = unstored(view, trial, reports)
+    new = drop_repeated(view, trial, reports)
     if not new:
         return ReportAnswer(), []
     reason, commands = judge(view, rules, trial, new)
@@ -60,7 +60,7 @@ def report(
     return ReportAnswer(cancelled=reason is not None, stop_reason=reason), [added, *commands]
 
 
-def unstored(view: View, trial: TrialRecord, reports: Sequence[Report]) -> Sequence[Report]:
+def drop_repeated(view: View, trial: TrialRecord, reports: Sequence[Report]) -> Sequence[Report]:
     """Leave out what the running attempt reported before: reports come again when their answer was lost."""
     if not reports:
         return ()
@@ -68,10 +68,10 @@ def unstored(view: View, trial: TrialRecord, reports: Sequence[Report]) -> Seque
         stored = view.reported(trial.id, trial.token)
         return [report for report in reports if report.number > stored]
     last = view.last_reports(trial.id, trial.token, 1)
-    return reports[1:] if [_said(report) for report in last] == [_said(reports[0])] else reports
+    return reports[1:] if [_content(report) for report in last] == [_content(reports[0])] else reports
 
 
-def _said(report: Report) -> str:
+def _content(report: Report) -> str:
     # As text, in which nan is equal to nan.
     return repr((report.step, sorted(report.metrics.items())))
 
@@ -88,13 +88,13 @@ def judge(
         return None, []
     attempt = view.attempt(trial.id, trial.token)
     grids = {rule.marks_every for rule in rules.stopping} - {None}
-    verdict = _Found(attempt.tally if attempt else None)
+    verdict = _Verdict(attempt.tally if attempt else None)
     before = verdict.tally
     free = view.member(trial.member).stops >= rules.max_stops
     history = 0 if free else max(rule.history for rule in rules.stopping)
     seen = [*view.last_reports(trial.id, trial.token, history), *reports] if history else []
     new = len(seen) - len(reports)
-    peers = _Others(view, trial)
+    peers = _Peers(view, trial)
     for place, report in enumerate(reports):
         marks = verdict.add(report, rules.objective, sorted(grid for grid in grids if grid is not None))
         if free:
@@ -141,7 +141,7 @@ def _as_json(reason: JsonObject | None) -> JsonObject | None:
 
 
 @dataclass(slots=True)
-class _Found:
+class _Verdict:
     tally: Tally | None
     marks: list[Mark] = field(default_factory=list)
     reason: JsonObject | None = None
@@ -199,7 +199,7 @@ def _with(before: Tally | None, value: float, step: int, objective: Objective) -
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Others:
+class _Peers:
     view: View
     trial: TrialRecord
 
@@ -211,7 +211,7 @@ def _stop(view: View, trial: TrialRecord, reason: JsonObject, *, reached_step: i
     """End a trial for good; its member decides again from its true ancestor, with other random numbers."""
     member = view.locked_member(trial.member)
     now = view.now()
-    stopped = moved(
+    stopped = change_state(
         trial, JobState.CANCELLED, stop_reason=reason, reached_step=reached_step, progress=None, ended_at=now
     )
     return [

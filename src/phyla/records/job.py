@@ -226,7 +226,7 @@ class Attempt:
     @property
     def why(self) -> str:
         """Its cause on one line, or the line of its error that says what happened; a dash without either."""
-        return self.cause.words() if self.cause is not None else said_by(self.error)
+        return self.cause.words() if self.cause is not None else summarize_error(self.error)
 
     @property
     def words(self) -> str:
@@ -240,7 +240,7 @@ class Attempt:
         return dict(notices)
 
 
-def said_by(error: str | None) -> str:
+def summarize_error(error: str | None) -> str:
     """Return the line of an error that says what happened: of a traceback the last one, else the first."""
     lines = [line for line in (error or "").strip().splitlines() if line.strip()]
     if not lines:

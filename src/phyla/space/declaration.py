@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from phyla.errors import SpaceError
 from phyla.space.choices import Choice, Ordinal
-from phyla.space.params import Params, Scalar, as_when, checked, flatten, is_same
+from phyla.space.params import Params, Scalar, as_when, flatten, is_same, run_check
 from phyla.space.ranges import Float, Int
 from phyla.validation import suggestion
 
@@ -47,10 +47,10 @@ def parameters(mapping: object, keywords: dict[str, Any]) -> dict[str, Parameter
                 f"{name}: {parameter!r} is not a parameter; write Float(low, high), Int(low, high), Choice([...]) "
                 "or Ordinal([...]), and keep what never changes out of the space"
             )
-    return {name: _resolved(name, flat) for name in flat}
+    return {name: _resolve_conditions(name, flat) for name in flat}
 
 
-def _resolved(name: str, parameters: Mapping[str, Parameter]) -> Parameter:
+def _resolve_conditions(name: str, parameters: Mapping[str, Parameter]) -> Parameter:
     """The parameter with full names in its `when`, and the values as the named parameters hold them."""
     parameter = parameters[name]
     if parameter.when is None:
@@ -136,7 +136,7 @@ def starting_point(point: object, plan: Plan, constraints: Sequence[Constraint])
     for name, parameter, needed in plan:
         if hold(needed, known):
             if name in flat:
-                known[name] = checked(parameter.check, flat[name], name)
+                known[name] = run_check(parameter.check, flat[name], name)
             elif parameter.initial is not None and not isinstance(parameter.initial, tuple):
                 known[name] = parameter.initial
             else:
@@ -196,8 +196,8 @@ def describe_parameter(name: str, parameter: Parameter) -> dict[str, Any]:
     return entry
 
 
-def read(entry: Mapping[str, Any]) -> tuple[str, Parameter]:
-    """The name and the parameter that `described` gave a description of."""
+def read_parameter(entry: Mapping[str, Any]) -> tuple[str, Parameter]:
+    """The name and the parameter that `describe_parameter` described."""
     try:
         options = {key: value for key, value in entry.items() if key not in ("name", "kind")}
         return entry["name"], KINDS[entry["kind"]](**options)
@@ -216,7 +216,7 @@ def check_extension(old: Mapping[str, Parameter], new: Mapping[str, Parameter]) 
         f"{name}: {problem}"
         for name, before in old.items()
         if name in new
-        for problem in _narrowed(before, new[name])
+        for problem in _find_narrowing(before, new[name])
     ]
     problems += [
         f"{name} is new and has no default: give the value that earlier trials had, as in default=..."
@@ -227,7 +227,7 @@ def check_extension(old: Mapping[str, Parameter], new: Mapping[str, Parameter]) 
         raise SpaceError(f"the space of a study that exists can only be widened: {'; '.join(problems)}")
 
 
-def _narrowed(old: Parameter, new: Parameter) -> Iterator[str]:
+def _find_narrowing(old: Parameter, new: Parameter) -> Iterator[str]:
     if conditions(old) != conditions(new):
         yield f"when was {old.when!r}, now {new.when!r}"
     if isinstance(old, Float | Int) and isinstance(new, Float | Int) and old.kind == new.kind:

@@ -88,7 +88,7 @@ def is_same(left: Scalar, right: Scalar) -> bool:
     return left == right and isinstance(left, bool) == isinstance(right, bool)
 
 
-def checked(check: Callable[[Given], Value], value: Given, label: str) -> Value:
+def run_check(check: Callable[[Given], Value], value: Given, label: str) -> Value:
     """What `check` makes of a value; its error starts with `label`."""
     try:
         return check(value)

@@ -6,9 +6,9 @@ from typing import final
 
 from phyla.records import JsonObject, Member
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
-from phyla.strategies.starts import given_up, proceed, sampled
+from phyla.strategies.starts import end_if_broken, proceed, sampled
 from phyla.strategies.strategy import Context, Decision, History, Independent, Population, Stop, Wait
-from phyla.validation import check, refused
+from phyla.validation import check, setting_error
 
 
 @final
@@ -48,9 +48,9 @@ class ASHA(Independent):
     def __post_init__(self) -> None:
         check(self, members=1, total_steps=1, min_steps=1, reduction_factor=2, quorum="[0, 1]")
         if self.min_steps > self.total_steps:
-            raise refused(self, "total_steps min_steps", "the first rung may not lie beyond the last")
+            raise setting_error(self, "total_steps min_steps", "the first rung may not lie beyond the last")
         if isinstance(self.fitness, FromSuite) and self.quorum < 1:
-            raise refused(self, "fitness", "a rung must have all results of a suite; use quorum=1.0")
+            raise setting_error(self, "fitness", "a rung must have all results of a suite; use quorum=1.0")
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -73,7 +73,7 @@ class ASHA(Independent):
             return sampled(member, steps, context)
         if member.broken_trial is not None:
             # It was promoted before; what broke is tried again.
-            return given_up(member) or proceed(member, steps)
+            return end_if_broken(member) or proceed(member, steps)
         if not member.head.judged:
             return Wait(reason={"why": "its evaluation"})
         rung, order = member.generation - 1, member.head.order

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 from phyla.errors import ConfigurationError
-from phyla.validation import check, refused
+from phyla.validation import check, setting_error
 
 T = TypeVar("T")
 
 
-def returned(plugin: object, method: str, value: T, *kinds: type) -> T:
+def check_returned(plugin: object, method: str, value: T, *kinds: type) -> T:
     """Return what a method of a strategy or rule returned; refuse what is of no such type."""
     if not isinstance(value, kinds):
         names = ["None" if kind is type(None) else kind.__name__ for kind in kinds]
@@ -26,7 +26,7 @@ def check_steps(plugin: Any) -> None:
     """Refuse `total_steps` and `steps_per_trial` that are out of range, and trials longer than the training."""
     check(plugin, total_steps=1, steps_per_trial=1)
     if plugin.steps_per_trial is not None and plugin.steps_per_trial > plugin.total_steps:
-        raise refused(plugin, "steps_per_trial total_steps", "a trial may not be longer than all training")
+        raise setting_error(plugin, "steps_per_trial total_steps", "a trial may not be longer than all training")
 
 
 def check_rules(

@@ -19,7 +19,7 @@ def describe(reason: JsonObject, who: str = "") -> str:
     rank = None if decision == "promote" else compared.get("rank")
     match decision:
         case "exploit":
-            words, p = _taken(donor, own, reason), compared.get("p")
+            words, p = _describe_donor(donor, own, reason), compared.get("p")
             if donor and own and rank is None:
                 note = "" if p is None else f", p {_number(p)}"
                 words += f" ({_score(opponent or donor)} against {_score(own)}{note})"
@@ -90,7 +90,7 @@ def _stop(reason: JsonObject) -> str:
     return words + (f"{reason['why']} ({reason.get('rule')})" if "why" in reason else str(reason.get("rule")))
 
 
-def _taken(donor: JsonObject, own: JsonObject, reason: JsonObject) -> str:
+def _describe_donor(donor: JsonObject, own: JsonObject, reason: JsonObject) -> str:
     copied, step = reason.get("copied"), _at(donor)
     if donor.get("member") is not None and donor.get("member") == own.get("member"):
         return f"went back to its own weights{step}"

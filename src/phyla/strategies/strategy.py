@@ -13,7 +13,7 @@ from phyla.records import Json, JsonObject, Member, MemberState, Objective, Scor
 from phyla.space import Space
 from phyla.strategies.checks import items_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
-from phyla.validation import check, refused
+from phyla.validation import check, setting_error
 
 Population: TypeAlias = Sequence[Member]
 """The members that are compared, by index, each with what it published. Retired members are left out."""
@@ -277,7 +277,7 @@ def trial_seed(rng: np.random.Generator) -> int:
 def require_strategy(strategy: Any) -> None:
     """Refuse what is not a strategy, and classes in place of objects, also in its settings."""
     if isinstance(strategy, type):
-        raise ConfigurationError(f"strategy={strategy.__name__}: {_how_to_make(strategy)}")
+        raise ConfigurationError(f"strategy={strategy.__name__}: {_suggest_instance(strategy)}")
     # `pareto` is needed only where the objective has trade-offs.
     needed = [name for name in vars(Strategy) if not name.startswith("_") and name != "pareto"]
     missing = [name for name in ("population_size", *needed) if not hasattr(strategy, name)]
@@ -289,9 +289,9 @@ def require_strategy(strategy: Any) -> None:
     for owner, name, value in _settings(strategy):
         if isinstance(value, type) and is_dataclass(value):
             where = f"{type(owner).__name__}({name}=...)"
-            raise ConfigurationError(f"{where} has {value.__name__}: {_how_to_make(value)}")
+            raise ConfigurationError(f"{where} has {value.__name__}: {_suggest_instance(value)}")
     if not callable(strategy.fitness) and not isinstance(strategy.fitness, FromSuite):
-        raise refused(
+        raise setting_error(
             strategy, "fitness", "not a rule; give one, such as Last(), or a function of (values, objective)"
         )
 
@@ -316,7 +316,7 @@ def _settings(plugin: object) -> Iterator[tuple[object, str, object]]:
             yield from _settings(value)
 
 
-def _how_to_make(kind: type) -> str:
+def _suggest_instance(kind: type) -> str:
     needed = fields(kind) if is_dataclass(kind) else ()
     required = [field.name for field in needed if field.default is MISSING and field.default_factory is MISSING]
     example = ", ".join(f"{name}=..." for name in required)

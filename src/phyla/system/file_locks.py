@@ -27,7 +27,7 @@ def wait_for(descriptor: int, *, shared: bool) -> None:
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[None]:
+def hold_lock(path: Path) -> Iterator[None]:
     """Be the only one who holds a lock file, which is made where missing, if its file system has locks."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

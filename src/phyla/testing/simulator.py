@@ -255,7 +255,7 @@ class Simulator:
             self._seconds["evaluating"] += worker.busy_s
             if work.job.kind is JobKind.AGGREGATE:
                 self._lags[work.group.suite].append(self.now - work.seen.written_at)
-            self._ask(worker, [self._evaluated(work, worker)])
+            self._ask(worker, [self._evaluate(work, worker)])
 
     def _completion(self, trial: TrialRecord) -> Completion:
         """Return what a worker hands in that has trained a trial to its end."""
@@ -277,11 +277,11 @@ class Simulator:
             trial=trial.id, token=trial.token, reached_step=step, values=values, metrics={}, checkpoint=checkpoint
         )
 
-    def _evaluated(self, work: ClaimedEvaluation, worker: _Worker) -> Evaluated:
+    def _evaluate(self, work: ClaimedEvaluation, worker: _Worker) -> Evaluated:
         """Return what a worker hands in that has done an eval task, or an aggregation."""
         job = work.job
         if job.kind is JobKind.AGGREGATE:
-            return self._aggregated(work)
+            return self._aggregate(work)
         result = EvalResult(
             identity=work.seen.identity,
             task_identity=job.identity,
@@ -296,7 +296,7 @@ class Simulator:
         )
         return Evaluated(job=job.id, group=job.group, token=job.token, result=result)
 
-    def _aggregated(self, work: ClaimedEvaluation) -> Evaluated:
+    def _aggregate(self, work: ClaimedEvaluation) -> Evaluated:
         """Return an aggregation: what the objectives are made of, and whether it is the best so far."""
         done = partial(Evaluated, job=work.job.id, group=work.job.group, token=work.job.token)
         suite, fitness = suite_named(self.rules.suites, work.group.suite), self.rules.suite_fitness
@@ -397,7 +397,7 @@ class Simulator:
             message = "it stands still: " + (self._idle.why if self._idle else "nobody asks for work")
         orders = [(head.order, head.fitness) for head in heads if head.can_donate]
         trained = {steps for _, steps in self._trained.values()} - {0}
-        self._steps["kept"] = self._kept([head.trial for head in heads])
+        self._steps["kept"] = self._count_kept_steps([head.trial for head in heads])
         self._steps["abandoned"] = sum(steps for _, steps in self._trained.values()) - self._steps["kept"]
         return SimulatedRun(
             state=study.state,
@@ -414,7 +414,7 @@ class Simulator:
             best=max(orders, default=(0.0, math.nan), key=lambda pair: pair[0] or 0.0)[1] or math.nan,
         )
 
-    def _kept(self, heads: Sequence[int]) -> int:
+    def _count_kept_steps(self, heads: Sequence[int]) -> int:
         """Return how many steps are among the ancestors of these trials."""
         total, seen = 0, {0}
         for trial in heads:

@@ -18,7 +18,7 @@ from phyla.errors import (
     StoreError,
     StoreUnavailable,
 )
-from phyla.records import Checkpoint, CheckpointKind, CheckpointState, StudyRecord, shown
+from phyla.records import Checkpoint, CheckpointKind, CheckpointState, StudyRecord, escape_name
 from phyla.settings import Clock, system_clock
 from phyla.validation import check
 from phyla.watcher.format import CheckpointFormat, Found
@@ -27,7 +27,7 @@ from phyla.watcher.snapshots import (
     BestLinks,
     Mode,
     clean,
-    found_again,
+    find_moved,
     identity,
     original,
     snapshot_name,
@@ -141,22 +141,23 @@ class DirectoryWatcher:
         self._waiting = {name for name, item in items.items() if not (item.ready or item.bad)}
         self._take(items, now)
         self._tell()
-        self._vanished(items)
+        self._report_vanished(items)
         self._looks += 1
         self._perhaps_end(items, now, done=done)
 
-    def awaited(self) -> str | None:
+    def describe_missing(self) -> str | None:
         """Say what the directory lacks, after a look; None if a checkpoint was seen, or nothing is waited for."""
         if self._rows or self.following.once or self.ended:
             return None
         unfinished = next(iter(self._previous.values()), None)
-        which = "" if unfinished is None else f": {shown(unfinished.name)}: {unfinished.why}"
+        which = "" if unfinished is None else f": {escape_name(unfinished.name)}: {unfinished.why}"
         idle_s = self.following.idle_s
         end = f", or nothing new comes for {idle_s:g} s" if idle_s is not None else ""
         other = "" if self.kind.name == "quiet" else "; --format quiet takes any file or directory"
         return (
-            f"no checkpoint in {shown(str(self.root))} is finished yet{which}; waiting for {self.kind.awaits} "
-            f"(format {self.kind.name}{other}); watching ends when a file {self.following.done} is there{end}"
+            f"no checkpoint in {escape_name(str(self.root))} is finished yet{which}; waiting for "
+            f"{self.kind.awaits} (format {self.kind.name}{other}); watching ends when a file "
+            f"{self.following.done} is there{end}"
         )
 
     def _refresh(self) -> None:
@@ -170,7 +171,7 @@ class DirectoryWatcher:
     def _find_moved(self) -> None:
         """Tell where snapshots are that moved with their home."""
         snapshots = [seen for seen in self._rows.values() if seen.usable and seen.snapshot]
-        paths = [found_again(self.snapshots, seen) for seen in snapshots]
+        paths = [find_moved(self.snapshots, seen) for seen in snapshots]
         moved = [replace(seen, path=str(path)) for seen, path in zip(snapshots, paths, strict=True) if path]
         self._observe(moved)
         self._rows.update((seen.id, seen) for seen in moved)
@@ -189,7 +190,7 @@ class DirectoryWatcher:
                 if not item.bad and snapshot_name(item) == base.name:
                     key = f"{self.run.id}:{identity(base, there)}"
                     path = str(snapshot_path(self.snapshots, item))
-                    self._untold.append(replace(self._told(item), identity=key, path=path, snapshot=True))
+                    self._untold.append(replace(self._make_row(item), identity=key, path=path, snapshot=True))
                     self._copied.add(item.fingerprint)  # when it was written is not known
         self._untold.sort(key=lambda seen: (seen.step, seen.written_at, seen.name))
 
@@ -209,7 +210,7 @@ class DirectoryWatcher:
         for item in news:
             if _step(news[-1]) >= reached or not self._is_written_anew(item, newest.get(item.name)):
                 self._copied.add(item.fingerprint)
-            observed = self._observed(item)
+            observed = self._take_item(item)
             if observed is None:
                 self._waiting.add(item.name)
                 continue
@@ -258,7 +259,7 @@ class DirectoryWatcher:
         except (StoreBusy, StoreUnavailable):
             raise
         except Exception:  # noqa: BLE001  # this note is all that can be said of it
-            self.sink.note("quarantined", f"{shown(checkpoint.name)} cannot be evaluated: {why}")
+            self.sink.note("quarantined", f"{escape_name(checkpoint.name)} cannot be evaluated: {why}")
             self._refused[checkpoint.name] = checkpoint.fingerprint
 
     def _is_news(self, item: Found, before: Checkpoint | None, now: float) -> bool:
@@ -281,32 +282,32 @@ class DirectoryWatcher:
             return item.name not in self._first
         return before.state is not CheckpointState.QUARANTINED and before.fingerprint != item.fingerprint
 
-    def _observed(self, item: Found) -> Checkpoint | None:
+    def _take_item(self, item: Found) -> Checkpoint | None:
         """Return what to tell of a checkpoint; None to look at it again."""
         if item.bad or isinstance(self.root, Remote):
-            return self._told(item, error=item.why if item.bad else None)
+            return self._make_row(item, error=item.why if item.bad else None)
         try:
             key = identity(self.root, item)
-            path, snapshot = self._taken(self.root, item)
+            path, snapshot = self._take_snapshot(self.root, item)
         except CheckpointChanged:
             return None
         except CheckpointGone:
             # It counts as seen; the next look, or whoever gets to evaluate it, finds that it is gone.
-            return self._told(item)
+            return self._make_row(item)
         except (StoreError, ConfigurationError):
             raise
         except Exception as error:  # noqa: BLE001  # whatever it is, the other checkpoints go on
             text = str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
-            return self._told(item, error=text)
+            return self._make_row(item, error=text)
         return replace(
-            self._told(item),
+            self._make_row(item),
             # Two runs may hold other files of the same names, sizes and times.
             identity=f"{self.run.id}:{key}",
             path=str(path),
             snapshot=snapshot,
         )
 
-    def _taken(self, root: Path, item: Found) -> tuple[Path, bool]:
+    def _take_snapshot(self, root: Path, item: Found) -> tuple[Path, bool]:
         """Return where to load a checkpoint from, and whether that is a snapshot."""
         mode = self.following.snapshots
         try:
@@ -321,7 +322,7 @@ class DirectoryWatcher:
         self._noted.discard("no-snapshots")
         return path, mode != "none"
 
-    def _told(self, item: Found, error: str | None = None) -> Checkpoint:
+    def _make_row(self, item: Found, error: str | None = None) -> Checkpoint:
         return Checkpoint(
             study=self.run.id,
             kind=CheckpointKind.SEEN,
@@ -337,11 +338,11 @@ class DirectoryWatcher:
             error=error,
         )
 
-    def _vanished(self, items: Mapping[str, Found]) -> None:
+    def _report_vanished(self, items: Mapping[str, Found]) -> None:
         missing = [seen for name, seen in self._newest().items() if name not in items]
         self._missed.update(seen.name for seen in missing)
         lost = {
-            seen.id: f"{shown(seen.name)} was deleted before its turn"
+            seen.id: f"{escape_name(seen.name)} was deleted before its turn"
             for seen in missing
             if seen.usable and not (seen.snapshot and Path(seen.path).exists())
         }
@@ -371,7 +372,7 @@ class DirectoryWatcher:
             return
         self._tell()
         unfinished = [items[name] for name in sorted(self._waiting) if name in items]
-        self._observe([self._told(item, error=f"it was never finished: {item.why}") for item in unfinished])
+        self._observe([self._make_row(item, error=f"it was never finished: {item.why}") for item in unfinished])
         self.sink.drain(why)
         self.ended = True
 
@@ -389,7 +390,7 @@ class DirectoryWatcher:
         self._best.lead_to({name: Path(seen.path) for name, seen in best.items() if not is_url(seen.path)})
         fingerprints = {item.name: item.fingerprint for item in self._previous.values()}
         loose = {
-            seen.id: f"{shown(seen.name)} was deleted, and nothing needs its snapshot any more"
+            seen.id: f"{escape_name(seen.name)} was deleted, and nothing needs its snapshot any more"
             for seen in self._rows.values()
             if seen.usable
             and seen.snapshot
@@ -415,7 +416,7 @@ class DirectoryWatcher:
             with suppress(CheckpointError, OSError):
                 if isinstance(self.root, Remote) or (self.snapshots / snapshot_name(seen)).is_dir():
                     continue
-                path, snapshot = self._taken(self.root, item)
+                path, snapshot = self._take_snapshot(self.root, item)
                 if snapshot and str(path) != seen.path:
                     self._rows[seen.id] = replace(seen, path=str(path))
                     self._observe([self._rows[seen.id]])

@@ -13,8 +13,8 @@ from typing import IO, Any, ClassVar, NamedTuple, Self, final
 
 from phyla import plugins
 from phyla.errors import CheckpointsAbsent, CheckpointStorageFailed, ConfigurationError
-from phyla.records import shown
-from phyla.validation import known
+from phyla.records import escape_name
+from phyla.validation import look_up
 from phyla.watcher.formats.step_source import StepFrom
 from phyla.watcher.listing import GONE, File, Listing, Place, Root
 from phyla.watcher.listing import listing as look
@@ -199,10 +199,12 @@ class CheckpointFormat(ABC):
         for candidate in self.candidates(entries):
             listed = entries.listing(candidate.paths)
             if listed is not None:
-                items.append(self._found(entries, candidate, listed, now, previous.get(candidate.name)))
+                items.append(self._inspect(entries, candidate, listed, now, previous.get(candidate.name)))
         return sorted(items, key=lambda item: (item.step is None, item.step or 0, item.name))
 
-    def _found(self, root: Root, candidate: Candidate, listed: Listing, now: float, before: Found | None) -> Found:
+    def _inspect(
+        self, root: Root, candidate: Candidate, listed: Listing, now: float, before: Found | None
+    ) -> Found:
         fingerprint = listed.fingerprint
         modified_at = listed.modified_ns / 1e9
         since = modified_at if listed.files and now - modified_at >= OLD_S else now
@@ -251,10 +253,10 @@ class CheckpointFormat(ABC):
                 # What was checked is then not what the fingerprint says.
                 verdict = Verdict.waiting("it changed while it was looked at")
         except GONE as error:
-            name = shown(str(error.filename or error))
+            name = escape_name(str(error.filename or error))
             verdict = Verdict.waiting(f"{name} is missing or vanished while it was looked at")
         except OSError as error:
-            name = shown(str(error.filename or candidate.name))
+            name = escape_name(str(error.filename or candidate.name))
             verdict = Verdict(Finish.UNREADABLE, f"{name} cannot be read: {error.strerror or error}")
         except CheckpointStorageFailed as error:
             verdict = Verdict(Finish.UNREADABLE, str(error))
@@ -266,7 +268,7 @@ class CheckpointFormat(ABC):
 
 
 @cache
-def installed() -> tuple[type[CheckpointFormat], ...]:
+def load_formats() -> tuple[type[CheckpointFormat], ...]:
     """Return all formats, in the order in which `auto` asks them."""
     formats: list[type[CheckpointFormat]] = []
     for point in plugins.of_group("phyla.formats").values():
@@ -285,7 +287,7 @@ def check_file(path: Place, size_bytes: int) -> Verdict:
         return Verdict.partial(f"{path.name} is empty")
     verdict = None
     with path.open("rb") as file:
-        for kind in sorted(installed(), key=lambda kind: not path.name.endswith(kind.endings)):
+        for kind in sorted(load_formats(), key=lambda kind: not path.name.endswith(kind.endings)):
             file.seek(0)
             verdict = verdict or kind.check_content(path.name, file)
         status = os.fstat(file.fileno()) if isinstance(path, Path) else None
@@ -307,7 +309,7 @@ def is_companion(name: str) -> bool:
     return _COMPANION.fullmatch(name) is not None
 
 
-def closed_by(
+def check_order(
     closing: File, verdict: Verdict, files: Iterable[File] = (), folders_ns: int = 0, *, slack_ns: int = _TICK_NS
 ) -> Verdict:
     """Return the verdict, less sure if one of `files` or their directories changed after the one written last.
@@ -335,13 +337,15 @@ def get_format(name: str, *, step: StepFrom | str | None = None, **options: Any)
     Raises:
         ConfigurationError: there is no such format, or it does not take such an option.
     """
-    make: type[CheckpointFormat] = known("checkpoint format", name, plugins.of_group("phyla.formats")).load()
+    make: type[CheckpointFormat] = look_up("checkpoint format", name, plugins.of_group("phyla.formats")).load()
     if step is not None:
         options["step"] = StepFrom.parse(step) if isinstance(step, str) else step
     accepted = [field.name for field in fields(make)]
     unknown = [option for option in options if option not in accepted]
     if unknown:
-        alternatives = [kind.name for kind in installed() if {*options} <= {field.name for field in fields(kind)}]
+        alternatives = [
+            kind.name for kind in load_formats() if {*options} <= {field.name for field in fields(kind)}
+        ]
         elsewhere = f"; {' and '.join(alternatives)} does: name that format" if alternatives else ""
         why = f"does not take {', '.join(unknown)}, only {', '.join(accepted)}{elsewhere}"
         raise ConfigurationError(f"format {name} {why}")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 
 from phyla.errors import CheckpointStorageFailed
-from phyla.records import shown
+from phyla.records import escape_name
 
 if TYPE_CHECKING:
     from phyla.watcher.remote import Remote
@@ -88,10 +88,10 @@ def listing(root: Place, paths: Iterable[str]) -> Listing:
     What vanishes meanwhile is left out. Links are followed, to each directory once, so circles end.
     """
     look = partial(_look, os.fspath(root)) if isinstance(root, Path) else root.look
-    return _joined([look(path) for path in paths])
+    return _join_parts([look(path) for path in paths])
 
 
-def _joined(parts: list[Listing]) -> Listing:
+def _join_parts(parts: list[Listing]) -> Listing:
     if len(parts) == 1:
         return parts[0]
     return Listing(
@@ -153,7 +153,7 @@ def _file(relative: str, status: os.stat_result) -> File:
 
 
 def _problem(path: str, error: OSError) -> str:
-    return f"{shown(path)} cannot be looked at: {error.strerror or error}"
+    return f"{escape_name(path)} cannot be looked at: {error.strerror or error}"
 
 
 @final
@@ -206,7 +206,7 @@ class Root:
             if part is None:
                 return None
             parts.append(part)
-        return _joined(parts)
+        return _join_parts(parts)
 
     def is_closed(self, folder: str) -> bool:
         """Return whether the system refuses to list one of its directories, and nothing in it is known."""

@@ -2,7 +2,7 @@
 
 `target_dir/SNAPSHOT` is a whole snapshot, `target_dir/.tmp-SNAPSHOT.SUFFIX` one that was never finished. Links
 cost no space and no time, and survive that the writer deletes or replaces files; a file that is overwritten in
-place changes in the snapshot too, which `unchanged` tells.
+place changes in the snapshot too, which `is_unchanged` detects.
 """
 
 import errno
@@ -20,7 +20,7 @@ from typing import Literal, final
 from phyla import settings
 from phyla.checkpoints.cache import Cache
 from phyla.checkpoints.disk import storage_errors
-from phyla.checkpoints.objects import each
+from phyla.checkpoints.objects import run_each
 from phyla.errors import (
     CheckpointChanged,
     CheckpointError,
@@ -29,7 +29,7 @@ from phyla.errors import (
     CheckpointStorageFailed,
     ConfigurationError,
 )
-from phyla.records import Checkpoint, shown
+from phyla.records import Checkpoint, escape_name
 from phyla.system.failpoints import failpoint
 from phyla.system.patience import PATIENCE_S
 from phyla.watcher.format import Found
@@ -69,7 +69,7 @@ def _look_again(
         listed = listing(root, checkpoint.paths)
     if listed.fingerprint == checkpoint.fingerprint:
         return listed
-    where = f"checkpoint {shown(checkpoint.name)} in {root}"
+    where = f"checkpoint {escape_name(checkpoint.name)} in {root}"
     if not listed.files:
         raise CheckpointGone(f"{where} was deleted {when}")
     raise CheckpointChanged(f"{where} was written to {when}")
@@ -86,18 +86,18 @@ def snapshot_path(target_dir: Path, seen: Found | Checkpoint) -> Path:
     return _entrance(target_dir / snapshot_name(seen), seen)
 
 
-def found_again(target_dir: Path, seen: Checkpoint) -> Path | None:
+def find_moved(target_dir: Path, seen: Checkpoint) -> Path | None:
     """Return where the snapshot of a checkpoint is now, if it was moved, or copied with times, into this place."""
     base, path = target_dir / snapshot_name(seen), snapshot_path(target_dir, seen)
     if seen.path == str(path) or not base.is_dir():
         return None
-    if not unchanged(path, seen):
+    if not is_unchanged(path, seen):
         # On another file system its files have other inodes.
         with suppress(OSError, CheckpointError):
             there = replace(seen, fingerprint=listing(base, seen.paths).fingerprint)
             if seen.identity == f"{seen.study}:{identity(base, there)}":
                 (base / SEAL).write_text(f"{there.fingerprint}\n{seen.fingerprint}\n", "ascii")
-    return path if unchanged(path, seen) else None
+    return path if is_unchanged(path, seen) else None
 
 
 def take(root: Path, checkpoint: Found, target_dir: Path, mode: Mode) -> Path:
@@ -111,7 +111,7 @@ def take(root: Path, checkpoint: Found, target_dir: Path, mode: Mode) -> Path:
         _look_again(root, checkpoint)
         return _entrance(root, checkpoint)
     final = target_dir / snapshot_name(checkpoint)
-    if final.is_dir() and unchanged(_entrance(final, checkpoint), checkpoint):
+    if final.is_dir() and is_unchanged(_entrance(final, checkpoint), checkpoint):
         return _entrance(final, checkpoint)
     listed = _look_again(root, checkpoint)
     staged = target_dir / f".tmp-{final.name}.{uuid.uuid4().hex}"
@@ -137,7 +137,7 @@ def take(root: Path, checkpoint: Found, target_dir: Path, mode: Mode) -> Path:
     return _entrance(final, checkpoint)
 
 
-def unchanged(path: Path, checkpoint: Found | Checkpoint) -> bool:
+def is_unchanged(path: Path, checkpoint: Found | Checkpoint) -> bool:
     """Return whether what `take` returned still holds exactly what was found."""
     base = path if len(checkpoint.paths) != 1 else path.parents[checkpoint.paths[0].count("/")]
     try:
@@ -203,15 +203,15 @@ def _fill(root: Path, checkpoint: Found, listed: Listing, staged: Path, mode: Mo
         except FileNotFoundError as error:
             if source.exists():
                 raise  # what was begun here is gone
-            where = f"checkpoint {shown(checkpoint.name)} in {root}"
+            where = f"checkpoint {escape_name(checkpoint.name)} in {root}"
             raise CheckpointGone(
-                f"{where} was deleted while it was taken: {shown(file.relative)} is gone"
+                f"{where} was deleted while it was taken: {escape_name(file.relative)} is gone"
             ) from error
         except OSError as error:
             if mode != "link" or error.errno not in _NO_LINKS:
                 raise
             why = f"{error.strerror or error}; phyla links files of yours on one file system"
-            raise ConfigurationError(_no_links(shown(str(source)), staged.parent, why)) from error
+            raise ConfigurationError(_no_links(escape_name(str(source)), staged.parent, why)) from error
 
 
 def check_links(root: Path, target_dir: Path) -> None:
@@ -222,7 +222,7 @@ def check_links(root: Path, target_dir: Path) -> None:
     """
     there = next(path for path in (target_dir, *target_dir.parents) if path.exists())
     if root.stat().st_dev != there.stat().st_dev:
-        raise ConfigurationError(_no_links(shown(str(root)), target_dir, "it is on another file system"))
+        raise ConfigurationError(_no_links(escape_name(str(root)), target_dir, "it is on another file system"))
 
 
 def _no_links(source: str, target_dir: Path, why: str) -> str:
@@ -240,8 +240,8 @@ def _rename(staged: Path, final: Path, checkpoint: Found) -> None:
     except OSError as error:
         if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
             raise
-        if not unchanged(_entrance(final, checkpoint), checkpoint):
-            of = f"checkpoint {shown(checkpoint.name)}"
+        if not is_unchanged(_entrance(final, checkpoint), checkpoint):
+            of = f"checkpoint {escape_name(checkpoint.name)}"
             raise CheckpointChanged(
                 f"an older snapshot {final} of {of} was written to through its links"
             ) from error
@@ -303,7 +303,7 @@ class Copies:
 
             with storage_errors("download into", staged):
                 try:
-                    each(get, files)
+                    run_each(get, files)
                 except FileNotFoundError as error:
                     raise CheckpointGone(f"{seen.path} was deleted while it was downloaded: {error}") from error
             _look_again(self._remote, seen, "while it was downloaded")
@@ -331,7 +331,7 @@ class DirectorySources:
             self._copies = self._copies or Copies(seen)
             return self._copies.path(seen)
         path = Path(seen.path)
-        if not (seen.snapshot and unchanged(path, seen)):
+        if not (seen.snapshot and is_unchanged(path, seen)):
             _look_again(self._root, seen, "before its evaluation")
             path = _entrance(self._root, seen)
         self._given[seen.id] = path
@@ -345,8 +345,8 @@ class DirectorySources:
         path = Path(seen.path)
         if not seen.snapshot or self._given.get(seen.id) != path:
             _look_again(self._root, seen, "during evaluation")
-        elif not unchanged(path, seen):
-            name = shown(seen.name)
+        elif not is_unchanged(path, seen):
+            name = escape_name(seen.name)
             if not path.exists():
                 raise CheckpointGone(f"the snapshot of checkpoint {name} was deleted during evaluation")
             why = "its files were overwritten in place, and links change with them; use snapshots of copies"

@@ -82,7 +82,7 @@ class StudyWatcher:
         produced = self.store.look(self.study, produced_after, self._trials_after)
         state = produced.study.state
         live = {row.name: row for row in produced.checkpoints}
-        checkpoints, after = self._found(produced.trials, live)
+        checkpoints, after = self._find_new(produced.trials, live)
         if checkpoints:
             self.sink.observe(checkpoints, first_look=not self._looked)
         self._trials_after = after
@@ -98,7 +98,7 @@ class StudyWatcher:
             self.sink.drain("all checkpoints were seen" if self.once else f"the study is {state}")
             self.ended = True
 
-    def _found(
+    def _find_new(
         self, trials: Sequence[TrialRecord], live: Mapping[str, Checkpoint]
     ) -> tuple[list[Checkpoint], int]:
         """Return what is new, and up to which trial nothing can become new."""

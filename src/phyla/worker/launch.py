@@ -46,9 +46,9 @@ class Launch:
             with suppress(OSError):  # leases decide then
                 folder.mkdir(parents=True, exist_ok=True)
                 if is_local(folder):
-                    self.descriptor = self._locked(folder)
+                    self.descriptor = self._lock_folder(folder)
 
-    def _locked(self, folder: Path) -> int:
+    def _lock_folder(self, folder: Path) -> int:
         # Nobody looks at the file before it is locked and complete.
         draft = folder / f".{self.id}"
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -73,14 +73,14 @@ class Launch:
 
     def predecessors(self) -> frozenset[str]:
         """Return the dead launches that worked for some of the same as this one."""
-        return self.dead(self._for_the_same())
+        return self.dead(self._find_same())
 
     def has_company(self) -> bool:
         """Return whether another launch that works for some of the same is alive here."""
-        same = self._for_the_same()
+        same = self._find_same()
         return len(self.dead(same)) < len(same)
 
-    def _for_the_same(self) -> list[str]:
+    def _find_same(self) -> list[str]:
         ids: list[str] = []
         if self.descriptor is not None and self._folder is not None:
             for path in self._folder.glob("*.lock"):

@@ -130,7 +130,7 @@ class Worker:
             ProcessSpoiled: phyla failed in a process that user code has changed.
             StoreError: the database failed.
         """
-        with self.surroundings.relied_on():
+        with self.surroundings.guard():
             return self._run(on_tick)
 
     def _run(self, on_tick: Callable[[], None]) -> Ended | Outdated | NoTime | None:

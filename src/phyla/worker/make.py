@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from phyla.checkpoints import RemotePlace, place_of
 from phyla.client import Client, known_checkpoints, open_checkpoints
-from phyla.configuration import said, suite_differences
+from phyla.configuration import format_setting, suite_differences
 from phyla.errors import (
     RunChanged,
     StudyFailed,
@@ -78,14 +78,14 @@ def population_worker(
 
 def open_watched(store: Store, suites: Mapping[str, Sequence[Suite]]) -> tuple[Client, Runs]:
     """Open watched studies that one pool of workers serves, by name with their suites from the user's files."""
-    runs = [_watched(store, name, tuple(declared)) for name, declared in suites.items()]
+    runs = [_load_watched(store, name, tuple(declared)) for name, declared in suites.items()]
     rules = [WatchRules(suites=evaluated.suites, lease_s=lease_of(record)) for record, evaluated in runs]
     (first, *rest), (first_rules, *other_rules) = [record for record, _ in runs], rules
     client = Client(store, first, first_rules, others=list(zip(rest, other_rules, strict=True)))
     return client, runs
 
 
-def _watched(store: Store, name: str, suites: tuple[Suite, ...]) -> tuple[StudyRecord, EvaluatedStudy]:
+def _load_watched(store: Store, name: str, suites: tuple[Suite, ...]) -> tuple[StudyRecord, EvaluatedStudy]:
     record = store.find_study(name)
     if record is None or not record.watched:
         raise StudyNotFound(f"watched run {name!r} is gone from {store.url}")
@@ -123,7 +123,7 @@ def check_suites(runs: Runs, configs: Mapping[str, JsonObject]) -> None:
         differing = suite_differences(record.config, configs[record.name])
         if differing:
             differences = [
-                f"{key}: stored {said(old)}, given {said(new)}" for key, (old, new) in differing.items()
+                f"{key}: stored {format_setting(old)}, given {format_setting(new)}" for key, (old, new) in differing.items()
             ]
             more = [f"and {len(differences) - TOLD_AT_MOST} more"] if len(differences) > TOLD_AT_MOST else []
             listing = "; ".join([*differences[:TOLD_AT_MOST], *more])

@@ -74,7 +74,7 @@ class WorkerSpec:
     run_s: float = math.inf
     save_every_s: float | None = None
     argv: Sequence[str] = field(default_factory=lambda: list(sys.argv))
-    files: Mapping[str, str] = field(default_factory=study_modules.known)
+    files: Mapping[str, str] = field(default_factory=study_modules.list_files)
     python_path: Sequence[str] = field(default_factory=lambda: [entry or str(Path.cwd()) for entry in sys.path])
     name: str = ""
     log: str = ""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, final
 
 from phyla import plugins
 from phyla.errors import ConfigurationError
-from phyla.validation import known
+from phyla.validation import look_up
 
 GROUP = "phyla.trackers"
 
@@ -110,7 +110,7 @@ def check_writable(folder: Path, instead: str) -> None:
                 raise ConfigurationError(f"cannot write to {folder}: {why}") from error
 
 
-def made(tracker: str | Tracker) -> Tracker:
+def make_tracker(tracker: str | Tracker) -> Tracker:
     """Return a tracker from `NAME` or `NAME=PLACE`; one that is made already as it is.
 
     Raises:
@@ -119,7 +119,7 @@ def made(tracker: str | Tracker) -> Tracker:
     if not isinstance(tracker, str):
         return tracker
     name, _, place = tracker.partition("=")
-    kind: type[Tracker] = known("tracker", name, plugins.of_group(GROUP)).load()
+    kind: type[Tracker] = look_up("tracker", name, plugins.of_group(GROUP)).load()
     try:
         return kind(place or None)
     except ImportError as error:

@@ -15,7 +15,7 @@ from phyla.machine.commands import (
     Update,
 )
 from phyla.machine.evaluating.observe import SUITE_LEFT, count_shards, end_group, make_group, make_jobs
-from phyla.machine.jobs import moved
+from phyla.machine.jobs import change_state
 from phyla.machine.view import View
 from phyla.records import (
     Checkpoint,
@@ -26,7 +26,7 @@ from phyla.records import (
     JobState,
     Priority,
     StudyState,
-    shown,
+    escape_name,
 )
 
 
@@ -64,11 +64,11 @@ def backfill(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Comm
                 new = replace(new, guaranteed="best")
             commands.append(InsertGroup(new, tasks))
         elif first.state in (GroupState.QUEUED, GroupState.COMPLETE, GroupState.PARTIAL):
-            commands += _added(view, suite, seen, first)
+            commands += _add_tasks(view, suite, seen, first)
     return commands
 
 
-def _added(view: View, suite: Suite, seen: Checkpoint, group: Group) -> list[Command]:
+def _add_tasks(view: View, suite: Suite, seen: Checkpoint, group: Group) -> list[Command]:
     """Extend a group by eval tasks that its suite has gained since, or that changed their identity."""
     if not _differs(suite, view.group_jobs(group.id)):
         return []
@@ -100,7 +100,7 @@ def _queue_again(
     left = [job for job in view.group_jobs(group.id) if job not in withdrawn]
     queued = replace(group, state=GroupState.QUEUED, why=None, ended_at=None, **changes)
     return [
-        *(Update(moved(job, JobState.CANCELLED, error=why, ended_at=now)) for job in withdrawn),
+        *(Update(change_state(job, JobState.CANCELLED, error=why, ended_at=now)) for job in withdrawn),
         *([] if queued == group else [Update(queued)]),
         InsertJobs(tuple(make_jobs(view, suite, seen, queued, left))),
     ]
@@ -147,7 +147,7 @@ def evaluate_again(view: View, suite: Suite, seen: Checkpoint) -> list[Command]:
     Raises:
         StateError: it is being evaluated, cannot be, or the study takes no more work.
     """
-    what, study = f"suite {suite.name!r} on checkpoint {shown(seen.name)}", view.study()
+    what, study = f"suite {suite.name!r} on checkpoint {escape_name(seen.name)}", view.study()
     if study.state not in (StudyState.RUNNING, StudyState.DRAINING):
         raise StateError(f"{what} cannot run: {study.name!r} is {study.state}; let it go on first")
     if not seen.usable:
@@ -190,13 +190,13 @@ def drain(view: View, suites: Sequence[Suite], why: str) -> list[Command]:
         final = top
     commands: list[Command] = []
     if final is not None:
-        commands = [command for suite in suites for command in _guaranteed(view, suite, final)]
+        commands = [command for suite in suites for command in _guarantee_suite(view, suite, final)]
     if view.study().state is StudyState.RUNNING:
         commands.append(SetStudyState(StudyState.DRAINING, why))
     return commands
 
 
-def _guaranteed(view: View, suite: Suite, final: Checkpoint) -> list[Command]:
+def _guarantee_suite(view: View, suite: Suite, final: Checkpoint) -> list[Command]:
     group = _first_group(view, final, suite)
     locked = None if group is None else view.locked_group(group.id)
     if locked is None:

@@ -8,9 +8,9 @@ import re
 from collections.abc import Sequence
 
 from phyla.machine.commands import Command, Insert, Update
-from phyla.machine.jobs import moved
+from phyla.machine.jobs import change_state
 from phyla.machine.view import Reader, View
-from phyla.records import LOG_FOLLOWS, EvalEvent, EvalJob, JobState, MemberState, StudyState, said_by
+from phyla.records import LOG_FOLLOWS, EvalEvent, EvalJob, JobState, MemberState, StudyState, summarize_error
 
 REST_AFTER = 2
 """Checkpoints on which an eval task fails with the same error before it rests."""
@@ -25,7 +25,7 @@ def asleep(view: Reader) -> frozenset[str]:
     return frozenset(identity for identity, failed in _alike(view).items() if _rests(view, failed))
 
 
-def begins(view: View, job: EvalJob) -> list[Command]:
+def begin_rest(view: View, job: EvalJob) -> list[Command]:
     """Say, once, that an eval task rests from the failure of one of its shards on."""
     failed = _alike(view, job)[job.identity]
     seen = [failure.seen for failure in failed]
@@ -34,8 +34,8 @@ def begins(view: View, job: EvalJob) -> list[Command]:
     suite = view.group(job.group).suite
     message = (
         f"eval task {job.task!r} of suite {suite!r} rests, since it failed with the same error on {REST_AFTER} "
-        f"checkpoints: {said_by(job.error)}. It is tried on another one now and then, and takes up the others "
-        "once it succeeds"
+        f"checkpoints: {summarize_error(job.error)}. It is tried on another one now and then, and takes up the "
+        "others once it succeeds"
     )
     study, now = view.study().id, view.now()
     return [Insert(EvalEvent(study=study, kind="resting", suite=suite, message=message, created_at=now))]
@@ -48,12 +48,13 @@ def is_ending(view: Reader) -> bool:
     return all(member.retired or member.state is MemberState.DONE for member in view.members())
 
 
-def given_up(view: View, job: EvalJob) -> Update:
+def give_up(view: View, job: EvalJob) -> Update:
     """Give up a shard of an eval task that rests while the study ends."""
     failed = _alike(view)[job.identity]
     count = len({failure.seen for failure in failed})
-    why = f"not tried: it failed with the same error on {count} other checkpoints: {said_by(failed[0].error)}"
-    return Update(moved(job, JobState.FAILED, error=why, ended_at=view.now()))
+    error = summarize_error(failed[0].error)
+    why = f"not tried: it failed with the same error on {count} other checkpoints: {error}"
+    return Update(change_state(job, JobState.FAILED, error=why, ended_at=view.now()))
 
 
 def _alike(view: Reader, *just_failed: EvalJob) -> dict[str, list[EvalJob]]:
@@ -89,5 +90,5 @@ def _rests(view: Reader, failed: Sequence[EvalJob]) -> bool:
 
 
 def _without_numbers(error: str | None) -> str:
-    text = said_by(error).partition("; the full traceback")[0].partition(LOG_FOLLOWS)[0]
+    text = summarize_error(error).partition("; the full traceback")[0].partition(LOG_FOLLOWS)[0]
     return _NUMBER.sub("#", text)

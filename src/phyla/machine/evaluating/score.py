@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
 from phyla.machine.commands import Command, Insert, SetStudyState, Update
-from phyla.machine.published_states import judged_again, unscored
+from phyla.machine.published_states import give_no_score, replace_score
 from phyla.machine.rules import Rules, TrainRules
 from phyla.machine.view import View
 from phyla.records import (
@@ -21,8 +21,8 @@ from phyla.records import (
     Scored,
     StudyState,
     TrialRecord,
+    escape_name,
     json_number,
-    shown,
 )
 from phyla.validation import suggestion
 
@@ -80,8 +80,8 @@ def score(view: View, rules: Rules, group: Group) -> list[Command]:
     names = rules.aggregates
     missing = [name for name in names.values() if group.values.get(name) is None]
     if group.state is not GroupState.COMPLETE or missing:
-        return _unscored(view, rules, group, trial, member, missing)
-    pool = _pooled(view, group, names)
+        return _end_without_score(view, rules, group, trial, member, missing)
+    pool = _pool_groups(view, group, names)
     judgement = worth(pool.means, rules.objective)
     metrics = dict(trial.metrics)
     for metric, name in names.items():
@@ -116,7 +116,7 @@ class _Pool:
     same: set[str] = field(default_factory=set)
 
 
-def _pooled(view: View, group: Group, names: Mapping[str, str]) -> _Pool:
+def _pool_groups(view: View, group: Group, names: Mapping[str, str]) -> _Pool:
     """Pool a group that just became complete with those before it; one that repeats another is left out."""
     earlier = [
         other
@@ -179,9 +179,9 @@ def _say_same(view: View, group: Group, pool: _Pool) -> list[Command]:
     which = "" if repeated else f"eval task {', '.join(map(repr, sorted(pool.same)))} of "
     follows = "that does not count as another measurement" if repeated else "the standard error does not shrink"
     message = (
-        f"{which}suite {group.suite!r} gave exactly the same results when {shown(view.seen(group.seen).name)} was "
-        f"evaluated again, so {follows}. Draw samples with evaluation.seed, which is another one each time; if "
-        "nothing is drawn, leave out remeasure"
+        f"{which}suite {group.suite!r} gave exactly the same results when "
+        f"{escape_name(view.seen(group.seen).name)} was evaluated again, so {follows}. Draw samples with "
+        "evaluation.seed, which is another one each time; if nothing is drawn, leave out remeasure"
     )
     study, seen, now = view.study().id, group.seen, view.now()
     event = EvalEvent(
@@ -206,16 +206,16 @@ def _with_score(member: Member, trial: TrialRecord, stderr: float | None, evalua
     )
     if member.head is not None and member.head.trial == trial.id:
         member = replace(member, head=scored)
-    return judged_again(member, scored)
+    return replace_score(member, scored)
 
 
-def _unscored(
+def _end_without_score(
     view: View, rules: TrainRules, group: Group, trial: TrialRecord, member: Member, missing: Sequence[str]
 ) -> list[Command]:
     fitness = rules.suite_fitness
     assert fitness is not None
     commands: list[Command] = []
-    changed = unscored(member, trial.id, group.replicate)
+    changed = give_no_score(member, trial.id, group.replicate)
     if changed != member:
         commands.append(Update(changed))
     if group.state is GroupState.COMPLETE and missing:

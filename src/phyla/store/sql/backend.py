@@ -127,7 +127,7 @@ class SqlSession(ABC):
         """Write a record to its row: what differs from the record that is remembered, or everything."""
         key = rows.key_of(record)
         old: R | None = self._held.get((rows.table, key))
-        values = rows.values(record) if old is None else rows.changed(old, record)
+        values = rows.values(record) if old is None else rows.write_changes(old, record)
         for name in rows.key:
             values.pop(name, None)
         if values:

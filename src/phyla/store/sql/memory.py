@@ -76,7 +76,7 @@ class MemoryBackend(AnySqlite):
         self._file = file
         self.lasting = file is not None
         self.url = MEMORY if file is None else sqlite_url(file)
-        self.shown = MEMORY if file is None else str(file)
+        self.label = MEMORY if file is None else str(file)
         engine = sa.create_engine(
             "sqlite://" if file is None else sa.URL.create("sqlite", database=str(file)),
             connect_args={"isolation_level": None, "check_same_thread": False, "cached_statements": 256},
@@ -102,7 +102,7 @@ class MemoryBackend(AnySqlite):
         except (OSError, sqlite3.Error, sa.exc.OperationalError) as error:
             engine.dispose()
             raise StoreUnavailable(
-                f"{self.shown} cannot be opened for this process alone ({error}): does another service have it?"
+                f"{self.label} cannot be opened for this process alone ({error}): does another service have it?"
             ) from error
 
     def begin(self, *, write: bool) -> MemorySession:

@@ -9,7 +9,7 @@ from typing import Any, final
 import sqlalchemy as sa
 
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
-from phyla.formatting import masked
+from phyla.formatting import mask_password
 from phyla.records import StudyRecord
 from phyla.settings import Clock
 from phyla.store.sql.backend import Backend, SqlSession, StudyLock
@@ -149,12 +149,13 @@ class PostgresBackend(Backend):
                 'storage on PostgreSQL needs the driver psycopg: pip install "phyla[postgres]"'
             )
         if re.match(r"[^:]+://[^/@:]*:[^@]*@.*@", url):
-            raise ConfigurationError(f"storage {masked(url)}: write an @ in the password as %40")
+            raise ConfigurationError(f"storage {mask_password(url)}: write an @ in the password as %40")
         try:
             parsed = sa.make_url(url)
         except (sa.exc.ArgumentError, ValueError) as error:
             raise ConfigurationError(
-                f"storage {masked(url)}: write postgresql://user@host:port/database, where the port is a number"
+                f"storage {mask_password(url)}: write postgresql://user@host:port/database, where the port is a "
+                "number"
             ) from error
         if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
             raise ConfigurationError(

@@ -17,7 +17,7 @@ _TEXTS = frozenset(("name", "worker", "suite", "identity", "task_identity", "lab
 _TIMES = frozenset(("now", "since", "expires_after"))
 
 
-def given(name: str) -> "sa.BindParameter[Any]":
+def parameter(name: str) -> "sa.BindParameter[Any]":
     """Return the parameter of a statement that is given when it runs, typed by what it is called."""
     if name in _TEXTS:
         return sa.bindparam(name, type_=sa.Text)
@@ -49,7 +49,7 @@ class Scope:
     def _one(self, rows: Rows[R], statement: sa.Executable, **key: Any) -> R | None:
         return self._session.one(rows, statement, {**self._own, **key})
 
-    def _held(self, rows: Rows[R], statement: sa.Executable, **key: Any) -> R | None:
+    def _hold(self, rows: Rows[R], statement: sa.Executable, **key: Any) -> R | None:
         """Return a record that a command may change."""
         return self._session.hold(rows, self._one(rows, statement, **key))
 

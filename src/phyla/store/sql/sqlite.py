@@ -143,10 +143,10 @@ class AnySqlite(Backend):
         clock: tells the time; every process that uses the database runs on the same host.
 
     Attributes:
-        shown: where it is, as errors say it.
+        label: the place of the database in error messages.
     """
 
-    shown: str
+    label: str
     one_writer = True
     driver_errors = (sqlite3.Error, OSError)
 
@@ -181,8 +181,8 @@ class AnySqlite(Backend):
         code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
         advice = _ADVICE.get(code)
         if advice is not None:
-            return StoreUnavailable(f"{self.shown}: {error}; {advice}")
-        return StoreError(f"{self.shown}: {type(error).__name__}: {error}")
+            return StoreUnavailable(f"{self.label}: {error}; {advice}")
+        return StoreError(f"{self.label}: {type(error).__name__}: {error}")
 
 
 @final
@@ -245,7 +245,7 @@ class SqliteBackend(AnySqlite):
             sa.event.listen(engine, "connect", partial(_on_connect, self._path))
         sa.event.listen(engine, "close", _on_close)
         super().__init__(engine, clock)
-        self.url, self.shown = sqlite_url(self._path), str(self._path)
+        self.url, self.label = sqlite_url(self._path), str(self._path)
         self._file = self._inode()
         self._at_end()
 

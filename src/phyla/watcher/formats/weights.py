@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, final
 
-from phyla.watcher.format import Candidate, Finish, Verdict, check_all, check_file, closed_by, is_companion, worst
+from phyla.watcher.format import (
+    Candidate,
+    Finish,
+    Verdict,
+    check_all,
+    check_file,
+    check_order,
+    is_companion,
+    worst,
+)
 from phyla.watcher.formats.pickles import PICKLE_BYTES_AT_MOST, extents
 from phyla.watcher.listing import File, Listing, Place, Root
 
@@ -90,7 +99,7 @@ def _check_index(folder: Place, index: str, files: Mapping[str, File]) -> Verdic
     if not by_shard:
         return Verdict.partial(f"{index} names no shard")
     verdict = worst(_check_shard(folder, files[shard], shard, names) for shard, names in by_shard.items())
-    return closed_by(files[index], verdict, [files[shard] for shard in by_shard])
+    return check_order(files[index], verdict, [files[shard] for shard in by_shard])
 
 
 def _check_shard(folder: Place, file: File, shard: str, names: Collection[str]) -> Verdict:
@@ -138,7 +147,7 @@ def check_folder(root: Place, listed: Listing) -> Verdict:
         return Verdict.partial("there are no weights in it")
     if content.index is None:
         return content.verdict
-    return closed_by(content.index, content.verdict, folders_ns=listed.folders_ns)
+    return check_order(content.index, content.verdict, folders_ns=listed.folders_ns)
 
 
 def _below(folder: Place, files: Mapping[str, File]) -> Weights | None:
@@ -193,4 +202,6 @@ def check_distributed(folder: Place, files: Mapping[str, File]) -> Verdict:
             size = files[name].size_bytes if name in files else 0
             if size < length:
                 return Verdict.partial(f"{name} has {size} bytes where .metadata says at least {length}")
-    return closed_by(metadata, Verdict.complete(f".metadata and {len(data)} data files are whole"), data.values())
+    return check_order(
+        metadata, Verdict.complete(f".metadata and {len(data)} data files are whole"), data.values()
+    )

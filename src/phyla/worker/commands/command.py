@@ -66,7 +66,7 @@ class Command:
                 f"Command({arguments!r}): give a list of texts, such as ['python', 'train.py', '--lr', '{{lr}}']; "
                 "no shell splits or runs it"
             )
-        checked = tuple(map(placeholders.normalized, arguments))
+        checked = tuple(map(placeholders.normalize, arguments))
         if not isinstance(checked[0], str) or not checked[0]:
             raise ConfigurationError(
                 f"Command(...): the first argument is {arguments[0]!r}; give the program to run"

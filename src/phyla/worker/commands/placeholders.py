@@ -68,7 +68,7 @@ def fields_of(argument: Argument) -> Iterator[Field]:
             yield from fields_of(part)
 
 
-def normalized(argument: object) -> Argument:
+def normalize(argument: object) -> Argument:
     """Return an argument with tuples for lists."""
     if isinstance(argument, str):
         if Field(HYDRA) in fields_of(argument) and argument != str(Field(HYDRA)):
@@ -77,7 +77,7 @@ def normalized(argument: object) -> Argument:
             )
         return argument
     if isinstance(argument, Sequence) and not isinstance(argument, bytes):
-        return tuple(map(normalized, argument))
+        return tuple(map(normalize, argument))
     raise ConfigurationError(f"Command(...): {argument!r} is not a text; write {str(argument)!r}")
 
 
@@ -111,14 +111,14 @@ def text_of(value: Scalar) -> str | None:
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
-def spoken(text: str) -> str:
+def name_placeholders(text: str) -> str:
     """Return a text about the `trial` of a training function in the words of a command: its placeholders."""
     names = {"checkpoint_dir": "save_to"}
     pattern = r"trial\.(?:params\['(.+?)'\]|(\w+)(?:\.path)?)"
     return re.sub(pattern, lambda match: f"{{{match[1] or names.get(match[2], match[2])}}}", text)
 
 
-def filled(text: str, values: Mapping[str, str | None]) -> str:
+def fill(text: str, values: Mapping[str, str | None]) -> str:
     """Return a text with its placeholders filled in; `Absent` if a value is not there in this trial."""
     done = []
     for part in parts(text):
@@ -129,7 +129,7 @@ def filled(text: str, values: Mapping[str, str | None]) -> str:
     return "".join(done)
 
 
-def filled_arguments(
+def fill_arguments(
     arguments: Sequence[Argument], values: Mapping[str, str | None], params: Mapping[str, Scalar]
 ) -> list[str]:
     """Return the arguments of one trial; lists in which a value is absent are left out."""
@@ -137,11 +137,11 @@ def filled_arguments(
     for argument in arguments:
         if not isinstance(argument, str):
             with suppress(Absent):
-                done += filled_arguments(argument, values, params)
+                done += fill_arguments(argument, values, params)
         elif argument == str(Field(HYDRA)):
             done += hydra_overrides(params, values["working_dir"] or "")
         else:
-            done.append(filled(argument, values))
+            done.append(fill(argument, values))
     return done
 
 

@@ -149,7 +149,7 @@ class Process:
                 self.wait()
 
 
-def how(status: int) -> str:
+def describe_status(status: int) -> str:
     """Return what ended a process: its exit status, or a signal."""
     if status >= 0:
         return f"exit status {status}"
@@ -160,6 +160,6 @@ def how(status: int) -> str:
     return f"{name} (out of memory?)" if -status == signal.SIGKILL else name
 
 
-def ending(status: int) -> str:
+def describe_end(status: int) -> str:
     """Return how a process ended, as a verb."""
-    return f"{'ended with' if status >= 0 else 'was ended by'} {how(status)}"
+    return f"{'ended with' if status >= 0 else 'was ended by'} {describe_status(status)}"

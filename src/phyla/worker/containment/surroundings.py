@@ -41,7 +41,7 @@ class Surroundings:
                 sys.setrecursionlimit(self._recursion)
 
     @contextmanager
-    def relied_on(self) -> Iterator[None]:
+    def guard(self) -> Iterator[None]:
         """Run phyla's own code; raise `ProcessSpoiled` if it fails and the process is not what it was."""
         try:
             yield
@@ -52,9 +52,9 @@ class Surroundings:
             if not changes:
                 raise
             raise errors.ProcessSpoiled(
-                f"after {self._ran}, phyla failed in the same process with {_said(error)}. What has changed there "
-                f"since it began may be the cause: {'; '.join(changes[:SHOWN])}. Let your function undo it "
-                "before it returns, or do it in a process of its own"
+                f"after {self._ran}, phyla failed in the same process with {_describe_error(error)}. What has "
+                f"changed there since it began may be the cause: {'; '.join(changes[:SHOWN])}. Let your function "
+                "undo it before it returns, or do it in a process of its own"
             ) from error
 
     def _changes(self) -> Iterator[str]:
@@ -93,7 +93,7 @@ def _is_own(error: Exception) -> bool:
     return not full and (isinstance(error, _PLACES) or not isinstance(error, errors.PhylaError))
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Return what failed, without advice on other causes, and the last place in phyla that it came through."""
     place, trace = "", (error.__cause__ or error).__traceback__
     while trace is not None:

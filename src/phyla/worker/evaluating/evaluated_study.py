@@ -98,7 +98,7 @@ class EvaluatedStudy:
     changed: Callable[[], bool] = lambda: False
     stop: Callable[[str], None] | None = None
 
-    def edited(self, suite: Suite, results: Mapping[str, Sequence[EvalResult]]) -> dict[str, str]:
+    def describe_edits(self, suite: Suite, results: Mapping[str, Sequence[EvalResult]]) -> dict[str, str]:
         """Return, by name, what to say of eval tasks with results, by identity, of another source than theirs."""
         messages = {}
         for task in suite.tasks:

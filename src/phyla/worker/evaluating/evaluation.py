@@ -17,7 +17,7 @@ from phyla.evaluation.recorder import Recorder, decode
 from phyla.plugins import loaded_class
 from phyla.records import Checkpoint, EvalJob
 from phyla.worker.commands.outputs import LAST_CHARACTERS, last_lines, tail
-from phyla.worker.containment.processes import CannotStart, Process, ending
+from phyla.worker.containment.processes import CannotStart, Process, describe_end
 
 LOG_TAIL = 2000
 
@@ -250,7 +250,7 @@ def run_command(
     if status is None:
         raise EvaluationError(f"the command took more than timeout_s={timeout_s:g}: {details}")
     if status:
-        raise EvaluationError(f"the command {ending(status)}: {details}")
+        raise EvaluationError(f"the command {describe_end(status)}: {details}")
     try:
         values = json.loads(results.read_text())
     except FileNotFoundError:

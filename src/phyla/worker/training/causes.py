@@ -27,7 +27,7 @@ _LIBRARY = tuple({sysconfig.get_paths()[name] + "/" for name in ("stdlib", "plat
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
-def logged(error: BaseException, heading: str, train: Callable[..., object] | None, log: Path | None) -> Cause:
+def log_error(error: BaseException, heading: str, train: Callable[..., object] | None, log: Path | None) -> Cause:
     """Write an error with its full traceback into the log; return what is stored of it."""
     if log is not None:
         try:

@@ -323,10 +323,10 @@ class TrialSession:
             checkpoint=checkpoint,
             checkpoint_index=index,
             timings=self.timings(),
-            noticed=None if self.measuring else self._noticed(),
+            noticed=None if self.measuring else self._collect_notices(),
         )
 
-    def _noticed(self) -> JsonObject | None:
+    def _collect_notices(self) -> JsonObject | None:
         """Return what a training function should have used and did not; None if it used everything."""
         notices: dict[str, Any] = {}
         if not self.touched and (self.parent or self.progress) is not None:

@@ -30,7 +30,7 @@ from phyla.machine import Completion, Failure
 from phyla.records import Phase, TrialRecord
 from phyla.settings import Clock, environment, system_clock
 from phyla.worker.containment.surroundings import Surroundings
-from phyla.worker.training.causes import cause_of, logged, traceback_of
+from phyla.worker.training.causes import cause_of, log_error, traceback_of
 from phyla.worker.training.session import TrialSession, unusable_start
 from phyla.worker.training.stopwatch import Stopwatch
 from phyla.worker.training.trial import Trial
@@ -120,7 +120,7 @@ class Trainer:
         """
         self.watch.enter(Phase.LOADING)
         try:
-            with self.surroundings.relied_on():
+            with self.surroundings.guard():
                 unusable = unusable_start(record, self.client, self.repository)
                 if unusable is not None:
                     return replace(unusable, timings=self.watch.take())
@@ -156,7 +156,7 @@ class Trainer:
             with environment({name: text.replace("{member}", member) for name, text in self.environment.items()}):
                 ran = f"trial {session.id} of member {member} was trained"
                 self.surroundings.call(ran, self.train, session.trial)
-            with self.surroundings.relied_on():
+            with self.surroundings.guard():
                 return self._finish(session)
         except GivenBack as error:
             self.given_back = given_back + 1
@@ -169,7 +169,7 @@ class Trainer:
         except (StoreError, ProcessSpoiled):
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever training raises belongs to the trial
-            return self._raised(session, error)
+            return self._handle_error(session, error)
         finally:
             self._beats += session.beats
             self._current = None
@@ -212,7 +212,7 @@ class Trainer:
             self._cached = (checkpoint.name, session.cached_state)
         return completion
 
-    def _raised(self, session: TrialSession, error: Exception | SystemExit) -> Failure | None:
+    def _handle_error(self, session: TrialSession, error: Exception | SystemExit) -> Failure | None:
         # Where all checkpoints are out of sight, none of them is lost.
         self.repository.check_owner()
         if isinstance(error, CheckpointsAbsent):
@@ -235,7 +235,7 @@ class Trainer:
             self._stop_study(record, f"trial {record.id} of member {record.member} failed with {summary}", session)
             return None
         heading = f"trial {record.id}, attempt {record.token} of member {record.member} failed"
-        cause = logged(error, heading, self.train, self.log)
+        cause = log_error(error, heading, self.train, self.log)
         self.on_error(error)
         self._give_up(session)
         # Another attempt would not cure these.
