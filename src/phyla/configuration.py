@@ -64,7 +64,7 @@ def to_config(
         "train": train,
         "setup": setup,
         "changes": [],
-        # For commands that only look, collect or count, so that they make none of the rules.
+        # For commands that only read, collect or count, and make no rules.
         "keeping": asdict(rules.keeping),
         "plan": {
             "member_steps": rules.strategy.member_steps,
@@ -74,7 +74,7 @@ def to_config(
 
 
 def _aim(rules: TrainRules) -> Aim:
-    """Return what is said about the fitness: its name is that of the suite's metric where a strategy names one."""
+    """Return the display of the fitness, named after the suite's metric if a strategy names one."""
     aim, fitness = Aim.of(rules.objective), rules.strategy.fitness
     if not isinstance(fitness, FromSuite) or fitness.metric is None:
         return aim
@@ -133,7 +133,7 @@ def suites_from(config: JsonObject, find: Find = plugins.refuse) -> tuple[Suite,
 
 
 def differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
-    """Return what decides differently: dotted name to (stored, given).
+    """Return the settings that would decide differently: dotted name to (stored, given).
 
     A function of a file is the same wherever the file is.
     """
@@ -182,7 +182,7 @@ def _portable(value: Json) -> Json:
 
 
 def check_unchanged(study: StudyRecord, before: JsonObject) -> None:
-    """Refuse to overwrite a change that came between looking at a study and changing it."""
+    """Reject a change of a study that was changed since it was read."""
     between = differences(before, study.config)
     if between:
         raise StudyChanged(
@@ -192,7 +192,7 @@ def check_unchanged(study: StudyRecord, before: JsonObject) -> None:
 
 
 def check_extension(changed: Mapping[str, tuple[Json, Json]], old: JsonObject, new: JsonObject) -> None:
-    """Refuse changes, as `differences` tells them, that an existing study cannot take."""
+    """Reject changes, as `differences` returns them, that an existing study cannot take."""
     refused = {
         name: values
         for name, values in changed.items()

@@ -51,7 +51,7 @@ def score(value: float | None) -> str:
 
 
 def format_estimate(value: float, stderr: float | None) -> str:
-    """Return a number with what is known of its error: `0.9312 ±0.0021`."""
+    """Return a number with its standard error, if known: `0.9312 ±0.0021`."""
     if stderr is None or not (math.isfinite(value) and math.isfinite(stderr)) or stderr == 0:
         return number(value)
     # Two digits of the error, and as many decimals of the value.

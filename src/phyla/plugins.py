@@ -99,7 +99,7 @@ def encode(value: Any, name_of: NameOf | None = None) -> Json:
 
 
 def decode(value: Json, find: Find | None = None) -> Any:
-    """Make again what `encode` wrote.
+    """Undo `encode`.
 
     Args:
         value: what `encode` gave, perhaps through JSON.
@@ -146,7 +146,7 @@ def _find_unregistered(name: str, find: Find) -> Callable[..., Any]:
 
 
 def refuse(name: str) -> NoReturn:
-    """Refuse a reference that comes from a database."""
+    """Reject a reference that comes from a database."""
     raise NotImportable(
         f"the database names {name!r}, which is not a registered plug-in; phyla does not import what a database "
         "names, so give the file that defines it"

@@ -92,7 +92,7 @@ sys.meta_path.insert(0, _Finder())
 
 
 def load(path: Path) -> ModuleType:
-    """Import a study file, up to where it runs its study; what it raises is raised.
+    """Import a study file, up to where it runs its study; its exceptions propagate.
 
     Raises:
         NotImportable: there is no such file.
@@ -140,7 +140,7 @@ def list_files() -> dict[str, str]:
 
 
 def begin(argv: Sequence[str], files: Mapping[str, str] | None = None) -> None:
-    """Let study files see a command line, and let what training starts find them.
+    """Give study files a command line, and make them importable in processes that training starts.
 
     Args:
         argv: the study file, or nothing where it is read later, and the words for it.
@@ -190,7 +190,7 @@ def _know(files: Mapping[str, Path]) -> None:
 
 
 def _know_script() -> None:
-    """Let the script that this process runs be importable by its name, as the module that it is."""
+    """Make the script of this process importable by its name."""
     main = sys.modules["__main__"]
     file, spec = _file_of(main), getattr(main, "__spec__", None)
     if file is None or file.suffix != ".py" or _before:

@@ -56,7 +56,7 @@ class LocalCheckpoints:
         self.ownership = None if owner is None else Ownership(MarkedDirectory(self._root, self._disk), owner)
 
     def check_owner(self) -> None:
-        """Make sure that the directory is there and its owner's."""
+        """Verify that the directory exists and belongs to its owner."""
         if self.ownership is not None:
             self.ownership.check()
 
@@ -78,7 +78,7 @@ class LocalCheckpoints:
         return path
 
     def commit(self, name: str, *, step: int, now: float) -> Manifest:
-        """Make what was staged durable and visible under its name, all at once.
+        """Make staged files durable and visible under their name, atomically.
 
         When it returns, the checkpoint survives a power cut. When it raises, nothing is visible
         under the name and the staged files are still there, to be discarded.
@@ -131,7 +131,7 @@ class LocalCheckpoints:
         return manifest
 
     def _flush_files(self, tree: Tree) -> list[str]:
-        """Flush and digest what was staged; the entries of the staging directory itself wait for the manifest."""
+        """Flush and digest staged files; the entries of the staging directory itself wait for the manifest."""
 
         def flush_file(path: Path) -> None:
             self._disk.make_read_only(path)
@@ -152,13 +152,13 @@ class LocalCheckpoints:
         return hashes
 
     def discard(self, name: str) -> None:
-        """Remove what was staged under a name, if anything."""
+        """Remove the staged files of a name, if any."""
         path = self._staging / check_name(name)
         with storage_errors("remove", path):
             self._disk.remove_tree(path)
 
     def release(self, *names: str) -> None:
-        """Say that this process reads checkpoints no more; here nothing depends on it."""
+        """Release checkpoints that this process no longer reads; a no-op here."""
 
     def path(self, name: str) -> Path:
         """Return the directory of a committed checkpoint, or raise `CheckpointMissing`."""
@@ -170,7 +170,7 @@ class LocalCheckpoints:
         return path
 
     def use(self, name: str, digest: str | None = None, *, again: bool = False) -> Path:
-        """Return the directory of a committed checkpoint that is about to be read, if it is what was committed.
+        """Verify a committed checkpoint that is about to be read, and return its directory.
 
         Names, sizes and the manifest's digest are compared every time; the content when this object first uses the
         checkpoint, when a file was changed since, and with `again`, but not above `PHYLA_VERIFY_BYTES`.
@@ -269,7 +269,7 @@ class LocalCheckpoints:
         freed = 0
         for folder, _, files in os.walk(path):
             for file in files:
-                # Another host may be removing the same: what that one removes first, it counts.
+                # Another host may be removing the same name: each counts the entries that it removes.
                 with suppress(FileNotFoundError):
                     freed += Path(folder, file).lstat().st_size
         self._disk.remove_tree(path)
@@ -312,7 +312,7 @@ def _scan_staging(staging: Path) -> Tree:
 
 
 def _refuse_other_manifest(path: Path) -> None:
-    """Refuse something of the training function's own under the manifest's name; a copied manifest is replaced."""
+    """Reject a foreign file under the manifest's name; a copied manifest is replaced."""
     if not os.path.lexists(path):
         return
     try:

@@ -49,7 +49,7 @@ class RemotePlace:
 
 
 def place_of(where: str | Path, home: Path) -> Path | RemotePlace:
-    """Return a directory, or what a URL such as `s3://bucket/prefix` stands for.
+    """Return a directory, or the place of a URL such as `s3://bucket/prefix`.
 
     Raises:
         ConfigurationError: the URL has no bucket, or a password in it.
@@ -70,7 +70,7 @@ def local_copy(where: Path | RemotePlace, digest: str | None) -> Path:
     """Return the directory of a committed checkpoint that has this digest, on this machine until the process ends.
 
     Raises:
-        CheckpointError: it is not there, not what was committed, or cannot be reached.
+        CheckpointError: it is missing, has changed, or cannot be reached.
     """
     if isinstance(where, Path):
         return where
@@ -96,10 +96,10 @@ def is_there(where: Path | RemotePlace) -> bool:
 
 @final
 class RemoteCheckpoints:
-    """Keeps checkpoints by name below a URL; what it promises is what `LocalCheckpoints` does.
+    """Keeps checkpoints by name below a URL, with the guarantees of `LocalCheckpoints`.
 
     `URL/NAME/` holds the files of a checkpoint, and its manifest, which is written last: without it there is no
-    checkpoint. What is staged is on this machine, and once it is uploaded it stays there as the first copy.
+    checkpoint. Staged files are on this machine, and stay there as the first copy once uploaded.
     """
 
     def __init__(self, place: RemotePlace, *, owner: Owner | None = None) -> None:
@@ -125,7 +125,7 @@ class RemoteCheckpoints:
         return self._cache.local.stage(name)
 
     def commit(self, name: str, *, step: int, now: float) -> Manifest:
-        """Upload what was staged; when it returns, the store has all of it, and when it raises, no checkpoint."""
+        """Upload staged files; after a return the store has the whole checkpoint, after an exception none."""
         check_name(name)
         self.check_owner()
         if MANIFEST_NAME in self._sizes(name):
@@ -173,9 +173,9 @@ class RemoteCheckpoints:
         self._began.discard(name)
 
     def discard(self, name: str) -> None:
-        """Remove what was staged under a name, and what was uploaded of it, unless it is committed."""
+        """Remove the staged and uploaded files of a name, unless it is committed."""
         self._cache.local.discard(name)
-        # Of what was staged here it is known whether anything was uploaded.
+        # For names staged here it is known whether anything was uploaded.
         if name in self._began or name not in self._staged:
             self._abort(name)
             if MANIFEST_NAME not in (there := self._sizes(name)):
@@ -185,7 +185,7 @@ class RemoteCheckpoints:
         self._cache.release(name)
 
     def release(self, *names: str) -> None:
-        """Say that this process reads checkpoints no more: their copies may be evicted."""
+        """Release checkpoints that this process no longer reads: their copies may be evicted."""
         for name in names:
             self._cache.release(name, count=1)
 
@@ -205,7 +205,7 @@ class RemoteCheckpoints:
         """Return the directory of a copy of a committed checkpoint that is about to be read.
 
         A copy is compared as `LocalCheckpoints.use` does, and downloaded if there is none or it is damaged. With
-        `again`, what is on the store is looked for, too.
+        `again`, the object store is checked, too.
         """
         self._cache.hold(check_name(name))
         try:
@@ -269,7 +269,7 @@ class RemoteCheckpoints:
             run_each(get, manifest.files)
         except FileNotFoundError as error:
             raise CheckpointMissing(f"checkpoint {name}: {error} is gone from {self._objects.url}") from error
-        # Links come last, so that none leads a file elsewhere.
+        # Links come last, so that no file is written through one.
         for file in manifest.files:
             content = b"" if file.size_bytes > LONGEST_LINK else (staged / file.path).read_bytes()
             if content and link_digest(content) == file.digest:
@@ -308,7 +308,7 @@ class RemoteCheckpoints:
             failpoint("checkpoint.before_delete")
             sizes |= {f"{check_name(name)}/{key}": size for key, size in self._sizes(name).items()}
         manifests = {key for key in sizes if key.partition("/")[2] == MANIFEST_NAME}
-        # Without its manifest it is no checkpoint any more.
+        # Without its manifest it no longer is a checkpoint.
         self._objects.remove(manifests)
         failpoint("checkpoint.during_delete")
         self._objects.remove([key for key in sizes if key not in manifests])
@@ -333,7 +333,7 @@ class RemoteCheckpoints:
         return tuple(sorted({*self._cache.local.staged(), *self.deleting()}))
 
     def deleting(self) -> tuple[str, ...]:
-        """Return the names of which there is something, and no manifest: uploaded or deleted in part."""
+        """Return the names with objects but no manifest: partly uploaded or partly deleted."""
         return tuple(sorted(name for name, committed in self._entries().items() if not committed))
 
     def _entries(self) -> dict[str, bool]:

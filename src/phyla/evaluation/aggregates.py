@@ -83,7 +83,7 @@ class TaskResult:
 
 
 def numbers(metrics: Mapping[str, Metric]) -> Iterator[tuple[str, str, Estimate]]:
-    """Yield metric, suffix and number of all that metrics say; what is kept by seed repeats what is beside it."""
+    """Yield metric, suffix and number of all metrics; those by seed repeat the ones beside them."""
     for name, metric in metrics.items():
         if not is_per_seed(name):
             summary = metric.summary()

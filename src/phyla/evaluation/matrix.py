@@ -143,7 +143,7 @@ _URGENT = (CellStatus.FAILED, CellStatus.QUARANTINED, CellStatus.GONE, CellStatu
 
 
 def causes(cells: Iterable[Cell]) -> list[CellCause]:
-    """Say why values are missing, most urgent first; cells whose reasons differ only in numbers are one cause.
+    """Return why values are missing, most urgent first; cells whose reasons differ only in numbers are one cause.
 
     A partial group of which no cell failed has lost its aggregation: then its own reason is the cause.
     """
@@ -196,7 +196,7 @@ def cell(
     results: Sequence[EvalResult] = (),
     type_of: Callable[[str], type[Any]] | None = None,
 ) -> Cell:
-    """Say what became of one eval task on one checkpoint, by its shards (see `current_tasks`) and their results.
+    """Return the state of one eval task on one checkpoint, by its shards (`current_tasks`) and their results.
 
     `type_of` finds metrics that are not built in; those that it cannot find are left out. None decodes nothing.
     """
@@ -269,7 +269,7 @@ def _status(seen: Checkpoint, group: Group | None, tasks: Sequence[EvalJob]) -> 
 def _merge_metrics(
     results: Sequence[EvalResult], samples: int | None, type_of: Callable[[str], type[Any]]
 ) -> tuple[dict[str, Metric], dict[str, list[Json]]]:
-    """Return metrics merged over shards, and what is stored of those whose class is not loaded here."""
+    """Return metrics merged over shards, and the stored form of those whose class is not loaded here."""
     shards: list[dict[str, Metric]] = [{} for _ in results]
     unread: dict[str, list[Json]] = {}
     for shard, result in zip(shards, results, strict=True):
@@ -308,7 +308,7 @@ class Lag:
 
 
 def lag(suite: str, backlog: Backlog, seen: Callable[[int], Checkpoint], now: float) -> Lag:
-    """Say how far a suite is behind; `seen` finds a checkpoint by id, and is called for at most three of them."""
+    """Return how far a suite is behind; `seen` finds a checkpoint by id, and is called at most three times."""
     last = None if backlog.complete is None else seen(backlog.complete)
     newest = last if backlog.newest is None else seen(backlog.newest)
     steps: int | None = 0

@@ -1,4 +1,4 @@
-"""What a shard of an evaluation recorded: collected, stored, read back, and merged with that of other shards."""
+"""Records of a shard of an evaluation: collected, stored, read back, and merged with those of other shards."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, final
@@ -84,7 +84,7 @@ class Recorder:
                 seeds[seed] = seeds.get(seed, Moments()).merge(metric)
 
     def statistics(self) -> dict[str, Metric]:
-        """Return what was recorded so far, by name; what has seeds also by seed."""
+        """Return the statistics so far, by name, and also by seed where seeds were given."""
         seeds = {per_seed(name): PerSeed(dict(seeds)) for name, seeds in self._by_seed.items()}
         return {**self._metrics, **seeds}
 
@@ -172,7 +172,7 @@ def encode(metric: Metric, name_of: Callable[[type[Any]], str]) -> JsonObject:
 
 
 def decode(raw: Json, type_of: Callable[[str], type[Any]]) -> Metric:
-    """Make again the metric that `encode` wrote; `type_of` finds the type of one that is not built in."""
+    """Undo `encode`; `type_of` finds the type of a metric that is not built in."""
     try:
         whole = read_object(raw)
         name, state = str(whole["metric"]), read_object(whole["state"])

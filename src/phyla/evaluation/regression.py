@@ -14,7 +14,7 @@ from phyla.significance import holm, paired, welch
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What comparing two checkpoints on one eval task gave.
+    """The comparison of two checkpoints on one eval task.
 
     Attributes:
         test: "paired" (t-test seed by seed), "welch", or "finite": the current value is nan or infinite where

@@ -146,7 +146,7 @@ def _check_resources(resources: object, where: str) -> None:
 
 
 def check_label(label: object, where: str) -> None:
-    """Refuse what is no label of a worker; `where` says what names it."""
+    """Reject an invalid label of a worker; `where` names its place."""
     check_name(f"{where}: {label!r} is not a label", label, ", as in 'a100'")
 
 
@@ -283,7 +283,7 @@ def _find_metric(aggregate: str, tasks: "Iterable[EvalTask | TaskOutline]") -> s
 
 
 def check_aggregate(suite: Suite, name: str, where: str) -> None:
-    """Refuse an aggregate that a suite never gives, as far as that is known; `where` says what names it."""
+    """Reject an aggregate that a suite never gives, as far as that is known; `where` names the setting."""
     names = [getattr(aggregate, "aggregate_names", None) for aggregate in suite.aggregates]
     known = [known_name for group in names for known_name in group or ()]
     refused = f"{where} names {name!r}, which suite {suite.name!r} never gives"

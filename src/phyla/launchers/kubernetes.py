@@ -71,7 +71,7 @@ def _pod(pool: Pool) -> dict[str, Any]:
             "launcher 'kubernetes' needs an image with phyla and your study file: --launcher-option image=NAME"
         )
     user = _number(pool, "user", 1000)
-    # What a container has by default as shared memory, 64 MiB, is too little for the data loaders of PyTorch.
+    # The default shared memory of a container, 64 MiB, is too little for the data loaders of PyTorch.
     kinds: dict[str, Any] = {"scratch": {"emptyDir": {}}, "memory": {"emptyDir": {"medium": "Memory"}}}
     mounts = [{"name": "scratch", "mountPath": SCRATCH}, {"name": "memory", "mountPath": MEMORY}]
     if "volume" in options:
@@ -182,7 +182,7 @@ class Kubernetes:
         if not resource or _has_ended(resource):
             return 0
         spec, status = resource["spec"], resource.get("status", {})
-        # When a worker of a Job has found the work done, those that run are the last ones.
+        # Once a worker of a Job has found the work done, the running workers are the last ones.
         last = status.get("active", 0) if status.get("succeeded") else None
         return int(spec.get("replicas", spec.get("parallelism")) if last is None else last)
 
@@ -198,7 +198,7 @@ class Kubernetes:
         _kubectl(pool, *ends, f"--timeout={CALL_S:g}s", wait_s=CALL_S)
 
     def outcomes(self, pool: Pool) -> Mapping[str, int]:
-        """Return what the cluster says of a Job; a Deployment starts its workers again, however they end."""
+        """Return the cluster's status of a Job; a Deployment always restarts its workers."""
         status = (_get(pool) or {}).get("status", {})
         known = {"completed": status.get("succeeded"), "failed": status.get("failed")}
         return {how: count for how, count in known.items() if count}
@@ -226,7 +226,7 @@ def _where(pool: Pool) -> list[str]:
 
 
 def _kubectl(pool: Pool, *words: str, stdin: str = "", wait_s: float = 0.0) -> str:
-    """Call `kubectl` and return what it prints; with the option `output`, that is left to the user."""
+    """Call `kubectl` and return its output; with the option `output`, the user applies the manifest."""
     if "output" in pool.options:
         return ""
     missing = "install it, or write the manifest with --launcher-option output=FILE, for `kubectl apply -f FILE`"

@@ -19,7 +19,7 @@ SHORTEST_S = 300.0
 ANSWER_S = 60.0
 POLL_S = 0.5
 ENDED = 2021 % 256
-"""With which scancel ends where a job ended meanwhile: ESLURM_ALREADY_DONE."""
+"""Exit status of scancel for a job that has already ended: ESLURM_ALREADY_DONE."""
 STATES = {"COMPLETED": "completed", "PENDING": "queued"} | dict.fromkeys(
     ("BOOT_FAIL", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"), "failed"
 )
@@ -78,7 +78,7 @@ class Slurm:
 
 
 def _script(pool: Pool) -> str:
-    """Return the script of one job; whatever comes from the user is quoted."""
+    """Return the script of one job; user input is quoted."""
     from jinja2 import Environment, StrictUndefined
 
     if "\\" in str(pool.folder):
@@ -128,7 +128,7 @@ def _script(pool: Pool) -> str:
 
 
 def _stop_file(pool: Pool) -> Path:
-    """Return the file that tells jobs not to begin, and not to wait in the queue again."""
+    """Return the file whose existence keeps jobs from starting and from requeuing themselves."""
     return pool.folder / "stopped"
 
 

@@ -76,7 +76,7 @@ def claim(view: View, rules: TrainRules, worker: str, gone: frozenset[str] = fro
         if answer is not None or commands:
             return answer, commands
         if compared is None:
-            # Those that have come farther need as many to have come as far.
+            # Members that are farther need as many others at that point.
             beyond = _line(member, rules)
     if skipped:
         return Idle(seconds=None, why="other workers are deciding about the members that are ready"), []
@@ -90,7 +90,7 @@ def _completion_reason(view: View, rules: TrainRules) -> str | None:
 
 
 def _goal(view: View, rules: TrainRules) -> str | None:
-    """Return what says that the objective's `stop_at` is reached; None while it is not."""
+    """Return the message that the objective's `stop_at` is reached; None while it is not."""
     wanted = order_to_stop_at(rules.objective)
     if wanted is None:
         return None
@@ -110,13 +110,13 @@ def _line(member: Member, rules: TrainRules) -> float:
 
 
 def slot_of(worker: str) -> str:
-    """Return what a worker has in common with the one that takes its place after a restart."""
+    """Return the part of a worker's name that its successor after a restart shares."""
     return worker.rsplit(":", 2)[0]
 
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What a worker asks for, and what is decided by; checkpoints that are `gone` can be taken over by nobody."""
+    """A worker's request with the rules to decide by; checkpoints that are `gone` cannot be taken over."""
 
     view: View
     rules: TrainRules
@@ -124,11 +124,11 @@ class _Claim:
     gone: frozenset[str]
 
     def decide(self, member: Member, compared: Sequence[Member] | None) -> Step:
-        """Decide about one ready member; no answer and no commands say that it waits."""
+        """Decide about one ready member; no answer and no commands mean that it waits."""
         rules, study, head = self.rules, self.view.study(), member.head
         lost = head is not None and head.checkpoint in self.gone
         if lost:
-            # What cannot be loaded cannot be measured.
+            # A checkpoint that cannot be loaded cannot be measured.
             member = replace(member, measures_left=0)
         if member.measures_left > 0 and head is not None:
             return self._measure(member, head, {"decision": "measure"})
@@ -217,7 +217,7 @@ class _Claim:
         )
 
     def _check_params(self, start: Start, head: Scored | None) -> JsonObject:
-        """Return the hyperparameters to train with; refuse new ones that the space does not allow."""
+        """Return the hyperparameters to train with; reject new ones that the space does not allow."""
         if any(start.params == state.params for state in (head, start.weights) if state is not None):
             return start.params
         strategy = self.rules.strategy
@@ -227,7 +227,7 @@ class _Claim:
         return run_check(self.rules.space.validate, proposed, f"{named} proposes what the space does not allow")
 
     def _check_json(self, name: str, value: object) -> None:
-        """Refuse what a decision tells if it cannot be stored, and say where it is."""
+        """Reject the part of a decision that cannot be stored, and name its place."""
         if isinstance(value, Mapping):
             for key, item in value.items():
                 if not isinstance(key, _PLAIN):
@@ -275,7 +275,7 @@ class _Claim:
             parent=weights.trial if weights else None,
             parent_checkpoint=weights.checkpoint if weights else None,
             parent_index=weights.index if weights else 0,
-            # What the space has gained since they were chosen is added.
+            # Parameters that the space has gained since then get their defaults.
             params=self.rules.space.with_defaults(chosen),
             start_step=start_step,
             end_step=start_step + steps,
@@ -310,7 +310,7 @@ class _Claim:
         """Run the suite on a checkpoint again; the member waits for that."""
         seen = self.view.find_seen(subject.checkpoint, subject.index)
         if seen is None or not seen.usable:
-            # What cannot be confirmed is not taken over; the member is asked again, and sees that.
+            # A state that cannot be confirmed is not taken over; the member decides again without it.
             owner = member if subject.member == member.index else self.view.locked_member(subject.member)
             changed = without_trial(owner, subject.trial)
             return [] if changed == owner else [Update(changed)]
@@ -322,7 +322,7 @@ class _Claim:
         row = self.view.checkpoint(head.checkpoint)
         damaged = row is not None and row.error is not None
         reason: JsonObject = {"decision": "recover", "damaged" if damaged else "lost": head.checkpoint}
-        # It may have nothing left to show, and is not to see others as they were when they had come farther.
+        # It may have no state left, and must not see peers beyond its own progress.
         line = strategy.line(member.progress)
         known = as_of([peer for peer in self.view.members() if not peer.retired], line, strategy)
         bare = replace(member, head=None, states=())
@@ -346,7 +346,7 @@ class _Claim:
 
 
 def _from_import(member: Member, rules: TrainRules, population: Sequence[Member], context: Context) -> Decision:
-    """Let a member start as the strategy starts fresh ones, but from what was imported for it."""
+    """Start a member as the strategy starts fresh ones, but from its import."""
     head = member.head
     assert head is not None
     decision = rules.strategy.decide(replace(member, head=None), population, context)
@@ -361,7 +361,7 @@ def _from_import(member: Member, rules: TrainRules, population: Sequence[Member]
 
 
 def _end_study(view: View) -> SetStudyState:
-    """Return how a study ends whose members are all done; says which of them were given up."""
+    """Return how a study ends once all members are done, naming those that were given up."""
     members = [member for member in view.members() if not member.retired]
     broken = [member for member in members if member.given_up]
     if not broken:

@@ -97,9 +97,9 @@ def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted 
 
 
 def _add_checkpoint(view: View, rules: TrainRules, trial: TrialRecord, done: Completion) -> list[Command]:
-    """Add the checkpoint that a trial left, and queue the suites on it."""
+    """Add the checkpoint of a trial, and queue the suites on it."""
     name, index = _result(trial, done)
-    # Of trials that share a checkpoint, the first that counts brings it; it need not be the one that wrote it.
+    # Of trials that share a checkpoint, the first accepted one adds it, even if another one wrote it.
     there = view.checkpoint(name) if index or rules.suites or done.checkpoint is None else None
     row = there or done.checkpoint
     assert row is not None

@@ -1,4 +1,4 @@
-"""What is the same for jobs of every kind: how they move, their leases, and who owns them."""
+"""Common to jobs of every kind: transitions, leases and ownership."""
 
 from dataclasses import replace
 from typing import Any, TypeVar

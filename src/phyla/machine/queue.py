@@ -1,6 +1,6 @@
 """How attempts at jobs of every kind end without a result: failed, released, lost.
 
-What is special to a kind is what follows when one is queued again, given up, or cannot use its checkpoint.
+Each kind adds what follows when a job is requeued, given up, or cannot use its checkpoint.
 """
 
 from dataclasses import asdict, replace
@@ -47,7 +47,7 @@ def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
 def release(view: View, job_id: int, token: int, error: str | None = None) -> list[Command]:
     """Return a job to the queue, as a preempted worker does; this does not count as a failure.
 
-    The error is what the job itself said, where it asked to be run again later.
+    The error is the job's own message, if it asked to be run again later.
     """
     job = verify_token(lock_job(view, job_id), job_id, token)
     if job is None or job.state is JobState.PENDING:

@@ -1,8 +1,8 @@
 """Which members are compared, and when: a quorum instead of a barrier.
 
-How far a member has come is counted in grid lines of its progress, so nobody waits for training that overshoots.
-A member may decide once enough members have published a state at as many lines. It sees only those, each as it
-was when it had come as far. So scores are never compared across different amounts of training.
+Progress is counted in grid lines, so no member waits for training that overshoots. A member may decide once enough
+members have published a state at as many lines. It sees only those, each as it was when it had come as far. So
+scores are never compared across different amounts of training.
 """
 
 import math
@@ -26,10 +26,10 @@ def quorum_size(quorum: float, members: int) -> int:
 
 
 def peers(member: Member, population: Sequence[Member], rules: TrainRules) -> list[Member] | None:
-    """Return the members that a member is compared with, itself included; None if too few have come as far.
+    """Return the members to compare a member with, itself included; None if too few have come as far.
 
-    Each is as it was when it had come as far, see `as_of`. Where nobody waits (quorum 0, or a member that has not
-    published anything) they are all members, as they are.
+    Each is as it was at the same progress, see `as_of`. Without waiting (quorum 0, or a member that has not
+    published anything) they are all members in their present state.
     """
     strategy = rules.strategy
     own = member.published
@@ -41,12 +41,12 @@ def peers(member: Member, population: Sequence[Member], rules: TrainRules) -> li
     if len(come) < quorum_size(strategy.quorum, len(counted)):
         return None
     seen = as_of(come, line, strategy)
-    # Where everybody waits, only a member that joined late has nothing to show from then.
+    # With a full quorum, only a member that joined late has no state from that line.
     return seen if strategy.quorum < 1 else [peer for peer in seen if line_of(peer.states[0].progress) <= line]
 
 
 def as_of(population: Sequence[Member], line: float, strategy: Strategy) -> list[Member]:
-    """Return members with what they had published by a grid line; the oldest that is kept if none of that is."""
+    """Return members with their states published by a grid line, or else the oldest kept one."""
     line_of, elites = cache(strategy.line), strategy.keeps_best
     past: list[Member] = []
     for member in population:
@@ -78,5 +78,5 @@ def _has_come(member: Member, line: int, line_of: Callable[[int], int]) -> bool:
 
 
 def _is_given_up(member: Member, strategy: Strategy) -> bool:
-    """Return whether nobody waits for a member: it ended early, or every state it published was lost."""
+    """Return whether no member waits for this one: it ended early, or all its published states were lost."""
     return member.state is MemberState.DONE and (not member.states or not strategy.finished(member))

@@ -20,7 +20,7 @@ ALL = 2**31 - 1
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """What of a study's rules decides which checkpoints are kept: plain data, so that anybody can collect.
+    """The rules that decide which checkpoints are kept, as plain data, so that any process can collect.
 
     Attributes:
         population_size: number of members.

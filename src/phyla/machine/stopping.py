@@ -37,13 +37,13 @@ from phyla.strategies import Reported
 NOTHING = Tally(count=0, mean=math.nan, best=math.nan, step=0)
 
 OTHERS = 100
-"""Trials that one is compared with at most, the newest."""
+"""A trial is compared with at most this many others, the newest."""
 
 
 def report(
     view: View, rules: TrainRules, trial_id: int, token: int, reports: Sequence[Report]
 ) -> tuple[ReportAnswer, list[Command]]:
-    """Take in what a running trial reported, and say how its attempt stands."""
+    """Store the reports of a running trial, and return the state of its attempt."""
     attempt = view.attempt(trial_id, token)
     trial = view.locked_trial(trial_id)
     if attempt is None or trial is None:
@@ -61,7 +61,7 @@ def report(
 
 
 def drop_repeated(view: View, trial: TrialRecord, reports: Sequence[Report]) -> Sequence[Report]:
-    """Leave out what the running attempt reported before: reports come again when their answer was lost."""
+    """Drop reports that the running attempt sent before: a client repeats them when the answer was lost."""
     if not reports:
         return ()
     if reports[0].number:
@@ -81,8 +81,7 @@ def judge(
 ) -> tuple[JsonObject | None, list[Command]]:
     """Show new reports of a trial to the stopping rules, one by one, so that batching them makes no difference.
 
-    Returns:
-        Why the trial is stopped, or None; and what follows: what has to be remembered, and the stop.
+    Returns: Why the trial is stopped, or None; and the commands: the new tally, and the stop.
     """
     if not rules.stopping or not reports or trial.kind is not JobKind.TRAIN:
         return None, []
@@ -148,9 +147,9 @@ class _Verdict:
     broken: str | None = None
 
     def add(self, report: Report, objective: Objective, grids: Sequence[int]) -> tuple[Mark, ...]:
-        """Count a report in; return the marks that the trial comes to with it.
+        """Count a report; return the marks that the trial reaches with it.
 
-        What is reported apart at one step is one report of the objective, once all its metrics are there.
+        Metrics of one step that are reported separately make one report of the objective once all are present.
         """
         before = self.tally
         names = [goal.metric for goal in objective.goals]
@@ -163,7 +162,7 @@ class _Verdict:
             self.tally = replace(before or NOTHING, part=Report(report.step, values))
             return ()
         judged = objective.judge(values)
-        # What is infeasible is worse than everything, however good the metric is.
+        # An infeasible report is worse than everything, however good its metric is.
         value = judged.fitness if judged.infeasible is None else math.nan
         self.tally = tally = _with(before, value, report.step, objective)
         marks = tuple(

@@ -69,7 +69,7 @@ def _restore(match: "re.Match[str]") -> str:
 
 
 class _Escaped:
-    """Lets pydantic write a name as `storable` does, and read it again."""
+    """Makes pydantic write and read a name as `storable` does."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema

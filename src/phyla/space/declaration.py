@@ -1,6 +1,6 @@
-"""What Space is given, checked: parameters and the conditions between them, constraints and starting points.
+"""Checks of the arguments of Space: parameters, the conditions between them, constraints and starting points.
 
-Then its parameters as JSON, and which others may take their place once values of them are in use.
+Then its parameters as JSON, and the changes that are allowed once values are in use.
 """
 
 import dataclasses
@@ -152,7 +152,7 @@ def starting_point(point: object, plan: Plan, constraints: Sequence[Constraint])
 
 
 def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
-    """Refuse names that are no parameters."""
+    """Reject names that are no parameters."""
     for name in names:
         if name not in known:
             raise SpaceError(f"unknown parameter {name!r}; {suggestion(name, known)}")
@@ -174,14 +174,14 @@ def find_violated(constraints: Sequence[Constraint], values: Mapping[str, Scalar
 
 
 def require(constraints: Sequence[Constraint], values: Mapping[str, Scalar]) -> None:
-    """Refuse values that a constraint does not allow."""
+    """Reject values that a constraint does not allow."""
     rejected = find_violated(constraints, values)
     if rejected is not None:
         raise SpaceError(f"the constraint {name_of(rejected)} does not allow {values!r}")
 
 
 def name_of(constraint: object) -> str:
-    """What a message calls a function."""
+    """The name of a function in messages."""
     return str(getattr(constraint, "__name__", None) or repr(constraint))
 
 
@@ -206,7 +206,7 @@ def read_parameter(entry: Mapping[str, Any]) -> tuple[str, Parameter]:
 
 
 def check_extension(old: Mapping[str, Parameter], new: Mapping[str, Parameter]) -> None:
-    """Refuse parameters in which values of the old ones may not be valid, saying everything that is narrowed.
+    """Reject parameters in which values of the old ones may not be valid, saying everything that is narrowed.
 
     Bounds may be widened, by whole steps where there are any, values added, and parameters added that have a
     default. Where members start may change.

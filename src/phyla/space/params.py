@@ -145,7 +145,7 @@ class Params(Mapping[str, Any]):
 
     _flat: dict[str, Any]
     _read: set[str] | None
-    """Full names of what was read, shared with the groups; None if that is not tracked."""
+    """Full names of the values that were read, shared with the groups; None if untracked."""
     _prefix: str
 
     def __init__(self, values: Mapping[str, Any], /) -> None:

@@ -24,7 +24,7 @@ NEAR_ZERO = 1e-12
 """Below this share of its range a linear float counts as 0: multiplying would take forever to leave it."""
 
 NEAR_ONE: Literal["1-x"] = "1-x"
-"""The log scale of what lies near 1, such as a discount: logarithmic in the distance from 1."""
+"""The log scale of values near 1, such as a discount: logarithmic in the distance from 1."""
 
 LARGEST_INTEGER = 2**63 - 1
 """What databases and other languages can hold."""

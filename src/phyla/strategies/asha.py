@@ -83,7 +83,7 @@ class ASHA(Independent):
         place: JsonObject = {"rule": "asha", "rung": rung, "rank": rank + 1, "of": count}
         if rank < count // self.reduction_factor:
             return proceed(member, steps, decision="promote", compared=place)
-        # Members of lower rungs were asked before this one, so whoever may still come is being trained.
+        # Members of lower rungs decided before this one, so every member that may still arrive is being trained.
         coming = any(trial.generation <= rung for trial in context.history.unfinished())
         if not coming or rank >= self.members // self.reduction_factor:
             return Stop(reason={**place, "why": f"it can no longer be among the best of rung {rung}"})
@@ -98,7 +98,7 @@ def _place(member: Member, order: float, population: Population, history: Histor
     equal = {other for other, theirs in results.items() if theirs == order} - {member.index}
     if not equal:
         return better, len(results)
-    # Those that were stopped at this rung are not among those that a member is compared with.
+    # Members stopped at this rung are not in the population of the comparison.
     promoted = {*history.results(rung + 1)}
     promoted |= {trial.member for trial in history.unfinished() if trial.generation > rung}
     promoted |= {other.index for other in population if other.broken_trial is not None}

@@ -68,13 +68,13 @@ _WORDS = {
 
 
 def _own(reason: JsonObject) -> str:
-    """Return a reason that a strategy of somebody else gives as it likes."""
-    facts = [f"{name} {_number(value)}" for name, value in reason.items() if name not in _TOLD]
+    """Return the reason of a third-party strategy, in any form."""
+    facts = [f"{name} {_number(value)}" for name, value in reason.items() if name not in _FACTS]
     return ", ".join(facts) or "no reason given"
 
 
-_TOLD = ("imported", "joined", "mate", "replaces", "stopped", "changes")
-"""What is told of any reason."""
+_FACTS = ("imported", "joined", "mate", "replaces", "stopped", "changes")
+"""Keys of any reason."""
 
 
 def _stop(reason: JsonObject) -> str:
@@ -116,14 +116,14 @@ def _ordinal(rank: int) -> str:
 
 
 def _change(change: JsonObject) -> str:
-    """Return what a value was and is, and the way, unless that is only the factor between the two."""
+    """Return the old and the new value, and the way, unless that is only the factor between them."""
     way = str(change.get("by"))
     note = "" if way.startswith("x") else f" ({way})"
     return f"{_number(change.get('from'))} to {_number(change.get('to'))}{note}"
 
 
 def _score(scored: JsonObject) -> str:
-    """Return what was compared: a mean of scores, the values of goals that are traded off, or the fitness."""
+    """Return the compared score: a mean of scores, the values of traded-off goals, or the fitness."""
     if "mean" in scored:
         return f"mean {_number(scored['mean'])} of {scored.get('scores')} scores"
     if scored.get("infeasible"):

@@ -104,7 +104,7 @@ class InitiatorPBT(Strategy):
 
 
 def _of_generation(member: Member, context: Context, generation: int) -> Scored | None:
-    """Return what a member had completed at a generation; None if it has not come as far."""
+    """Return the trial of a member at a generation; None if it has not completed that yet."""
     if member.head is None or member.generation <= generation or generation < 0:
         return None
     for trial in true_ancestry(member.head.trial, context.history):

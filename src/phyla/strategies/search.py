@@ -121,7 +121,7 @@ class GridSearch(Strategy):
 
 
 def _distinct(name: str, values: Sequence[Any]) -> tuple[Scalar, ...]:
-    """Return the values of one parameter of a grid; none of them twice."""
+    """Return the values of one parameter of a grid; reject duplicates."""
     distinct: dict[tuple[bool, Scalar], Scalar] = {}  # since True is 1 to Python
     for item in values:
         value = as_scalar(item, f"GridSearch({name}=...): a value")
@@ -133,7 +133,7 @@ def _distinct(name: str, values: Sequence[Any]) -> tuple[Scalar, ...]:
 
 
 def _complete_point(index: int, point: JsonObject, space: Space, rng: np.random.Generator) -> JsonObject:
-    """Return a combination with what it leaves out."""
+    """Return a combination completed by the parameters that it omits."""
     where = f"GridSearch(grid=...): combination {index}, {point!r}"
     run_check(space.check_part, point, where)
     started = Space(space.parameters, constraints=space.constraints, initial=[point])

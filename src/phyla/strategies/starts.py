@@ -12,7 +12,7 @@ BROKEN_AT_MOST = 3
 """Trials of a member that break with the same hyperparameters, before it is given up."""
 
 Copy: TypeAlias = Literal["both", "weights", "hyperparameters"]
-"""What a member takes over from another."""
+"""Parts of a state that a member takes over from another."""
 
 COPIES: Final = get_args(Copy)
 

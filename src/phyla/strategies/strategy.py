@@ -1,4 +1,4 @@
-"""The contract of a strategy: what it sees, what it can decide."""
+"""The contract of a strategy: its inputs and decisions."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,7 +37,8 @@ class History(Protocol):
     def ended(self, step: int | None) -> Sequence[TrialRecord]:
         """Return the training trials that broke, were stopped by a rule, or completed at this age or later.
 
-        They come as they ended. The age is that of the weights, in steps; None leaves completed trials out.
+        In the order in which they ended. The age is that of the weights, in steps; None leaves completed trials
+        out.
         """
         ...
 
@@ -49,7 +50,7 @@ class History(Protocol):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a decision may use besides the population.
+    """Inputs of a decision besides the population.
 
     Attributes:
         space: the search space.
@@ -174,7 +175,8 @@ class Strategy(Protocol):
     def exclusive(self) -> bool:
         """Whether decisions of one study must be made one after the other.
 
-        For strategies that keep state, or wait for what others decide; it costs concurrency on PostgreSQL.
+        For strategies that keep state, or wait for decisions about other members; it costs concurrency on
+        PostgreSQL.
         """
         return False
 
@@ -200,7 +202,7 @@ class Strategy(Protocol):
 
     @property
     def pareto(self) -> bool:
-        """Whether it works without a single number that says which trial is better."""
+        """Whether it works without a single number that orders trials."""
         return False
 
     def line(self, progress: int) -> int:
@@ -264,7 +266,7 @@ def lowest_generation(population: Population) -> int | None:
 
 
 def decision_rng(seed: int, member: int, generation: int, replacement: int) -> np.random.Generator:
-    """Return the generator for one decision: the same numbers whoever asks, and whenever."""
+    """Return the generator for one decision, independent of worker and time."""
     sequence = np.random.SeedSequence(entropy=seed, spawn_key=(member, generation, replacement))
     return np.random.Generator(np.random.PCG64(sequence))
 
@@ -275,7 +277,7 @@ def trial_seed(rng: np.random.Generator) -> int:
 
 
 def require_strategy(strategy: Any) -> None:
-    """Refuse what is not a strategy, and classes in place of objects, also in its settings."""
+    """Reject what is not a strategy, and classes in place of objects, also in its settings."""
     if isinstance(strategy, type):
         raise ConfigurationError(f"strategy={strategy.__name__}: {_suggest_instance(strategy)}")
     # `pareto` is needed only where the objective has trade-offs.

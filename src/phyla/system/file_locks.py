@@ -39,7 +39,7 @@ def hold_lock(path: Path) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool | None:
-    """Return whether a process of this machine holds the lock of a file; None if that cannot be told."""
+    """Return whether a process of this machine holds the lock of a file; None if that is unknown."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

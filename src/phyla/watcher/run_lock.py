@@ -16,7 +16,7 @@ LOCK_AGAIN_S = 0.05
 
 
 def holder(path: Path) -> str | None:
-    """Return which process of this machine holds the lock file of a run; None if none does, or it is not known."""
+    """Return the local process that holds the lock file of a run; None if none does, or it is unknown."""
     return _describe_holder(path) if file_locks.is_held(path) else None
 
 
@@ -26,7 +26,7 @@ def _describe_holder(path: Path) -> str:
 
 @contextmanager
 def lock(path: Path, run: str) -> Iterator[None]:
-    """Have the right to follow a run, until the block or the process ends, however that ends.
+    """Hold the run's lock until the end of the block or of the process.
 
     The file is made where missing, never removed. `RunFollowed` says that another process holds it.
     """

@@ -23,8 +23,8 @@ from phyla.worker import EvaluatedStudy, Evaluator, Sources, StudySources, Train
 from phyla.worker.spec import WorkerSpec
 
 Runs: TypeAlias = Sequence[tuple[StudyRecord, EvaluatedStudy]]
-"""Watched studies, each with what it takes to evaluate it."""
-TOLD_AT_MOST = 5
+"""Watched studies, each with its evaluated study."""
+MOST_DIFFERENCES = 5
 """Differences of two suite files that a message names."""
 
 
@@ -118,15 +118,17 @@ def lease_of(record: StudyRecord) -> float:
 
 
 def check_suites(runs: Runs, configs: Mapping[str, JsonObject]) -> None:
-    """Refuse stored suites that are not those of given configurations."""
+    """Reject stored suites that differ from those of the configurations."""
     for record, _ in runs:
         differing = suite_differences(record.config, configs[record.name])
         if differing:
             differences = [
                 f"{key}: stored {format_setting(old)}, given {format_setting(new)}" for key, (old, new) in differing.items()
             ]
-            more = [f"and {len(differences) - TOLD_AT_MOST} more"] if len(differences) > TOLD_AT_MOST else []
-            listing = "; ".join([*differences[:TOLD_AT_MOST], *more])
+            more = (
+                [f"and {len(differences) - MOST_DIFFERENCES} more"] if len(differences) > MOST_DIFFERENCES else []
+            )
+            listing = "; ".join([*differences[:MOST_DIFFERENCES], *more])
             raise RunChanged(
                 f"the suites of run {record.name!r} are not those of the suite file ({listing}); give the file "
                 "that the run is watched with, or watch it again with this one"

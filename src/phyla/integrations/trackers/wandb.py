@@ -59,7 +59,7 @@ class WandB(Tracker):
         if how["mode"] == "shared":
             import wandb
 
-            # In a thread beside training nobody can be asked.
+            # A thread beside training cannot prompt the user.
             if not wandb.login(prompt=False, verify=False):
                 raise ConfigurationError(
                     "the tracker wandb is online, and W&B knows no API key: run `wandb login` first, or set "

@@ -74,7 +74,7 @@ def claim_evaluation(
 
 
 def restore_claim(view: View, attempt: Attempt) -> Claimed | ClaimedEvaluation:
-    """Return work that a running attempt was claimed for, once more."""
+    """Return the claim of a running attempt again."""
     job = view.job(attempt.job)
     if isinstance(job, TrialRecord):
         return Claimed(trial=job, expires_at=attempt.expires_at)
@@ -108,7 +108,7 @@ def complete_evaluation(view: View, rules: Rules, done: Evaluated) -> tuple[Acce
     ended: list[Command] = []
     if job.kind is JobKind.AGGREGATE and group.state is GroupState.QUEUED:
         ended = _finish_aggregation(view, rules, group, done)
-    # An aggregation that failed is repeated when the study goes on, perhaps with a corrected suite.
+    # A failed aggregation is repeated when the study resumes, perhaps with a corrected suite.
     state = JobState.FAILED if ended and done.failed else JobState.COMPLETED
     error = _errors((), done.failed) if state is JobState.FAILED else None
     commands: list[Command] = [
@@ -148,7 +148,7 @@ def _finish_aggregation(view: View, rules: Rules, group: Group, done: Evaluated)
 
 
 def ended_groups(commands: Sequence[Command]) -> list[int]:
-    """Return the groups of which commands end a job; once they are applied, `settle_group` has to be asked."""
+    """Return the groups in which commands end a job; call `settle_group` for each after applying them."""
     jobs = (command.record for command in commands if isinstance(command, Update))
     return sorted({job.group for job in jobs if isinstance(job, EvalJob) and job.ended_at is not None})
 
@@ -176,7 +176,7 @@ def _current(tasks: Sequence[EvalJob]) -> list[EvalJob]:
 
 
 def _errors(tasks: Sequence[EvalJob], unusable: Mapping[str, str]) -> str:
-    """Return each eval task that failed, or whose results are unusable, with what its error says."""
+    """Return each eval task that failed or has unusable results, with its error."""
     errors = {name: summarize_error(error) for name, error in unusable.items()}
     for task in tasks:
         if task.state is not JobState.COMPLETED:
@@ -190,7 +190,7 @@ def _partial(view: View, rules: Rules, group: Group, why: str) -> list[Command]:
 
 
 def without_checkpoint(view: View, job: EvalJob, failure: Failure) -> list[Command]:
-    """End what is queued on a checkpoint that vanished, or whose files were changed."""
+    """End the jobs queued on a checkpoint that vanished or was changed."""
     cancelled = change_state(job, JobState.CANCELLED, error=failure.error, ended_at=view.now())
     seen = view.seen(job.seen)
     # Groups are locked before members.
@@ -200,7 +200,7 @@ def without_checkpoint(view: View, job: EvalJob, failure: Failure) -> list[Comma
 
 
 def queue_again(view: View, job: EvalJob) -> Update:
-    """Return a job to the queue, unless its group has ended already: then nobody waits for it."""
+    """Return a job to the queue, or cancel it if its group has ended."""
     group = view.group(job.group)
     if group.state is GroupState.QUEUED:
         return Update(change_state(job, JobState.PENDING, worker=None))

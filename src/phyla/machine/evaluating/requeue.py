@@ -1,4 +1,4 @@
-"""Groups of checkpoints that are there already: filled in, queued again, repeated, guaranteed at the end."""
+"""Groups of known checkpoints: backfilled, requeued, repeated, guaranteed at the end."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,7 +40,7 @@ def repetition(view: View, suite: Suite, seen: Checkpoint, number: int, **facts:
 def backfill(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Command]:
     """Queue what suites miss on a checkpoint that still exists: whole groups, or eval tasks that were added.
 
-    What waits for a suite that is not among them is skipped until that suite is back: nobody could evaluate it.
+    Groups of a suite that left are skipped until the suite is back: no worker could evaluate them.
     """
     commands: list[Command] = []
     by_name, groups = {suite.name: suite for suite in suites}, view.groups_of(seen.id)
@@ -81,7 +81,7 @@ def _add_tasks(view: View, suite: Suite, seen: Checkpoint, group: Group) -> list
     if locked.state is GroupState.QUEUED:
         return _queue_again(view, suite, seen, locked, withdrawn, why)
     if view.study().state is StudyState.COMPLETED:
-        # Nobody works for it any more: what it has stays.
+        # No worker serves it any more: its results stay.
         return []
     return _queue_again(view, suite, seen, locked, withdrawn, why, priority=Priority.BACKFILL, best=False)
 
@@ -116,7 +116,7 @@ def _first_group(view: View, seen: Checkpoint, suite: Suite) -> Group | None:
 
 
 def _differs(suite: Suite, jobs: Sequence[EvalJob]) -> bool:
-    """Return whether a group lacks jobs that its suite has, or has such that it does not have any more."""
+    """Return whether the jobs of a group differ from those of its suite."""
     wanted = {(identity, shard) for identity, count in count_shards(suite, jobs).items() for shard in range(count)}
     present = {(job.identity, job.shard) for job in jobs if job.state is not JobState.CANCELLED}
     return bool(_withdrawn(suite, jobs)) or not wanted <= present
@@ -139,7 +139,7 @@ def _withdrawn(suite: Suite, jobs: Sequence[EvalJob]) -> list[EvalJob]:
 
 
 def evaluate_again(view: View, suite: Suite, seen: Checkpoint) -> list[Command]:
-    """Return what runs a suite on a checkpoint again, as a person asks.
+    """Return the commands that run a suite on a checkpoint again, at a user's request.
 
     Eval tasks that failed, or were skipped, run once more. Where all have results, the whole suite runs with other
     seeds; that repetition is no part of a fitness.
@@ -166,7 +166,7 @@ def evaluate_again(view: View, suite: Suite, seen: Checkpoint) -> list[Command]:
 
 
 def try_again(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Command]:
-    """Queue once more what failed for good on a checkpoint: eval tasks, and aggregations; nothing else."""
+    """Requeue what failed for good on a checkpoint: eval tasks and aggregations."""
     commands: list[Command] = []
     by_name = {suite.name: suite for suite in suites}
     for group in view.groups_of(seen.id) if seen.usable else ():
@@ -177,16 +177,16 @@ def try_again(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Com
         failed = [job for job in view.group_jobs(group.id) if job.state is JobState.FAILED]
         if locked is not None and failed:
             commands += _queue_again(view, suite, seen, locked, failed, "it is tried again")
-    # A study that is complete goes on for them.
+    # A completed study resumes for them.
     reopened = commands and view.study().state is StudyState.COMPLETED
     return [SetStudyState(StudyState.RUNNING), *commands] if reopened else commands
 
 
 def drain(view: View, suites: Sequence[Suite], why: str) -> list[Command]:
-    """No more checkpoints come: guarantee the final one, whatever a policy said of it."""
+    """No more checkpoints come: guarantee the final one, even if a policy skipped it."""
     final, top = view.newest_ready(), view.newest_seen(stepped=True)
     if final is not None and top is not None and top.usable and 0 <= final.step < top.step:
-        # It was copied, or uploaded, before what is older.
+        # It was copied, or uploaded, before an older one.
         final = top
     commands: list[Command] = []
     if final is not None:

@@ -26,7 +26,7 @@ def asleep(view: Reader) -> frozenset[str]:
 
 
 def begin_rest(view: View, job: EvalJob) -> list[Command]:
-    """Say, once, that an eval task rests from the failure of one of its shards on."""
+    """Record, once, that an eval task rests after the failure of one of its shards."""
     failed = _alike(view, job)[job.identity]
     seen = [failure.seen for failure in failed]
     if len({*seen}) != REST_AFTER or job.seen in seen[1:]:
@@ -42,7 +42,7 @@ def begin_rest(view: View, job: EvalJob) -> list[Command]:
 
 
 def is_ending(view: Reader) -> bool:
-    """Return whether no more checkpoints come, so that nothing is left to wait for."""
+    """Return whether no more checkpoints will come."""
     if view.study().watched:
         return view.study().state is StudyState.DRAINING
     return all(member.retired or member.state is MemberState.DONE for member in view.members())
@@ -58,9 +58,10 @@ def give_up(view: View, job: EvalJob) -> Update:
 
 
 def _alike(view: Reader, *just_failed: EvalJob) -> dict[str, list[EvalJob]]:
-    """Return the shards that failed as the last one did, by the identity of their eval task, the last ones first.
+    """Return the shards that failed with the same error as the last one, newest first, by eval task identity.
 
-    Left out is what failed before a success, and what a population waits for, which stops by itself.
+    Failures before a success are left out, and those of a suite that a population waits for, which stops on its
+    own.
     """
     by_task: dict[str, list[EvalJob]] = {}
     for job in (*just_failed, *view.failed_evaluations()):

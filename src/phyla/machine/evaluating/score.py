@@ -1,4 +1,4 @@
-"""What a trial is worth: by what it reported, or by the suite that evaluated its checkpoint."""
+"""The score of a trial: from its reports, or from the suite that evaluated its checkpoint."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from phyla.records import (
 from phyla.validation import suggestion
 
 SAME_SAMPLES = "same-samples"
-"""Kind of the event that says that evaluating a checkpoint again brought nothing new."""
+"""Kind of the event for a repeated evaluation with identical results."""
 
 
 class Worth(TypedDict):
@@ -39,7 +39,7 @@ class Worth(TypedDict):
 
 
 def worth(values: Mapping[str, float], objective: Objective) -> Worth:
-    """Return what an objective makes of the metrics it needs."""
+    """Return the score that an objective gives for its metrics."""
     judgement = objective.judge(values)
     if len(values) == 1 and not judgement.orders and judgement.infeasible is None:
         (value,) = values.values()
@@ -58,13 +58,13 @@ def judged_values(scored: Scored | TrialRecord, objective: Objective) -> Mapping
 
 
 def mean_with(before: Mapping[str, float], values: Mapping[str, float], count: int, objective: Objective) -> Worth:
-    """Return what the mean of `count` measurements is worth, from that of all but the last, and the last."""
+    """Return the score of the mean of `count` measurements, from the mean of all but the last and the last."""
     means = {name: mean + (values[name] - mean) / count for name, mean in before.items()}
     return worth(means, objective)
 
 
 def score(view: View, rules: Rules, group: Group) -> list[Command]:
-    """Return what the end of a group changes in its study; nothing unless a population waits for it.
+    """Return the changes after the end of a group; none unless a population waits for it.
 
     A complete group gives the trial its fitness, and the member too while it still trains on that trial's
     weights. A partial one, or one whose checkpoint is gone, is never a fitness.
@@ -117,7 +117,7 @@ class _Pool:
 
 
 def _pool_groups(view: View, group: Group, names: Mapping[str, str]) -> _Pool:
-    """Pool a group that just became complete with those before it; one that repeats another is left out."""
+    """Pool a newly completed group with the earlier ones, leaving out exact repetitions."""
     earlier = [
         other
         for other in view.groups_of(group.seen)
@@ -157,7 +157,7 @@ def _same_samples(view: View, group: Group, before: Group) -> set[str]:
 
 
 def _samples(view: View, group: Group) -> dict[tuple[str, str, int], dict[str, Any]]:
-    """Return the stored moments of samples that vary, by shard; what does not vary tells nothing."""
+    """Return the stored moments of samples that vary, by shard; constant samples cannot show a repetition."""
     identity, samples = view.seen(group.seen).identity, {}
     for job in view.group_jobs(group.id):
         if job.kind is JobKind.EVALUATE and job.state is JobState.COMPLETED:
@@ -171,7 +171,7 @@ def _samples(view: View, group: Group) -> dict[tuple[str, str, int], dict[str, A
 
 
 def _say_same(view: View, group: Group, pool: _Pool) -> list[Command]:
-    """Say, once for a suite, that evaluating a checkpoint again brought nothing new."""
+    """Record, once per suite, that a repeated evaluation gave identical results."""
     repeated = pool.count < pool.evaluations
     repetitions = ((past.kind, past.suite) == (SAME_SAMPLES, group.suite) for past in view.events())
     if not (repeated or pool.same) or any(repetitions):

@@ -1,4 +1,4 @@
-"""What is remembered of evaluation: checkpoints seen, groups, the ledger; each question beside its statement."""
+"""Reads evaluation: observed checkpoints, groups, the ledger; each method beside its statement."""
 
 from collections.abc import Sequence
 
@@ -109,7 +109,7 @@ _EVENTS_AFTER = _EVENTS.order_by(eval_events.c.id)
 
 
 class Evaluating(Queue):
-    """Reads what is evaluated, how urgently, and what was found."""
+    """Reads groups, their priorities and their results."""
 
     # Checkpoints that were seen
 

@@ -90,7 +90,7 @@ _MOST_URGENT = (
     .scalar_subquery()
 )
 _NEXT_OF_SEEN = _NEXT_EVALUATION.where(_j.seen == SEEN_ID, _j.priority == _MOST_URGENT)
-# Claims of one group do not exclude each other, but each excludes whoever locks the group to end it.
+# Claims of one group do not exclude each other, but each excludes a transaction that ends the group.
 _CLAIM, _CLAIM_OF_SEEN = (
     statement.with_for_update(of=jobs, skip_locked=True).suffix_with(
         "FOR KEY SHARE OF eval_groups SKIP LOCKED", dialect="postgresql"
@@ -135,7 +135,7 @@ _LATE = (
     .order_by(_a.expires_at, _a.job)
     .limit(LIMIT)
 )
-# What somebody has locked is being ended just now; to wait for it could be a deadlock.
+# A locked row is being ended by another transaction; waiting for it could deadlock.
 _EXPIRED_TRIALS = _LATE.where(TRIAL).with_for_update(of=jobs, skip_locked=True)
 _EXPIRED_EVALUATIONS = _LATE.join(eval_groups, _g.id == _j.group).with_for_update(
     of=[jobs, eval_groups], skip_locked=True

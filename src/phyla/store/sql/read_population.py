@@ -1,7 +1,7 @@
-"""What is remembered of a population: members, trials, reports, checkpoints; each question beside its statement.
+"""Reads a population: members, trials, reports, checkpoints; each method beside its statement.
 
-What a partial index is conditioned on appears word for word in the statements that use it, because SQLite proves
-nothing else; that is why some conditions are text from `phyla.store.sql.tables`.
+Statements repeat the condition of a partial index word for word, because SQLite proves nothing else; therefore
+some conditions are text from `phyla.store.sql.tables`.
 """
 
 import heapq
@@ -163,7 +163,7 @@ _HELD_BY_EVALUATION = sa.union_all(
 
 
 class Population(Queue):
-    """Reads the members of a study, what they trained, and the checkpoints that they left."""
+    """Reads the members of a study, their trials and checkpoints."""
 
     def member(self, index: int) -> Member:
         return self._existing(self._member(_MEMBER, index), "member", index)

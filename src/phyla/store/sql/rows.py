@@ -55,7 +55,7 @@ def encode(value: Json) -> str:
 
 
 def decode(text: str) -> Any:
-    """Return what `encode` was given, in dicts and lists."""
+    """Undo `encode`, with dicts and lists."""
     # What `encode` wrote has no white space around it, which `loads` would look for.
     return _DECODER.raw_decode(text)[0]
 

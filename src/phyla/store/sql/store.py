@@ -59,7 +59,7 @@ _DELETIONS = (
     attempts.delete().where(attempts.c.job.in_(sa.select(jobs.c.id).where(jobs.c.study.in_(_IDS)))),
     *(
         table.delete().where(table.c.study.in_(_IDS))
-        for table in reversed(metadata.sorted_tables)  # from what refers to others to what is referred to
+        for table in reversed(metadata.sorted_tables)  # referring tables before referred ones
         if "study" in table.c and table not in (eval_results, attempts)
     ),
     studies.delete().where(studies.c.source == _STUDY),
@@ -168,7 +168,7 @@ class SqlStore:
     def delete_study(self, study: int) -> None:
         with self._session(write=True) as session:
             self._lock_study(session, study, "alone")
-            # Whoever claims from one of those that watch it has no lock on this one.
+            # A claim in a watching study holds no lock on this one.
             for watching in session.all(STUDIES, _WATCHING, {"study": study}):
                 self._lock_study(session, watching.id, "alone")
             for deletion in _DELETIONS:
@@ -295,7 +295,7 @@ class _Changes:
             problem = explain_error(self._backend, error)
             if not isinstance(problem, StoreUnavailable):
                 raise problem from error
-            # Whoever looks now waits for the server as long as it has patience.
+            # The next read waits for the server as long as the patience lasts.
             time.sleep(min(seconds, 1.0))
             return True
 

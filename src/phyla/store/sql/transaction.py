@@ -116,7 +116,7 @@ _NOT_TAKEN = (
     .where(_c.study == STUDY, _c.name == NAME, KEPT, LIVE, _c.taken == parameter("times"))
     .with_for_update(skip_locked=True)
 )
-# A row that somebody has locked is being taken; to wait for it could be a deadlock.
+# A locked row is being taken by another transaction; waiting for it could deadlock.
 _MARK_DELETING = (
     checkpoints.update()
     .where(_c.study == STUDY, KEPT, _c.name.in_(_NOT_TAKEN.scalar_subquery()))
@@ -126,7 +126,7 @@ _MARK_DELETING = (
 
 _j = jobs.c
 _START_GROUP = eval_groups.update().where(eval_groups.c.id == GROUP).values(started=sa.true())
-# A job that somebody has locked is being claimed just now; to wait for it could be a deadlock.
+# A locked job is being claimed by another transaction; waiting for it could deadlock.
 _waiting = jobs.alias("waiting")
 _w = _waiting.c
 _LATE = sa.select(_w.id).where(_w.study == STUDY, PENDING_EVALUATION, _w.not_before > NOW)

@@ -1,7 +1,7 @@
 """Explore rules: new hyperparameters derived from the ones taken over. One file a rule.
 
 A new rule is a frozen dataclass with `propose`; `perturb.py` is an example. `ExploreWith` takes a
-function instead. A rule that never declines says so with `always = True`.
+function instead. A rule that never declines has `always = True`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ class Explored:
         params: flat, valid in the space.
         changes: parameter name to `{"from", "to", "by"}`, for the ones that changed; by default found by
             comparing, with the name of the rule as `by`.
-        facts: what else the reason should tell.
+        facts: further facts for the reason.
     """
 
     params: JsonObject
@@ -43,7 +43,7 @@ class Explore(Protocol):
 
 
 def propose_params(rule: Explore, source: Scored, population: Population, context: Context) -> Explored | None:
-    """Return what a rule proposes; `ConfigurationError` if it returned anything else."""
+    """Return the proposal of a rule; `ConfigurationError` if it is not of the right type."""
     return check_returned(rule, "propose", rule.propose(source, population, context), Explored, type(None))
 
 

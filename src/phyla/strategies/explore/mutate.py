@@ -51,7 +51,7 @@ class Mutate:
         object.__setattr__(self, "discounts", tuple(self.discounts))
 
     def check_space(self, space: Space) -> None:
-        """Refuse discounts that are no numbers between 0 and 1 of the space."""
+        """Reject discounts that are no numbers between 0 and 1 of the space."""
         for name in self.discounts:
             parameter = space.parameters.get(name)
             low, high = getattr(parameter, "low", -1), getattr(parameter, "high", 2)

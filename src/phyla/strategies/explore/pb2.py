@@ -75,7 +75,7 @@ class PB2:
         return replace(explored, facts={**explored.facts, "model": {"rule": "pb2", "not_used": proposal}})
 
     def _by_model(self, source: Scored, population: Population, context: Context) -> Explored | str:
-        """Return what the model promises most of, or why there is nothing."""
+        """Return the point with the highest promise of the model, or the reason for its absence."""
         space, params, changes = context.space, source.params, dict[str, Mapping[str, Scalar]]()
         modelled = {
             name: parameter for name, parameter in space.parameters.items() if isinstance(parameter, Float | Int)
@@ -151,7 +151,7 @@ def _row(
     if parent.order is None or not math.isfinite(parent.order):
         return None
     if trial.state is JobState.CANCELLED and trial.stop_reason is None:
-        # Its member was retired, or its parent's files were lost: that says nothing about its hyperparameters.
+        # Its member was retired, or its parent's files were lost, which is independent of its hyperparameters.
         return None
     gain = float("-inf") if trial.state in (JobState.FAILED, JobState.CANCELLED) else None
     if trial.order is not None and trial.reached_step is not None:
@@ -164,7 +164,7 @@ def _units(numbers: Mapping[str, Float | Int], params: JsonObject) -> tuple[floa
 
 
 def kappa(rows: int) -> float:
-    """Return how many deviations count on top of the mean, after so many rows."""
+    """Return the weight of the deviation beside the mean, for a number of rows."""
     return math.sqrt(max(0.0, 0.2 * math.log(0.4 * rows)))
 
 
@@ -176,7 +176,7 @@ def _best_first(
     restarts: int,
     rng: np.random.Generator,
 ) -> Iterator[tuple[Sequence[float], JsonObject]]:
-    """Fit the model, and return points in [0, 1], the highest upper bound first, with what the reason tells."""
+    """Fit the model, and return points in [0, 1], highest upper bound first, with facts for the reason."""
     from scipy.optimize import minimize
 
     gains = np.array([row.gain for row in rows], dtype=np.float64)
@@ -334,7 +334,7 @@ def best_window(points: Matrix, targets: Matrix, least: int) -> int:
 
 @final
 class Posterior:
-    """What is believed after some observations; others that are pending lower the variance and leave the mean."""
+    """The posterior after observations; pending points lower its variance and leave its mean."""
 
     def __init__(self, kernel: Kernel, points: Matrix, targets: Matrix, pending: Matrix | None = None) -> None:
         self._kernel = kernel

@@ -1,4 +1,4 @@
-"""Explore rules that move hyperparameters by chance, and a function that corrects what they propose."""
+"""Explore rules that move hyperparameters at random, and a function that corrects their proposals."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -55,7 +55,7 @@ class Perturb:
             object.__setattr__(self, "names", tuple(self.names))
 
     def check_space(self, space: Space) -> None:
-        """Refuse names that are no parameters of the space."""
+        """Reject names that are no parameters of the space."""
         run_check(
             partial(refuse_unknown, known=space.parameters), self.names or (), f"Perturb(names={self.names!r})"
         )

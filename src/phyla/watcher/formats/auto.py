@@ -50,7 +50,7 @@ class Auto(CheckpointFormat):
         endings = tuple(ending for kind in kinds for ending in kind.endings)
         for folder in root.folders:
             if root.is_closed(folder) and StepFrom().of_name(folder) is not None:
-                # It is told with the reason; other directories may be nobody's business, as lost+found is.
+                # It is reported with the reason; other closed directories, such as lost+found, are ignored.
                 yield Candidate.entry(folder, check_all)
             elif folder in checks:
                 yield Candidate.entry(folder, checks[folder])

@@ -60,7 +60,7 @@ def _is_orbax(root: Root, folder: str) -> bool:
 
 
 def _checks(root: Root) -> Check:
-    """Return what tells whether a step directory was committed, and nothing of it was deleted since.
+    """Return a check that a step directory was committed and that no part of it was deleted since.
 
     The writer of the other directories is its writer too: if it leaves a sign there, a directory without one
     is no checkpoint.

@@ -60,7 +60,7 @@ def weight_files(root: Root, endings: tuple[str, ...], index_ending: str) -> Ite
     indexed: set[str] = set()
     for index in (name for name in root.files if name.endswith(index_ending)):
         shards: list[str] = []
-        # What makes no sense is checked later, in words.
+        # Invalid indexes are reported later.
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             named = set(_weight_map(root.path / index).values())
             shards = [name for name in root.files if name in named]
@@ -123,7 +123,7 @@ class Weights:
 
 
 def weights(folder: Place, files: Mapping[str, File]) -> Weights | None:
-    """Look for weights in a directory; None if there are none that this package knows."""
+    """Return the weights in a directory; None without any known ones."""
     here = {name: file for name, file in sorted(files.items()) if "/" not in name and not is_companion(name)}
     for ending in (SAFETENSORS_INDEX, TORCH_INDEX):
         for index in (name for name in here if name.endswith(ending)):

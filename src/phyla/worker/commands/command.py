@@ -124,7 +124,7 @@ class Command:
         return frozenset(field.name for field in placeholders.fields_of((*self.arguments, *self._texts)))
 
     def check_space(self, space: Space) -> None:
-        """Refuse placeholders that a search space does not fill in; see `placeholders.check`."""
+        """Reject placeholders that a search space does not fill in; see `placeholders.check`."""
         placeholders.check(self.arguments, self._texts, space)
 
     def check_program(self) -> None:

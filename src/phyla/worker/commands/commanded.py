@@ -1,4 +1,4 @@
-"""Runs the command of a study for one trial, reads what it reports, and says how it ended."""
+"""Runs the command of a study for one trial, reads its reports, and checks how it ended."""
 
 import errno
 import json
@@ -85,7 +85,7 @@ class Run:
         self.environment["PHYLA_PARAMS"] = nested
 
     def _note_use(self) -> None:
-        """Note what the command cannot be using: it names some placeholders, and not others."""
+        """Record the inputs that the command uses, by its placeholders."""
         used = self.command.names
         named = used & self.params.keys()
         for name in named if named and not used & {"params_file", placeholders.HYDRA} else self.params:
@@ -155,7 +155,7 @@ class Run:
         return status
 
     def _read(self, *, last: bool = False) -> None:
-        """Take what is new; a line that makes no sense does not keep those behind it from counting."""
+        """Take new readings; an unreadable line does not block the lines after it."""
         while True:
             try:
                 for reading in self.readings.read(last=last):
@@ -179,7 +179,7 @@ class Run:
         assert step is not None
         session.record.check_progress(step)
         if step == self.trial.end_step or session.measuring or session.stop_reason is not None:
-            # What is complete at the end is the result.
+            # Files that are complete at the end are the result.
             return
         if not session.has_saved():
             raise NoCheckpoint("there is nothing in {save_to}; save into that directory first")

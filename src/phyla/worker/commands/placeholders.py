@@ -1,4 +1,4 @@
-"""Arguments of commands with placeholders: what may stand in braces, and how it is filled in."""
+"""Arguments of commands: the placeholders in braces, and how they are filled in."""
 
 import json
 import re
@@ -82,7 +82,7 @@ def normalize(argument: object) -> Argument:
 
 
 def check(arguments: Sequence[Argument], texts: Sequence[str], space: Space) -> None:
-    """Refuse placeholders that a search space does not fill in."""
+    """Reject placeholders that a search space does not fill in."""
     parameters, reserved = space.parameters, (*FIXED, HYDRA)
     for name in parameters:
         if name in reserved:
@@ -149,7 +149,7 @@ def newest(folder: Path, pattern: str) -> Path:
     """Return the file that matches and was written last.
 
     Raises:
-        ConfigurationError: none matches; with what there is.
+        ConfigurationError: none matches; the message lists the files.
     """
     there = [path for path in sorted(folder.glob(pattern)) if path.is_file() and path.name != MANIFEST_NAME]
     if there:
@@ -165,7 +165,7 @@ def newest(folder: Path, pattern: str) -> Path:
 def age(path: Path) -> tuple[int, list[int]]:
     """Return a key that sorts files, the newest last: when it was written, then the numbers in its path.
 
-    File systems do not tell apart what is written within a few milliseconds.
+    File systems cannot order files that are written within a few milliseconds.
     """
     return path.stat().st_mtime_ns, [int(number) for number in re.findall(r"\d+", str(path))]
 

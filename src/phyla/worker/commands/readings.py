@@ -1,4 +1,4 @@
-"""Reads what a command reports while it runs: JSON lines, what it prints, and TensorBoard's event files."""
+"""Reads the reports of a running command: JSON lines, its output, and TensorBoard's event files."""
 
 import json
 import re
@@ -25,7 +25,7 @@ _HEADER = struct.Struct("<QI")
 @final
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one line reported: metrics, their step if it says one, and whether `{save_to}` is complete for it."""
+    """The report of one line: metrics, their step if it has one, and whether `{save_to}` is complete for it."""
 
     metrics: Mapping[str, Any]
     step: int | None
@@ -81,10 +81,10 @@ class Lines:
 
 @final
 class Readings:
-    """All that a command reports, in the order in which it is found.
+    """All reports of a command, in the order in which they are read.
 
     A metric that is printed counts where it is found first, on standard output or on standard error: a progress
-    bar may repeat on one what the other says.
+    bar may repeat on one stream the metrics of the other.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Readings:
         self._steps: dict[Path, int] = {}
 
     def read(self, *, last: bool = False) -> Iterator[Reading]:
-        """Iterate over what is new.
+        """Iterate over new readings.
 
         Raises:
             MetricsUnreadable: names the file and the line; the next call goes on behind it.

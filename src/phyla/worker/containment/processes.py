@@ -121,7 +121,7 @@ class Process:
         orders.close()
         self._keeper.wait()
         if not words:
-            # Somebody ended the keeper; what it kept carries the mark.
+            # The keeper was killed; its processes carry the mark.
             keeper.end_marked(self._mark)
             self._ended = -signal.SIGKILL
         elif words[0] == b"error":
@@ -150,7 +150,7 @@ class Process:
 
 
 def describe_status(status: int) -> str:
-    """Return what ended a process: its exit status, or a signal."""
+    """Return the exit status or signal that ended a process."""
     if status >= 0:
         return f"exit status {status}"
     try:

@@ -44,7 +44,7 @@ class Aggregation:
         except PhylaError:
             if complete:
                 raise
-            # A partial group: what needs the missing eval tasks cannot be said.
+            # A partial group: aggregates of the missing eval tasks are unknown.
             values = {}
         events = self._find_changed_sources(group_results)
         best, former = False, None
@@ -52,8 +52,8 @@ class Aggregation:
             former = self.client.best_group(suite.name, study=work.job.study)
             if complete and work.group.replicate == 0:
                 best = self._is_better(values, former)
-                # Newest come first: one that is worse than what came after it in training has not regressed. Nor
-                # has a member of a population: most are worse than the best.
+                # Newest come first: a checkpoint that is worse than a later one has not regressed. Nor has a
+                # member of a population: most are worse than the best.
                 if former is not None and former.seen < work.seen.id and not work.population:
                     events += self._regressions(results, former)
         return Evaluated(
@@ -71,7 +71,7 @@ class Aggregation:
         )
 
     def _merge_shards(self, group_results: GroupResults) -> tuple[list[TaskResult], dict[str, str]]:
-        """Merge the shards of every eval task that is done, in order; say why others cannot be merged."""
+        """Merge the shards of every completed eval task, in order; return the reasons for the others."""
         shards = {task.identity: task.shards for task in group_results.jobs}
         done: list[TaskResult] = []
         failed: dict[str, str] = {}

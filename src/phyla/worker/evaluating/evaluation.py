@@ -115,7 +115,7 @@ class Evaluation:
         self._outputs = outputs
         self._work_root = work_root
         self._stop = False
-        # For the worker: what was saved, name to file name, and signs of progress.
+        # For the worker: saved files by name, and signs of progress.
         self.files: dict[str, str] = {}
         self.beats = 0
 
@@ -212,7 +212,7 @@ def checkpoint_of(seen: Checkpoint, path: Path) -> EvaluationCheckpoint:
 def run_command(
     template: Sequence[str], evaluation: Evaluation, *, timeout_s: float | None, cwd: str | None = None
 ) -> None:
-    """Run a command and record what it wrote.
+    """Run a command and record its results.
 
     Fields in its arguments are `{checkpoint}`, `{step}`, `{name}`, `{shard}`, `{shards}`, `{seed}`, `{config}` (a
     JSON file) and `{results}`. They are filled in argument by argument, and no shell sees them. It writes its

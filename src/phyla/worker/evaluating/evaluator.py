@@ -60,7 +60,7 @@ class Evaluator:
         studies: those whose checkpoints it evaluates, by id.
         state: what the study's `setup(worker)` returned.
         log: where full tracebacks go; None writes none.
-        outdated: whether the suites of a study changed since this process read them: it should be started anew.
+        outdated: whether the suites of a study changed since this process read them: it should be restarted.
     """
 
     client: Client
@@ -77,7 +77,7 @@ class Evaluator:
     def __post_init__(self) -> None:
         self._loaded: _Loaded | None = None
         self._current: Evaluation | None = None
-        # Where nothing asks for bindings, gin is the user's.
+        # Without bindings, gin is left to the user.
         suites = [suite for study in self.studies.values() for suite in study.suites]
         self._binds = any(suite.gin_files or any(task.gin for task in suite.tasks) for suite in suites)
         self.outdated = False
@@ -100,7 +100,7 @@ class Evaluator:
             current.stop()
 
     def run(self, work: ClaimedEvaluation) -> Evaluated | Failure | None:
-        """Do one piece of work; return None when it is to go back to the queue."""
+        """Run one job; return None to requeue it."""
         study = self.studies[work.job.study]
         try:
             suite, task = _find_task(study, work)
@@ -111,7 +111,7 @@ class Evaluator:
                     # Aggregates, and training in the same process, are not to see them.
                     self._bind(study)
             if study.changed():
-                # An aggregate of the suite as it was would miss what the suite has now.
+                # An aggregate of the old suite would miss the new eval tasks.
                 raise _Unknown(f"suite {suite.name!r} was changed")
             return Aggregation(client=self.client, work=work, study=study, suite=suite, now=self.clock()).run()
         except (StoreError, CheckpointsAbsent, ProcessSpoiled):
@@ -134,7 +134,7 @@ class Evaluator:
         except (ConfigurationError, NotImportable) as error:
             return self._log_error(work, error, retryable=False)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever evaluation code raises belongs to the eval task
-            # What was loaded may be the cause.
+            # The loaded object may be the cause.
             self._loaded = None
             return self._handle_error(work, study, error)
 
@@ -157,13 +157,13 @@ class Evaluator:
         return self._log_error(work, error)
 
     def _log_error(self, work: ClaimedEvaluation, error: BaseException, *, retryable: bool = True) -> Failure:
-        """Write an error with its full traceback into the log; its first line says what was raised, and where."""
+        """Write an error with its full traceback to the log; its first line names the error and its place."""
         job, on = work.job, f"of suite {work.group.suite!r} on {escape_name(work.seen.name)}"
         subject = f"eval task {job.task!r}" if job.kind is JobKind.EVALUATE else "aggregation"
         cause = log_error(error, f"{subject} {on}, attempt {job.token} failed", None, self.log)
         text = f"{cause.words()}\n{traceback_of(error)}"
         if isinstance(error, PhylaError) and cause.line is None:
-            # It says all in its message, which may have several lines.
+            # Its message is complete, and may have several lines.
             text = f"{type(error).__name__}: {error}"
         return _make_failure(work, text, retryable=retryable)
 
@@ -255,7 +255,7 @@ def _find_task(study: EvaluatedStudy, work: ClaimedEvaluation) -> tuple[Suite, E
     except ConfigurationError as error:
         raise _Unknown(str(error)) from error
     if task.identity != work.job.identity:
-        # Its result would be filed under what it is not.
+        # Its result would be stored under the wrong identity.
         raise _Unknown(
             f"eval task {task.name!r} of suite {suite.name!r} was queued with another version, configuration or "
             "seed than it has now"
