@@ -202,7 +202,10 @@ def check_extension(changed: Mapping[str, tuple[Json, Json]], old: JsonObject, n
     if refused:
         raise ConfigurationError(
             "an existing study cannot be extended with another "
-            + "; ".join(f"{name} (stored {format_setting(old)}, given {format_setting(new)})" for name, (old, new) in refused.items())
+            + "; ".join(
+                f"{name} (stored {format_setting(old)}, given {format_setting(new)})"
+                for name, (old, new) in refused.items()
+            )
             + ". What can change: the stopping rules, a space that gets wider, and settings of the strategy, "
             f"but not its kind, {_FIXED_SETTINGS}."
         )

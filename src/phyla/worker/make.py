@@ -123,7 +123,8 @@ def check_suites(runs: Runs, configs: Mapping[str, JsonObject]) -> None:
         differing = suite_differences(record.config, configs[record.name])
         if differing:
             differences = [
-                f"{key}: stored {format_setting(old)}, given {format_setting(new)}" for key, (old, new) in differing.items()
+                f"{key}: stored {format_setting(old)}, given {format_setting(new)}"
+                for key, (old, new) in differing.items()
             ]
             more = (
                 [f"and {len(differences) - MOST_DIFFERENCES} more"] if len(differences) > MOST_DIFFERENCES else []

@@ -132,7 +132,7 @@ def overwrite(study: Declared) -> Places:
         store.delete_study(record.id)
     finally:
         store.close()
-    trials = counted(deleted.trials, "stored trial")
+    trials = format_count(deleted.trials, "stored trial")
     LOG.warning("restarting study %r from scratch: deleted its %s", study.name, trials)
     for each in left:
         LOG.warning("left alone: %s", each)

@@ -230,7 +230,10 @@ def reconcile(
 
 def _listed(changed: dict[str, Any]) -> str:
     """Return settings that differ, one a line."""
-    return "\n".join(f"  {name}: stored {format_setting(old)}, given {format_setting(new)}" for name, (old, new) in changed.items())
+    return "\n".join(
+        f"  {name}: stored {format_setting(old)}, given {format_setting(new)}"
+        for name, (old, new) in changed.items()
+    )
 
 
 def _say_if_edited(record: StudyRecord, name: str, code: Any) -> None:
