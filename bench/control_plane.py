@@ -187,7 +187,7 @@ def add_scores(path: Path, study: int, size: int) -> None:
                 "member": index,
                 "score": score,
                 "name": scored.checkpoint,
-                "scored": MEMBERS.stored({"head": scored})["head"],
+                "scored": MEMBERS.write_values({"head": scored})["head"],
                 "params": encode(scored.params),
             }
         )

@@ -64,7 +64,7 @@ def to_config(
         "train": train,
         "setup": setup,
         "changes": [],
-        # For commands that only look, collect or count, so that they make none of the rules.
+        # For commands that only read, collect or count, and make no rules.
         "keeping": asdict(rules.keeping),
         "plan": {
             "member_steps": rules.strategy.member_steps,
@@ -74,7 +74,7 @@ def to_config(
 
 
 def _aim(rules: TrainRules) -> Aim:
-    """Return what is said about the fitness: its name is that of the suite's metric where a strategy names one."""
+    """Return the display of the fitness, named after the suite's metric if a strategy names one."""
     aim, fitness = Aim.of(rules.objective), rules.strategy.fitness
     if not isinstance(fitness, FromSuite) or fitness.metric is None:
         return aim
@@ -111,7 +111,7 @@ def from_config(
     )
 
 
-def known_to(rules: TrainRules) -> Find:
+def make_resolver(rules: TrainRules) -> Find:
     """Return what finds the functions and classes that rules have, by their stored names, and no others."""
     known: dict[str, Callable[..., Any]] = {}
 
@@ -133,11 +133,11 @@ def suites_from(config: JsonObject, find: Find = plugins.refuse) -> tuple[Suite,
 
 
 def differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
-    """Return what decides differently: dotted name to (stored, given).
+    """Return the settings that would decide differently: dotted name to (stored, given).
 
     A function of a file is the same wherever the file is.
     """
-    return _compared(_deciding(old), _deciding(new))
+    return _compare(_deciding(old), _deciding(new))
 
 
 def settings_digest(config: JsonObject) -> str:
@@ -147,14 +147,14 @@ def settings_digest(config: JsonObject) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def said(value: Json) -> str:
+def format_setting(value: Json) -> str:
     """Return a setting as messages show it."""
     return "nothing" if value is None else repr(value)
 
 
 def suite_differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
     """Return how the suites of two configurations differ: dotted name to (stored, given)."""
-    return _compared({"suites": old.get("suites", [])}, {"suites": new.get("suites", [])})
+    return _compare({"suites": old.get("suites", [])}, {"suites": new.get("suites", [])})
 
 
 def command_differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
@@ -162,10 +162,10 @@ def command_differences(old: JsonObject, new: JsonObject) -> dict[str, tuple[Jso
     commands = [config.get("train") for config in (old, new)]
     if not any(isinstance(command, Mapping) for command in commands):
         return {}
-    return _compared({"train": commands[0]}, {"train": commands[1]})
+    return _compare({"train": commands[0]}, {"train": commands[1]})
 
 
-def _compared(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
+def _compare(old: JsonObject, new: JsonObject) -> dict[str, tuple[Json, Json]]:
     """Compare dotted name by dotted name; where a command runs may differ from machine to machine."""
     before, after = dict(_flat(old)), dict(_flat(new))
     return {
@@ -182,7 +182,7 @@ def _portable(value: Json) -> Json:
 
 
 def check_unchanged(study: StudyRecord, before: JsonObject) -> None:
-    """Refuse to overwrite a change that came between looking at a study and changing it."""
+    """Reject a change of a study that was changed since it was read."""
     between = differences(before, study.config)
     if between:
         raise StudyChanged(
@@ -192,7 +192,7 @@ def check_unchanged(study: StudyRecord, before: JsonObject) -> None:
 
 
 def check_extension(changed: Mapping[str, tuple[Json, Json]], old: JsonObject, new: JsonObject) -> None:
-    """Refuse changes, as `differences` tells them, that an existing study cannot take."""
+    """Reject changes, as `differences` returns them, that an existing study cannot take."""
     refused = {
         name: values
         for name, values in changed.items()
@@ -202,7 +202,10 @@ def check_extension(changed: Mapping[str, tuple[Json, Json]], old: JsonObject, n
     if refused:
         raise ConfigurationError(
             "an existing study cannot be extended with another "
-            + "; ".join(f"{name} (stored {said(old)}, given {said(new)})" for name, (old, new) in refused.items())
+            + "; ".join(
+                f"{name} (stored {format_setting(old)}, given {format_setting(new)})"
+                for name, (old, new) in refused.items()
+            )
             + ". What can change: the stopping rules, a space that gets wider, and settings of the strategy, "
             f"but not its kind, {_FIXED_SETTINGS}."
         )

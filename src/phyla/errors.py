@@ -74,7 +74,7 @@ class ConnectionLost(StoreUnavailable):
 
 
 class StoreBusy(StoreError):
-    """Somebody else holds the database for too long."""
+    """Another process holds the database for too long."""
 
 
 class AccessDenied(StoreError):
@@ -106,11 +106,11 @@ class CheckpointCorrupt(CheckpointError):
 
 
 class CheckpointChanged(CheckpointError):
-    """A checkpoint that somebody else writes is no longer what was found."""
+    """A foreign checkpoint has changed since it was seen."""
 
 
 class CheckpointGone(CheckpointError):
-    """A checkpoint that somebody else writes was deleted, in whole or in part."""
+    """A foreign checkpoint was deleted, in whole or in part."""
 
 
 class CheckpointStorageFailed(CheckpointError):
@@ -150,7 +150,7 @@ class GivenBack(TrialError):
 
 
 class EvaluationError(PhylaError):
-    """What was measured of a checkpoint cannot be used."""
+    """Results of an evaluation are unusable."""
 
 
 class MetricInvalid(EvaluationError):
@@ -178,7 +178,7 @@ class StudyFailed(PhylaError):
 
 
 class ProcessSpoiled(PhylaError):
-    """What user code changed in a process may have made phyla fail in it; the message names what was observed."""
+    """phyla failed in a process that user code had changed; the message names the changes."""
 
 
 class TimeTooShort(StudyFailed):
@@ -198,9 +198,9 @@ _ADVICE = {
 
 
 def hidden_modules() -> str:
-    """Say which files, such as a `queue.py` beside a study, hide modules of Python's own; empty if none does."""
+    """Name files, such as a `queue.py` beside a study, that hide modules of Python's own; empty without any."""
     paths = sysconfig.get_paths()
-    # What is installed, such as the distutils of setuptools, hides none by mistake.
+    # Installed packages, such as the distutils of setuptools, hide none by mistake.
     library = tuple(paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     known = {
         name: getattr(sys.modules[name], "__file__", None) for name in sys.stdlib_module_names & {*sys.modules}

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from phyla.evaluation import Lag
 
 
-def counted(count: int, singular: str, several: str | None = None) -> str:
+def format_count(count: int, singular: str, several: str | None = None) -> str:
     """Return a count with its noun, as in "1 trial" and "3,000 trials"."""
     return f"{count:,} {singular if count == 1 else several or singular + 's'}"
 
 
-def listed(names: Sequence[str], most: int = 3) -> str:
+def join_names(names: Sequence[str], most: int = 3) -> str:
     """Return names with commas; of more than `most` the first ones, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
@@ -50,8 +50,8 @@ def score(value: float | None) -> str:
     return f"{value:#.4g}".rstrip(".")
 
 
-def measured(value: float, stderr: float | None) -> str:
-    """Return a number with what is known of its error: `0.9312 ±0.0021`."""
+def format_estimate(value: float, stderr: float | None) -> str:
+    """Return a number with its standard error, if known: `0.9312 ±0.0021`."""
     if stderr is None or not (math.isfinite(value) and math.isfinite(stderr)) or stderr == 0:
         return number(value)
     # Two digits of the error, and as many decimals of the value.
@@ -104,7 +104,7 @@ def duration(seconds: float | None) -> str:
     return f"{days}{hours % 24}:{minute:02}:{second:02}"
 
 
-def masked(url: str) -> str:
+def mask_password(url: str) -> str:
     """Return a URL without its password, which has no place on a screen or in a log."""
     if url.startswith("sqlite:"):
         return url
@@ -113,12 +113,12 @@ def masked(url: str) -> str:
     return re.sub(r"([?&](?:ssl)?password=)[^&]*", r"\1***", url)
 
 
-def pasted(words: Iterable[str]) -> str:
+def quote_command(words: Iterable[str]) -> str:
     """Return a command line that can be pasted into any shell, also with names that are not valid text."""
-    return " ".join(map(_quoted, words))
+    return " ".join(map(_quote_word, words))
 
 
-def _quoted(word: str) -> str:
+def _quote_word(word: str) -> str:
     raw = os.fsencode(word)
     try:
         raw.decode()
@@ -154,6 +154,8 @@ def lag_words(lag: "Lag") -> str:
     more = f"; {older:,} older or repeated evaluations wait" if older else ""
     if not lag.checkpoints:
         return f"{lag.suite}: {f'up to date at {at}' if at else 'no checkpoint is completely evaluated'}{more}"
-    steps = f" and {counted(lag.steps, 'step')}" if at and lag.steps is not None else ""
-    behind = f"{counted(lag.checkpoints, 'checkpoint')}{steps} behind, the oldest for {duration(lag.oldest_s)}"
+    steps = f" and {format_count(lag.steps, 'step')}" if at and lag.steps is not None else ""
+    behind = (
+        f"{format_count(lag.checkpoints, 'checkpoint')}{steps} behind, the oldest for {duration(lag.oldest_s)}"
+    )
     return f"{lag.suite}: {behind}; {f'complete up to {at}' if at else 'none is complete'}{more}"

@@ -19,7 +19,7 @@ NODE = (
     *("id", "member", "generation", "state", "parent", "jump_from", "params", "fitness"),
     *("start_step", "reached_step", "checkpoint", "reason"),
 )
-"""What a node of the exported tree says of its trial."""
+"""Fields of a node of the exported tree."""
 
 
 @final
@@ -158,7 +158,7 @@ def _cell(value: Json) -> str:
 
 @final
 class Lineage:
-    """Where the weights of every training trial came from.
+    """The origin of the weights of every training trial.
 
     Trials form trees by `parent`, the trial whose weights they started from. A jump leads from the trial that a
     member abandoned to the one that replaced it. It takes all trials of one study, in any order; those that only

@@ -49,7 +49,7 @@ NameOf: TypeAlias = Callable[[Callable[..., Any]], str]
 
 
 @cache
-def registered() -> Mapping[str, EntryPoint]:
+def list_plugins() -> Mapping[str, EntryPoint]:
     """Return every registered plug-in by `group/name`."""
     # Each call reads the metadata of all that is installed.
     points = entry_points()
@@ -60,14 +60,14 @@ def of_group(group: str) -> Mapping[str, EntryPoint]:
     """Return the registered plug-ins of one group by name."""
     start = f"{group}/"
     return {
-        name.removeprefix(start): registered()[name] for name in sorted(registered()) if name.startswith(start)
+        name.removeprefix(start): list_plugins()[name] for name in sorted(list_plugins()) if name.startswith(start)
     }
 
 
 @cache
 def _names() -> Mapping[type, str]:
     """Return the registered names by class."""
-    return {point.load(): name for name, point in registered().items() if not name.startswith(STORED_BY_NAME)}
+    return {point.load(): name for name, point in list_plugins().items() if not name.startswith(STORED_BY_NAME)}
 
 
 def encode(value: Any, name_of: NameOf | None = None) -> Json:
@@ -99,7 +99,7 @@ def encode(value: Any, name_of: NameOf | None = None) -> Json:
 
 
 def decode(value: Json, find: Find | None = None) -> Any:
-    """Make again what `encode` wrote.
+    """Undo `encode`.
 
     Args:
         value: what `encode` gave, perhaps through JSON.
@@ -121,8 +121,8 @@ def decode(value: Json, find: Find | None = None) -> Any:
     if "plugin" not in value:
         return settings
     name = str(value["plugin"])
-    known = name in registered() and not name.startswith(STORED_BY_NAME)
-    kind = registered()[name].load() if known else _unregistered(name, find)
+    known = name in list_plugins() and not name.startswith(STORED_BY_NAME)
+    kind = list_plugins()[name].load() if known else _find_unregistered(name, find)
     try:
         return kind(**settings)
     except TypeError as error:
@@ -132,7 +132,7 @@ def decode(value: Json, find: Find | None = None) -> Any:
         ) from error
 
 
-def _unregistered(name: str, find: Find) -> Callable[..., Any]:
+def _find_unregistered(name: str, find: Find) -> Callable[..., Any]:
     if "/" in name and ":" not in name:
         group = name.split("/")[0]
         known = ", ".join(f"{group}/{plugin}" for plugin in sorted(of_group(group))) or "none"
@@ -146,7 +146,7 @@ def _unregistered(name: str, find: Find) -> Callable[..., Any]:
 
 
 def refuse(name: str) -> NoReturn:
-    """Refuse a reference that comes from a database."""
+    """Reject a reference that comes from a database."""
     raise NotImportable(
         f"the database names {name!r}, which is not a registered plug-in; phyla does not import what a database "
         "names, so give the file that defines it"

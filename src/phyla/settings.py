@@ -149,7 +149,7 @@ def failpoint() -> str | None:
 
 
 def escape_output() -> None:
-    """Let this process print names that are no text, as a file system may hold, with escapes."""
+    """Make this process print names of files that are no valid text with escapes."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -174,7 +174,7 @@ def study_files() -> str | None:
 
 
 def set_study_files(files: str | None) -> None:
-    """Let the processes that this one starts know its study files."""
+    """Pass the study files on to the processes that this one starts."""
     if files is None:
         os.environ.pop(STUDY_FILES, None)
     else:
@@ -193,7 +193,7 @@ def child_environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 @contextmanager
 def environment(extra: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for a while; what is started meanwhile inherits them."""
+    """Set variables for the block; processes started inside inherit them."""
     before = {name: os.environ.get(name) for name in extra}
     os.environ.update(extra)
     wandb = sys.modules.get("wandb.sdk.wandb_setup")
@@ -218,7 +218,7 @@ RECORDED = (
 )
 """Beginnings of the names of variables that are stored with a study."""
 SECRET = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
-"""What is in the names of variables and options whose values are never stored."""
+"""Parts of the names of variables and options whose values are never stored."""
 
 
 def recorded_environment() -> dict[str, str]:
@@ -231,13 +231,13 @@ def recorded_environment() -> dict[str, str]:
 
 
 def columns() -> int | None:
-    """Return how many columns the environment says output has (`COLUMNS`), or None when it says nothing."""
+    """Return the width of output in columns from the environment (`COLUMNS`); None if unset."""
     value = os.environ.get("COLUMNS", "")
     return int(value) if value.isdecimal() and int(value) > 0 else None
 
 
 def mlflow_uri() -> str | None:
-    """Return where MLflow's own variable says that runs are tracked, if it is set."""
+    """Return the tracking URI from MLflow's own variable, if set."""
     return os.environ.get("MLFLOW_TRACKING_URI") or None
 
 

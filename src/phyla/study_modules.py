@@ -92,7 +92,7 @@ sys.meta_path.insert(0, _Finder())
 
 
 def load(path: Path) -> ModuleType:
-    """Import a study file, up to where it runs its study; what it raises is raised.
+    """Import a study file, up to where it runs its study; its exceptions propagate.
 
     Raises:
         NotImportable: there is no such file.
@@ -133,18 +133,18 @@ def of_file(name: str) -> list[ModuleType]:
     return [module for module in modules if (file := _file_of(module)) and file.name == name]
 
 
-def known() -> dict[str, str]:
+def list_files() -> dict[str, str]:
     """Return the files of this process by module name, for `begin` in another one."""
     _know_script()
     return {name: str(file) for name, file in _files.items()}
 
 
 def begin(argv: Sequence[str], files: Mapping[str, str] | None = None) -> None:
-    """Let study files see a command line, and let what training starts find them.
+    """Give study files a command line, and make them importable in processes that training starts.
 
     Args:
         argv: the study file, or nothing where it is read later, and the words for it.
-        files: those that `known` returned in the process that started this one.
+        files: those that `list_files` returned in the process that started this one.
     """
     _before.append((sys.argv, sys.modules["__main__"]))
     sys.modules["__main__"] = importlib.import_module(MAIN)
@@ -190,7 +190,7 @@ def _know(files: Mapping[str, Path]) -> None:
 
 
 def _know_script() -> None:
-    """Let the script that this process runs be importable by its name, as the module that it is."""
+    """Make the script of this process importable by its name."""
     main = sys.modules["__main__"]
     file, spec = _file_of(main), getattr(main, "__spec__", None)
     if file is None or file.suffix != ".py" or _before:

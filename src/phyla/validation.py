@@ -1,4 +1,4 @@
-"""Names and settings that a user gives: which ones are allowed, which one was meant, and errors that say so."""
+"""Validation of names and settings of a user, with errors that suggest the intended one."""
 
 import functools
 import inspect
@@ -26,7 +26,7 @@ Wanted: TypeAlias = int | str | tuple[object, ...]
 
 
 def nearest(name: object, names: Iterable[str]) -> str | None:
-    """Return the known name that was probably meant: one that is alike, or has the unknown one in it."""
+    """Return the known name that was probably meant: a similar one, or one that contains the unknown one."""
     import difflib
 
     folded = {known.lower(): known for known in names}
@@ -45,15 +45,15 @@ def suggestion(name: object, names: Iterable[str]) -> str:
     return f"{hint}choose from {', '.join(map(repr, listed)) or 'none'}"
 
 
-def known(label: str, name: str, among: Mapping[str, T]) -> T:
-    """Return what has a name; `ConfigurationError` says which names there are."""
+def look_up(label: str, name: str, among: Mapping[str, T]) -> T:
+    """Return the item of a name; `ConfigurationError` lists the known names."""
     if name not in among:
         raise ConfigurationError(f"unknown {label} {name!r}; {suggestion(name, among)}")
     return among[name]
 
 
 def check_name(label: str, name: object, more: str = "") -> None:
-    """Reject what is no `NAME`; `label` names it in the error, and `more` gives an example."""
+    """Reject an invalid `NAME`; `label` names it in the error, and `more` gives an example."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ConfigurationError(f"{label}: use up to 100 letters, digits, '_', '-' and '.'{more}")
 
@@ -68,14 +68,14 @@ def plain(value: Any) -> Any:
 
 
 def printable(number: int, label: str = "a number", kind: type[UsageError] = ConfigurationError) -> int:
-    """Return a whole number; refuse one of more digits than Python prints, which no message could show."""
+    """Return a whole number; reject one with more digits than Python prints, which no message could show."""
     if abs(number) >= PRINTABLE:
         raise kind(f"{label} has more than 4,000 digits; give a smaller one")
     return number
 
 
 def check_integer(name: str, value: Any, least: int = 1, most: int | None = None, plugin: str = "") -> int:
-    """Return an argument, or a setting of a plug-in, as an int; refuse one that is no integer, or out of range."""
+    """Return an argument, or a setting of a plug-in, as an int; reject non-integers and values out of range."""
     value = plain(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most and value > most):
         up = f", at most {most:,}" if most else ""
@@ -86,7 +86,7 @@ def check_integer(name: str, value: Any, least: int = 1, most: int | None = None
 
 
 def check(plugin: Any, **wanted: Wanted) -> None:
-    """Refuse settings of a plug-in that are not as wanted; None is allowed where it is the default.
+    """Reject invalid settings of a plug-in; None is allowed where it is the default.
 
     Numbers become Python's own.
     """
@@ -100,7 +100,7 @@ def check(plugin: Any, **wanted: Wanted) -> None:
 
 
 def check_value(plugin: str, name: str, value: Any, want: Wanted) -> Any:
-    """Return one value of a setting, with a number as Python's own; refuse what is not as wanted."""
+    """Return one value of a setting, with numbers as Python's own; reject an invalid one."""
     value = plain(value)
     setting = f"{plugin}({name}={value!r})"
     if isinstance(want, tuple):
@@ -124,14 +124,14 @@ def check_value(plugin: str, name: str, value: Any, want: Wanted) -> Any:
     return value
 
 
-def refused(plugin: object, names: str, why: str) -> ConfigurationError:
+def setting_error(plugin: object, names: str, why: str) -> ConfigurationError:
     """Return the error about settings of a plug-in, whose names come in one text, with what to do."""
     settings = ", ".join(f"{name}={getattr(plugin, name)!r}" for name in names.split())
     return ConfigurationError(f"{type(plugin).__name__}({settings}): {why}")
 
 
 def suggest_arguments(*kinds: type[Any]) -> None:
-    """Let constructors answer an unknown keyword argument with the one that was probably meant.
+    """Make constructors suggest the intended name for an unknown keyword argument.
 
     They raise `WrongArgument` then, and where a value is of a type that they cannot take.
     """

@@ -33,7 +33,7 @@ from phyla.controller import EVALUATE_ONLY, Controller, Sightings, StudyRecords
 from phyla.errors import IllegalTransition, LeaseLost, StateError, StudyNotFound
 from phyla.evaluation import Policy
 from phyla.machine import ClaimedEvaluation, Failure, ParentGone, Room
-from phyla.machine.jobs import TRANSITIONS, moved
+from phyla.machine.jobs import TRANSITIONS, change_state
 from phyla.records import (
     Attempt,
     AttemptState,
@@ -420,9 +420,9 @@ def test_forbidden_moves_of_eval_jobs_are_refused(subject: Subject, state: JobSt
     job = replace(work.job, state=state)
     for to in set(JobState) - TRANSITIONS[state]:
         with raises(IllegalTransition, f"job {job.id}", state, to):
-            moved(job, to)
+            change_state(job, to)
     for to in TRANSITIONS[state]:
-        assert moved(job, to).state is to
+        assert change_state(job, to).state is to
 
 
 def test_what_ended_stays_as_it_ended(subject: Subject) -> None:

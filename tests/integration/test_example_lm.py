@@ -13,7 +13,7 @@ import torch
 
 from phyla import plugins, study_modules
 from phyla.evaluation import Metric, Suite, TaskResult
-from phyla.evaluation.recorder import decode, encode, merged
+from phyla.evaluation.recorder import decode, encode, merge_shards
 from phyla.evaluation.regression import compare
 from phyla.records import Checkpoint, CheckpointKind, EvalJob
 from phyla.worker import Evaluation
@@ -97,7 +97,7 @@ def evaluated(suite: Suite, path: Path, work: Path, *, shards: int | None = None
             task(evaluation)
             stored = {name: encode(metric, plugins.reference) for name, metric in evaluation.statistics.items()}
             parts.append({name: decode(raw, plugins.loaded_class) for name, raw in stored.items()})
-        metrics = merged(parts, expected=task.samples)
+        metrics = merge_shards(parts, expected=task.samples)
         results.append(
             TaskResult(
                 task=task.name, config=task.config, tags=task.tags, weight=task.weight, metrics=metrics, arrays={}

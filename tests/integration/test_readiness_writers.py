@@ -18,7 +18,7 @@ from forked import SUPPORT, Forked
 from phyla.errors import CheckpointChanged, CheckpointGone
 from phyla.settings import child_environment
 from phyla.watcher import Found, get_format
-from phyla.watcher.snapshots import take, unchanged
+from phyla.watcher.snapshots import is_unchanged, take
 
 pytestmark = pytest.mark.xdist_group("frameworks")
 
@@ -139,7 +139,7 @@ def test_what_is_saved_is_found_and_what_is_ready_can_be_loaded(
             loaded.add((name, found.fingerprint))
         else:
             assert not at_rest, f"{name}: {found}: {answer}"
-            assert not unchanged(path, found), f"{name}: {found}: {answer}"
+            assert not is_unchanged(path, found), f"{name}: {found}: {answer}"
 
     kill = -1
     # On a slow machine a writer that overwrites may change each one while it is loaded.

@@ -127,7 +127,7 @@ def test_the_reference_has_every_name_command_and_key(site: Path) -> None:
     names = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     assert {f"phyla-{name}" for name in names} - anchors("commands") == set()
     shown = anchors("study-file")
-    for name, point in plugins.registered().items():
+    for name, point in plugins.list_plugins().items():
         group, _, short = name.partition("/")
         if point.value.startswith("phyla.") and group == "phyla.strategies":
             assert short in shown, name

@@ -119,7 +119,7 @@ def test_without_workers_the_same_error_is_raised(tmp_path: Path, monkeypatch: p
 
 
 def raised_by(surroundings: Surroundings, error: Exception) -> BaseException:
-    with pytest.raises(PhylaError) as caught, surroundings.relied_on():
+    with pytest.raises(PhylaError) as caught, surroundings.guard():
         raise error
     return caught.value
 

@@ -19,7 +19,7 @@ from phyla.configuration import (
     differences,
     from_config,
     keeping_of,
-    known_to,
+    make_resolver,
     settings_digest,
     suite_differences,
     suites_from,
@@ -129,7 +129,7 @@ def test_rules_are_read_back_as_they_were_stored() -> None:
     )
     stored = to_config(made, 1, "digits.py:train", "digits.py:setup")
     assert (stored["seed"], stored["train"], stored["setup"]) == (1, "digits.py:train", "digits.py:setup")
-    for find in (known_to(made), plugins.resolve):
+    for find in (make_resolver(made), plugins.resolve):
         read = from_config(stored, find)
         assert to_config(read, 1) == to_config(made, 1)
         assert (read.suites, read.stopping) == (made.suites, made.stopping)
@@ -156,8 +156,8 @@ def test_what_only_the_database_names_is_not_called(made: TrainRules, name: str)
     with raises(NotImportable, name):
         from_config(stored)
     with raises(NotImportable, name):
-        from_config(stored, known_to(rules()))
-    assert from_config(stored, known_to(made)) == made
+        from_config(stored, make_resolver(rules()))
+    assert from_config(stored, make_resolver(made)) == made
 
 
 @dataclass(frozen=True)
@@ -206,9 +206,9 @@ def test_functions_and_classes_of_ones_own_are_stored_under_the_names_that_are_g
     assert all(f'"mine:{index}"' in text for index in range(len(own)))
     found = {f"mine:{index}": target for index, target in enumerate(own)}
     assert from_config(stored, found.__getitem__) == made
-    assert from_config(to_config(made, 0), known_to(made)) == made
+    assert from_config(to_config(made, 0), make_resolver(made)) == made
     with raises(NotImportable, ":OwnGoal'"):
-        known_to(rules())("tests:OwnGoal")
+        make_resolver(rules())("tests:OwnGoal")
 
 
 def test_what_is_stored_beside_the_rules() -> None:

@@ -188,7 +188,7 @@ def test_the_study_files_of_the_tutorial_are_found(tmp_path: Path) -> None:
 def test_every_strategy_and_rule_has_its_page() -> None:
     pages = "".join(page.read_text() for page in (ROOT / "docs/strategies").glob("*.md"))
     groups = ("phyla.strategies", "phyla.exploit", "phyla.explore", "phyla.stopping", "phyla.objectives")
-    for name, point in plugins.registered().items():
+    for name, point in plugins.list_plugins().items():
         if name.split("/")[0] in groups and point.value.startswith("phyla."):
             assert f"`{point.attr}" in pages, name
 
@@ -202,7 +202,7 @@ def test_the_first_study_of_the_readme_runs(tmp_path: Path) -> None:
 
 def test_every_public_name_is_in_the_documentation() -> None:
     text = README + "".join(page.read_text() for page in DOCS.rglob("*.md"))
-    points = plugins.registered().values()
+    points = plugins.list_plugins().values()
     built_in = {point.attr for point in points if point.value.startswith(("phyla.strategies", "phyla.evaluation"))}
     assert [name for name in (*phyla.__all__, *built_in) if not re.search(rf"\b{name}\b", text)] == []
 
@@ -240,7 +240,7 @@ def test_every_variable_of_the_environment_is_documented() -> None:
 def test_every_extension_point_and_what_is_built_in_is_documented() -> None:
     rows = dict(re.findall(r"^\| `(phyla\.\w+)` \|[^|]*\|([^|]*)\|$", OWN, re.MULTILINE))
     assert set(rows) == set(plugins.GROUPS)
-    for name, point in plugins.registered().items():
+    for name, point in plugins.list_plugins().items():
         if point.value.startswith("phyla."):
             group, _, short = name.partition("/")
             assert f"`{short}`" in rows[group], name

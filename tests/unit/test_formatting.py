@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from phyla.formatting import counted, duration, masked, measured, number, params, size
+from phyla.formatting import duration, format_count, format_estimate, mask_password, number, params, size
 from phyla.lineage import Schedule, Segment
-from phyla.records import said_by
+from phyla.records import summarize_error
 from phyla.strategies import describe
 
 
@@ -29,8 +29,8 @@ def test_durations(seconds: float | None, text: str) -> None:
 
 
 def test_counts_agree_with_their_nouns() -> None:
-    assert [counted(count, "trial") for count in (0, 1, 2000)] == ["0 trials", "1 trial", "2,000 trials"]
-    assert [counted(count, "study", "studies") for count in (1, 2)] == ["1 study", "2 studies"]
+    assert [format_count(count, "trial") for count in (0, 1, 2000)] == ["0 trials", "1 trial", "2,000 trials"]
+    assert [format_count(count, "study", "studies") for count in (1, 2)] == ["1 study", "2 studies"]
 
 
 def test_numbers_and_sizes() -> None:
@@ -55,18 +55,23 @@ def test_numbers_and_sizes() -> None:
 
 def test_the_line_of_an_error_that_says_what_happened() -> None:
     assert (
-        said_by("Traceback (most recent call last):\n  File ...\nValueError: lr is nan\n")
+        summarize_error("Traceback (most recent call last):\n  File ...\nValueError: lr is nan\n")
         == "ValueError: lr is nan"
     )
-    assert said_by("NoFitness: never reported\ncall report") == "NoFitness: never reported"
-    assert said_by(None) == said_by("  ") == "-"
+    assert summarize_error("NoFitness: never reported\ncall report") == "NoFitness: never reported"
+    assert summarize_error(None) == summarize_error("  ") == "-"
 
 
 def test_an_error_has_two_digits_and_its_value_as_many_decimals() -> None:
-    assert measured(0.93121, 0.00213) == "0.9312 ±0.0021"
-    assert measured(0.93121, None) == measured(0.93121, 0.0) == measured(0.93121, math.nan) == "0.9312"
-    assert measured(12345.6, 321.0) == "12,346 ±3.2e+02"
-    assert measured(math.nan, 0.1) == "nan"
+    assert format_estimate(0.93121, 0.00213) == "0.9312 ±0.0021"
+    assert (
+        format_estimate(0.93121, None)
+        == format_estimate(0.93121, 0.0)
+        == format_estimate(0.93121, math.nan)
+        == "0.9312"
+    )
+    assert format_estimate(12345.6, 321.0) == "12,346 ±3.2e+02"
+    assert format_estimate(math.nan, 0.1) == "nan"
 
 
 @pytest.mark.parametrize(
@@ -85,8 +90,8 @@ def test_an_error_has_two_digits_and_its_value_as_many_decimals() -> None:
     ],
 )
 def test_a_password_is_not_shown(url: str) -> None:
-    assert "RET" not in masked(url)
-    assert "host" in masked(url)
+    assert "RET" not in mask_password(url)
+    assert "host" in mask_password(url)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +105,7 @@ def test_a_password_is_not_shown(url: str) -> None:
     ],
 )
 def test_a_url_without_a_password_stays_as_it_is(url: str) -> None:
-    assert masked(url) == url
+    assert mask_password(url) == url
 
 
 @pytest.mark.parametrize(

@@ -8,5 +8,5 @@ from phyla.checkpoints.disk import full
 from phyla.checkpoints.importing import import_checkpoint, look_at_source
 from phyla.checkpoints.local import LocalCheckpoints
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile
-from phyla.checkpoints.ownership import Owner, attempt_name, claim_digest, import_name, made_by
+from phyla.checkpoints.ownership import Owner, attempt_name, claim_digest, import_name, parse_name
 from phyla.checkpoints.remote import Checkpoints, RemoteCheckpoints, RemotePlace, is_there, local_copy, place_of

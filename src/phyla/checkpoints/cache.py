@@ -38,10 +38,10 @@ class _Held:
 
 @final
 class Cache:
-    """One study's copies. Others that are below the same `root` count for the same bound.
+    """One study's copies. Caches below the same `root` share the bound.
 
     `local` keeps them. A copy is never removed while any process holds it: with a shared kernel lock on a file of
-    its name, which ends with the process. The files of one who was killed are held by nobody.
+    its name, which ends with the process. A killed process holds no files.
     """
 
     def __init__(self, root: Path, folder: str) -> None:
@@ -58,13 +58,13 @@ class Cache:
         """Keep the copy of a name until it is released, or this process ends; `count` more now read it."""
         with self._mutex, storage_errors("lock", self._locks / name):
             if name not in self._held:
-                self._held[name] = _Held(self._locked(name, shared=True))
+                self._held[name] = _Held(self._lock_name(name, shared=True))
             self._held[name].count += count
             # The kernel's own time has steps of milliseconds.
             os.utime(self._held[name].descriptor, ns=(int(settings.system_clock() * 1e9),) * 2)
 
     def release(self, name: str, *, count: int = 0) -> None:
-        """Hold a name `count` times less, and let go of it once nothing is left of its count."""
+        """Reduce the count of holds on a name, and unlock it at zero."""
         with self._mutex:
             held = self._held.get(name)
             if held is None:
@@ -77,13 +77,13 @@ class Cache:
     def downloading(self, name: str) -> Iterator[None]:
         """Be the only one on this machine who downloads a checkpoint; others wait."""
         with storage_errors("lock", self._locks / name):
-            descriptor = self._locked(name + DOWNLOADING, shared=False)
+            descriptor = self._lock_name(name + DOWNLOADING, shared=False)
         try:
             yield
         finally:
             os.close(descriptor)
 
-    def _locked(self, name: str, *, shared: bool) -> int:
+    def _lock_name(self, name: str, *, shared: bool) -> int:
         path = self._locks / name
         if not self._locks.is_dir():
             make_dirs(self._disk, self._locks)
@@ -91,7 +91,7 @@ class Cache:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 file_locks.wait_for(descriptor, shared=shared)
-                # Whoever evicted the copy meanwhile has removed the file, too.
+                # A process that evicted the copy has removed the file, too.
                 if path.stat().st_ino == os.fstat(descriptor).st_ino:
                     return descriptor
             except FileNotFoundError:
@@ -102,7 +102,7 @@ class Cache:
             os.close(descriptor)
 
     def place(self, name: str, manifest: bytes) -> Path:
-        """Give what was staged and compared with its manifest its name."""
+        """Move staged and verified files to their name."""
         staged, path = self._folder / ".staging" / name, self._folder / name
         with storage_errors("keep", path):
             for folder, _, files in os.walk(staged):
@@ -119,13 +119,13 @@ class Cache:
             self._disk.rename(self._folder / name, self._folder / ".staging" / name)
 
     def forget(self, name: str) -> None:
-        """Remove the copy of a checkpoint, unless somebody holds it."""
+        """Remove the copy of a checkpoint, unless a process holds it."""
         path = self._folder / name
         if path.is_dir():
             _remove(self._folder, path)
 
     def evict(self) -> None:
-        """Remove what nobody holds: what was never finished, and beyond the bound what was used longest ago."""
+        """Remove copies without holders: unfinished ones, and beyond the bound the least recently used."""
         entries: list[tuple[float, int, Path]] = []
         for folder in _folders(self._root):
             for work in _WORK:
@@ -156,7 +156,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _remove(folder: Path, path: Path) -> bool:
-    """Remove a directory, and the lock files of its name, if nobody holds it."""
+    """Remove a directory, and the lock files of its name, if no process holds it."""
     lock = folder / LOCKS / path.name
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -170,7 +170,7 @@ def _remove(folder: Path, path: Path) -> bool:
         lock.with_name(lock.name + DOWNLOADING).unlink(missing_ok=True)
         lock.unlink()
     except OSError:
-        # Somebody holds it, or its file system has no locks.
+        # A process holds it, or its file system has no locks.
         return False
     finally:
         os.close(descriptor)

@@ -11,7 +11,7 @@ from pathlib import Path
 from phyla.errors import CheckpointStorageFailed, advice_on
 
 REMOVERS = 1000
-"""How often a directory is removed again because somebody else was quicker with some entry of it."""
+"""Retries of a removal during which another process removed entries."""
 
 LITTLE_ROOM = 1 << 20
 """In bytes: where less is left, training that failed is taken to have failed for want of room."""
@@ -47,7 +47,7 @@ class Disk:
                 raise
 
     def make_writable(self, path: Path) -> None:
-        """Let the owner change the entries of a directory."""
+        """Give the owner write permission to a directory."""
         path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o700)
 
     def fsync_file(self, path: Path) -> None:
@@ -59,7 +59,7 @@ class Disk:
         try:
             _fsync(path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
-            # Some network and user-space file systems cannot flush a directory and say so.
+            # Some network and user-space file systems cannot flush a directory, and raise.
             if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
                 raise
 

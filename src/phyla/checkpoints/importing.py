@@ -15,7 +15,7 @@ _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP
 
 
 def look_at_source(source: Path) -> Manifest | None:
-    """Return the manifest of what is to be imported if it is a checkpoint of phyla, else None; changes nothing."""
+    """Return the manifest of a source that is a checkpoint of phyla, else None; read-only."""
     with storage_errors("read", source):
         if not source.exists():
             raise CheckpointMissing(f"there is no checkpoint {source} to start from; correct the path")
@@ -39,10 +39,10 @@ def import_checkpoint(
     now: float,
     digest: str | None = None,
 ) -> Manifest:
-    """Commit what is elsewhere under a name of its own; the source is left as it is.
+    """Commit a copy of a source under a new name; the source stays unchanged.
 
-    Files of a checkpoint of phyla, which nobody writes to again, are linked where the file system can; all others
-    are copied, because their owner may write to them, with links in them followed. Without a `step`, that of a
+    Files of a checkpoint of phyla, which are immutable, are linked where the file system can; all others are
+    copied, because their owner may write to them, with links in them followed. Without a `step`, that of a
     checkpoint of phyla is taken, and 0 for others. CheckpointMissing, CheckpointChanged, CheckpointGone and
     CheckpointCorrupt say what is wrong with the source; the content must have the `digest`.
     """

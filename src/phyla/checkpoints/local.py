@@ -56,13 +56,13 @@ class LocalCheckpoints:
         self.ownership = None if owner is None else Ownership(MarkedDirectory(self._root, self._disk), owner)
 
     def check_owner(self) -> None:
-        """Make sure that the directory is there and its owner's."""
+        """Verify that the directory exists and belongs to its owner."""
         if self.ownership is not None:
             self.ownership.check()
 
     def stage(self, name: str) -> Path:
         """Return a new empty directory to save into; what an earlier call of that name left is removed."""
-        path = self._staging / checked(name)
+        path = self._staging / check_name(name)
         self._manifest_begun.discard(name)
         # A root that is gone is not made again: its checkpoints are elsewhere.
         self.check_owner()
@@ -78,31 +78,31 @@ class LocalCheckpoints:
         return path
 
     def commit(self, name: str, *, step: int, now: float) -> Manifest:
-        """Make what was staged durable and visible under its name, all at once.
+        """Make staged files durable and visible under their name, atomically.
 
         When it returns, the checkpoint survives a power cut. When it raises, nothing is visible
         under the name and the staged files are still there, to be discarded.
         """
-        final_path = self._root / checked(name)
+        final_path = self._root / check_name(name)
         staging = self._staging / name
         self.check_owner()
         with storage_errors("commit", staging):
             if final_path.exists():
-                raise taken(name, final_path)
+                raise make_taken_error(name, final_path)
             if not staging.is_dir():
                 raise CheckpointMissing(f"checkpoint {name}: no directory {staging}; call stage before commit")
             written = staging / MANIFEST_NAME
             if name not in self._manifest_begun:
                 _refuse_other_manifest(written)
             failpoint("checkpoint.before_flush")
-            tree = _scanned(staging)
+            tree = _scan_staging(staging)
             if not tree.entries:
                 how = "save at least one file into trial.checkpoint_dir"
                 raise NoCheckpoint(f"no checkpoint was saved: {staging} is empty; {how}")
             try:
-                pairs = zip(tree.entries, self._flushed(tree), strict=True)
+                pairs = zip(tree.entries, self._flush_files(tree), strict=True)
             except FileNotFoundError as error:
-                raise _unfinished(error.filename) from error
+                raise _make_unfinished_error(error.filename) from error
             files = [ManifestFile(entry.relative, entry.size_bytes, digest) for entry, digest in pairs]
             manifest = Manifest.of(files, step=step, created_at=now)
             failpoint("checkpoint.after_flush")
@@ -111,14 +111,14 @@ class LocalCheckpoints:
             self._disk.fsync_file(written)
             self._disk.fsync_dir(staging)
             failpoint("checkpoint.after_manifest")
-            changed = set(tree.entries) ^ set(_scanned(staging).entries)
+            changed = set(tree.entries) ^ set(_scan_staging(staging).entries)
             if changed:
-                raise _unfinished(min(entry.path for entry in changed))
+                raise _make_unfinished_error(min(entry.path for entry in changed))
             try:
                 self._disk.rename(staging, final_path)
             except OSError as error:
                 if error.errno in {errno.EEXIST, errno.ENOTEMPTY}:
-                    raise taken(name, final_path) from error
+                    raise make_taken_error(name, final_path) from error
                 raise
             failpoint("checkpoint.after_rename")
             try:
@@ -130,8 +130,8 @@ class LocalCheckpoints:
         self._manifest_begun.discard(name)
         return manifest
 
-    def _flushed(self, tree: Tree) -> list[str]:
-        """Flush and digest what was staged; the entries of the staging directory itself wait for the manifest."""
+    def _flush_files(self, tree: Tree) -> list[str]:
+        """Flush and digest staged files; the entries of the staging directory itself wait for the manifest."""
 
         def flush_file(path: Path) -> None:
             self._disk.make_read_only(path)
@@ -152,17 +152,17 @@ class LocalCheckpoints:
         return hashes
 
     def discard(self, name: str) -> None:
-        """Remove what was staged under a name, if anything."""
-        path = self._staging / checked(name)
+        """Remove the staged files of a name, if any."""
+        path = self._staging / check_name(name)
         with storage_errors("remove", path):
             self._disk.remove_tree(path)
 
     def release(self, *names: str) -> None:
-        """Say that this process reads checkpoints no more; here nothing depends on it."""
+        """Release checkpoints that this process no longer reads; a no-op here."""
 
     def path(self, name: str) -> Path:
         """Return the directory of a committed checkpoint, or raise `CheckpointMissing`."""
-        path = self._root / checked(name)
+        path = self._root / check_name(name)
         with storage_errors("find", path):
             if not path.is_dir():
                 why = "it was collected, moved or never committed"
@@ -170,7 +170,7 @@ class LocalCheckpoints:
         return path
 
     def use(self, name: str, digest: str | None = None, *, again: bool = False) -> Path:
-        """Return the directory of a committed checkpoint that is about to be read, if it is what was committed.
+        """Verify a committed checkpoint that is about to be read, and return its directory.
 
         Names, sizes and the manifest's digest are compared every time; the content when this object first uses the
         checkpoint, when a file was changed since, and with `again`, but not above `PHYLA_VERIFY_BYTES`.
@@ -186,7 +186,7 @@ class LocalCheckpoints:
 
     def _sound(self, name: str, digest: str | None) -> Path:
         path = self.path(name)
-        manifest, tree = self._compared(name)
+        manifest, tree = self._compare_sizes(name)
         if digest is not None and manifest.digest != digest:
             raise CheckpointCorrupt(
                 f"checkpoint {name}: {path} is not what was committed: its manifest has digest {manifest.digest}, "
@@ -200,15 +200,15 @@ class LocalCheckpoints:
 
     def check(self, name: str) -> Manifest:
         """Compare names and sizes with the manifest, without reading content."""
-        return self._compared(name)[0]
+        return self._compare_sizes(name)[0]
 
     def verify(self, name: str) -> Manifest:
         """Read every byte and compare it with the manifest."""
-        manifest, tree = self._compared(name)
+        manifest, tree = self._compare_sizes(name)
         self._compare_content(name, manifest, tree)
         return manifest
 
-    def _compared(self, name: str) -> tuple[Manifest, Tree]:
+    def _compare_sizes(self, name: str) -> tuple[Manifest, Tree]:
         path = self.path(name)
         with storage_errors("read", path):
             try:
@@ -236,7 +236,7 @@ class LocalCheckpoints:
         freed = 0
         doomed: list[Path] = []
         for name in names:
-            path = self._root / checked(name)
+            path = self._root / check_name(name)
             with storage_errors("delete", path):
                 failpoint("checkpoint.before_delete")
                 freed += self._remove(self._deleting / name)
@@ -269,7 +269,7 @@ class LocalCheckpoints:
         freed = 0
         for folder, _, files in os.walk(path):
             for file in files:
-                # Another host may be removing the same: what that one removes first, it counts.
+                # Another host may be removing the same name: each counts the entries that it removes.
                 with suppress(FileNotFoundError):
                     freed += Path(folder, file).lstat().st_size
         self._disk.remove_tree(path)
@@ -304,15 +304,15 @@ class LocalCheckpoints:
         return tuple(sorted(name for name in names if _NAME.fullmatch(name)))
 
 
-def _scanned(staging: Path) -> Tree:
+def _scan_staging(staging: Path) -> Tree:
     try:
         return scan(staging)
     except FileNotFoundError as error:
-        raise _unfinished(error.filename) from error
+        raise _make_unfinished_error(error.filename) from error
 
 
 def _refuse_other_manifest(path: Path) -> None:
-    """Refuse something of the training function's own under the manifest's name; a copied manifest is replaced."""
+    """Reject a foreign file under the manifest's name; a copied manifest is replaced."""
     if not os.path.lexists(path):
         return
     try:
@@ -330,7 +330,7 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def checked(name: str) -> str:
+def check_name(name: str) -> str:
     """Return a name that a checkpoint may have, or raise UsageError."""
     if not is_name(name):
         allowed = "1 to 100 of letters, digits, '.', '_' and '-', the first a letter or a digit"
@@ -338,12 +338,12 @@ def checked(name: str) -> str:
     return name
 
 
-def taken(name: str, path: object) -> CheckpointError:
+def make_taken_error(name: str, path: object) -> CheckpointError:
     """Return the error of a name that is committed already."""
     advice = "stage under a new name, or recover this one"
     return CheckpointError(f"checkpoint {name} is committed already, in {path}, and never written again: {advice}")
 
 
-def _unfinished(path: object) -> CheckpointError:
+def _make_unfinished_error(path: object) -> CheckpointError:
     advice = "wait for background savers before training returns or reports a checkpoint"
     return CheckpointError(f"{path} was changed while its checkpoint was committed: {advice}")

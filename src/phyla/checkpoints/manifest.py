@@ -1,4 +1,4 @@
-"""What a checkpoint consists of: what may lie in its directory, the digests of its files, and its manifest.
+"""The content of a checkpoint: allowed entries, digests of files, and the manifest.
 
 Definition of a digest (manifest format 1), in hexadecimal:
 
@@ -63,7 +63,7 @@ class Tree:
 
 
 def scan(root: Path) -> Tree:
-    """Look through a checkpoint directory; refuse sockets and such, and links that lead out of it or nowhere."""
+    """Scan a checkpoint directory; reject sockets and the like, and links that lead outside or nowhere."""
     entries: list[Entry] = []
     folders: list[Path] = []
 
@@ -130,7 +130,7 @@ def _digest(entry: Entry) -> str:
         return link_digest(os.fsencode(entry.path.readlink()))
     whole = blake3()
     buffer = memoryview(bytearray(min(BUFFER_BYTES, max(entry.size_bytes, 1))))
-    # Not by mapping it: a file that somebody truncates meanwhile would kill the process.
+    # Not by mapping it: truncating a mapped file would kill the process.
     with open(entry.path, "rb", buffering=0) as file:
         while count := file.readinto(buffer):
             whole.update(buffer[:count])
@@ -180,19 +180,19 @@ class Manifest:
         return whole.hexdigest()
 
     def compare(self, where: str, sizes: Mapping[str, int]) -> None:
-        """Make sure that the files that are there, by their sizes, are those of the manifest."""
+        """Verify the sizes of all files against the manifest."""
         expected = {file.path: file.size_bytes for file in self.files}
         for path in sorted({*sizes, *expected}):
             outside = path.startswith("/") or ".." in path.split("/")
             if sizes.get(path) != expected.get(path) or outside:
-                raise _changed(f"{where}/{path}", _bytes(sizes.get(path)), _bytes(expected.get(path)))
+                raise _make_changed_error(f"{where}/{path}", _bytes(sizes.get(path)), _bytes(expected.get(path)))
 
     def compare_content(self, where: str, entries: Sequence[Entry]) -> None:
-        """Read all files, and make sure that they are those of the manifest; names and sizes are."""
+        """Read all files, and verify their digests against the manifest."""
         expected = {file.path: file.digest for file in self.files}
         for entry, digest in zip(entries, digests(entries), strict=True):
             if digest != expected[entry.relative]:
-                raise _changed(
+                raise _make_changed_error(
                     f"{where}/{entry.relative}", f"digest {digest}", f"digest {expected[entry.relative]}"
                 )
 
@@ -228,7 +228,7 @@ class Manifest:
         return manifest
 
 
-def _changed(where: str, actual: str, expected: str) -> CheckpointCorrupt:
+def _make_changed_error(where: str, actual: str, expected: str) -> CheckpointCorrupt:
     return CheckpointCorrupt(
         f"{where} is not what was committed: found {actual}, the manifest says {expected}; {CHANGED_BY}"
     )

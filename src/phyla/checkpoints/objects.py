@@ -40,7 +40,7 @@ _RIGHTS = "list, read, write and delete objects, and abort uploads,"
 
 @final
 class Objects:
-    """What is stored below a URL such as `s3://bucket/prefix`, by keys relative to it.
+    """Objects below a URL such as `s3://bucket/prefix`, by keys relative to it.
 
     Calls may come from any threads. They raise FileNotFoundError for an object that is not there,
     CheckpointsAbsent where the store is out of reach or has no such bucket, and CheckpointStorageFailed where it
@@ -91,7 +91,7 @@ class Objects:
             except (FileNotFoundError, FileExistsError):
                 self._reached = True
                 raise
-            except Exception as error:  # each library below has errors of its own
+            except Exception as error:  # each library below raises its own errors
                 if not _is_out_of_reach(error) or waiting.over:
                     raise _failure(error, doing, f"{self.url}/{key}".rstrip("/"), self._writes) from error
             waiting.pause()
@@ -101,9 +101,9 @@ class Objects:
         return {key: int(info["size"]) for key, info in self.infos(below).items()}
 
     def infos(self, below: str = "") -> dict[str, dict[str, Any]]:
-        """Return what the store's listing tells of all objects below a key, by their keys."""
+        """Return the store's listing of all objects below a key, by their keys."""
         path = f"{self._root}/{below}".rstrip("/")
-        # Where nothing is below a prefix, s3fs asks no further.
+        # For an empty prefix, s3fs sends no further request.
         path, how = (self._root, {"prefix": f"{below}/"}) if below and self._is_s3 else (path, {})
         try:
             infos = self._call("list", "", lambda files, _: files.find(path, detail=True, **how))
@@ -116,7 +116,7 @@ class Objects:
         return {path.removeprefix(start): info for path, info in infos.items() if path.startswith(within)}
 
     def info(self, key: str) -> dict[str, Any]:
-        """Return what the store tells of one object."""
+        """Return the store's information on one object."""
         return dict(self._call("look at", key, lambda files, path: files.info(path)))
 
     def read(self, key: str, start: int | None = None, end: int | None = None) -> bytes:
@@ -129,9 +129,9 @@ class Objects:
         self._call("write", key, lambda files, path: files.pipe_file(path, data))
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write a small object unless there is one; return whether the object is what was to be written.
+        """Write a small object unless it exists; return whether the object has the given content.
 
-        A store that knows no condition on writing replaces one that was written in the very same moment.
+        A store without conditional writes replaces an object written at the very same moment.
         """
 
         def make(files: Any, path: str) -> None:
@@ -161,7 +161,7 @@ class Objects:
         self._call("read", key, lambda files, path: files.get_file(path, str(local)))
 
     def remove(self, keys: Collection[str]) -> None:
-        """Remove objects; those that are gone are fine."""
+        """Remove objects; missing ones are ignored."""
 
         def remove(key: str) -> None:
             try:
@@ -169,12 +169,12 @@ class Objects:
             except FileNotFoundError:
                 return
 
-        each(remove, keys)
+        run_each(remove, keys)
 
     def uploads(self, below: str = "") -> list[tuple[str, str]]:
         """Return key and id of multipart uploads that were begun below a key and never completed.
 
-        Empty where the store has no such thing, or does not let us look.
+        Empty if the store has no such uploads, or denies the listing.
         """
         if not self._is_s3:
             return []
@@ -199,7 +199,7 @@ class Objects:
         return uploads
 
     def abort(self, uploads: Iterable[tuple[str, str]]) -> None:
-        """Abort multipart uploads, so that their parts take no more room."""
+        """Abort multipart uploads to free the space of their parts."""
         bucket = self._root.partition("/")[0]
         for key, upload in uploads:
 
@@ -209,15 +209,15 @@ class Objects:
             self._tolerant(key, stop)
 
     def _tolerant(self, key: str, call: Callable[[Any, str], object]) -> None:
-        # Uploads that are left take room and harm nobody; rights to see them are often missing.
+        # Leftover uploads only take space; the right to list them is often missing.
         try:
             self._call("look at uploads to", key, call)
         except (FileNotFoundError, CheckpointStorageFailed):
             return
 
 
-def each(call: Callable[[Item], object], items: Collection[Item]) -> None:
-    """Call a function for each item, for several at the same time; after an error no more are begun."""
+def run_each(call: Callable[[Item], object], items: Collection[Item]) -> None:
+    """Call a function for each item, several in parallel; after an error no more calls start."""
     if len(items) == 1:
         call(next(iter(items)))
         return
@@ -232,7 +232,7 @@ def each(call: Callable[[Item], object], items: Collection[Item]) -> None:
 
 
 def _status(error: BaseException) -> int:
-    """Return the status of HTTP that an error comes from; 0 where there is none."""
+    """Return the HTTP status behind an error; 0 without one."""
     answer: Any = getattr(error.__cause__, "response", None) or getattr(error, "response", None)
     try:
         return int(answer["ResponseMetadata"]["HTTPStatusCode"])
@@ -243,7 +243,7 @@ def _status(error: BaseException) -> int:
 def _is_out_of_reach(error: Exception) -> bool:
     """Return whether asking again later may help."""
     busy = isinstance(error, OSError) and error.errno in _BUSY
-    # 501 says that a store never does such a thing.
+    # 501 means that the store does not support the request.
     busy |= _status(error) >= 500 and _status(error) != 501
     return busy or any(base.__name__ in _OUT_OF_REACH for base in type(error).__mro__)
 

@@ -1,4 +1,4 @@
-"""Whose a checkpoint directory is: a marker in it says so, and the names of what is made there repeat it."""
+"""Ownership of checkpoint directories: by a marker inside, repeated in the names of checkpoints."""
 
 import re
 import socket
@@ -15,7 +15,7 @@ from phyla.checkpoints.disk import Disk, make_dirs, storage_errors
 from phyla.checkpoints.manifest import MANIFEST_NAME
 from phyla.checkpoints.objects import Objects
 from phyla.errors import CheckpointError, CheckpointsAbsent, CheckpointsNotOurs
-from phyla.formatting import listed
+from phyla.formatting import join_names
 
 OWNER_NAME = ".phyla-owner.json"
 FORMAT = 1
@@ -58,7 +58,7 @@ def attempt_name(prefix: str, trial: int, token: int, worker: str | None, claime
 
 
 def claim_digest(worker: str | None, claimed_at: float | None) -> str:
-    """Return six hexadecimal digits that tell one claim of a trial from any other."""
+    """Return six hexadecimal digits that identify one claim of a trial."""
     return blake3(f"{worker} {claimed_at!r}".encode()).hexdigest()[:6]
 
 
@@ -67,8 +67,8 @@ def import_name(prefix: str, number: int) -> str:
     return f"start-{number}-{prefix}{uuid.uuid4().hex[:6]}"
 
 
-def made_by(name: str) -> Made | None:
-    """Return what a name says about who made the directory; None for a name that phyla does not give."""
+def parse_name(name: str) -> Made | None:
+    """Return the maker of a directory by its name; None for a foreign name."""
     match = _ATTEMPT.fullmatch(name)
     if match is not None:
         return Made(match[3], (int(match[1]), int(match[2]), match[4]))
@@ -78,7 +78,7 @@ def made_by(name: str) -> Made | None:
 
 @final
 class Ownership:
-    """Claims a place for a study, and makes sure that it still is the study's.
+    """Claims a place for a study, and verifies that it still belongs to the study.
 
     Methods raise CheckpointsAbsent, CheckpointsNotOurs, or CheckpointStorageFailed where it cannot be marked.
     """
@@ -89,16 +89,16 @@ class Ownership:
         self._is_study = True
 
     def check(self) -> None:
-        """Make sure that the place is there and this study's."""
+        """Verify that the place exists and belongs to this study."""
         marker = self._marker() or self._marker_or_refuse_content()
         if marker is None:
             raise self._absent("the directory is empty" if self._place.is_there() else "no such directory")
         self._compare(marker)
 
     def claim(self, known: int | None) -> None:
-        """Make sure that the place is this study's; make and mark it if the study never had a checkpoint.
+        """Verify that the place belongs to this study; create and mark it if the study never had a checkpoint.
 
-        `known` says how many checkpoints the store knows that should be there; None if it has no such study yet.
+        `known` is the number of checkpoints that the store expects there; None if it has no such study yet.
         """
         self._is_study = known is not None
         if self._marker() is None and not known and self._marker_or_refuse_content() is None:
@@ -106,7 +106,7 @@ class Ownership:
         self.check()
 
     def adopt(self) -> str:
-        """Mark the place as this study's, and return what it was; deletes nothing."""
+        """Mark the place as this study's, and return its former owner; deletes nothing."""
         entries = self._entries()
         if not self._place.is_there():
             raise self._absent("no such directory")
@@ -123,10 +123,10 @@ class Ownership:
             return f"it belonged to store {marker[0]}"
         return "it had no marker, and only checkpoints in it" if entries else "it was empty"
 
-    def restored(self, names: list[str]) -> CheckpointsNotOurs:
+    def make_restored_error(self, names: list[str]) -> CheckpointsNotOurs:
         """Return the error for checkpoints that the store made and does not know."""
         return self._not_ours(
-            f"it holds {listed([*map(repr, names)])}, which this store made and does not know: the store was "
+            f"it holds {join_names([*map(repr, names)])}, which this store made and does not know: the store was "
             "restored from a backup, or lost its last commits",
             adoptable=True,
         )
@@ -165,8 +165,7 @@ class Ownership:
             raise self._unreachable(str(error)) from error
 
     def _marker_or_refuse_content(self) -> tuple[str, str] | None:
-        # The marker comes before everything else: what was seen without it is somebody else's only if there still
-        # is none.
+        # The marker is written before everything else: entries without it are foreign only if there still is none.
         entries = self._entries()
         marker = self._marker()
         if marker is None:
@@ -177,7 +176,8 @@ class Ownership:
         if entries:
             adoptable = all(map(self._place.is_checkpoint, entries))
             raise self._not_ours(
-                f"it has no marker {OWNER_NAME}, and holds {listed([*map(repr, entries)])}", adoptable=adoptable
+                f"it has no marker {OWNER_NAME}, and holds {join_names([*map(repr, entries)])}",
+                adoptable=adoptable,
             )
 
     def _write(self, *, replace: bool) -> None:
@@ -194,9 +194,9 @@ class Ownership:
         study = self._owner.study
         return CheckpointsAbsent(
             f"the checkpoints of study {study!r} are not in {self._place} on {socket.gethostname()}: {why}. "
-            f"Nothing was decided, deleted or marked as lost. {self._place.found}, "
+            f"Nothing was decided, deleted or marked as lost. {self._place.recovery}, "
             "or say where they are with checkpoints= (on the command line: --checkpoints). If they are gone for "
-            f"good, {self._place.made}run: phyla doctor {study} --adopt"
+            f"good, {self._place.creation}run: phyla doctor {study} --adopt"
         )
 
     def _not_ours(self, reason: str, *, adoptable: bool) -> CheckpointsNotOurs:
@@ -218,8 +218,8 @@ class Ownership:
 class MarkedDirectory:
     """A directory with a marker; methods raise CheckpointStorageFailed where it is out of reach."""
 
-    found, made = "Mount the disk, run from where the study was begun", "make the directory and "
-    """What to do where it is lost."""
+    recovery, creation = "Mount the disk, run from where the study was begun", "make the directory and "
+    """How to recover a lost place."""
 
     def __init__(self, root: Path, disk: Disk) -> None:
         self._root = root
@@ -236,7 +236,7 @@ class MarkedDirectory:
         return None
 
     def entries(self) -> list[str]:
-        """Return the names that are there, without the marker and what an interrupted claim left."""
+        """Return the names inside, without the marker and leftovers of an interrupted claim."""
         if self._root.is_file():
             return [self._root.name]
         with storage_errors("read", self._root), suppress(FileNotFoundError):
@@ -252,7 +252,7 @@ class MarkedDirectory:
         return name in WORK_DIRS or (self._root / name / MANIFEST_NAME).is_file()
 
     def write(self, text: str, *, replace: bool) -> None:
-        """Write the marker; without `replace` that of somebody who was quicker stays."""
+        """Write the marker; without `replace` an existing one stays."""
         marker = self._root / OWNER_NAME
         temporary = self._root / f"{OWNER_NAME}.{uuid.uuid4().hex}"
         with storage_errors("mark", self._root):
@@ -263,7 +263,7 @@ class MarkedDirectory:
                 if replace:
                     temporary.replace(marker)
                 else:
-                    # Somebody else may be claiming it, too: who is second finds the marker of the first.
+                    # Another process may claim it, too: the second one finds the marker of the first.
                     self._place(temporary, marker, text)
             finally:
                 temporary.unlink(missing_ok=True)
@@ -285,7 +285,7 @@ class MarkedDirectory:
 class MarkedPrefix:
     """A prefix of an object store with a marker, as `MarkedDirectory`; methods raise CheckpointError."""
 
-    found, made = "Check that it is the right bucket and prefix", ""
+    recovery, creation = "Check that it is the right bucket and prefix", ""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
@@ -303,7 +303,7 @@ class MarkedPrefix:
         return sorted({key.partition("/")[0] for key in self._objects.sizes() if not key.startswith(OWNER_NAME)})
 
     def is_there(self) -> bool:
-        """Return True: a prefix is there as soon as its bucket is."""
+        """Return True: a prefix exists as soon as its bucket does."""
         return True
 
     def is_checkpoint(self, name: str) -> bool:

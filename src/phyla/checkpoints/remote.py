@@ -12,9 +12,9 @@ from typing import TypeAlias, final
 from phyla import settings
 from phyla.checkpoints.cache import Cache
 from phyla.checkpoints.disk import storage_errors
-from phyla.checkpoints.local import LocalCheckpoints, checked, is_name, taken
+from phyla.checkpoints.local import LocalCheckpoints, check_name, is_name, make_taken_error
 from phyla.checkpoints.manifest import MANIFEST_NAME, Manifest, ManifestFile, link_digest, scan
-from phyla.checkpoints.objects import Objects, each
+from phyla.checkpoints.objects import Objects, run_each
 from phyla.checkpoints.ownership import OWNER_NAME, MarkedPrefix, Owner, Ownership
 from phyla.errors import (
     CheckpointCorrupt,
@@ -23,7 +23,7 @@ from phyla.errors import (
     CheckpointStorageFailed,
     ConfigurationError,
 )
-from phyla.formatting import listed
+from phyla.formatting import join_names
 from phyla.system.failpoints import failpoint
 
 LOG = logging.getLogger("phyla")
@@ -49,7 +49,7 @@ class RemotePlace:
 
 
 def place_of(where: str | Path, home: Path) -> Path | RemotePlace:
-    """Return a directory, or what a URL such as `s3://bucket/prefix` stands for.
+    """Return a directory, or the place of a URL such as `s3://bucket/prefix`.
 
     Raises:
         ConfigurationError: the URL has no bucket, or a password in it.
@@ -70,16 +70,16 @@ def local_copy(where: Path | RemotePlace, digest: str | None) -> Path:
     """Return the directory of a committed checkpoint that has this digest, on this machine until the process ends.
 
     Raises:
-        CheckpointError: it is not there, not what was committed, or cannot be reached.
+        CheckpointError: it is missing, has changed, or cannot be reached.
     """
     if isinstance(where, Path):
         return where
     root, _, name = where.url.rpartition("/")
-    return _opened(RemotePlace(root, where.cache)).use(name, digest)
+    return _open_place(RemotePlace(root, where.cache)).use(name, digest)
 
 
 @cache
-def _opened(place: RemotePlace) -> "RemoteCheckpoints":
+def _open_place(place: RemotePlace) -> "RemoteCheckpoints":
     # One for all calls, so that each copy is held once.
     return RemoteCheckpoints(place)
 
@@ -96,10 +96,10 @@ def is_there(where: Path | RemotePlace) -> bool:
 
 @final
 class RemoteCheckpoints:
-    """Keeps checkpoints by name below a URL; what it promises is what `LocalCheckpoints` does.
+    """Keeps checkpoints by name below a URL, with the guarantees of `LocalCheckpoints`.
 
     `URL/NAME/` holds the files of a checkpoint, and its manifest, which is written last: without it there is no
-    checkpoint. What is staged is on this machine, and once it is uploaded it stays there as the first copy.
+    checkpoint. Staged files are on this machine, and stay there as the first copy once uploaded.
     """
 
     def __init__(self, place: RemotePlace, *, owner: Owner | None = None) -> None:
@@ -118,18 +118,18 @@ class RemoteCheckpoints:
             self.ownership.check()
 
     def stage(self, name: str) -> Path:
-        checked(name)
+        check_name(name)
         self.check_owner()
         self._cache.hold(name)
         self._staged.add(name)
         return self._cache.local.stage(name)
 
     def commit(self, name: str, *, step: int, now: float) -> Manifest:
-        """Upload what was staged; when it returns, the store has all of it, and when it raises, no checkpoint."""
-        checked(name)
+        """Upload staged files; after a return the store has the whole checkpoint, after an exception none."""
+        check_name(name)
         self.check_owner()
         if MANIFEST_NAME in self._sizes(name):
-            raise taken(name, f"{self._objects.url}/{name}")
+            raise make_taken_error(name, f"{self._objects.url}/{name}")
         manifest = self._cache.local.commit(name, step=step, now=now)
         try:
             self._upload(name, manifest)
@@ -155,7 +155,7 @@ class RemoteCheckpoints:
         self._began.add(name)
         failpoint("upload.before_files")
         try:
-            each(put, [file.path for file in manifest.files])
+            run_each(put, [file.path for file in manifest.files])
         except FileNotFoundError as error:
             why = "somebody removed it: the claim of its trial is over"
             raise CheckpointMissing(f"checkpoint {name}: its upload is gone; {why}") from error
@@ -165,17 +165,17 @@ class RemoteCheckpoints:
         lacking = [file.path for file in manifest.files if sizes.get(file.path) != file.size_bytes]
         if lacking:
             where = f"{self._objects.url}/{name}"
-            raise CheckpointStorageFailed(f"{where} lacks files that were just written: {listed(lacking)}")
+            raise CheckpointStorageFailed(f"{where} lacks files that were just written: {join_names(lacking)}")
         failpoint("upload.after_files")
         if MANIFEST_NAME in sizes or not self._objects.create(f"{name}/{MANIFEST_NAME}", text):
-            raise taken(name, f"{self._objects.url}/{name}")
+            raise make_taken_error(name, f"{self._objects.url}/{name}")
         failpoint("upload.after_manifest")
         self._began.discard(name)
 
     def discard(self, name: str) -> None:
-        """Remove what was staged under a name, and what was uploaded of it, unless it is committed."""
+        """Remove the staged and uploaded files of a name, unless it is committed."""
         self._cache.local.discard(name)
-        # Of what was staged here it is known whether anything was uploaded.
+        # For names staged here it is known whether anything was uploaded.
         if name in self._began or name not in self._staged:
             self._abort(name)
             if MANIFEST_NAME not in (there := self._sizes(name)):
@@ -185,13 +185,13 @@ class RemoteCheckpoints:
         self._cache.release(name)
 
     def release(self, *names: str) -> None:
-        """Say that this process reads checkpoints no more: their copies may be evicted."""
+        """Release checkpoints that this process no longer reads: their copies may be evicted."""
         for name in names:
             self._cache.release(name, count=1)
 
     def path(self, name: str) -> Path:
         """Return the directory of a copy of a committed checkpoint, which stays until `release`."""
-        self._cache.hold(checked(name), count=1)
+        self._cache.hold(check_name(name), count=1)
         try:
             try:
                 return self._cache.local.path(name)
@@ -205,9 +205,9 @@ class RemoteCheckpoints:
         """Return the directory of a copy of a committed checkpoint that is about to be read.
 
         A copy is compared as `LocalCheckpoints.use` does, and downloaded if there is none or it is damaged. With
-        `again`, what is on the store is looked for, too.
+        `again`, the object store is checked, too.
         """
-        self._cache.hold(checked(name))
+        self._cache.hold(check_name(name))
         try:
             try:
                 return self._sound(name, digest, again=again)
@@ -266,10 +266,10 @@ class RemoteCheckpoints:
             self._objects.get(f"{name}/{file.path}", target)
 
         try:
-            each(get, manifest.files)
+            run_each(get, manifest.files)
         except FileNotFoundError as error:
             raise CheckpointMissing(f"checkpoint {name}: {error} is gone from {self._objects.url}") from error
-        # Links come last, so that none leads a file elsewhere.
+        # Links come last, so that no file is written through one.
         for file in manifest.files:
             content = b"" if file.size_bytes > LONGEST_LINK else (staged / file.path).read_bytes()
             if content and link_digest(content) == file.digest:
@@ -277,7 +277,7 @@ class RemoteCheckpoints:
                 (staged / file.path).symlink_to(os.fsdecode(content))
 
     def check(self, name: str) -> Manifest:
-        where = f"{self._objects.url}/{checked(name)}"
+        where = f"{self._objects.url}/{check_name(name)}"
         try:
             manifest = Manifest.from_bytes(self._objects.read(f"{name}/{MANIFEST_NAME}"))
         except FileNotFoundError as error:
@@ -306,9 +306,9 @@ class RemoteCheckpoints:
         sizes: dict[str, int] = {}
         for name in names:
             failpoint("checkpoint.before_delete")
-            sizes |= {f"{checked(name)}/{key}": size for key, size in self._sizes(name).items()}
+            sizes |= {f"{check_name(name)}/{key}": size for key, size in self._sizes(name).items()}
         manifests = {key for key in sizes if key.partition("/")[2] == MANIFEST_NAME}
-        # Without its manifest it is no checkpoint any more.
+        # Without its manifest it no longer is a checkpoint.
         self._objects.remove(manifests)
         failpoint("checkpoint.during_delete")
         self._objects.remove([key for key in sizes if key not in manifests])
@@ -318,7 +318,7 @@ class RemoteCheckpoints:
         return sum(sizes.values())
 
     def _abort(self, name: str) -> None:
-        self._objects.abort(self._objects.uploads(checked(name)))
+        self._objects.abort(self._objects.uploads(check_name(name)))
 
     def remove_empty(self) -> None:
         """Remove the marker, if nothing else is there."""
@@ -333,7 +333,7 @@ class RemoteCheckpoints:
         return tuple(sorted({*self._cache.local.staged(), *self.deleting()}))
 
     def deleting(self) -> tuple[str, ...]:
-        """Return the names of which there is something, and no manifest: uploaded or deleted in part."""
+        """Return the names with objects but no manifest: partly uploaded or partly deleted."""
         return tuple(sorted(name for name, committed in self._entries().items() if not committed))
 
     def _entries(self) -> dict[str, bool]:
@@ -346,7 +346,7 @@ class RemoteCheckpoints:
         return entries
 
     def _sizes(self, name: str) -> dict[str, int]:
-        return {key.removeprefix(f"{name}/"): size for key, size in self._objects.sizes(checked(name)).items()}
+        return {key.removeprefix(f"{name}/"): size for key, size in self._objects.sizes(check_name(name)).items()}
 
 
 Checkpoints: TypeAlias = LocalCheckpoints | RemoteCheckpoints

@@ -9,7 +9,7 @@ from typer import Context, Exit, Option
 from phyla.cli import options
 from phyla.cli.output import print_json
 from phyla.cli.run import chosen_study
-from phyla.formatting import counted
+from phyla.formatting import format_count
 from phyla.terminal import show as print
 
 WIDTH = 10
@@ -41,7 +41,7 @@ def check(
     ):
         chosen = chosen_study(ctx, file, study)
         if not as_json:
-            length = counted(steps_of(chosen) if steps is None else steps, "step")
+            length = format_count(steps_of(chosen) if steps is None else steps, "step")
             name = function_name(chosen)
             print(f"checking {name} of study {chosen.name!r} with trials of {length}", file=out, flush=True)
         for checked in checks(chosen, steps=steps, workers=workers):
@@ -56,6 +56,6 @@ def check(
     else:
         unknown = sum(checked.verdict == "not known" for checked in results)
         unsure = f", {unknown} not known" if unknown else ""
-        print(f"{len(failed)} of {counted(len(results), 'check')} failed{unsure}")
+        print(f"{len(failed)} of {format_count(len(results), 'check')} failed{unsure}")
     if failed:
         raise Exit(options.EXIT_FAILED)

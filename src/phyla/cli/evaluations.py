@@ -9,8 +9,8 @@ from typer import Context, Option
 from phyla.cli import options
 from phyla.cli.output import page_width, picked, print_json, print_table
 from phyla.errors import UsageError
-from phyla.formatting import counted, duration, lag_words, measured
-from phyla.records import shown
+from phyla.formatting import duration, format_count, format_estimate, lag_words
+from phyla.records import escape_name
 from phyla.terminal import show as print
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def evaluations(
     evaluated = load_evaluations(run, **options.where(ctx))
     if retry:
         count = evaluated.retry()
-        say = counted(count, "evaluation is tried again", "evaluations are tried again")
+        say = format_count(count, "evaluation is tried again", "evaluations are tried again")
         print_json({"retried": count}) if as_json else print(f"{evaluated.name}: {say}")
         return
     suites = evaluated.suites if suite is None else (evaluated.suite(suite),)
@@ -169,7 +169,7 @@ def _print_matrix(suite: "SuiteOutline", cells: "Sequence[Cell]", aggregates: "d
     for checkpoint in seen:
         at, name, values = (
             str(checkpoint.step) if checkpoint.step >= 0 else "?",
-            shown(checkpoint.name),
+            escape_name(checkpoint.name),
             aggregates.get(checkpoint.id),
         )
         left.append(
@@ -187,7 +187,7 @@ def _print_matrix(suite: "SuiteOutline", cells: "Sequence[Cell]", aggregates: "d
         for task in dict.fromkeys(cell.task for cell in cells)
     }
     width = page_width()
-    first = 10 + max((len(shown(checkpoint.name)) for checkpoint in seen), default=0)
+    first = 10 + max((len(escape_name(checkpoint.name)) for checkpoint in seen), default=0)
     room = width - min(first, width // 2) - (max(20, len(suite.objective)) + 3 if suite.objective else 0)
     pages: list[list[str]] = []
     used = 0
@@ -206,14 +206,14 @@ def _print_matrix(suite: "SuiteOutline", cells: "Sequence[Cell]", aggregates: "d
 
 def _aggregate(values: "GroupValues", name: str) -> str:
     estimate = values.values.get(name)
-    text = "" if estimate is None else measured(estimate.value, estimate.stderr)
+    text = "" if estimate is None else format_estimate(estimate.value, estimate.stderr)
     return f"{BEST if values.best else ''}{PARTIAL if values.partial else ''}{text}"
 
 
 def _cell(cell: "Cell") -> str:
     estimate = cell.estimate
     if estimate is not None:
-        return f"{PARTIAL if cell.partial else ''}{measured(estimate.value, estimate.stderr)}"
+        return f"{PARTIAL if cell.partial else ''}{format_estimate(estimate.value, estimate.stderr)}"
     if cell.status.has_value:
         return "unread" if cell.unread else "saved" if cell.files else "done"
     return MARKS[cell.status] + (f" {cell.shards_done}/{cell.shards}" if cell.shards_done else "")
@@ -224,7 +224,7 @@ def print_running(cells: "Iterable[Cell]") -> None:
     claimed = [(cell.running_s, cell) for cell in cells if cell.running_s is not None]
     running = sorted(claimed, key=lambda pair: -pair[0])
     for seconds, cell in running[:WHYS]:
-        where = f"at step {cell.seen.step}" if cell.seen.step >= 0 else f"on {shown(cell.seen.name)}"
+        where = f"at step {cell.seen.step}" if cell.seen.step >= 0 else f"on {escape_name(cell.seen.name)}"
         print(f"running  {cell.suite}/{cell.task} {where} for {duration(seconds)}, by {cell.worker}")
     if len(running) > WHYS:
         print(f"and {len(running) - WHYS} more: --json")
@@ -238,7 +238,7 @@ def print_whys(cells: "Iterable[Cell]") -> None:
     for cause in known_causes[:WHYS]:
         seen, newest = cause.checkpoints, cause.checkpoints[-4:]
         known = all(checkpoint.step >= 0 for checkpoint in newest)
-        where = ", ".join(str(checkpoint.step) if known else shown(checkpoint.name) for checkpoint in newest)
+        where = ", ".join(str(checkpoint.step) if known else escape_name(checkpoint.name) for checkpoint in newest)
         more = f" and {len(seen) - len(newest)} more" if len(seen) > len(newest) else ""
         what = cause.suite if cause.task is None else f"{cause.suite}/{cause.task}"
         print(f"{cause.status}  {what} {'at step' if known else 'on'} {where}{more}: {cause.why}")

@@ -11,7 +11,7 @@ from typer import Argument, Context, Option
 from phyla.cli import options
 from phyla.cli.output import csv_lines, picked, print_json, print_table, to_json, write_file
 from phyla.errors import UsageError
-from phyla.formatting import counted, time_words
+from phyla.formatting import format_count, time_words
 from phyla.terminal import show as print
 from phyla.terminal import visible
 
@@ -141,7 +141,7 @@ def _export_runs(results: "Results", written: Format, output: str | None) -> Non
             count = results.write_tracker(MLflow(output))
     except ImportError as error:
         raise UsageError(str(error)) from error
-    print(f"wrote {counted(count, 'value')} of {results.name} to {output}")
+    print(f"wrote {format_count(count, 'value')} of {results.name} to {output}")
 
 
 def _export_points(found: "Evaluations", suite: str | None, written: Format, output: Path | None) -> None:

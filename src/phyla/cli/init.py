@@ -7,7 +7,7 @@ from typer import Argument, Option
 
 from phyla.cli.output import print_json
 from phyla.errors import UsageError
-from phyla.formatting import pasted
+from phyla.formatting import quote_command
 from phyla.terminal import show as print
 
 
@@ -41,4 +41,4 @@ def init(
         raise UsageError(f"{output} exists, and is left as it is; give another name with --output") from None
     except OSError as error:
         raise UsageError(f"{error.filename}: {error.strerror}") from error
-    print(f"wrote {output}; decide what is marked TODO, then: {pasted(['phyla', 'check', str(output)])}")
+    print(f"wrote {output}; decide what is marked TODO, then: {quote_command(['phyla', 'check', str(output)])}")

@@ -11,7 +11,7 @@ from phyla.cli import options
 from phyla.cli.output import picked, print_json, print_table
 from phyla.cli.run import chosen_study
 from phyla.errors import UsageError
-from phyla.formatting import counted, size
+from phyla.formatting import format_count, size
 from phyla.terminal import console
 from phyla.terminal import show as print
 
@@ -55,7 +55,7 @@ def change(
         members = chosen.results().members() if changed and most else ()
         beyond = sum(not one.retired and one.progress > (most or 0) for one in members)
         if beyond:
-            have = counted(beyond, "member has", "members have")
+            have = format_count(beyond, "member has", "members have")
             print(f"{have} trained more than {most} steps already: no further trials, the last scores count")
         return
     maintenance = maintain(study, options.places(ctx))
@@ -108,8 +108,8 @@ def gc(
             ((row.name, row.step, size(row.size_bytes), why) for row, why in found.kept),
         )
     total = size(sum(row.size_bytes for row, _ in found.kept))
-    print(f"kept {counted(len(found.kept), 'checkpoint')} ({total}), of at most {found.bound}")
-    count, freed = counted(len(deleted), "checkpoint"), size(freed_bytes)
+    print(f"kept {format_count(len(found.kept), 'checkpoint')} ({total}), of at most {found.bound}")
+    count, freed = format_count(len(deleted), "checkpoint"), size(freed_bytes)
     done = f"would delete {count} ({freed})" if explain else f"deleted {count}, {freed} freed"
     print(": ".join([done, ", ".join(deleted)] if deleted else [done]))
     if any(row.weak for row in (*(row for row, _ in found.kept), *found.collectable)):

@@ -16,7 +16,7 @@ from typer import Argument, BadParameter, Context, Exit, Option
 
 from phyla import settings, study_modules
 from phyla.errors import Preempted, UsageError
-from phyla.formatting import masked, pasted
+from phyla.formatting import mask_password, quote_command
 from phyla.system.fork_safe_signals import EXIT_INTERRUPTED, EXIT_PREEMPTED
 from phyla.terminal import show
 
@@ -133,8 +133,8 @@ def where(ctx: Context) -> dict[str, Any]:
     if server is not None:
         if "://" not in server and not server.endswith(".json"):
             raise UsageError(
-                f"--server {masked(server)}: give a URL such as http://host:8470, or the service.json that `phyla "
-                "serve --publish` writes into its home"
+                f"--server {mask_password(server)}: give a URL such as http://host:8470, or the service.json that "
+                "`phyla serve --publish` writes into its home"
             )
         storage = server if "://" in server else f"published:{Path(server).absolute()}"
     return {"home": given["home"], "storage": storage, "checkpoints": given["checkpoints"]}
@@ -216,7 +216,7 @@ def with_places(text: str, commands: Iterable[str]) -> str:
             given += [word] if "=" in word else [word, next(words, "")]
     if not given or re.search(r"\bphyla [^\n;()]*--(home|storage|server)\b", text):  # They say so themselves.
         return text
-    where = pasted(map(masked, given))
+    where = quote_command(map(mask_password, given))
     served = any(re.match(r"--server\b|(--storage=)?https?://", word) for word in given)
     names = [name for name in commands if not (served and name in OF_DATABASE)]
     return re.sub(rf"\bphyla (?=(?:{'|'.join(names)})\b)", lambda _: f"phyla {where} ", text)
@@ -224,12 +224,12 @@ def with_places(text: str, commands: Iterable[str]) -> str:
 
 def again() -> str:
     """Return the command line of this process, to be given once more; it does not overwrite again."""
-    words = [masked(word) for word in study_modules.command_line()[1:]]
+    words = [mask_password(word) for word in study_modules.command_line()[1:]]
     for at, word in enumerate(before_file()):
         if word.partition("=")[0] == "--overwrite":
             del words[at : at + (1 if "=" in word else 2)]
             break
-    return pasted(["phyla", *words])
+    return quote_command(["phyla", *words])
 
 
 def person() -> str:

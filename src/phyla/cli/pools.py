@@ -15,7 +15,7 @@ from phyla import settings
 from phyla.cli import options
 from phyla.cli.output import print_json, print_table
 from phyla.errors import LauncherFailed, StoreBusy, StoreUnavailable, UsageError
-from phyla.formatting import counted, masked
+from phyla.formatting import format_count, mask_password
 from phyla.terminal import show as print
 from phyla.validation import check_name
 
@@ -64,7 +64,7 @@ def up(
     start_pool(pool)
     where = launcher_named(launcher)
     queued = where.outcomes(pool).get("queued")
-    alive = f"{where.alive(pool)} of {counted(workers, 'worker')} alive"
+    alive = f"{where.alive(pool)} of {format_count(workers, 'worker')} alive"
     alive += f", {queued} of them queued" if queued else ""
     print(f"pool {pool.name}: {alive}; logs: {where.logs(pool)}")
     print("where a study is absent, stopped or failed, they wait until phyla run, or phyla watch, starts it")
@@ -183,10 +183,11 @@ def pool_of(
     # Workers elsewhere do not see this variable. What a file says goes before it, but not before an option.
     inherited = None if where["storage"] or where["home"] else settings.storage()
     storage = where["storage"] or inherited
-    if storage and masked(storage) != storage:
+    if storage and mask_password(storage) != storage:
         raise UsageError(
-            f"the URL of the store, {masked(storage)}, has a password in it, which the list of processes and the "
-            "folder of the pool would show; leave it out, and put it into ~/.pgpass or the variable PGPASSWORD"
+            f"the URL of the store, {mask_password(storage)}, has a password in it, which the list of processes "
+            "and the folder of the pool would show; leave it out, and put it into ~/.pgpass or the variable "
+            "PGPASSWORD"
         )
     at = type(places).of(where["home"], storage, where["checkpoints"])
     further = dict(_option(each) for each in given["launcher_option"] or ())

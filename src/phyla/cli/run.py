@@ -15,8 +15,8 @@ from phyla.cli.options import again
 from phyla.cli.output import print_table
 from phyla.cli.trials import best_lines
 from phyla.errors import Preempted, TimeTooShort, UsageError
-from phyla.formatting import counted, duration, pasted, step
-from phyla.records import JobState, StudyState, said_by, shown
+from phyla.formatting import duration, format_count, quote_command, step
+from phyla.records import JobState, StudyState, escape_name, summarize_error
 from phyla.terminal import show as print
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _run_all(ctx: Context, chosen: "Study", how: dict[str, Any]) -> bool:
         ctx.params[name] for name in ("file", "study", "replicates", "time_limit")
     )
     named = ["--study", study] if study else []
-    check = pasted(["phyla", "check", str(file), *named, *options.for_file(dashes=True)])
+    check = quote_command(["phyla", "check", str(file), *named, *options.for_file(dashes=True)])
     hint = "" if replicates else f"check how it trains with: {check}"
     whole, began = True, time.monotonic()
     for index, part in enumerate(replicates_of(chosen, replicates) if replicates else [chosen], start=1):
@@ -278,7 +278,7 @@ def chosen_study(ctx: Context, file: Path, name: str | None, *, to_run: bool = F
     from phyla.study.files.load import load_studies
 
     if file.suffix == ".toml" and (words := options.for_file()):
-        raise UsageError(f"{pasted(['--', *words])}: {file} is no Python file, and reads no command line")
+        raise UsageError(f"{quote_command(['--', *words])}: {file} is no Python file, and reads no command line")
     chosen = _chosen(load_studies(file, to_run=to_run), file, name)
     options.place(ctx, chosen)
     return chosen
@@ -338,7 +338,7 @@ def _requeued(results: "Results | None") -> str:
     if not queued:
         return "Interrupted; no trial has to train anything again"
     saved = sum(trial.progress is not None for trial in queued)
-    back = f"Interrupted; {counted(len(queued), 'trial goes', 'trials go')} back to the queue"
+    back = f"Interrupted; {format_count(len(queued), 'trial goes', 'trials go')} back to the queue"
     if not saved:
         return f"{back} and will start over: nothing was saved"
     over = f", {len(queued) - saved} will start over" if saved < len(queued) else ""
@@ -349,18 +349,18 @@ def _closing(results: "Results", seconds: float, warned: int) -> Iterator[str]:
     name, command = results.name, results.places.command
     counts = results.counts()
     cancelled = f", {counts['cancelled']} cancelled" if counts.get("cancelled") else ""
-    completed, failed = counted(counts.get("completed", 0), "trial"), counts.get("failed", 0)
+    completed, failed = format_count(counts.get("completed", 0), "trial"), counts.get("failed", 0)
     yield f"{completed} completed, {failed} failed{cancelled}, in {duration(seconds)}"
     if damaged := results.damaged():
-        yield f"{counted(len(damaged), 'damaged checkpoint')}, not used any more; the files are kept:"
+        yield f"{format_count(len(damaged), 'damaged checkpoint')}, not used any more; the files are kept:"
         yield from (f"  {row.error}" for row in damaged[:DAMAGED_SHOWN])
     yield from best_lines(results)[: None if results.replicate is None else 1]
     front = results.front() if results.aim.tradeoffs else ()
     if front:
-        yield f"{counted(len(front), 'trial')} on the Pareto front: {command('best', name)}"
+        yield f"{format_count(len(front), 'trial')} on the Pareto front: {command('best', name)}"
     if warned:
         # They were shown as soon as they were found.
-        yield f"{counted(warned, 'warning')}, see above or in: {command('status', name)}"
+        yield f"{format_count(warned, 'warning')}, see above or in: {command('status', name)}"
     yield f"make the report with: {command('report', name)}"
 
 
@@ -376,10 +376,10 @@ def _print_plan(rows: "list[Planned]", workers: int) -> None:
         ),
     )
     known = [row.seconds for row in rows if row.seconds is not None]
-    total = f", about {duration(sum(known))} with {counted(max(1, workers), 'worker')}" if known else ""
+    total = f", about {duration(sum(known))} with {format_count(max(1, workers), 'worker')}" if known else ""
     unknown = any(row.cells and row.seconds is None for row in rows)
     rest = "; what never ran is not in the estimate" if unknown else ""
-    print(f"{counted(sum(row.cells for row in rows), 'shard')} would be computed{total}{rest}")
+    print(f"{format_count(sum(row.cells for row in rows), 'shard')} would be computed{total}{rest}")
 
 
 def finish(watched: "Watched") -> int:
@@ -388,7 +388,7 @@ def finish(watched: "Watched") -> int:
     for run in watched.runs:
         print(f"{run.name} {run.state}" + (f": {run.message}" if run.message else ""))
     groups = ", ".join(f"{count} {state}" for state, count in sorted(watched.counts.items())) or "none"
-    print(f"{counted(watched.checkpoints, 'checkpoint')} seen; evaluations: {groups}")
+    print(f"{format_count(watched.checkpoints, 'checkpoint')} seen; evaluations: {groups}")
     empty = [
         standing.run.location or standing.run.name for standing in watched.standings if not standing.checkpoints
     ]
@@ -404,17 +404,17 @@ def finish(watched: "Watched") -> int:
         (
             (
                 lacking.run,
-                shown(lacking.seen.name),
+                escape_name(lacking.seen.name),
                 step(lacking.seen.step),
                 lacking.suite,
                 lacking.state,
-                said_by(lacking.why),
+                summarize_error(lacking.why),
             )
             for lacking in missing
         ),
     )
     if missing:
-        print(f"{counted(len(missing), 'evaluation is', 'evaluations are')} missing or partial")
+        print(f"{format_count(len(missing), 'evaluation is', 'evaluations are')} missing or partial")
     if any(lacking.state == "partial" for lacking in missing):
         print(AGAIN)
     return 1 if missing else 0

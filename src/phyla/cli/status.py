@@ -12,9 +12,9 @@ from phyla.cli.evaluations import print_events, print_whys
 from phyla.cli.output import picked, print_json, print_page, print_table
 from phyla.errors import UsageError
 from phyla.formatting import (
-    counted,
     duration,
-    masked,
+    format_count,
+    mask_password,
     number,
     size,
     step,
@@ -75,7 +75,7 @@ def status(
     if as_json:
         print_json([*(_study_json(*one) for one in studies), *map(_run_json, runs)])
     elif not known:
-        print(f"no studies yet in {masked(places.storage.removeprefix('published:'))}, and no watched runs")
+        print(f"no studies yet in {mask_password(places.storage.removeprefix('published:'))}, and no watched runs")
     else:
         print_table(
             ("study", "state", ">trials", ">best", "~metric", "last activity"),
@@ -128,13 +128,16 @@ def _provenance(results: "Results", *, as_json: bool) -> None:
     )
     for facts in told[-1:]:
         print(f"\nthe last one: Python {facts['python']} on {facts['machine']['system']}, in {facts['directory']}")
-        print(f"{counted(len(facts['packages']), 'package')}, variables, and what differs from the commit: --json")
+        print(
+            f"{format_count(len(facts['packages']), 'package')}, variables, and what differs from the commit: "
+            "--json"
+        )
 
 
 def _study_row(results: "Results", progress: "Progress") -> tuple[object, ...]:
     state = [str(progress.study.state)]
     state += ["no worker"] if progress.silent_s is not None else []
-    state += [counted(len(progress.damaged), "damaged checkpoint")] if progress.damaged else []
+    state += [format_count(len(progress.damaged), "damaged checkpoint")] if progress.damaged else []
     trials = f"{progress.completed}/{progress.planned_trials or '?'}"
     best = progress.best and number(progress.best.fitness, 6)
     ago = f"{duration(progress.now - progress.last_activity)} ago"

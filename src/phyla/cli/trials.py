@@ -9,8 +9,8 @@ from typer import Context, Option
 from phyla.cli import options
 from phyla.cli.output import picked, print_json, print_table
 from phyla.errors import StudyNotFound, UsageError
-from phyla.formatting import counted, fitness, infeasible, measured, number, params, size, step
-from phyla.records import JobState, TrialRecord, said_by
+from phyla.formatting import fitness, format_count, format_estimate, infeasible, number, params, size, step
+from phyla.records import JobState, TrialRecord, summarize_error
 from phyla.terminal import show as print
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def best(
     if not front:
         raise StudyNotFound(found.no_best())
     if goals:
-        print(f"Pareto front: {found.aim.description}; {counted(len(front), 'trial')}")
+        print(f"Pareto front: {found.aim.description}; {format_count(len(front), 'trial')}")
         names = [goal.metric for goal in goals]
         rows = []
         for one in front:
@@ -141,10 +141,10 @@ def _checkpoint(suite: str, found: "BestEvaluation | None") -> str:
     others = (one for one in found.values.items() if one[0] != found.metric)
     return "\n".join(
         [
-            f"best {found.suite}/{found.metric}  {measured(found.value, found.stderr)}",
+            f"best {found.suite}/{found.metric}  {format_estimate(found.value, found.stderr)}",
             f"checkpoint  {_place(found)}",
             f"            step {step(found.step)}{branch}{trial}",
-            *(f"{name}  {measured(one.value, one.stderr)}" for name, one in others),
+            *(f"{name}  {format_estimate(one.value, one.stderr)}" for name, one in others),
         ]
     )
 
@@ -222,7 +222,7 @@ def _row(trial: TrialRecord) -> tuple[object, ...]:
         # A rule stopped it early: it is not just cancelled.
         text, told = f"{describe(trial.stop_reason)} ({text})", "stopped"
     elif trial.error and trial.state is not JobState.COMPLETED:
-        text = f"{said_by(trial.error)} ({text})"
+        text = f"{summarize_error(trial.error)} ({text})"
     if infeasible(trial):
         text = f"{infeasible(trial)} ({text})"
     told = told if trial.kind == "train" else f"{trial.state} ({trial.kind})"

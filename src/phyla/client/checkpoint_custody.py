@@ -14,7 +14,7 @@ from phyla.checkpoints import (
     RemoteCheckpoints,
     RemotePlace,
     claim_digest,
-    made_by,
+    parse_name,
 )
 from phyla.checkpoints.local import is_name
 from phyla.controller import records_of
@@ -77,7 +77,7 @@ def sort_out(reader: Reader, names: Sequence[str], prefix: str) -> Sorted:
     """Say what directories are; a look after they were listed misses no row."""
     found = Sorted()
     for name in sorted(names):
-        row, made = reader.checkpoint(name), made_by(name)
+        row, made = reader.checkpoint(name), parse_name(name)
         if row is not None:
             found.rows[name] = row
         elif made is None or made.prefix != prefix:
@@ -128,13 +128,13 @@ def claim_checkpoints(store: Store, study: StudyRecord | None, repository: Check
     ownership.claim(None if study is None else known_checkpoints(store, study))
     names = sorted({*repository.names(), *repository.staged(), *repository.deleting()})
     if study is None:
-        forgotten = [name for name in names if (made := made_by(name)) and made.prefix == repository.prefix]
+        forgotten = [name for name in names if (made := parse_name(name)) and made.prefix == repository.prefix]
         unknown = [name for name in names if name not in forgotten]
     else:
         found = store.look(study.id, sort_out, names, repository.prefix)
         forgotten, unknown = found.forgotten, found.unknown
     if forgotten:
-        raise ownership.restored(forgotten)
+        raise ownership.make_restored_error(forgotten)
     return unknown
 
 

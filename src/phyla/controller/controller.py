@@ -202,7 +202,7 @@ class Controller:
         rules = self.rules
         # Leased to the worker, which does not know of it because an answer was lost.
         lost = [] if held is None else [each for each in tx.running(worker) if each.job not in held]
-        claimed: list[Work] = [machine.claimed_before(tx, attempt) for attempt in lost[:count]]
+        claimed: list[Work] = [machine.restore_claim(tx, attempt) for attempt in lost[:count]]
         late: NoTime | None = None
         rounds = 0
         evaluates = WorkKind.EVALUATE in kinds and bool(rules.suites)

@@ -8,7 +8,7 @@ from phyla import plugins
 from phyla.configuration import suites_from
 from phyla.controller import Sightings
 from phyla.errors import StateError, UsageError
-from phyla.formatting import counted
+from phyla.formatting import format_count
 from phyla.records import StudyRecord
 from phyla.store import Store
 from phyla.study.maintaining.maintain import Maintenance
@@ -51,7 +51,7 @@ def _retry(store: Store, places: Places, study: StudyRecord, given: Given) -> st
     members = Maintenance(store, study, places).retry()
     listed = ", ".join(map(str, members[:20])) + (" and others" if len(members) > 20 else "")
     were = "was" if len(members) == 1 else "were"
-    return f"let {counted(len(members), 'member')} try again that {were} given up: {listed}"
+    return f"let {format_count(len(members), 'member')} try again that {were} given up: {listed}"
 
 
 def _evaluate(store: Store, places: Places, study: StudyRecord, given: Given) -> str:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from phyla.errors import StudyNotFound
 from phyla.formatting import fitness
 from phyla.pages import Page
-from phyla.records import Attempt, StudyRecord, StudyState, TrialRecord, said_by
+from phyla.records import Attempt, StudyRecord, StudyState, TrialRecord, summarize_error
 from phyla.report.page import PLOTLY
 from phyla.report.page import environment as templates
 from phyla.report.sections import COMPARISON_SECTIONS
@@ -251,7 +251,7 @@ def _end_of_log(
 def environment() -> "jinja2.Environment":
     """Return the templates, with what only those of the dashboard use."""
     made = templates("phyla.dashboard")
-    made.filters.update({one.__name__: one for one in (describe, fitness, said_by)})
+    made.filters.update({one.__name__: one for one in (describe, fitness, summarize_error)})
     made.globals.update(static=_static_address)
     return made
 

@@ -74,7 +74,7 @@ class TaskResult:
             return Estimate(summary[""], summary.get("stderr"))
         values = self.values
         if name not in values:
-            raise MetricMissing(f"task {self.task!r} has no metric {name!r}; it has {_listed(values)}")
+            raise MetricMissing(f"task {self.task!r} has no metric {name!r}; it has {_join_names(values)}")
         return Estimate(values[name])
 
     def has(self, name: str) -> bool:
@@ -83,7 +83,7 @@ class TaskResult:
 
 
 def numbers(metrics: Mapping[str, Metric]) -> Iterator[tuple[str, str, Estimate]]:
-    """Yield metric, suffix and number of all that metrics say; what is kept by seed repeats what is beside it."""
+    """Yield metric, suffix and number of all metrics; those by seed repeat the ones beside them."""
     for name, metric in metrics.items():
         if not is_per_seed(name):
             summary = metric.summary()
@@ -120,14 +120,14 @@ class _OverTasks(ABC):
     def __call__(self, results: Sequence[TaskResult], /) -> dict[str, Estimate]:
         selected = [result for result in results if self.tag is None or self.tag in result.tags]
         if not selected:
-            tags = _listed(dict.fromkeys(tag for result in results for tag in result.tags))
+            tags = _join_names(dict.fromkeys(tag for result in results for tag in result.tags))
             why = f"no task has the tag {self.tag!r}; the tags are {tags}" if results else "there are no tasks"
             raise ConfigurationError(f"{self!r}: {why}")
         missing = [result.task for result in selected if not result.has(self.metric)]
         if missing:
-            names = _listed(dict.fromkeys(name for result in selected for name in result.values))
+            names = _join_names(dict.fromkeys(name for result in selected for name in result.values))
             raise MetricMissing(
-                f"{self!r} needs {self.metric!r}, which {_listed(missing)} did not record; there are {names}"
+                f"{self!r} needs {self.metric!r}, which {_join_names(missing)} did not record; there are {names}"
             )
         number = self._number(selected, [result.estimate(self.metric) for result in selected])
         return dict.fromkeys(self.aggregate_names, number)
@@ -250,5 +250,5 @@ def _mean(estimates: Sequence[Estimate], weights: Sequence[float] | None = None)
     return Estimate(value, math.hypot(*known) if len(known) == len(errors) else None)
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names)) or "none"

@@ -9,7 +9,7 @@ from typing import Any, final
 from phyla.errors import EvaluationError, PhylaError
 from phyla.evaluation.aggregates import Estimate, numbers
 from phyla.evaluation.metric import Metric
-from phyla.evaluation.recorder import decode, merged
+from phyla.evaluation.recorder import decode, merge_shards
 from phyla.evaluation.suite import SuiteOutline
 from phyla.records import (
     Backlog,
@@ -24,7 +24,7 @@ from phyla.records import (
     Json,
     read_number,
     read_object,
-    said_by,
+    summarize_error,
 )
 
 _NUMBER = re.compile(r"\d+(\.\d+)?")
@@ -143,7 +143,7 @@ _URGENT = (CellStatus.FAILED, CellStatus.QUARANTINED, CellStatus.GONE, CellStatu
 
 
 def causes(cells: Iterable[Cell]) -> list[CellCause]:
-    """Say why values are missing, most urgent first; cells whose reasons differ only in numbers are one cause.
+    """Return why values are missing, most urgent first; cells whose reasons differ only in numbers are one cause.
 
     A partial group of which no cell failed has lost its aggregation: then its own reason is the cause.
     """
@@ -155,8 +155,8 @@ def causes(cells: Iterable[Cell]) -> list[CellCause]:
         if why is None and cell.partial and cell.group is not None and cell.group.id not in failed:
             status, why = CellStatus.FAILED, cell.group.why
         if why is not None:
-            key = (status, cell.suite, task, _NUMBER.sub("#", said_by(why)))
-            groups.setdefault(key, {})[cell.seen.id] = cell.seen, said_by(why)
+            key = (status, cell.suite, task, _NUMBER.sub("#", summarize_error(why)))
+            groups.setdefault(key, {})[cell.seen.id] = cell.seen, summarize_error(why)
     result = []
     for (status, suite, task, _), alike in groups.items():
         seen, whys = zip(*alike.values(), strict=True)
@@ -196,7 +196,7 @@ def cell(
     results: Sequence[EvalResult] = (),
     type_of: Callable[[str], type[Any]] | None = None,
 ) -> Cell:
-    """Say what became of one eval task on one checkpoint, by its shards (see `current_tasks`) and their results.
+    """Return the state of one eval task on one checkpoint, by its shards (`current_tasks`) and their results.
 
     `type_of` finds metrics that are not built in; those that it cannot find are left out. None decodes nothing.
     """
@@ -208,7 +208,7 @@ def cell(
         try:
             if not whole:
                 raise EvaluationError("its results are not in the ledger")
-            metrics, unread = _merged(results, suite.task(name).samples, type_of)
+            metrics, unread = _merge_metrics(results, suite.task(name).samples, type_of)
         except EvaluationError as error:
             status, why = CellStatus.FAILED, str(error)
     files: dict[str, list[str]] = {}
@@ -250,7 +250,7 @@ def _status(seen: Checkpoint, group: Group | None, tasks: Sequence[EvalJob]) -> 
     if states == {JobState.COMPLETED}:
         return (CellStatus.REUSED if all(task.reused for task in tasks) else CellStatus.DONE), None
     if failed:
-        return CellStatus.FAILED, said_by(failed[-1].error)
+        return CellStatus.FAILED, summarize_error(failed[-1].error)
     if seen.state is CheckpointState.QUARANTINED:
         return CellStatus.QUARANTINED, seen.error
     if group is not None and group.state in (GroupState.SKIPPED, GroupState.GONE):
@@ -260,16 +260,16 @@ def _status(seen: Checkpoint, group: Group | None, tasks: Sequence[EvalJob]) -> 
     if JobState.PENDING in states:
         return CellStatus.QUEUED, None
     if tasks:
-        return CellStatus.SKIPPED, said_by(tasks[-1].error)
+        return CellStatus.SKIPPED, summarize_error(tasks[-1].error)
     if seen.state is CheckpointState.GONE:
         return CellStatus.GONE, seen.error
     return CellStatus.MISSING, "the suite got it after this checkpoint was seen, and it was not queued since"
 
 
-def _merged(
+def _merge_metrics(
     results: Sequence[EvalResult], samples: int | None, type_of: Callable[[str], type[Any]]
 ) -> tuple[dict[str, Metric], dict[str, list[Json]]]:
-    """Return metrics merged over shards, and what is stored of those whose class is not loaded here."""
+    """Return metrics merged over shards, and the stored form of those whose class is not loaded here."""
     shards: list[dict[str, Metric]] = [{} for _ in results]
     unread: dict[str, list[Json]] = {}
     for shard, result in zip(shards, results, strict=True):
@@ -280,7 +280,7 @@ def _merged(
                 raise
             except PhylaError:
                 unread.setdefault(name, []).append(raw)
-    return merged(shards, expected=None if unread else samples), unread
+    return merge_shards(shards, expected=None if unread else samples), unread
 
 
 @final
@@ -308,7 +308,7 @@ class Lag:
 
 
 def lag(suite: str, backlog: Backlog, seen: Callable[[int], Checkpoint], now: float) -> Lag:
-    """Say how far a suite is behind; `seen` finds a checkpoint by id, and is called for at most three of them."""
+    """Return how far a suite is behind; `seen` finds a checkpoint by id, and is called at most three times."""
     last = None if backlog.complete is None else seen(backlog.complete)
     newest = last if backlog.newest is None else seen(backlog.newest)
     steps: int | None = 0

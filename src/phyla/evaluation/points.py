@@ -6,7 +6,7 @@ from typing import Any, Final, final
 
 from phyla.evaluation.aggregates import Estimate, percentiles
 from phyla.evaluation.matrix import Cell, GroupValues
-from phyla.records import shown
+from phyla.records import escape_name
 
 PERCENTILES: Final = (10, 50, 90)
 """Percentiles over eval tasks, for metrics that several of them have."""
@@ -51,7 +51,7 @@ class Point:
 
 def point_row(point: Point) -> dict[str, Any]:
     """Return a point as one flat row."""
-    return {**asdict(point), "checkpoint": shown(point.checkpoint)}
+    return {**asdict(point), "checkpoint": escape_name(point.checkpoint)}
 
 
 def cell_points(cell: Cell, member: int | None = None) -> Iterator[Point]:

@@ -1,4 +1,4 @@
-"""What a shard of an evaluation recorded: collected, stored, read back, and merged with that of other shards."""
+"""Records of a shard of an evaluation: collected, stored, read back, and merged with those of other shards."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, final
@@ -77,14 +77,14 @@ class Recorder:
             # Numbers first: whether something follows a protocol takes long to find out.
             is_metric = not isinstance(value, int | float) and isinstance(value, Metric)
             new[name] = value if is_metric else _moments(name, value, n, selection)
-        self._metrics |= {name: _combined(name, self._metrics.get(name), metric) for name, metric in new.items()}
+        self._metrics |= {name: _combine(name, self._metrics.get(name), metric) for name, metric in new.items()}
         for name, metric in new.items():
             if seed is not None and isinstance(metric, Moments) and metric.n:
                 seeds = self._by_seed.setdefault(name, {})
                 seeds[seed] = seeds.get(seed, Moments()).merge(metric)
 
     def statistics(self) -> dict[str, Metric]:
-        """Return what was recorded so far, by name; what has seeds also by seed."""
+        """Return the statistics so far, by name, and also by seed where seeds were given."""
         seeds = {per_seed(name): PerSeed(dict(seeds)) for name, seeds in self._by_seed.items()}
         return {**self._metrics, **seeds}
 
@@ -119,7 +119,7 @@ def _moments(name: str, value: object, n: int | None, selection: NDArray[np.bool
     return Moments.of(samples)
 
 
-def _combined(name: str, first: Metric | None, second: Metric) -> Metric:
+def _combine(name: str, first: Metric | None, second: Metric) -> Metric:
     if first is None:
         return second
     try:
@@ -129,7 +129,7 @@ def _combined(name: str, first: Metric | None, second: Metric) -> Metric:
         raise MetricMismatch(f"{name!r}: {error}") from None
 
 
-def merged(shards: Sequence[Mapping[str, Metric]], *, expected: int | None) -> dict[str, Metric]:
+def merge_shards(shards: Sequence[Mapping[str, Metric]], *, expected: int | None) -> dict[str, Metric]:
     """Merge the statistics of shards, in their order; metrics that count samples must have seen all `expected`.
 
     Only a shard without samples may lack names that others have.
@@ -137,7 +137,7 @@ def merged(shards: Sequence[Mapping[str, Metric]], *, expected: int | None) -> d
     whole: dict[str, Metric] = {}
     for shard in shards:
         for name, metric in shard.items():
-            whole[name] = _combined(name, whole.get(name), metric)
+            whole[name] = _combine(name, whole.get(name), metric)
     for index, shard in enumerate(shards):
         missing = [name for name in whole if name not in shard]
         if missing and any(metric.count != 0 for metric in shard.values()):
@@ -172,7 +172,7 @@ def encode(metric: Metric, name_of: Callable[[type[Any]], str]) -> JsonObject:
 
 
 def decode(raw: Json, type_of: Callable[[str], type[Any]]) -> Metric:
-    """Make again the metric that `encode` wrote; `type_of` finds the type of one that is not built in."""
+    """Undo `encode`; `type_of` finds the type of a metric that is not built in."""
     try:
         whole = read_object(raw)
         name, state = str(whole["metric"]), read_object(whole["state"])

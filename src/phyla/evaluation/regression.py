@@ -14,7 +14,7 @@ from phyla.significance import holm, paired, welch
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What comparing two checkpoints on one eval task gave.
+    """The comparison of two checkpoints on one eval task.
 
     Attributes:
         test: "paired" (t-test seed by seed), "welch", or "finite": the current value is nan or infinite where
@@ -53,7 +53,9 @@ def compare(
         {result.task: result.metrics for result in results if metric in result.metrics}
         for results in (current, reference)
     )
-    tested = [_compared(task, now[task], before[task], metric, higher_is_better) for task in now if task in before]
+    tested = [
+        _compare_task(task, now[task], before[task], metric, higher_is_better) for task in now if task in before
+    ]
     comparisons = [comparison for comparison in tested if comparison is not None]
     adjusted = holm([comparison.p for comparison in comparisons])
     return tuple(
@@ -62,7 +64,7 @@ def compare(
     )
 
 
-def _compared(
+def _compare_task(
     task: str, current: Mapping[str, Metric], reference: Mapping[str, Metric], metric: str, higher_is_better: bool
 ) -> Comparison | None:
     now, before = current[metric].summary(), reference[metric].summary()

@@ -54,7 +54,7 @@ class Moments(Stored):
         if n == 0:
             return cls()
         with np.errstate(all="ignore"):
-            # About the mean, without overflow; what it lacks is found from the deviations.
+            # An approximate mean, without overflow; the deviations give its correction.
             center = float((samples / n).sum())
             deviations = samples - center
             shift = float(deviations.sum()) / n

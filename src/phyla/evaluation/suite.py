@@ -13,7 +13,7 @@ from typing import Any, Self, final, overload
 from phyla.errors import ConfigurationError
 from phyla.evaluation.policy import Policy
 from phyla.records import Goal, JsonObject, Maximize, Minimize
-from phyla.validation import check, check_name, known, suggestion
+from phyla.validation import check, check_name, look_up, suggestion
 
 RESOURCES = ("gpus", "label")
 
@@ -146,7 +146,7 @@ def _check_resources(resources: object, where: str) -> None:
 
 
 def check_label(label: object, where: str) -> None:
-    """Refuse what is no label of a worker; `where` says what names it."""
+    """Reject an invalid label of a worker; `where` names its place."""
     check_name(f"{where}: {label!r} is not a label", label, ", as in 'a100'")
 
 
@@ -267,14 +267,14 @@ class Suite:
     @property
     def compared_metric(self) -> str | None:
         """The metric of single eval tasks that the objective is made of, for regressions; None without one."""
-        return None if self.objective is None else _compared(self.objective.metric, self.tasks)
+        return None if self.objective is None else _find_metric(self.objective.metric, self.tasks)
 
     def task(self, name: str) -> EvalTask:
         """Return an eval task by name."""
-        return known("eval task", name, {task.name: task for task in self.tasks})
+        return look_up("eval task", name, {task.name: task for task in self.tasks})
 
 
-def _compared(aggregate: str, tasks: "Iterable[EvalTask | TaskOutline]") -> str:
+def _find_metric(aggregate: str, tasks: "Iterable[EvalTask | TaskOutline]") -> str:
     for tag in {tag for task in tasks for tag in task.tags}:
         aggregate = aggregate.removeprefix(f"{tag}/")
     for suffix in ("_mean", "_weighted", "_min", "_max"):
@@ -283,7 +283,7 @@ def _compared(aggregate: str, tasks: "Iterable[EvalTask | TaskOutline]") -> str:
 
 
 def check_aggregate(suite: Suite, name: str, where: str) -> None:
-    """Refuse an aggregate that a suite never gives, as far as that is known; `where` says what names it."""
+    """Reject an aggregate that a suite never gives, as far as that is known; `where` names the setting."""
     names = [getattr(aggregate, "aggregate_names", None) for aggregate in suite.aggregates]
     known = [known_name for group in names for known_name in group or ()]
     refused = f"{where} names {name!r}, which suite {suite.name!r} never gives"
@@ -303,7 +303,7 @@ def check_aggregate(suite: Suite, name: str, where: str) -> None:
 
 def suite_named(suites: Sequence[Suite], name: str) -> Suite:
     """Return a suite by name."""
-    return known("suite", name, {suite.name: suite for suite in suites})
+    return look_up("suite", name, {suite.name: suite for suite in suites})
 
 
 @final
@@ -349,7 +349,7 @@ class SuiteOutline:
     @property
     def metric(self) -> str | None:
         """The metric of single eval tasks that the objective is made of; None without an objective."""
-        return None if self.objective is None else _compared(self.objective, self.tasks)
+        return None if self.objective is None else _find_metric(self.objective, self.tasks)
 
     def task(self, name: str) -> TaskOutline:
         """Return an eval task by name; one that the suite no longer has is known by its name only."""

@@ -86,7 +86,7 @@ def _restore(optimizer: Any, settings: Sequence[Mapping[str, Any]], *, reducing:
 
 
 def _repeat(stepped: Sequence[Any], fresh: Sequence[tuple[int, Any]]) -> None:
-    """Have schedulers begin anew and take the steps that they took since then."""
+    """Restart schedulers and repeat the steps that they took since then."""
     counts = [_steps(scheduler) - begun for scheduler, (begun, _) in zip(stepped, fresh, strict=True)]
     for scheduler, (_, state) in zip(stepped, fresh, strict=True):
         scheduler.load_state_dict(state)
@@ -99,7 +99,7 @@ def _repeat(stepped: Sequence[Any], fresh: Sequence[tuple[int, Any]]) -> None:
 
 def _settings(optimizer: Any, group: Mapping[str, Any]) -> dict[str, Any]:
     """Return the hyperparameters of a parameter group: some optimizers keep a part of their state there too."""
-    # A subclass may hand on what it does not name, as **kwargs.
+    # A subclass may pass on unnamed arguments as **kwargs.
     makers = [vars(kind)["__init__"] for kind in type(optimizer).__mro__ if "__init__" in vars(kind)]
     arguments = {name for maker in makers for name in inspect.signature(maker).parameters}
     state = {*optimizer.defaults} - arguments if "lr" in arguments else set()

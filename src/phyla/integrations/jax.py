@@ -116,7 +116,7 @@ def _with_own(restored: Any, initial: Any, params: Mapping[str, Any]) -> Any:
 
 
 def _names(path: Sequence[Any]) -> tuple[Any, ...]:
-    """Return what leads to a leaf: names of fields and keys, also joined ones, and indices."""
+    """Return the path to a leaf: names of fields and keys, also joined ones, and indices."""
     parts: list[Any] = []
     for entry in path:
         key = getattr(entry, "name", getattr(entry, "key", getattr(entry, "idx", None)))
@@ -126,7 +126,7 @@ def _names(path: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _refuse_nameless(where: str, old: Any, new: Any, params: Mapping[str, Any]) -> None:
-    """Refuse a number of the parent's among leaves without names where the fresh state has a hyperparameter."""
+    """Reject an unnamed number of the parent where the fresh state has a hyperparameter."""
     import jax.numpy as jnp
 
     if getattr(new, "shape", ()) != () or not jnp.issubdtype(getattr(new, "dtype", type(new)), jnp.floating):

@@ -40,11 +40,11 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
         self._steps: FrameworkSteps | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Report what is logged, beside the loggers that there are."""
+        """Report logged values, beside the existing loggers."""
         trainer.loggers = [*trainer.loggers, _Reports(self.trial)]
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note the hyperparameters before Lightning restores the parent's; refuse what cannot train a trial."""
+        """Record the hyperparameters before Lightning restores the parent's; reject unsuitable settings."""
         if getattr(trainer._accelerator_connector.cluster_environment, "auto_requeue", False):
             raise ConfigurationError(
                 "Lightning would requeue this Slurm job itself, while phyla gives its trial to another worker; "
@@ -117,7 +117,7 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
                 self.trial.save_progress(steps.age(trainer.global_step))
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse a training that ended before the trial did."""
+        """Reject a training that ended before the trial did."""
         # Without a batch to train, Lightning left out on_train_start.
         (self._steps or FrameworkSteps(self.trial, trainer.global_step)).check_ended(
             "Lightning", trainer.global_step

@@ -16,7 +16,7 @@ from phyla.space.ranges import NEAR_ONE
 from phyla.strategies import Context, Decision, FitnessRule, FromSuite, History, Population, Wait
 from phyla.strategies.checks import check_steps
 from phyla.strategies.fitness import LAST
-from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_to_line
+from phyla.strategies.starts import end_if_broken, fresh, proceed, sampled, steps_to_line
 from phyla.strategies.strategy import Independent
 from phyla.validation import check, suggest_arguments
 
@@ -85,7 +85,7 @@ class Optuna(Independent):
     settings: Mapping[str, Json] = field(default_factory=dict)
     steps_per_trial: int | None = None
     fitness: FitnessRule | FromSuite = LAST
-    exclusive = True  # each suggestion has to know of the ones before
+    exclusive = True  # each suggestion has to see the previous ones
 
     def __post_init__(self) -> None:
         check(self, members=1)
@@ -104,17 +104,17 @@ class Optuna(Independent):
                 f"Optuna(settings={dict(self.settings)!r}): leave the seed out; it comes from the study's seed"
             )
         if self.settings:
-            self._made(0)
+            self._make_sampler(0)
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Ask the sampler for hyperparameters, or go on with them."""
+        """Ask the sampler for hyperparameters, or continue with them."""
         steps = steps_to_line(member.progress, self.steps_per_trial, self.total_steps)
         if member.head is not None:
             noted = context.history.trial(member.head.trial).reason.get("optuna")
-            return given_up(member) or proceed(member, steps, **({} if noted is None else {"optuna": noted}))
+            return end_if_broken(member) or proceed(member, steps, **({} if noted is None else {"optuna": noted}))
         if any(peer.state is MemberState.READY and peer.progress for peer in population):
-            # Claims go to whoever has trained least. But what was begun is to be finished first, or all members
-            # would start before there is anything to learn from.
+            # Claims go to the member that has trained least. But members that have begun finish first, or all
+            # members would start before the sampler has results.
             return Wait(reason={"why": "those that have begun go first"})
         if member.broken_trial is None and member.index < len(context.space.initial):
             return sampled(member, steps, context)
@@ -124,15 +124,15 @@ class Optuna(Independent):
         return fresh(member, params, steps, optuna=noted)
 
     def _suggest(self, context: Context, seed: int) -> tuple[JsonObject, JsonObject]:
-        """Return hyperparameters, and what the reason notes about them."""
+        """Return hyperparameters, and facts about them for the reason."""
         from optuna.trial import TrialState as State
 
         space = context.space
-        trials, counts = _shown(context.history, self.total_steps, space)
+        trials, counts = _make_trials(context.history, self.total_steps, space)
         noted: dict[str, Json] = {"sampler": self.sampler, **counts}
-        study = self._informed(trials, space, seed)
+        study = self._make_study(trials, space, seed)
         for _ in range(TRIES):
-            trial, params, attributes = _asked(study, space)
+            trial, params, attributes = _ask_point(study, space)
             if space.contains(params):
                 # The others are computed again, or repeat the parameters.
                 useful = {
@@ -144,12 +144,12 @@ class Optuna(Independent):
             study.tell(trial, state=State.FAIL)
         return space.sample(context.rng), {**noted, **_REJECTED}
 
-    def _informed(self, trials: Sequence["FrozenTrial"], space: Space, seed: int) -> "Study":
+    def _make_study(self, trials: Sequence["FrozenTrial"], space: Space, seed: int) -> "Study":
         """Return a study as it would be had Optuna run all members, in memory."""
         import optuna
         from optuna.trial import TrialState as State
 
-        study = optuna.create_study(direction="maximize", sampler=self._made(seed))
+        study = optuna.create_study(direction="maximize", sampler=self._make_sampler(seed))
         study.add_trials(trials)
         ended = [trial for trial in study.get_trials(deepcopy=False) if trial.state is State.COMPLETE]
         if self.sampler == "cma-es" and ended:
@@ -157,7 +157,7 @@ class Optuna(Independent):
             # generation at a time, until nothing changes.
             newest, previous = ended[-1], ended[-1].system_attrs
             for _ in ended:
-                trial, _, attributes = _asked(study, space)
+                trial, _, attributes = _ask_point(study, space)
                 study.tell(trial, state=State.FAIL)
                 state = {key: value for key, value in attributes.items() if _STATE in key}
                 if not state:
@@ -165,7 +165,7 @@ class Optuna(Independent):
                 newest.system_attrs = {**previous, **state}
         return study
 
-    def _made(self, seed: int) -> "BaseSampler":
+    def _make_sampler(self, seed: int) -> "BaseSampler":
         import optuna
 
         settings: dict[str, Any] = {"seed": seed, **self.settings}
@@ -184,12 +184,12 @@ class Optuna(Independent):
         return sampler
 
 
-def _shown(history: History, total_steps: int, space: Space) -> tuple[list["FrozenTrial"], dict[str, Json]]:
-    """Return runs as Optuna is shown them, and how many there are: more is better, None while one is trained."""
+def _make_trials(history: History, total_steps: int, space: Space) -> tuple[list["FrozenTrial"], dict[str, Json]]:
+    """Return runs as trials of Optuna, and their counts: more is better, None while a run is trained."""
     ended, running = [], []
     for trial in history.ended(total_steps):
         if trial.state is JobState.COMPLETED and trial.order is None:
-            # What waits for its evaluation is no different from what is still trained.
+            # A run that waits for its evaluation counts as still being trained.
             running.append(trial)
         elif trial.state is not JobState.FAILED or trial.generation == 0:
             # A run that has begun, and broke, is tried again with the same hyperparameters.
@@ -227,7 +227,7 @@ def _frozen(space: Space, params: JsonObject, value: float | None, attributes: M
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Optuna from telling of every study that is made, and of greenlet, a package that it does without."""
+    """Silence Optuna's messages on each new study and on greenlet, an optional package."""
     import optuna
 
     before = optuna.logging.get_verbosity()
@@ -242,8 +242,8 @@ def _quiet() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-def _asked(study: "Study", space: Space) -> tuple["Trial", dict[str, Scalar], Mapping[str, Any]]:
-    """Ask for one point: the trial, its active parameters, and what the sampler noted with it."""
+def _ask_point(study: "Study", space: Space) -> tuple["Trial", dict[str, Scalar], Mapping[str, Any]]:
+    """Ask for one point: the trial, its active parameters, and the sampler's attributes."""
     trial = study.ask()
     params: dict[str, Scalar] = {}
     for name, parameter, needed in make_plan(space.parameters):
@@ -254,7 +254,7 @@ def _asked(study: "Study", space: Space) -> tuple["Trial", dict[str, Scalar], Ma
 
 
 class OptunaParameter(NamedTuple):
-    """How Optuna sees a parameter: its distribution, and what makes its values of ours, and ours of its."""
+    """A parameter for Optuna: its distribution, and the conversions of values to and from it."""
 
     distribution: "BaseDistribution"
     write: Callable[[Any], Any]
@@ -262,7 +262,7 @@ class OptunaParameter(NamedTuple):
 
 
 def view(parameter: Parameter) -> OptunaParameter:
-    """Return how Optuna sees a parameter.
+    """Return a parameter for Optuna.
 
     Listed values and steps of a Float are stored by their position, since to Optuna True and 1 are the same, and
     its steps of floats collect rounding errors. Optuna has no steps on log scales, and no scale "1-x"; there it is

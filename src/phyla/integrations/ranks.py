@@ -12,7 +12,7 @@ from phyla.worker import Trial, TrialSession, session_of
 __all__ = ["shared_trials"]
 
 FACTS = ("record", "parent", "progress", "checkpoint_dir", "working_dir", "measuring")
-"""What the other ranks need to know of rank 0's session."""
+"""Facts of rank 0's session that the other ranks need."""
 
 
 def shared_trials(trials: Iterator[Trial] | None) -> Iterator[Trial]:
@@ -39,7 +39,7 @@ def shared_trials(trials: Iterator[Trial] | None) -> Iterator[Trial]:
             f"shared_trials() on rank {rank}: give it the trials on rank 0, and None on the other ranks"
         )
     group = distributed.new_group(backend="gloo")
-    handlers = {} if rank == 0 else _left_to_rank_0()
+    handlers = {} if rank == 0 else _leave_to_rank_0()
     cached: Any = None
     real: TrialSession | None = None
 
@@ -71,7 +71,7 @@ def shared_trials(trials: Iterator[Trial] | None) -> Iterator[Trial]:
             trials.close()
 
 
-def _left_to_rank_0() -> dict[int, Any]:
+def _leave_to_rank_0() -> dict[int, Any]:
     """Leave it to rank 0 when all end, as a signal asks; a second one interrupts at once."""
     seen: list[int] = []
 
@@ -86,7 +86,7 @@ def _left_to_rank_0() -> dict[int, Any]:
 
 
 def _from_rank_0(call: Callable[[], Any], group: Any) -> Any:
-    """Return on all ranks what a call returns on rank 0, or raise what it raises there."""
+    """Return on all ranks the result of a call on rank 0, or raise its exception."""
     from torch import distributed
 
     answer = error = failure = None
@@ -106,7 +106,7 @@ def _from_rank_0(call: Callable[[], Any], group: Any) -> Any:
 
 @final
 class _Shared:
-    """What a trial stands on that ranks share: rank 0's real session, or what it told."""
+    """The session behind a shared trial: the real one of rank 0, or its broadcast facts."""
 
     def __init__(self, real: TrialSession | None, group: Any, facts: dict[str, Any], cached_state: Any) -> None:
         self._real, self._group = real, group

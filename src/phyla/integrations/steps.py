@@ -8,11 +8,11 @@ from phyla.errors import ConfigurationError
 from phyla.worker.training.trial import Trial, session_of
 
 LOG = logging.getLogger("phyla")
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 def refuse_measuring(trial: Trial, measure: str, train: str) -> None:
-    """Refuse to train a trial that has no steps."""
+    """Reject to train a trial that has no steps."""
     if trial.measuring:
         raise ConfigurationError(
             f"this trial only measures a checkpoint again; write `if trial.measuring: {measure}` instead of "
@@ -52,7 +52,7 @@ class FrameworkSteps:
         return self._session.interrupted
 
     def check_length(self, subject: str, most: int) -> None:
-        """Refuse a training that ends before the strategy does; warn, once a process, of one that is longer."""
+        """Reject a training that ends before the strategy does; warn, once a process, of one that is longer."""
         total = self._session.total_steps
         if most < (self.end if total is None else total + self._offset):
             trains = f"this trial trains up to {self.end}" if total is None else f"the strategy trains {total}"
@@ -60,8 +60,8 @@ class FrameworkSteps:
                 f"{subject} has max_steps={most}, and {trains}; write max_steps=... with the strategy's "
                 "total_steps: training ends there, and the schedule goes by it"
             )
-        if total is not None and most > total + self._offset and subject not in _told:
-            _told.add(subject)
+        if total is not None and most > total + self._offset and subject not in _warned:
+            _warned.add(subject)
             LOG.warning(
                 "warning: %s has max_steps=%d, and the strategy trains total_steps=%d: a schedule that goes by "
                 "max_steps does not come to its end; make them equal, unless this is meant",
@@ -69,7 +69,7 @@ class FrameworkSteps:
             )
 
     def check_ended(self, subject: str, count: int) -> None:
-        """Refuse a training that ended before the trial did."""
+        """Reject a training that ended before the trial did."""
         if self.going:
             raise ConfigurationError(
                 f"{subject} ended at global_step={count}, and this trial ends at global_step={self.end}; write "

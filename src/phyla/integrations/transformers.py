@@ -103,7 +103,7 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
             control.should_evaluate = control.should_save = False
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Refuse a training that ended before the trial did."""
+        """Reject a training that ended before the trial did."""
         assert self._steps is not None
         self._steps.check_ended("the Trainer", state.global_step)
 
@@ -134,7 +134,7 @@ def _of(args: TrainingArguments, groups: list[dict[str, Any]], model: Any) -> li
 
 
 def _go_on(scheduler: Any, groups: list[dict[str, Any]], reduced: list[float]) -> None:
-    """Have a scheduler that a Trainer made go on from the rates of these groups; it may have `reduced` them."""
+    """Continue a Trainer's scheduler from the rates of these groups; it may have `reduced` them."""
     if isinstance(scheduler, LambdaLR):
         scheduler.base_lrs = [group["lr"] for group in groups]
         reduced = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]

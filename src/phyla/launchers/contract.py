@@ -1,4 +1,4 @@
-"""What a launcher is: it starts workers somewhere, counts them, and stops them. It knows nothing of studies."""
+"""The contract of a launcher: start workers, count them, stop them. It is independent of studies."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import Any, Protocol, final
 
 from phyla import plugins
 from phyla.errors import ConfigurationError, LauncherFailed
-from phyla.validation import known
+from phyla.validation import look_up
 
 GROUP = "phyla.launchers"
 
@@ -75,7 +75,7 @@ class Pool:
 
     def save(self) -> None:
         """Store it in its folder."""
-        # Whoever finds the pool finds its identity, too, and so never makes another one.
+        # A stored pool always has its identity, so no process makes another one.
         self.identity()
         draft = self.folder / f".pool-{os.getpid()}.json"
         draft.write_text(json.dumps({**asdict(self), "folder": None, "directory": str(self.directory)}, indent=1))
@@ -99,10 +99,10 @@ class Pool:
 
 
 class Launcher(Protocol):
-    """Starts the workers of pools somewhere, and stops them.
+    """Starts and stops the workers of pools.
 
-    It is named under the entry point group `phyla.launchers`, and made without arguments. What it needs to find
-    its workers again is in the pool's folder, or known to the engine that runs them: another process may ask.
+    It is named under the entry point group `phyla.launchers`, and made without arguments. The pool's folder, or
+    the engine that runs the workers, keeps what another process needs to find them.
 
     All methods raise `LauncherFailed` where the engine fails or cannot be reached, and `ConfigurationError` where
     the pool asks for what the launcher does not have.
@@ -117,7 +117,7 @@ class Launcher(Protocol):
         ...
 
     def stop(self, pool: Pool, grace_s: float) -> None:
-        """Ask the workers to save and to end, and end those that are left after some seconds; wait for them."""
+        """Ask the workers to save and end, kill the remaining ones after `grace_s`, and wait for them."""
         ...
 
     def outcomes(self, pool: Pool) -> Mapping[str, int]:
@@ -135,12 +135,12 @@ def launcher_named(name: str) -> Launcher:
     Raises:
         ConfigurationError: none is installed.
     """
-    launcher: Launcher = known("launcher", name, plugins.of_group(GROUP)).load()()
+    launcher: Launcher = look_up("launcher", name, plugins.of_group(GROUP)).load()()
     return launcher
 
 
 def refuse_store(pool: Pool) -> None:
-    """Refuse a pool whose workers are on other machines, and whose store is on this one alone."""
+    """Reject a pool on other machines whose store only this machine can open."""
     if pool.only_here:
         raise ConfigurationError(
             f"launcher {pool.launcher!r} starts workers on other machines, which cannot open the store "
@@ -150,7 +150,7 @@ def refuse_store(pool: Pool) -> None:
 
 
 def refuse_options(pool: Pool, known: Sequence[str]) -> None:
-    """Refuse options that a launcher does not have."""
+    """Reject options unknown to a launcher."""
     unknown = [name for name in pool.options if name not in known]
     if unknown:
         raise ConfigurationError(
@@ -159,15 +159,15 @@ def refuse_options(pool: Pool, known: Sequence[str]) -> None:
         )
 
 
-def called(
+def run_program(
     words: Sequence[str], *, action: str, missing: str, limit_s: float, stdin: str = "", fine: int = 0
 ) -> str:
-    """Run a program and return what it prints; errors name the `action`, or what to do if it is `missing`.
+    """Run a program and return its output; errors name the `action`, or what to do if it is `missing`.
 
     Exit status `fine` is no error.
     """
     try:
-        # In a session of its own it does not get the Ctrl-C that is meant for us.
+        # In a session of its own it does not receive our Ctrl-C.
         how: dict[str, Any] = {"capture_output": True, "text": True, "start_new_session": True}
         done: subprocess.CompletedProcess[str] = subprocess.run(
             words, input=stdin, check=False, timeout=limit_s, **how

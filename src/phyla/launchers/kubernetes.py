@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, final
 
 from phyla.errors import ConfigurationError
-from phyla.launchers.contract import Pool, called, refuse_options, refuse_store
+from phyla.launchers.contract import Pool, refuse_options, refuse_store, run_program
 from phyla.system.fork_safe_signals import EXIT_PREEMPTED
 
 OPTIONS = ("image", "kind", "namespace", "context", "directory", "secret", "volume", "user", "grace", "output")
@@ -71,14 +71,14 @@ def _pod(pool: Pool) -> dict[str, Any]:
             "launcher 'kubernetes' needs an image with phyla and your study file: --launcher-option image=NAME"
         )
     user = _number(pool, "user", 1000)
-    # What a container has by default as shared memory, 64 MiB, is too little for the data loaders of PyTorch.
+    # The default shared memory of a container, 64 MiB, is too little for the data loaders of PyTorch.
     kinds: dict[str, Any] = {"scratch": {"emptyDir": {}}, "memory": {"emptyDir": {"medium": "Memory"}}}
     mounts = [{"name": "scratch", "mountPath": SCRATCH}, {"name": "memory", "mountPath": MEMORY}]
     if "volume" in options:
         claim, _, path = options["volume"].partition(":")
         if not path.startswith("/"):
             raise ConfigurationError(f"volume={claim}: give the name of a claim and a path, CLAIM:/PATH")
-        kinds["shared"] = {"persistentVolumeClaim": {"claimName": _checked("volume", claim)}}
+        kinds["shared"] = {"persistentVolumeClaim": {"claimName": _check_name("volume", claim)}}
         mounts.append({"name": "shared", "mountPath": path})
     worker = {
         "name": "worker",
@@ -117,7 +117,7 @@ def _environment(pool: Pool) -> list[dict[str, Any]]:
     plain = [{"name": name, "value": value} for name, value in {**usual, **pool.environment}.items()]
     if "secret" not in pool.options:
         return plain
-    key = {"name": _checked("secret", pool.options["secret"]), "key": "token"}
+    key = {"name": _check_name("secret", pool.options["secret"]), "key": "token"}
     return [*plain, {"name": "PHYLA_TOKEN", "valueFrom": {"secretKeyRef": key}}]
 
 
@@ -131,7 +131,7 @@ def _resources(pool: Pool) -> dict[str, Any]:
 
 
 def _name(pool: Pool) -> str:
-    return f"phyla-{_checked('the name of the pool', pool.name)}-{pool.identity()}"
+    return f"phyla-{_check_name('the name of the pool', pool.name)}-{pool.identity()}"
 
 
 def _selector(pool: Pool) -> str:
@@ -145,7 +145,7 @@ def _kind(pool: Pool) -> str:
     return kind
 
 
-def _checked(label: str, name: str) -> str:
+def _check_name(label: str, name: str) -> str:
     if len(name) > NAME_LETTERS or not DNS.fullmatch(name):
         raise ConfigurationError(
             f"{label} is {name!r}, which Kubernetes does not allow: use at most {NAME_LETTERS} lower-case "
@@ -173,16 +173,16 @@ class Kubernetes:
                 Path(pool.options["output"]).write_text(f"{text}\n")
             except OSError as error:
                 raise ConfigurationError(f"output={error.filename}: {error.strerror}") from error
-        if _ended(_get(pool)):
+        if _has_ended(_get(pool)):
             self.stop(pool, 0)  # a Job that has ended starts no pod any more
         _kubectl(pool, "apply", "--filename=-", stdin=text)
 
     def alive(self, pool: Pool) -> int:
         resource = _get(pool)
-        if not resource or _ended(resource):
+        if not resource or _has_ended(resource):
             return 0
         spec, status = resource["spec"], resource.get("status", {})
-        # When a worker of a Job has found the work done, those that run are the last ones.
+        # Once a worker of a Job has found the work done, the running workers are the last ones.
         last = status.get("active", 0) if status.get("succeeded") else None
         return int(spec.get("replicas", spec.get("parallelism")) if last is None else last)
 
@@ -198,7 +198,7 @@ class Kubernetes:
         _kubectl(pool, *ends, f"--timeout={CALL_S:g}s", wait_s=CALL_S)
 
     def outcomes(self, pool: Pool) -> Mapping[str, int]:
-        """Return what the cluster says of a Job; a Deployment starts its workers again, however they end."""
+        """Return the cluster's status of a Job; a Deployment always restarts its workers."""
         status = (_get(pool) or {}).get("status", {})
         known = {"completed": status.get("succeeded"), "failed": status.get("failed")}
         return {how: count for how, count in known.items() if count}
@@ -214,7 +214,7 @@ def _get(pool: Pool) -> Any:
     return json.loads(text) if text.strip() else None
 
 
-def _ended(resource: Any) -> bool:
+def _has_ended(resource: Any) -> bool:
     conditions = resource.get("status", {}).get("conditions", ()) if resource else ()
     return any(
         condition["type"] in ("Complete", "Failed") and condition["status"] == "True" for condition in conditions
@@ -226,9 +226,11 @@ def _where(pool: Pool) -> list[str]:
 
 
 def _kubectl(pool: Pool, *words: str, stdin: str = "", wait_s: float = 0.0) -> str:
-    """Call `kubectl` and return what it prints; with the option `output`, that is left to the user."""
+    """Call `kubectl` and return its output; with the option `output`, the user applies the manifest."""
     if "output" in pool.options:
         return ""
     missing = "install it, or write the manifest with --launcher-option output=FILE, for `kubectl apply -f FILE`"
     command = ["kubectl", *_where(pool), *words]
-    return called(command, action=f"kubectl {words[0]}", missing=missing, limit_s=wait_s + CALL_S, stdin=stdin)
+    return run_program(
+        command, action=f"kubectl {words[0]}", missing=missing, limit_s=wait_s + CALL_S, stdin=stdin
+    )

@@ -1,4 +1,4 @@
-"""Workers as plain processes of this machine, each in a session of its own."""
+"""Workers as plain local processes, each in its own session."""
 
 import contextlib
 import json
@@ -23,10 +23,10 @@ WAITS = 'cd -- "$1" && shift && read -r go && exec "$@" </dev/null'
 
 @final
 class Local(Launcher):
-    """Processes of this machine, which outlive the shell that started them.
+    """Local processes, which outlive the shell that started them.
 
-    A process is known by its number and the time at which it began, so a number that was given to another process
-    since is never signalled. Both are in a file of the pool's folder: `worker-N.json`.
+    A process is known by its number and the time at which it began, so a number that the system has reused is
+    never signalled. Both are in a file of the pool's folder: `worker-N.json`.
     """
 
     def start(self, pool: Pool) -> None:
@@ -120,7 +120,7 @@ def _signal(pool: Pool, number: signal.Signals) -> None:
 
 
 def _began(pid: int) -> str | None:
-    """Return when a process began, in the words of the system; None once it has ended."""
+    """Return the start time of a process, as the system prints it; None once it has ended."""
     if sys.platform != "linux":
         listing = subprocess.run(
             ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False

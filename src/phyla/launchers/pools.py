@@ -18,7 +18,7 @@ from phyla.system import file_locks
 from phyla.worker.commands.outputs import tail
 
 GRACE_S = 60.0
-"""Seconds that workers have to save and to hand back what they are at."""
+"""Seconds for workers to save and return their jobs."""
 TICK_S = 0.05
 STATE_S = 0.5
 COLLECT_S = 5.0
@@ -45,7 +45,7 @@ def last_lines(pool: Pool) -> dict[str, str]:
 
 
 def start_pool(pool: Pool) -> None:
-    """Store a pool and start what is missing of it.
+    """Store a pool and start its missing workers.
 
     Raises:
         StateError: workers of a pool of that name run something else, or there are more of them.
@@ -53,7 +53,7 @@ def start_pool(pool: Pool) -> None:
         ConfigurationError: the launcher does not have what the pool asks for.
     """
     launcher = launcher_named(pool.launcher)
-    with _held(pool.folder):
+    with _lock_pool(pool.folder):
         before = Pool.load(pool.folder)
         alive = 0 if before is None or before == pool else launcher_named(before.launcher).alive(before)
         differs = before is not None and replace(before, workers=pool.workers) != pool
@@ -75,30 +75,30 @@ def start_pool(pool: Pool) -> None:
 
 def stop_pool(pool: Pool, grace_s: float) -> None:
     """Stop the workers of a pool, and forget it; its logs stay."""
-    with _held(pool.folder):
-        # Whoever attends to it starts no others, even if this is killed half way.
+    with _lock_pool(pool.folder):
+        # Stored first, so that its attendant starts no more workers even if this process is killed half way.
         replace(pool, workers=0).save()
         launcher_named(pool.launcher).stop(pool, grace_s)
         (pool.folder / "pool.json").unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
+def _lock_pool(folder: Path) -> Iterator[None]:
     """Keep other processes from starting or stopping the same pool meanwhile, where its disk has locks."""
     folder.mkdir(parents=True, exist_ok=True)
-    with file_locks.held(folder / "lock"):
+    with file_locks.hold_lock(folder / "lock"):
         yield
 
 
 @final
 @dataclass(kw_only=True)
 class PoolRun:
-    """Runs a study with the workers of a pool: starts them, replaces those that are lost, stops them at the end.
+    """Runs a study with the workers of a pool: starts them, replaces lost ones, stops them at the end.
 
     A terminal that is closed, or a connection that breaks, ends the run and not its workers.
 
     Args:
-        on_loss: takes back what workers held that are lost, as far as that can be known before their leases end.
+        on_loss: takes back the jobs of lost workers, as far as they are known before their leases end.
         on_interrupt: called for each interrupt inside the signal handler, so it must be brief.
     """
 
@@ -170,7 +170,7 @@ class PoolRun:
                     collected_at = time.monotonic()
                     self.client.collect()
             except (LauncherFailed, StoreError) as error:
-                # The workers that are alive go on, as soon as they can.
+                # The workers that are alive continue as soon as they can.
                 LOG.warning("%s; trying again", error)
                 self._next_look = time.monotonic() + LOOK_S[1]
             ends_at = time.monotonic() + STATE_S

@@ -1,7 +1,7 @@
 """Workers of a pool as actors of Ray: each only runs the pool's command, with the resources that it asks for.
 
-Ray chooses their nodes, starts those of a dead node again elsewhere, and adds nodes if it autoscales. They go on
-when the process that started them ends.
+Ray chooses their nodes, starts those of a dead node again elsewhere, and adds nodes if it autoscales. They
+continue when the process that started them ends.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ class RayCommand:
         self._started.wait()
 
     def running(self) -> bool:
-        """Answer, which shows that the actor is there."""
+        """Return, which shows that the actor is alive."""
         return True
 
     def stop(self, grace_s: float) -> None:
@@ -98,9 +98,9 @@ class Ray(Launcher):
             raise ConfigurationError(f"gpus={pool.gpus:g}: Ray gives whole GPUs, or a fraction of one such as 0.5")
         program, *words = pool.worker("--gpus-per-worker", "0")  # all those that Ray lets it see
         arguments = ["" if program == sys.executable else program, *words]
-        # From a worker that asks for no GPU, Ray hides none.
+        # Ray hides no GPU from an actor that requests none.
         environment = {"PYTHONUNBUFFERED": "1", **({} if pool.gpus else {VISIBLE: ""}), **pool.environment}
-        with _connected(pool) as (ray, actors):
+        with _connect(pool) as (ray, actors):
             if any(node["NodeManagerHostname"] != platform.node() for node in ray.nodes() if node["Alive"]):
                 refuse_store(pool)
             kind = ray.remote(RayCommand)
@@ -120,12 +120,12 @@ class Ray(Launcher):
                     ).remote(arguments, environment, str(pool.directory), str(pool.folder / f"worker-{index}.log"))
 
     def alive(self, pool: Pool) -> int:
-        with _connected(pool) as (_, actors):
+        with _connect(pool) as (_, actors):
             return len(actors)
 
     def stop(self, pool: Pool, grace_s: float) -> None:
         """Ask the commands to end, kill those that are left after the grace, and wait for the actors."""
-        with _connected(pool) as (ray, names):
+        with _connect(pool) as (ray, names):
             actors = []
             for name in names:
                 with contextlib.suppress(ValueError):  # it ended meanwhile
@@ -165,7 +165,7 @@ def _actors(ray: Any, pool: Pool) -> list[str]:
 
 
 @contextlib.contextmanager
-def _connected(pool: Pool) -> Iterator[tuple[Any, list[str]]]:
+def _connect(pool: Pool) -> Iterator[tuple[Any, list[str]]]:
     """Connect to Ray, or use the connection that there is; give it, and the names of the pool's actors."""
     try:
         import ray

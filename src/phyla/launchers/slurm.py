@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import final
 
 from phyla.errors import ConfigurationError
-from phyla.launchers.contract import Pool, called
+from phyla.launchers.contract import Pool, run_program
 
 SIGNAL = "USR1"
 AHEAD_S = 120
@@ -19,7 +19,7 @@ SHORTEST_S = 300.0
 ANSWER_S = 60.0
 POLL_S = 0.5
 ENDED = 2021 % 256
-"""With which scancel ends where a job ended meanwhile: ESLURM_ALREADY_DONE."""
+"""Exit status of scancel for a job that has already ended: ESLURM_ALREADY_DONE."""
 STATES = {"COMPLETED": "completed", "PENDING": "queued"} | dict.fromkeys(
     ("BOOT_FAIL", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"), "failed"
 )
@@ -45,7 +45,7 @@ class Slurm:
             return
         file = pool.folder / "worker.sh"
         file.write_text(script)
-        _stopped(pool).unlink(missing_ok=True)
+        _stop_file(pool).unlink(missing_ok=True)
         log = str(pool.folder).replace("%", "%%") + "/worker-%A_%a.log"
         how = [f"--array=0-{missing - 1}", f"--job-name={job_name(pool)}", f"--output={log}"]
         _slurm("sbatch", "--parsable", f"--chdir={pool.directory}", *how, str(file))
@@ -57,7 +57,7 @@ class Slurm:
     def stop(self, pool: Pool, grace_s: float) -> None:
         """Cancel what waits, send SIGTERM to what runs, cancel that after some seconds, and wait."""
         ends_at = time.monotonic() + grace_s
-        _stopped(pool).touch()
+        _stop_file(pool).touch()
         named = f"--name={job_name(pool)}"
         _slurm("scancel", "--quiet", "--state=PENDING", named)
         _slurm("scancel", "--quiet", "--signal=TERM", named)
@@ -78,7 +78,7 @@ class Slurm:
 
 
 def _script(pool: Pool) -> str:
-    """Return the script of one job; whatever comes from the user is quoted."""
+    """Return the script of one job; user input is quoted."""
     from jinja2 import Environment, StrictUndefined
 
     if "\\" in str(pool.folder):
@@ -120,15 +120,15 @@ def _script(pool: Pool) -> str:
         options=options,
         signal=SIGNAL,
         ahead_s=AHEAD_S,
-        stopped=_stopped(pool),
+        stopped=_stop_file(pool),
         environment=pool.environment,
         # The script knows the limit better than the pool does: it is that of the job.
         command=pool.with_options("--stop-signal", SIGNAL),
     )
 
 
-def _stopped(pool: Pool) -> Path:
-    """Return the file that tells jobs not to begin, and not to wait in the queue again."""
+def _stop_file(pool: Pool) -> Path:
+    """Return the file whose existence keeps jobs from starting and from requeuing themselves."""
     return pool.folder / "stopped"
 
 
@@ -141,4 +141,4 @@ def job_name(pool: Pool) -> str:
 def _slurm(*words: str) -> str:
     missing = "run this where Slurm's commands are, such as a login node"
     fine = ENDED if words[0] == "scancel" else 0
-    return called(words, action=words[0], missing=missing, limit_s=ANSWER_S, fine=fine)
+    return run_program(words, action=words[0], missing=missing, limit_s=ANSWER_S, fine=fine)

@@ -26,10 +26,10 @@ from phyla.machine.commands import (
 )
 from phyla.machine.evaluating.groups import (
     claim_evaluation,
-    claimed_before,
     complete_evaluation,
     ended_groups,
     finish_watching,
+    restore_claim,
     settle_group,
 )
 from phyla.machine.evaluating.observe import SUITE_LEFT, gone, observe, set_unusable
@@ -41,7 +41,7 @@ from phyla.machine.population import (
     Imported,
     awaits_imports,
     import_start,
-    imported,
+    is_at_import,
     join,
     reopen,
     reopen_study,

@@ -1,4 +1,4 @@
-"""What a worker has for its next job: GPUs, labels and time. What would not fit is not given out."""
+"""What a worker has for its next job: GPUs, labels and time. Jobs that do not fit are not handed to it."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ ANY_GPUS = (0, 1_000_000)
 SLOW = 0.9
 """The quantile of their seconds per step that a trial is expected to take."""
 WHOLE = 0.9
-"""What takes more than this part of a whole run is given out in any case: later runs would have no more time."""
+"""A job that takes more than this part of a whole run is handed out anyway: later runs would have no more time."""
 
 
 @final
@@ -36,7 +36,7 @@ class Room:
     resting: frozenset[str] = frozenset()
 
     def holds(self, expected_s: float | None) -> bool:
-        """Return whether to begin what is expected to take so long; None if that is not known."""
+        """Return whether to begin a job of this expected duration; None is an unknown duration."""
         if self.left_s is None or expected_s is None:
             return True
         return expected_s <= self.left_s or expected_s > WHOLE * self.run_s
@@ -48,7 +48,7 @@ NO_LIMIT = Room()
 def expected_s(trial: TrialRecord, recent: Sequence[TrialRecord]) -> float | None:
     """Return how long an attempt at a trial takes, by the durations of completed ones; None where there are none.
 
-    Only those that ended in their first attempt tell: of another it is not known which steps its attempt trained.
+    Only trials that ended in their first attempt count: for others, the steps of the last attempt are unknown.
 
     Args:
         trial: a trial that was claimed; its saved progress need not be trained again.

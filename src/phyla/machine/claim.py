@@ -16,8 +16,8 @@ from phyla.machine.commands import (
     Update,
 )
 from phyla.machine.evaluating.groups import replicate
-from phyla.machine.jobs import lease, started
-from phyla.machine.population import explored, imported, joining
+from phyla.machine.jobs import lease, start_job
+from phyla.machine.population import explore_after_join, is_at_import, joining
 from phyla.machine.published_states import without_trial
 from phyla.machine.quorum import as_of, peers
 from phyla.machine.requests import ClaimAnswer, Claimed, Ended, Idle
@@ -33,11 +33,11 @@ from phyla.records import (
     StudyState,
     TrialRecord,
     order_to_stop_at,
-    said_by,
+    summarize_error,
 )
-from phyla.space import checked
+from phyla.space import run_check
 from phyla.strategies import Context, Decision, Measure, Start, Stop, Wait, decision_rng, ranked, trial_seed
-from phyla.strategies.checks import returned
+from phyla.strategies.checks import check_returned
 
 _PLAIN = (str, float, int, type(None))
 Step = tuple[ClaimAnswer | None, list[Command]]
@@ -53,7 +53,7 @@ def claim(view: View, rules: TrainRules, worker: str, gone: frozenset[str] = fro
     study = view.study()
     if study.state is not StudyState.RUNNING:
         return Ended(state=study.state, message=study.message), []
-    reached = _reached(view, rules)
+    reached = _completion_reason(view, rules)
     if reached is not None:
         return None, [SetStudyState(StudyState.COMPLETED, reached)]
     asked = _Claim(view, rules, worker, gone)
@@ -76,21 +76,21 @@ def claim(view: View, rules: TrainRules, worker: str, gone: frozenset[str] = fro
         if answer is not None or commands:
             return answer, commands
         if compared is None:
-            # Those that have come farther need as many to have come as far.
+            # Members that are farther need as many others at that point.
             beyond = _line(member, rules)
     if skipped:
         return Idle(seconds=None, why="other workers are deciding about the members that are ready"), []
     return _nothing_ready(view, rules, population)
 
 
-def _reached(view: View, rules: TrainRules) -> str | None:
+def _completion_reason(view: View, rules: TrainRules) -> str | None:
     """Return why the study is complete before its members are; None while it is not."""
     reasons = (rule.ends(view.members(), rules.objective, view) for rule in rules.stopping)
     return next((why for why in reasons if why is not None), None) or _goal(view, rules)
 
 
 def _goal(view: View, rules: TrainRules) -> str | None:
-    """Return what says that the objective's `stop_at` is reached; None while it is not."""
+    """Return the message that the objective's `stop_at` is reached; None while it is not."""
     wanted = order_to_stop_at(rules.objective)
     if wanted is None:
         return None
@@ -110,13 +110,13 @@ def _line(member: Member, rules: TrainRules) -> float:
 
 
 def slot_of(worker: str) -> str:
-    """Return what a worker has in common with the one that takes its place after a restart."""
+    """Return the part of a worker's name that its successor after a restart shares."""
     return worker.rsplit(":", 2)[0]
 
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What a worker asks for, and what is decided by; checkpoints that are `gone` can be taken over by nobody."""
+    """A worker's request with the rules to decide by; checkpoints that are `gone` cannot be taken over."""
 
     view: View
     rules: TrainRules
@@ -124,11 +124,11 @@ class _Claim:
     gone: frozenset[str]
 
     def decide(self, member: Member, compared: Sequence[Member] | None) -> Step:
-        """Decide about one ready member; no answer and no commands say that it waits."""
+        """Decide about one ready member; no answer and no commands mean that it waits."""
         rules, study, head = self.rules, self.view.study(), member.head
         lost = head is not None and head.checkpoint in self.gone
         if lost:
-            # What cannot be loaded cannot be measured.
+            # A checkpoint that cannot be loaded cannot be measured.
             member = replace(member, measures_left=0)
         if member.measures_left > 0 and head is not None:
             return self._measure(member, head, {"decision": "measure"})
@@ -151,16 +151,16 @@ class _Claim:
         )
         if head is not None and lost:
             decision = self._recover(member, head, compared, context)
-        elif imported(member):
+        elif is_at_import(member):
             decision = _from_import(member, rules, compared, context)
         else:
             decision = rules.strategy.decide(member, compared, context)
             if joining(member):
-                decision = explored(decision, member, rules, context)
+                decision = explore_after_join(decision, member, rules, context)
         return self._apply(member, decision, seed)
 
     def _apply(self, member: Member, decision: Decision, seed: int) -> Step:
-        returned(self.rules.strategy, "decide", decision, Start, Wait, Measure, Stop)
+        check_returned(self.rules.strategy, "decide", decision, Start, Wait, Measure, Stop)
         if isinstance(decision, Wait):
             return None, []
         for name in ("reason", "state"):
@@ -206,7 +206,7 @@ class _Claim:
         return self._running(
             member,
             weights,
-            self._allowed(start, head),
+            self._check_params(start, head),
             steps=start.steps,
             jump_from=head.trial if head and (weights is None or weights.trial != head.trial) else None,
             params_from=start.params_from,
@@ -216,18 +216,18 @@ class _Claim:
             reason=reason,
         )
 
-    def _allowed(self, start: Start, head: Scored | None) -> JsonObject:
-        """Return the hyperparameters to train with; refuse new ones that the space does not allow."""
+    def _check_params(self, start: Start, head: Scored | None) -> JsonObject:
+        """Return the hyperparameters to train with; reject new ones that the space does not allow."""
         if any(start.params == state.params for state in (head, start.weights) if state is not None):
             return start.params
         strategy = self.rules.strategy
         rule = getattr(strategy, "explore", None)
         named = f"{type(strategy).__name__}({'' if rule is None else f'explore={rule!r}'})"
         proposed: Any = start.params
-        return checked(self.rules.space.validate, proposed, f"{named} proposes what the space does not allow")
+        return run_check(self.rules.space.validate, proposed, f"{named} proposes what the space does not allow")
 
     def _check_json(self, name: str, value: object) -> None:
-        """Refuse what a decision tells if it cannot be stored, and say where it is."""
+        """Reject the part of a decision that cannot be stored, and name its place."""
         if isinstance(value, Mapping):
             for key, item in value.items():
                 if not isinstance(key, _PLAIN):
@@ -275,7 +275,7 @@ class _Claim:
             parent=weights.trial if weights else None,
             parent_checkpoint=weights.checkpoint if weights else None,
             parent_index=weights.index if weights else 0,
-            # What the space has gained since they were chosen is added.
+            # Parameters that the space has gained since then get their defaults.
             params=self.rules.space.with_defaults(chosen),
             start_step=start_step,
             end_step=start_step + steps,
@@ -300,7 +300,7 @@ class _Claim:
 
     def retry(self, trial: TrialRecord) -> Step:
         """Give out a trial that is queued for a retry."""
-        running = started(trial, self.worker, self.view.now())
+        running = start_job(trial, self.worker, self.view.now())
         attempt = lease(running, self.rules.lease_s)
         member = replace(self.view.locked_member(trial.member), slot=slot_of(self.worker))
         answer = Claimed(trial=running, expires_at=attempt.expires_at)
@@ -310,7 +310,7 @@ class _Claim:
         """Run the suite on a checkpoint again; the member waits for that."""
         seen = self.view.find_seen(subject.checkpoint, subject.index)
         if seen is None or not seen.usable:
-            # What cannot be confirmed is not taken over; the member is asked again, and sees that.
+            # A state that cannot be confirmed is not taken over; the member decides again without it.
             owner = member if subject.member == member.index else self.view.locked_member(subject.member)
             changed = without_trial(owner, subject.trial)
             return [] if changed == owner else [Update(changed)]
@@ -322,7 +322,7 @@ class _Claim:
         row = self.view.checkpoint(head.checkpoint)
         damaged = row is not None and row.error is not None
         reason: JsonObject = {"decision": "recover", "damaged" if damaged else "lost": head.checkpoint}
-        # It may have nothing left to show, and is not to see others as they were when they had come farther.
+        # It may have no state left, and must not see peers beyond its own progress.
         line = strategy.line(member.progress)
         known = as_of([peer for peer in self.view.members() if not peer.retired], line, strategy)
         bare = replace(member, head=None, states=())
@@ -346,7 +346,7 @@ class _Claim:
 
 
 def _from_import(member: Member, rules: TrainRules, population: Sequence[Member], context: Context) -> Decision:
-    """Let a member start as the strategy starts fresh ones, but from what was imported for it."""
+    """Start a member as the strategy starts fresh ones, but from its import."""
     head = member.head
     assert head is not None
     decision = rules.strategy.decide(replace(member, head=None), population, context)
@@ -360,15 +360,15 @@ def _from_import(member: Member, rules: TrainRules, population: Sequence[Member]
     return replace(decision, weights=head, params=params, reason={**decision.reason, "imported": head.trial})
 
 
-def _ended(view: View) -> SetStudyState:
-    """Return how a study ends whose members are all done; says which of them were given up."""
+def _end_study(view: View) -> SetStudyState:
+    """Return how a study ends once all members are done, naming those that were given up."""
     members = [member for member in view.members() if not member.retired]
     broken = [member for member in members if member.given_up]
     if not broken:
         return SetStudyState(StudyState.COMPLETED)
     last = max(member.broken_trial or 0 for member in broken)
     indices = ", ".join(str(member.index) for member in broken[:10]) + (", ..." if len(broken) > 10 else "")
-    error = said_by(view.trial(last).error)
+    error = summarize_error(view.trial(last).error)
     why = f"{'' if len(broken) == 1 else 's'} {indices}: trials broke again; the last one, {last}, with: {error}"
     if len(broken) < len(members):
         return SetStudyState(StudyState.COMPLETED, f"given up member{why}")
@@ -392,4 +392,4 @@ def _nothing_ready(view: View, rules: TrainRules, population: Sequence[Member]) 
             "of the strategy: a member may only wait for what running trials can bring"
         )
         return None, [SetStudyState(StudyState.FAILED, message)]
-    return None, [_ended(view)]
+    return None, [_end_study(view)]

@@ -1,4 +1,4 @@
-"""What the machine wants changed; a store applies these, in order, in one transaction."""
+"""Commands: the changes that the machine asks for; a store applies them in order, in one transaction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -136,7 +136,7 @@ class SetCheckpointState:
 @final
 @dataclass(frozen=True, slots=True)
 class AddReports:
-    """Append what training reported."""
+    """Append reports of training."""
 
     trial: int
     token: int

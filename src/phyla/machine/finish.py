@@ -14,11 +14,11 @@ from phyla.machine.commands import (
 )
 from phyla.machine.evaluating.observe import observe, set_unusable
 from phyla.machine.evaluating.score import Worth, judged_values, mean_with, worth
-from phyla.machine.jobs import moved, owned
-from phyla.machine.published_states import deciding_again, judged_again, published, without_states_on
+from phyla.machine.jobs import change_state, verify_token
+from phyla.machine.published_states import deciding_again, publish_state, replace_score, without_states_on
 from phyla.machine.requests import Accepted, Completion, Failure, Stopped
 from phyla.machine.rules import TrainRules
-from phyla.machine.stopping import judge, unstored
+from phyla.machine.stopping import drop_repeated, judge
 from phyla.machine.view import View
 from phyla.records import (
     AttemptState,
@@ -34,7 +34,7 @@ from phyla.records import (
     StudyState,
     TrialRecord,
     json_number,
-    said_by,
+    summarize_error,
 )
 from phyla.strategies import FromSuite
 from phyla.strategies.starts import scored_trial
@@ -42,10 +42,10 @@ from phyla.strategies.starts import scored_trial
 
 def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted | Stopped, list[Command]]:
     """Accept a completion while its token is the newest, even when it is late, unless a rule stops the trial."""
-    trial = owned(view.locked_trial(done.trial), done.trial, done.token)
+    trial = verify_token(view.locked_trial(done.trial), done.trial, done.token)
     if trial is None:
         return _first_answer(view, done.trial, done.token), []
-    reports = unstored(view, trial, done.reports)
+    reports = drop_repeated(view, trial, done.reports)
     brought: list[Command] = [AddReports(trial.id, done.token, reports)] if reports else []
     reason, judged = judge(view, rules, trial, reports)
     if reason is not None:
@@ -57,7 +57,7 @@ def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted 
         judgement = worth(values, rules.objective)
     now = view.now()
     checkpoint, index = _result(trial, done)
-    completed = moved(
+    completed = change_state(
         trial,
         JobState.COMPLETED,
         reached_step=done.reached_step,
@@ -72,9 +72,9 @@ def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted 
     scored = scored_trial(completed)
     member = view.locked_member(trial.member)
     if trial.kind is JobKind.MEASURE:
-        member = _measured(member, scored, rules)
+        member = _update_measured(member, scored, rules)
     else:
-        member = _trained(member, completed, scored, rules)
+        member = _update_trained(member, completed, scored, rules)
     commands: list[Command] = [
         Update(completed),
         EndAttempt(
@@ -92,14 +92,14 @@ def complete(view: View, rules: TrainRules, done: Completion) -> tuple[Accepted 
     ]
     commands += [*brought, *judged]
     if trial.kind is JobKind.TRAIN:
-        commands += _left(view, rules, completed, done)
+        commands += _add_checkpoint(view, rules, completed, done)
     return Accepted(job=trial.id, fitness=completed.fitness), commands
 
 
-def _left(view: View, rules: TrainRules, trial: TrialRecord, done: Completion) -> list[Command]:
-    """Add the checkpoint that a trial left, and queue the suites on it."""
+def _add_checkpoint(view: View, rules: TrainRules, trial: TrialRecord, done: Completion) -> list[Command]:
+    """Add the checkpoint of a trial, and queue the suites on it."""
     name, index = _result(trial, done)
-    # Of trials that share a checkpoint, the first that counts brings it; it need not be the one that wrote it.
+    # Of trials that share a checkpoint, the first accepted one adds it, even if another one wrote it.
     there = view.checkpoint(name) if index or rules.suites or done.checkpoint is None else None
     row = there or done.checkpoint
     assert row is not None
@@ -128,7 +128,7 @@ def _result(trial: TrialRecord, done: Completion) -> tuple[str, int]:
     return done.checkpoint.name, done.checkpoint_index
 
 
-def _trained(member: Member, trial: TrialRecord, scored: Scored, rules: TrainRules) -> Member:
+def _update_trained(member: Member, trial: TrialRecord, scored: Scored, rules: TrainRules) -> Member:
     trained = max(0, scored.step - trial.start_step)
     # Weights that are older than the member has come take its clock along.
     start = max(member.progress, trial.age)
@@ -138,7 +138,7 @@ def _trained(member: Member, trial: TrialRecord, scored: Scored, rules: TrainRul
         progress=start + trained,
         measurements=0 if awaits else scored.measurements,
     )
-    changed = published(
+    changed = publish_state(
         member,
         state,
         rules,
@@ -154,7 +154,7 @@ def _trained(member: Member, trial: TrialRecord, scored: Scored, rules: TrainRul
     return replace(changed, state=MemberState.DONE) if rules.strategy.finished(changed) else changed
 
 
-def _measured(member: Member, again: Scored, rules: TrainRules) -> Member:
+def _update_measured(member: Member, again: Scored, rules: TrainRules) -> Member:
     changed = replace(
         member,
         state=MemberState.READY,
@@ -168,7 +168,7 @@ def _measured(member: Member, again: Scored, rules: TrainRules) -> Member:
     objective = rules.objective
     judgement = mean_with(judged_values(head, objective), judged_values(again, objective), count, objective)
     mean = replace(head, measurements=count, **judgement)
-    return judged_again(replace(changed, head=mean), mean)
+    return replace_score(replace(changed, head=mean), mean)
 
 
 def without_checkpoint(
@@ -176,11 +176,11 @@ def without_checkpoint(
 ) -> tuple[AttemptState, list[Command]] | None:
     """Take a trial back that cannot start, since a checkpoint is lost or damaged; None if it does not need it."""
     if name == trial.progress:
-        pending = moved(trial, JobState.PENDING, progress=None, progress_step=None, worker=None)
+        pending = change_state(trial, JobState.PENDING, progress=None, progress_step=None, worker=None)
         return AttemptState.RELEASED, [*set_unusable(view, name, failure.damage), Update(pending)]
     if name != trial.parent_checkpoint:
         return None
-    cancelled = moved(trial, JobState.CANCELLED, error=failure.error, progress=None, ended_at=view.now())
+    cancelled = change_state(trial, JobState.CANCELLED, error=failure.error, progress=None, ended_at=view.now())
     lost = set_unusable(view, name, failure.damage, taker=trial.member)
     member = without_states_on(view.locked_member(trial.member), name)
     ready = deciding_again(member, broken_trial=trial.id if trial.kind is JobKind.TRAIN else None)
@@ -219,7 +219,9 @@ def quarantine(view: View, rules: TrainRules, trial: TrialRecord, failures: int,
     broken = trial.kind is JobKind.TRAIN
     replacements = member.replacements + (1 if broken else 0)
     given_up = broken and replacements - member.stops >= max(2, rules.max_broken // 2)
-    failed = moved(trial, JobState.FAILED, failures=failures, error=error, progress=None, ended_at=view.now())
+    failed = change_state(
+        trial, JobState.FAILED, failures=failures, error=error, progress=None, ended_at=view.now()
+    )
     changed = deciding_again(member, broken_trial=trial.id if broken else None, replacements=replacements)
     if given_up:
         changed = replace(changed, state=MemberState.DONE, stops=0)
@@ -228,7 +230,7 @@ def quarantine(view: View, rules: TrainRules, trial: TrialRecord, failures: int,
     if in_a_row >= rules.max_broken and view.study().state is StudyState.RUNNING:
         message = (
             f"{in_a_row} trials in a row failed, the last one (trial {trial.id} of member {trial.member}) with: "
-            f"{said_by(error)}. "
+            f"{summarize_error(error)}. "
             "Completed trials are kept; what the failed ones trained is lost. Fix the error, then run the study "
             "again."
         )
@@ -238,7 +240,7 @@ def quarantine(view: View, rules: TrainRules, trial: TrialRecord, failures: int,
 
 def save_progress(view: View, trial_id: int, token: int, checkpoint: Checkpoint) -> list[Command]:
     """Remember where a retry of the trial resumes."""
-    trial = owned(view.locked_trial(trial_id), trial_id, token)
+    trial = verify_token(view.locked_trial(trial_id), trial_id, token)
     if trial is None:
         raise LeaseLost(f"trial {trial_id} has already ended; its progress is not needed")
     trial.check_progress(checkpoint.step)

@@ -1,4 +1,4 @@
-"""What is the same for jobs of every kind: how they move, their leases, and who owns them."""
+"""Common to jobs of every kind: transitions, leases and ownership."""
 
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
 }
 
 
-def moved(job: J, to: JobState, **changes: Any) -> J:
+def change_state(job: J, to: JobState, **changes: Any) -> J:
     """Return a job in another state.
 
     Raises:
@@ -37,9 +37,9 @@ def moved(job: J, to: JobState, **changes: Any) -> J:
     return replace(job, state=to, **changes)
 
 
-def started(job: J, worker: str, now: float) -> J:
+def start_job(job: J, worker: str, now: float) -> J:
     """Return a pending job as a worker claims it."""
-    return moved(job, JobState.RUNNING, token=job.token + 1, worker=worker, started_at=now)
+    return change_state(job, JobState.RUNNING, token=job.token + 1, worker=worker, started_at=now)
 
 
 def lease(job: TrialRecord | EvalJob, lease_s: float) -> Attempt:
@@ -57,7 +57,7 @@ def lease(job: TrialRecord | EvalJob, lease_s: float) -> Attempt:
     )
 
 
-def locked(view: View, job_id: int) -> TrialRecord | EvalJob | None:
+def lock_job(view: View, job_id: int) -> TrialRecord | EvalJob | None:
     """Return a job, or None; locks it, and its group before."""
     job = view.job(job_id)
     if not isinstance(job, EvalJob):
@@ -66,7 +66,7 @@ def locked(view: View, job_id: int) -> TrialRecord | EvalJob | None:
     return view.locked_eval_job(job_id)
 
 
-def owned(job: J | None, job_id: int, token: int) -> J | None:
+def verify_token(job: J | None, job_id: int, token: int) -> J | None:
     """Return a job if the token is its newest and it can still end; None if it ended under that token.
 
     Raises:

@@ -12,7 +12,7 @@ from phyla.machine.commands import (
     SetStudyState,
     Update,
 )
-from phyla.machine.jobs import moved
+from phyla.machine.jobs import change_state
 from phyla.machine.quorum import as_of
 from phyla.machine.rules import TrainRules
 from phyla.machine.view import Reader, View
@@ -56,13 +56,13 @@ class Imported:
 
 
 def awaits_imports(view: Reader) -> bool:
-    """Return whether no member has got its import yet; they all get theirs at once, before the first trial."""
+    """Return whether members still wait for their imports; all get them at once, before the first trial."""
     first = view.member(0)
     return first.head is None and first.generation == 0 and first.state is MemberState.READY
 
 
-def imported(member: Member) -> bool:
-    """Return whether a member is at what was imported for it and has completed no trial since."""
+def is_at_import(member: Member) -> bool:
+    """Return whether a member is still at its import: it has completed no trial since."""
     return member.generation == 0 and member.head is not None and member.head.order is None
 
 
@@ -111,14 +111,14 @@ def youngest(view: View) -> Member:
 
 
 def join(view: View, rules: TrainRules, beside: Member, number: int, *, fresh: bool) -> list[Command]:
-    """Add a member that stands, in steps and generations, where another one does.
+    """Add a member at the steps and generations of another member.
 
-    So barriers, burn-in and the end of the study stay common to all, and the new member trains what that one has
-    still to train. It starts from the better half of the published members, the best one first, and with
-    hyperparameters near theirs; or fresh, where nobody has published a score.
+    Barriers, burn-in and the end of the study stay common to all: the new member trains as much as the other one
+    still has to. It starts from the better half of the published members, the best one first, and with
+    hyperparameters near theirs; or fresh, if no member has published a score.
     """
     strategy = rules.strategy
-    # Weights that are ahead of that one would take the new member's clock along.
+    # Weights ahead of the other member would move the new member's clock forward.
     line = strategy.line(beside.progress) if strategy.quorum > 0 else math.inf
     scores = [] if fresh else ranked(as_of(_active(view), line, strategy))
     donor = scores[number % max(1, len(scores) // 2)] if scores else None
@@ -142,8 +142,8 @@ def joining(member: Member) -> bool:
     return head is not None and head.member != member.index and member.generation == member.joined_generation
 
 
-def explored(decision: Decision, member: Member, rules: TrainRules, context: Context) -> Decision:
-    """Let a member that joined explore, where the strategy would train another's state on as it is."""
+def explore_after_join(decision: Decision, member: Member, rules: TrainRules, context: Context) -> Decision:
+    """Make a member that joined explore where the strategy would continue another member's state unchanged."""
     head = member.head
     if not isinstance(decision, Start) or head is None:
         return decision
@@ -165,7 +165,7 @@ def reopen(view: View, index: int) -> list[Command]:
 
 
 def reopen_study(view: View, rules: TrainRules) -> list[Command]:
-    """Let a completed study that was changed run on, unless nobody has anything left to train."""
+    """Resume a completed study after a change, unless no member has anything left to train."""
     members = [view.locked_member(member.index) for member in _active(view)]
     if not all(map(rules.strategy.finished, members)):
         return [SetStudyState(StudyState.RUNNING)]
@@ -202,7 +202,7 @@ def retire(view: View, index: int) -> list[Command]:
             commands.append(
                 EndAttempt(job=trial.id, token=trial.token, state=AttemptState.CANCELLED, ended_at=now, error=why)
             )
-        cancelled = moved(trial, JobState.CANCELLED, progress=None, error=why, ended_at=now)
+        cancelled = change_state(trial, JobState.CANCELLED, progress=None, error=why, ended_at=now)
         commands.append(Update(cancelled))
     out = replace(
         member,

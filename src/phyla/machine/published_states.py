@@ -1,4 +1,4 @@
-"""What a member publishes: its newest states, which others may compare themselves with and take over."""
+"""Published states of a member: its newest ones, which other members may compare with and take over."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,12 +12,12 @@ from phyla.records import Member, MemberState, Scored
 def states_kept(rules: TrainRules) -> int:
     """Return how many states are kept of each member."""
     fitness = rules.suite_fitness
-    # Those that wait for their evaluation come on top; one more than may wait, while it is being trained on.
+    # States that wait for their evaluation come on top: one more than may wait, while training continues from it.
     return KEPT if fitness is None else KEPT + fitness.max_lag + 1
 
 
-def published(member: Member, newest: Scored, rules: TrainRules, **changes: Any) -> Member:
-    """Return a member that publishes one more state; of those that it publishes no longer, the best is kept."""
+def publish_state(member: Member, newest: Scored, rules: TrainRules, **changes: Any) -> Member:
+    """Return a member with one more published state; the best of the states that drop out is kept."""
     states = (newest, *member.states)
     count = states_kept(rules)
     best = best_of(member.best, states[count:][::-1]) if rules.strategy.keeps_best else None
@@ -32,7 +32,7 @@ def best_of(best: Scored | None, states: Iterable[Scored]) -> Scored | None:
     return best
 
 
-def judged_again(member: Member, state: Scored) -> Member:
+def replace_score(member: Member, state: Scored) -> Member:
     """Return a member whose state of a trial has another score, if it still publishes that state."""
     states = tuple(state if other.trial == state.trial else other for other in member.states)
     best = member.best
@@ -53,8 +53,8 @@ def without_trial(member: Member, trial: int) -> Member:
     return replace(member, states=states, best=best)
 
 
-def unscored(member: Member, trial: int, replicate: int) -> Member:
-    """Return a member whose state of a trial gets no score: a group of the suite that gives fitness ended without.
+def give_no_score(member: Member, trial: int, replicate: int) -> Member:
+    """Return a member whose state of a trial gets no score: its group of the fitness suite ended without one.
 
     Its member goes on, and the others no longer wait for the score. A state that could not be confirmed is
     withdrawn.

@@ -1,6 +1,6 @@
 """How attempts at jobs of every kind end without a result: failed, released, lost.
 
-What is special to a kind is what follows when one is queued again, given up, or cannot use its checkpoint.
+Each kind adds what follows when a job is requeued, given up, or cannot use its checkpoint.
 """
 
 from dataclasses import asdict, replace
@@ -9,7 +9,7 @@ from typing import TypeAlias
 from phyla.machine import finish
 from phyla.machine.commands import Command, EndAttempt, Update
 from phyla.machine.evaluating import groups, resting
-from phyla.machine.jobs import locked, moved, owned
+from phyla.machine.jobs import change_state, lock_job, verify_token
 from phyla.machine.requests import Failure
 from phyla.machine.rules import Rules, TrainRules
 from phyla.machine.view import View
@@ -24,51 +24,51 @@ def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
     A job whose checkpoint cannot be used has not failed: a trial goes on without its progress, or is cancelled
     with its parent, so that its member decides again; an evaluation ends with its checkpoint.
     """
-    job = owned(locked(view, failure.job), failure.job, failure.token)
+    job = verify_token(lock_job(view, failure.job), failure.job, failure.token)
     if job is None or job.state is JobState.PENDING:
         return []
     if failure.gone is not None:
         outcome = _without(view, job, failure, failure.gone)
         if outcome is not None:
             state, commands = outcome
-            return [_ended(view, failure, state), *commands]
-    commands = [_ended(view, failure, AttemptState.FAILED)]
+            return [_end_attempt(view, failure, state), *commands]
+    commands = [_end_attempt(view, failure, AttemptState.FAILED)]
     failures = job.failures + 1
     given_up = not failure.retryable or failures >= _most(job, rules) or job.token >= rules.max_claims
     # Before the trial's own failure is counted.
     stop = finish.stop_for(view, failure) if isinstance(job, TrialRecord) else []
     if given_up:
-        commands += _given_up(view, rules, job, failures, failure.error)
+        commands += _give_up(view, rules, job, failures, failure.error)
     else:
-        commands.append(_queued_again(view, replace(job, failures=failures, error=failure.error)))
+        commands.append(_queue_again(view, replace(job, failures=failures, error=failure.error)))
     return commands + stop
 
 
 def release(view: View, job_id: int, token: int, error: str | None = None) -> list[Command]:
     """Return a job to the queue, as a preempted worker does; this does not count as a failure.
 
-    The error is what the job itself said, where it asked to be run again later.
+    The error is the job's own message, if it asked to be run again later.
     """
-    job = owned(locked(view, job_id), job_id, token)
+    job = verify_token(lock_job(view, job_id), job_id, token)
     if job is None or job.state is JobState.PENDING:
         return []
     end = EndAttempt(job=job_id, token=token, state=AttemptState.RELEASED, ended_at=view.now(), error=error)
-    return [end, _queued_again(view, job)]
+    return [end, _queue_again(view, job)]
 
 
 def lose(view: View, rules: Rules, job_id: int, token: int, error: str, *, counts: bool) -> list[Command]:
     """Handle an attempt whose worker is gone: its lease ran out, or its process died."""
-    job = locked(view, job_id)
+    job = lock_job(view, job_id)
     if job is None or job.token != token or job.state is not JobState.RUNNING:
         return []
     end = EndAttempt(job=job_id, token=token, state=AttemptState.LOST, ended_at=view.now(), error=error)
     failures = job.failures + (1 if counts else 0)
     if failures >= _most(job, rules) or job.token >= rules.max_claims:
-        return [end, *_given_up(view, rules, job, failures, error)]
-    return [end, _queued_again(view, replace(job, failures=failures, error=error))]
+        return [end, *_give_up(view, rules, job, failures, error)]
+    return [end, _queue_again(view, replace(job, failures=failures, error=error))]
 
 
-def _ended(view: View, failure: Failure, state: AttemptState) -> EndAttempt:
+def _end_attempt(view: View, failure: Failure, state: AttemptState) -> EndAttempt:
     return EndAttempt(
         job=failure.job,
         token=failure.token,
@@ -92,17 +92,17 @@ def _without(view: View, job: Job, failure: Failure, name: str) -> tuple[Attempt
     return finish.without_checkpoint(view, job, failure, name)
 
 
-def _given_up(view: View, rules: Rules, job: Job, failures: int, error: str) -> list[Command]:
+def _give_up(view: View, rules: Rules, job: Job, failures: int, error: str) -> list[Command]:
     if isinstance(job, EvalJob):
-        failed = moved(job, JobState.FAILED, failures=failures, error=error, ended_at=view.now())
-        return [Update(failed), *resting.begins(view, failed)]
+        failed = change_state(job, JobState.FAILED, failures=failures, error=error, ended_at=view.now())
+        return [Update(failed), *resting.begin_rest(view, failed)]
     return finish.quarantine(view, _population(rules), job, failures, error)
 
 
-def _queued_again(view: View, job: Job) -> Command:
+def _queue_again(view: View, job: Job) -> Command:
     if isinstance(job, EvalJob):
-        return groups.queued_again(view, job)
-    return Update(moved(job, JobState.PENDING, worker=None))
+        return groups.queue_again(view, job)
+    return Update(change_state(job, JobState.PENDING, worker=None))
 
 
 def _population(rules: Rules) -> TrainRules:

@@ -1,8 +1,8 @@
 """Which members are compared, and when: a quorum instead of a barrier.
 
-How far a member has come is counted in grid lines of its progress, so nobody waits for training that overshoots.
-A member may decide once enough members have published a state at as many lines. It sees only those, each as it
-was when it had come as far. So scores are never compared across different amounts of training.
+Progress is counted in grid lines, so no member waits for training that overshoots. A member may decide once enough
+members have published a state at as many lines. It sees only those, each as it was when it had come as far. So
+scores are never compared across different amounts of training.
 """
 
 import math
@@ -16,7 +16,7 @@ from phyla.records import Member, MemberState
 from phyla.strategies import Strategy
 
 
-def needed(quorum: float, members: int) -> int:
+def quorum_size(quorum: float, members: int) -> int:
     """Return how many of `members` must have come as far as a member before it may decide, itself included.
 
     Below a quorum of 1, one straggler never stops a population: at most all but one are needed, or both of two.
@@ -26,27 +26,27 @@ def needed(quorum: float, members: int) -> int:
 
 
 def peers(member: Member, population: Sequence[Member], rules: TrainRules) -> list[Member] | None:
-    """Return the members that a member is compared with, itself included; None if too few have come as far.
+    """Return the members to compare a member with, itself included; None if too few have come as far.
 
-    Each is as it was when it had come as far, see `as_of`. Where nobody waits (quorum 0, or a member that has not
-    published anything) they are all members, as they are.
+    Each is as it was at the same progress, see `as_of`. Without waiting (quorum 0, or a member that has not
+    published anything) they are all members in their present state.
     """
     strategy = rules.strategy
     own = member.published
     if strategy.quorum <= 0 or own is None:
         return as_of(population, math.inf, strategy)
     line, line_of = strategy.line(own.progress), cache(strategy.line)
-    counted = [peer for peer in population if not _given_up(peer, strategy)]
+    counted = [peer for peer in population if not _is_given_up(peer, strategy)]
     come = [peer for peer in counted if _has_come(peer, line, line_of)]
-    if len(come) < needed(strategy.quorum, len(counted)):
+    if len(come) < quorum_size(strategy.quorum, len(counted)):
         return None
     seen = as_of(come, line, strategy)
-    # Where everybody waits, only a member that joined late has nothing to show from then.
+    # With a full quorum, only a member that joined late has no state from that line.
     return seen if strategy.quorum < 1 else [peer for peer in seen if line_of(peer.states[0].progress) <= line]
 
 
 def as_of(population: Sequence[Member], line: float, strategy: Strategy) -> list[Member]:
-    """Return members with what they had published by a grid line; the oldest that is kept if none of that is."""
+    """Return members with their states published by a grid line, or else the oldest kept one."""
     line_of, elites = cache(strategy.line), strategy.keeps_best
     past: list[Member] = []
     for member in population:
@@ -77,6 +77,6 @@ def _has_come(member: Member, line: int, line_of: Callable[[int], int]) -> bool:
     return not early or any(state.judged for state in early)
 
 
-def _given_up(member: Member, strategy: Strategy) -> bool:
-    """Return whether nobody waits for a member: it ended early, or every state it published was lost."""
+def _is_given_up(member: Member, strategy: Strategy) -> bool:
+    """Return whether no member waits for this one: it ended early, or all its published states were lost."""
     return member.state is MemberState.DONE and (not member.states or not strategy.finished(member))

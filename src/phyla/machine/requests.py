@@ -1,4 +1,4 @@
-"""What workers tell the machine, and what it answers."""
+"""Requests of workers to the machine, and its answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class Completion:
             fitness comes from a suite.
         metrics: last reported value of every metric.
         reports: reports that were not sent yet.
-        checkpoint: what it left; None only for a measurement.
+        checkpoint: the committed checkpoint; None only for a measurement.
         checkpoint_index: place within that checkpoint.
         timings: seconds of the attempt by `Phase`, if they are known.
         noticed: what the worker noticed about the training function; stored with the attempt.
@@ -58,7 +58,7 @@ class Failure:
     Attributes:
         job: id of the trial or eval job.
         token: the lease under which it failed.
-        error: what happened, for a person.
+        error: the message for the user.
         retryable: False for errors that another attempt cannot cure.
         gone: name of a checkpoint that the job needs and that cannot be used; not the fault of the user's code.
         damage: what is wrong with the files of that checkpoint, if they are not what was committed; else None.
@@ -108,7 +108,7 @@ class Ended:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outdated:
-    """The settings of the study were changed: a process with the new ones has to go on.
+    """The settings of the study were changed: a process with the new settings has to continue.
 
     Attributes:
         why: which settings, and what to do.
@@ -121,7 +121,7 @@ class Outdated:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoTime:
-    """What there is to do is not expected to end in the time that the worker has left."""
+    """No job is expected to end in the time that the worker has left."""
 
     why: str
     kind: Literal["no time"] = "no time"
@@ -162,10 +162,10 @@ class Stopped:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportAnswer:
-    """What a report answers about its attempt.
+    """The answer to a report: the state of its attempt.
 
     Attributes:
-        cancelled: the lease is gone; whatever is done under it does not count.
+        cancelled: the lease is lost; results under it do not count.
         stop_reason: why a rule stopped the trial, as data; None unless one did.
     """
 
@@ -176,7 +176,7 @@ class ReportAnswer:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedEvaluation:
-    """Work: a running eval job under a new lease, what it is about, and whether a population of ours wrote it."""
+    """Work: a running eval job under a new lease, what it is about, and whether a population of phyla wrote it."""
 
     job: EvalJob
     group: Group

@@ -20,7 +20,7 @@ ALL = 2**31 - 1
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """What of a study's rules decides which checkpoints are kept: plain data, so that anybody can collect.
+    """The rules that decide which checkpoints are kept, as plain data, so that any process can collect.
 
     Attributes:
         population_size: number of members.
@@ -74,7 +74,7 @@ def retention(view: Reader, keeping: Keeping) -> KeptCheckpoints:
     )
     is_best = "on the Pareto front" if keeping.tradeoffs else f"one of the best {keeping.keep_best}"
     every = keeping.keep_every_steps
-    since = _kept_since(view, keeping)
+    since = _oldest_generation(view, keeping)
     kept: list[tuple[Checkpoint, str]] = []
     collectable: list[Checkpoint] = []
     for checkpoint in view.checkpoints(CheckpointState.LIVE):
@@ -95,10 +95,10 @@ def _best(view: Reader, keeping: Keeping) -> list[TrialRecord]:
     """Return the best trials, or the front: no trial on it was ever collected, so those that are live suffice."""
     if not keeping.tradeoffs:
         return list(view.best_trials(keeping.keep_best))
-    return kept_front(view.best_trials(ALL), keeping.keep_front)
+    return select_front(view.best_trials(ALL), keeping.keep_front)
 
 
-def kept_front(trials: Sequence[TrialRecord], limit: int) -> list[TrialRecord]:
+def select_front(trials: Sequence[TrialRecord], limit: int) -> list[TrialRecord]:
     """Return the Pareto front, best in the first goal first; of a larger one than `limit` the least crowded."""
     front = front_of(trials)
     if len(front) <= limit:
@@ -107,7 +107,7 @@ def kept_front(trials: Sequence[TrialRecord], limit: int) -> list[TrialRecord]:
     return [front[place] for place in thinned(vectors, limit)]
 
 
-def _kept_since(view: Reader, keeping: Keeping) -> int | None:
+def _oldest_generation(view: Reader, keeping: Keeping) -> int | None:
     """Return the first generation whose trials the strategy may still choose; None if it chooses no such trial."""
     if not keeping.generations:
         return None

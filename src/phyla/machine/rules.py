@@ -1,4 +1,4 @@
-"""What a study's decisions go by."""
+"""Rules by which a study decides."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
@@ -20,7 +20,7 @@ MOST = 2**31 - 1
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchRules:
-    """What decisions about a study without a population go by.
+    """Rules of a study without a population.
 
     Args:
         suites: what is evaluated on every checkpoint.
@@ -137,7 +137,7 @@ class TrainRules:
         return {goal.metric: named or goal.metric for goal in self.objective.goals}
 
     def _check_objective(self) -> None:
-        """Refuse what does not go with an objective of several metrics."""
+        """Reject what does not go with an objective of several metrics."""
         objective: object = self.objective
         if isinstance(objective, str | type | Mapping) or not is_dataclass(objective):
             raise ConfigurationError(

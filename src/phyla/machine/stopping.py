@@ -14,7 +14,7 @@ from phyla.machine.commands import (
     SetTally,
     Update,
 )
-from phyla.machine.jobs import moved
+from phyla.machine.jobs import change_state
 from phyla.machine.published_states import deciding_again
 from phyla.machine.requests import ReportAnswer
 from phyla.machine.rules import TrainRules
@@ -37,13 +37,13 @@ from phyla.strategies import Reported
 NOTHING = Tally(count=0, mean=math.nan, best=math.nan, step=0)
 
 OTHERS = 100
-"""Trials that one is compared with at most, the newest."""
+"""A trial is compared with at most this many others, the newest."""
 
 
 def report(
     view: View, rules: TrainRules, trial_id: int, token: int, reports: Sequence[Report]
 ) -> tuple[ReportAnswer, list[Command]]:
-    """Take in what a running trial reported, and say how its attempt stands."""
+    """Store the reports of a running trial, and return the state of its attempt."""
     attempt = view.attempt(trial_id, token)
     trial = view.locked_trial(trial_id)
     if attempt is None or trial is None:
@@ -52,7 +52,7 @@ def report(
     if trial.token != token or not running:
         reason = trial.stop_reason if trial.token == token else None
         return ReportAnswer(cancelled=True, stop_reason=reason), []
-    new = unstored(view, trial, reports)
+    new = drop_repeated(view, trial, reports)
     if not new:
         return ReportAnswer(), []
     reason, commands = judge(view, rules, trial, new)
@@ -60,18 +60,18 @@ def report(
     return ReportAnswer(cancelled=reason is not None, stop_reason=reason), [added, *commands]
 
 
-def unstored(view: View, trial: TrialRecord, reports: Sequence[Report]) -> Sequence[Report]:
-    """Leave out what the running attempt reported before: reports come again when their answer was lost."""
+def drop_repeated(view: View, trial: TrialRecord, reports: Sequence[Report]) -> Sequence[Report]:
+    """Drop reports that the running attempt sent before: a client repeats them when the answer was lost."""
     if not reports:
         return ()
     if reports[0].number:
         stored = view.reported(trial.id, trial.token)
         return [report for report in reports if report.number > stored]
     last = view.last_reports(trial.id, trial.token, 1)
-    return reports[1:] if [_said(report) for report in last] == [_said(reports[0])] else reports
+    return reports[1:] if [_content(report) for report in last] == [_content(reports[0])] else reports
 
 
-def _said(report: Report) -> str:
+def _content(report: Report) -> str:
     # As text, in which nan is equal to nan.
     return repr((report.step, sorted(report.metrics.items())))
 
@@ -81,20 +81,19 @@ def judge(
 ) -> tuple[JsonObject | None, list[Command]]:
     """Show new reports of a trial to the stopping rules, one by one, so that batching them makes no difference.
 
-    Returns:
-        Why the trial is stopped, or None; and what follows: what has to be remembered, and the stop.
+    Returns: Why the trial is stopped, or None; and the commands: the new tally, and the stop.
     """
     if not rules.stopping or not reports or trial.kind is not JobKind.TRAIN:
         return None, []
     attempt = view.attempt(trial.id, trial.token)
     grids = {rule.marks_every for rule in rules.stopping} - {None}
-    verdict = _Found(attempt.tally if attempt else None)
+    verdict = _Verdict(attempt.tally if attempt else None)
     before = verdict.tally
     free = view.member(trial.member).stops >= rules.max_stops
     history = 0 if free else max(rule.history for rule in rules.stopping)
     seen = [*view.last_reports(trial.id, trial.token, history), *reports] if history else []
     new = len(seen) - len(reports)
-    peers = _Others(view, trial)
+    peers = _Peers(view, trial)
     for place, report in enumerate(reports):
         marks = verdict.add(report, rules.objective, sorted(grid for grid in grids if grid is not None))
         if free:
@@ -141,16 +140,16 @@ def _as_json(reason: JsonObject | None) -> JsonObject | None:
 
 
 @dataclass(slots=True)
-class _Found:
+class _Verdict:
     tally: Tally | None
     marks: list[Mark] = field(default_factory=list)
     reason: JsonObject | None = None
     broken: str | None = None
 
     def add(self, report: Report, objective: Objective, grids: Sequence[int]) -> tuple[Mark, ...]:
-        """Count a report in; return the marks that the trial comes to with it.
+        """Count a report; return the marks that the trial reaches with it.
 
-        What is reported apart at one step is one report of the objective, once all its metrics are there.
+        Metrics of one step that are reported separately make one report of the objective once all are present.
         """
         before = self.tally
         names = [goal.metric for goal in objective.goals]
@@ -163,7 +162,7 @@ class _Found:
             self.tally = replace(before or NOTHING, part=Report(report.step, values))
             return ()
         judged = objective.judge(values)
-        # What is infeasible is worse than everything, however good the metric is.
+        # An infeasible report is worse than everything, however good its metric is.
         value = judged.fitness if judged.infeasible is None else math.nan
         self.tally = tally = _with(before, value, report.step, objective)
         marks = tuple(
@@ -199,7 +198,7 @@ def _with(before: Tally | None, value: float, step: int, objective: Objective) -
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Others:
+class _Peers:
     view: View
     trial: TrialRecord
 
@@ -211,7 +210,7 @@ def _stop(view: View, trial: TrialRecord, reason: JsonObject, *, reached_step: i
     """End a trial for good; its member decides again from its true ancestor, with other random numbers."""
     member = view.locked_member(trial.member)
     now = view.now()
-    stopped = moved(
+    stopped = change_state(
         trial, JobState.CANCELLED, stop_reason=reason, reached_step=reached_step, progress=None, ended_at=now
     )
     return [

@@ -1,4 +1,4 @@
-"""What the machine reads: one study inside one transaction."""
+"""Views of one study inside one transaction, which the machine reads."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -52,7 +52,7 @@ class Reader(History, Protocol):
         """Return the shards of eval tasks that were tried and failed for good; the last 200, newest first."""
 
     def last_result_at(self, task_identity: str) -> float | None:
-        """Return when the study got its newest result of an eval task; None without any."""
+        """Return the time of the study's newest result of an eval task; None without any."""
 
     def next_not_before(self) -> float | None:
         """Return when the earliest pending eval job may start that may not start yet."""
@@ -125,7 +125,7 @@ class Reader(History, Protocol):
         """Return the members with the best heads, at most `count`, the best first."""
 
     def cohorts(self) -> Sequence[Cohort]:
-        """Return how many members stand alike, in the order of what they have in common."""
+        """Return groups of members in the same situation, with their sizes."""
 
     def time_spent(self) -> TimeSpent:
         """Return where the time of the attempts at trials went, and of the eval tasks, on all workers."""
@@ -165,8 +165,8 @@ class Reader(History, Protocol):
     def newest_seen(self, *, stepped: bool = False) -> Checkpoint | None:
         """Return the checkpoint with the highest number, in whatever state; if asked, that with the highest step.
 
-        The latter is one of the newest branch, and of those with that step the newest. Waits until nobody else
-        gives out numbers.
+        The latter is one of the newest branch, and of those with that step the newest. Waits until no other
+        transaction assigns numbers.
         """
 
     def newest_ready(self) -> Checkpoint | None:

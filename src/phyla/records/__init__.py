@@ -31,11 +31,11 @@ from phyla.records.job import (
     Tally,
     TimeSpent,
     WorkKind,
-    said_by,
+    summarize_error,
 )
 from phyla.records.json import Json, JsonObject, json_number, read_list, read_number, read_object, strict
 from phyla.records.member import Cohort, Member, MemberState, Scored, rank
-from phyla.records.names import FileName, on_one_line, restored, shown, storable, storable_text
+from phyla.records.names import FileName, escape_name, on_one_line, restore_name, storable, storable_text
 from phyla.records.objective import (
     UNLESS_NONE,
     WORST,

@@ -1,4 +1,4 @@
-"""Checkpoints: those that phyla commits, which are immutable, and those that somebody else writes."""
+"""Checkpoints: immutable ones that phyla commits, and foreign ones."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,7 +11,7 @@ class CheckpointState(StrEnum):
     """Whether a checkpoint's bytes can be used.
 
     The first five are of checkpoints that phyla keeps: a lost one has no directory any more; a damaged one has,
-    but its files are not what was committed. The others are of checkpoints that were only seen.
+    but its files have changed since the commit. The others are of checkpoints that were only seen.
     """
 
     LIVE = "live"

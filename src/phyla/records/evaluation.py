@@ -72,7 +72,7 @@ class Group:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """What of one suite waits or is being evaluated.
+    """Queued and running groups of one suite.
 
     Attributes:
         complete: id of the newest checkpoint with a complete group, of a directory's the one with the highest
@@ -186,7 +186,7 @@ ACTION = "action"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalEvent:
-    """Something that a person should know: a regression, a repaired or quarantined checkpoint.
+    """An event for the user: a regression, a repaired or quarantined checkpoint.
 
     Attributes:
         kind: regression, quarantined, gone, rewound, changed-source, same-samples, resting, or

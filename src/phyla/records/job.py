@@ -22,7 +22,7 @@ class JobState(StrEnum):
 
 
 class JobKind(StrEnum):
-    """What there is to do.
+    """Kinds of jobs.
 
     Attributes:
         TRAIN: a trial that trains from `start_step` to `end_step`.
@@ -41,7 +41,7 @@ class JobKind(StrEnum):
 
 
 class WorkKind(StrEnum):
-    """What a worker may be given."""
+    """Kinds of work that a worker may take."""
 
     TRAIN = "train"
     EVALUATE = "evaluate"
@@ -61,11 +61,11 @@ class AttemptState(StrEnum):
 class Phase(StrEnum):
     """What a worker does with its time; at every moment it is in exactly one phase.
 
-    An attempt has the seconds since the worker handed in its last trial, or started, so the attempts of a worker
+    An attempt has the seconds since the worker submitted its last trial, or started, so the attempts of a worker
     add up to its time.
 
     Attributes:
-        CONTROL: it asks for work, hands work in, or records that a trial failed.
+        CONTROL: it asks for work, submits results, or records that a trial failed.
         WAITING: there was nothing to do.
         LOADING: from the start of training code to its first step of `trial.steps()`.
         TRAINING: from the first step to the moment `trial.steps()` is left. Without `trial.steps()` all the time
@@ -181,10 +181,10 @@ class Cause:
         return place or self.error == other.error
 
     def words(self) -> str:
-        """Return what was raised, where, and which log has the traceback, on one line."""
+        """Return the error, its place, and the log with the traceback, on one line."""
         line = "" if self.line is None else f", line {self.line}"
         place = "" if self.file is None else f" ({self.file}{line})"
-        # What a command printed is in files of its own, which its error names.
+        # The output of a command is in files of its own, which its error names.
         traceback = "" if self.log is None or self.line is None else f"; the full traceback is in {self.log}"
         return f"{self.error}{place}{traceback}"
 
@@ -219,14 +219,14 @@ class Attempt:
 
     @property
     def cause(self) -> Cause | None:
-        """What training raised, and where; None unless that is how it ended."""
+        """The error of training, with its place; None unless training failed."""
         cause: Any = (self.outcome or {}).get("cause")
         return None if cause is None else Cause(**cause)
 
     @property
     def why(self) -> str:
-        """Its cause on one line, or the line of its error that says what happened; a dash without either."""
-        return self.cause.words() if self.cause is not None else said_by(self.error)
+        """Its cause on one line, or the decisive line of its error; a dash without either."""
+        return self.cause.words() if self.cause is not None else summarize_error(self.error)
 
     @property
     def words(self) -> str:
@@ -240,8 +240,8 @@ class Attempt:
         return dict(notices)
 
 
-def said_by(error: str | None) -> str:
-    """Return the line of an error that says what happened: of a traceback the last one, else the first."""
+def summarize_error(error: str | None) -> str:
+    """Return the decisive line of an error: the last one of a traceback, else the first."""
     lines = [line for line in (error or "").strip().splitlines() if line.strip()]
     if not lines:
         return "-"

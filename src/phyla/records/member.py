@@ -60,7 +60,7 @@ class Scored:
 
     @property
     def judged(self) -> bool:
-        """Whether its evaluation is not awaited any more."""
+        """Whether its evaluation has ended."""
         return self.measurements > 0
 
     @property
@@ -122,7 +122,7 @@ class Member:
 
     @property
     def rank(self) -> tuple[bool, float, int]:
-        """What it is sorted by where the best come first."""
+        """Sort key, best first."""
         return rank(self.index, None if self.head is None else self.head.order, retired=self.retired)
 
     @property
@@ -142,7 +142,7 @@ def rank(index: int, order: float | None, *, retired: bool) -> tuple[bool, float
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cohort:
-    """How many members stand alike; what they have in common is called as in `Member`."""
+    """Members in the same situation, counted; the other fields are as in `Member`."""
 
     size: int
     state: MemberState

@@ -2,7 +2,7 @@ r"""Names of files as text that every database holds and every terminal shows.
 
 A file system allows any bytes in a name but `/` and NUL. Python reads bytes that are not UTF-8 as lone surrogates,
 which no database and no encoder accepts. Both functions write them, and each backslash, as an escape that
-`restored` undoes: the byte 0xff becomes `\xff`.
+`restore_name` undoes: the byte 0xff becomes `\xff`.
 """
 
 import re
@@ -18,7 +18,7 @@ _JOINER = "\u200d"
 
 
 def storable(name: str) -> str:
-    """Return a name as every database can hold it; `restored` gives it back."""
+    """Return a name as every database can hold it; `restore_name` gives it back."""
     return _UNSTORABLE.sub(lambda match: _escape(match[0]), name)
 
 
@@ -29,7 +29,7 @@ def storable_text(text: str) -> str:
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def shown(name: str) -> str:
+def escape_name(name: str) -> str:
     """Return a name on one line, with an escape for whatever a terminal would obey or could not show."""
     if name.isprintable() and "\\" not in name:
         return name
@@ -41,8 +41,8 @@ def on_one_line(text: str) -> str:
     return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
-def restored(text: str) -> str:
-    """Return the name of which `storable` or `shown` made a text."""
+def restore_name(text: str) -> str:
+    """Return the name of which `storable` or `escape_name` made a text."""
     return _ESCAPE.sub(_restore, text) if "\\" in text else text
 
 
@@ -69,7 +69,7 @@ def _restore(match: "re.Match[str]") -> str:
 
 
 class _Escaped:
-    """Lets pydantic write a name as `storable` does, and read it again."""
+    """Makes pydantic write and read a name as `storable` does."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema
@@ -77,7 +77,7 @@ class _Escaped:
         written = core_schema.plain_serializer_function_ser_schema(
             storable, return_schema=core_schema.str_schema()
         )
-        return core_schema.no_info_after_validator_function(restored, handler(source), serialization=written)
+        return core_schema.no_info_after_validator_function(restore_name, handler(source), serialization=written)
 
 
 FileName = Annotated[str, _Escaped()]

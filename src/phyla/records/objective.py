@@ -10,13 +10,13 @@ from phyla.records.json import JsonObject
 
 WORST = -math.inf
 UNLESS_NONE = {"stored": "unless it is None"}
-"""Metadata of fields that are not stored while they are None: studies that do not use them stay as they are."""
+"""Metadata of fields that are stored only if not None, so that studies without them stay unchanged."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What an objective makes of the metrics of one trial.
+    """The judgement of an objective on the metrics of one trial.
 
     Attributes:
         fitness: the number that tables and figures show.
@@ -34,7 +34,7 @@ class Judgement:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criteria:
-    """What a fitness was made of, where that is more than one metric.
+    """The parts of a fitness that is made of several metrics.
 
     Attributes:
         values: what was judged, by metric.
@@ -48,7 +48,7 @@ class Criteria:
 
 
 class Objective(Protocol):
-    """What a study selects for. A plug-in is a frozen dataclass, registered under `phyla.objectives`."""
+    """The goal of selection. A plug-in is a frozen dataclass, registered under `phyla.objectives`."""
 
     @property
     def goals(self) -> "tuple[Goal, ...]":
@@ -179,7 +179,7 @@ def _goal(metric: str, maximize: bool) -> Goal:
 
 
 def check_metric(metric: object, kind: str) -> None:
-    """Refuse what is not the name of a metric."""
+    """Reject what is not the name of a metric."""
     if not isinstance(metric, str) or not metric:
         raise ConfigurationError(f'{kind}({metric!r}): name a reported metric, as in {kind}("accuracy")')
 
@@ -187,7 +187,7 @@ def check_metric(metric: object, kind: str) -> None:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aim:
-    """What tables and figures say about an objective, read from a study's configuration without its code.
+    """Display of an objective in tables and figures, read from a study's configuration without its code.
 
     Attributes:
         name: of the fitness.
@@ -203,7 +203,7 @@ class Aim:
 
     @classmethod
     def of(cls, objective: Objective) -> "Aim":
-        """Return what is said about an objective."""
+        """Return the display of an objective."""
         return cls(
             name=objective.name,
             maximize=objective.maximize,

@@ -70,7 +70,7 @@ class Pareto:
 
     @property
     def description(self) -> str:
-        """What is selected for, in words."""
+        """Description of the goals."""
         return " and ".join(goal.description for goal in self.goals)
 
     def judge(self, values: Mapping[str, float]) -> Judgement:

@@ -42,7 +42,7 @@ class RunStart:
         return shlex.join(words)
 
     def differs(self, before: "RunStart | None") -> list[str]:
-        """Return what is not as it was at the start before, in words."""
+        """Return the differences from the previous start, in words."""
         if before is None:
             return []
         old: Any = before.facts
@@ -56,6 +56,6 @@ class RunStart:
 
 
 def with_differences(starts: Sequence[RunStart]) -> list[tuple[RunStart, str]]:
-    """Return starts, each with what differs from the one before, in words."""
+    """Return starts, each with its differences from the previous one, in words."""
     befores: list[RunStart | None] = [None, *starts]
     return [(start, ", ".join(start.differs(before))) for before, start in zip(befores, starts, strict=False)]

@@ -9,11 +9,11 @@ from typing import final
 
 
 class Role(StrEnum):
-    """What a token allows; each role may also do what those before it may.
+    """Roles of a token; each includes the rights of the previous ones.
 
     Attributes:
         VIEWER: read everything.
-        WORKER: get work, hand it in, and collect checkpoints.
+        WORKER: get work, submit results, and collect checkpoints.
         OPERATOR: create, change, stop and delete studies.
     """
 
@@ -33,7 +33,7 @@ class Token:
     """A token, as a store knows it: not the secret itself, but its SHA-256, which suffices for 256 random bits.
 
     Attributes:
-        name: whom or what it is for.
+        name: its user or purpose.
         expires_at: in seconds since the epoch; None for never.
     """
 
@@ -45,7 +45,7 @@ class Token:
 
 
 def token_digest(secret: str) -> str:
-    """Return what a store keeps of a secret."""
+    """Return the stored digest of a secret."""
     return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
 
 

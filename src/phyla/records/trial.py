@@ -88,7 +88,7 @@ class TrialRecord:
         return f"<Trial {self.id} of member {self.member}: {steps}, {self.state}{fitness}, {self.params}>"
 
     def check_progress(self, step: int) -> None:
-        """Refuse progress at a step that this trial does not train to.
+        """Reject progress at a step outside of this trial.
 
         Raises:
             UsageError: the step is before `start_step` or beyond `end_step`.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from phyla.formatting import counted, duration, number, score
+from phyla.formatting import duration, format_count, number, score
 from phyla.records import Phase, TimeSpent
 from phyla.report.data import StudyData
 from phyla.report.formatting import p_words
@@ -107,7 +107,7 @@ class PairTest:
             "against": self.second,
             ">difference": number(self.difference),
             "test": self.test,
-            ">n": counted(self.count[0], "pair") if self.paired else f"{self.count[0]}, {self.count[1]}",
+            ">n": format_count(self.count[0], "pair") if self.paired else f"{self.count[0]}, {self.count[1]}",
             ">p": p_words(self.p),
             ">p adjusted": p_words(self.p_holm),
             ">smallest p": "-" if self.p is None else p_words(self.smallest),

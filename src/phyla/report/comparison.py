@@ -11,7 +11,7 @@ from phyla.errors import UsageError
 from phyla.records import StudyState
 from phyla.report.compared import ComparedGroups, ComparedStudy, StudyGroup
 from phyla.report.measures import By, Curve, curve
-from phyla.validation import known
+from phyla.validation import look_up
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +28,7 @@ class StudyComparison(ComparedGroups):
         """Return one of `phyla.report.COMPARISON_FIGURES`, "curves" or "differences"."""
         from phyla.report.figures import COMPARISON_FIGURES
 
-        return known("figure", name, COMPARISON_FIGURES)(self)
+        return look_up("figure", name, COMPARISON_FIGURES)(self)
 
     def dataframe(self) -> "pd.DataFrame":
         """Return one row per study: its group, replicate, seed, final value, work and time.

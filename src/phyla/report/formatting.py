@@ -6,7 +6,7 @@ import textwrap
 from datetime import UTC, datetime
 
 from phyla.formatting import number, score, short
-from phyla.records import Checkpoint, JobState, TrialRecord, said_by, shown
+from phyla.records import Checkpoint, JobState, TrialRecord, escape_name, summarize_error
 from phyla.strategies import describe
 
 PARAMS_SHOWN = 12
@@ -51,7 +51,7 @@ def outcome(trial: TrialRecord, metric: str) -> str:
         return ", ".join(told)
     if trial.stop_reason is not None:
         return describe(trial.stop_reason)
-    return f"{trial.state.value}: {said_by(trial.error)}" if trial.error else trial.state.value
+    return f"{trial.state.value}: {summarize_error(trial.error)}" if trial.error else trial.state.value
 
 
 def hover(trial: TrialRecord, metric: str) -> str:
@@ -84,4 +84,4 @@ def checkpoint_words(seen: Checkpoint) -> str:
     """Return a checkpoint in words, as Plotly's HTML."""
     index = f"[{seen.index}]" if seen.index else ""
     branch = f", branch {seen.branch}" if seen.branch else ""
-    return f"{plain(shown(seen.name) + index, 60)}, {step_of(seen)}{branch}"
+    return f"{plain(escape_name(seen.name) + index, 60)}, {step_of(seen)}{branch}"

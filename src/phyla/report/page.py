@@ -7,16 +7,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phyla.formatting import counted, duration, measured, moment, number, params, score, short, size
+from phyla.formatting import duration, format_count, format_estimate, moment, number, params, score, short, size
 from phyla.pages import Page, Section, Table
-from phyla.records import shown
+from phyla.records import escape_name
 
 if TYPE_CHECKING:
     import jinja2
 
 PLOTLY = Path(__file__).parent / "plotly" / "plotly-cartesian.min.js.gz"
 """Plotly's script with the traces that our figures have: a third of the whole one. CONTRIBUTING.md updates it."""
-FILTERS = (counted, duration, measured, moment, number, params, score, short, shown, size)
+FILTERS = (format_count, duration, format_estimate, moment, number, params, score, short, escape_name, size)
 """Functions that templates use as filters."""
 
 

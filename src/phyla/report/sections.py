@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from phyla.evaluation.matrix import causes
-from phyla.formatting import counted, duration, moment, number, score, short, time_words
+from phyla.formatting import duration, format_count, moment, number, score, short, time_words
 from phyla.lineage import Segment
 from phyla.pages import Drawing, Later, Page, Row, Section, Span, Table
 from phyla.report import style
@@ -87,7 +87,7 @@ def _schedule_table(data: StudyData) -> Table:
         return Table(name=name, title=title, columns=(), rows=(), empty="No trial has a finite fitness yet.")
     changes, names = data.schedule.changes(), data.schedule.names()
     whose = f"that are best in {goals[0].metric}" if goals else "of the winner"
-    often = f"changed {counted(len(changes) - 1, 'time')}" if len(changes) > 1 else "never changed"
+    often = f"changed {format_count(len(changes) - 1, 'time')}" if len(changes) > 1 else "never changed"
     what = f"Hyperparameters that trained the weights {whose}, {number(data.schedule.steps)} steps in all"
     rows = [_segment(one, before, names) for before, one in zip([None, *changes], changes, strict=False)]
     return Table(

@@ -145,7 +145,7 @@ def _published_token(store: Store, home: Path) -> None:
     """Make the file with the token that whoever reads the home may use, unless it has one that opens the store."""
     file = home / TOKEN_FILE
     # Of two services that start at once in one home, the second one uses the token of the first.
-    with file_locks.held(home / f".{TOKEN_FILE}.lock"):
+    with file_locks.hold_lock(home / f".{TOKEN_FILE}.lock"):
         known = [token for token in store.tokens() if token.name == PUBLISHED_TOKEN]
         with suppress(OSError, ValueError):
             if token_of(file.read_text().strip(), known, system_clock()) is not None:

@@ -5,7 +5,7 @@ Pure: randomness comes in as a generator, and nothing here reads a clock or a fi
 
 from phyla.space.choices import Choice, Ordinal
 from phyla.space.declaration import Constraint, Parameter, check_extension
-from phyla.space.params import Params, Scalar, checked
+from phyla.space.params import Params, Scalar, run_check
 from phyla.space.ranges import Float, Int
 from phyla.space.space import Changes, Space
 from phyla.validation import suggest_arguments
@@ -22,7 +22,7 @@ __all__ = [
     "Scalar",
     "Space",
     "check_extension",
-    "checked",
+    "run_check",
 ]
 
 suggest_arguments(Choice, Float, Int, Ordinal)

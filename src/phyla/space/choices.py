@@ -25,7 +25,7 @@ class _Listed(AnyParameter[Scalar]):
             raise SpaceError("there must be at least one value")
         listed = tuple(as_scalar(value, "a value") for value in self.values)
         for position, value in enumerate(listed):
-            # Python's own equality: neither `in` nor a dict tells True and 1 apart.
+            # Python's own equality: neither `in` nor a dict distinguishes True and 1.
             if value in listed[:position]:
                 first = repr(listed[listed.index(value)])
                 raise SpaceError(f"{value!r} is listed twice{'' if first == repr(value) else f' (as {first})'}")

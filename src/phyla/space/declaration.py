@@ -1,6 +1,6 @@
-"""What Space is given, checked: parameters and the conditions between them, constraints and starting points.
+"""Checks of the arguments of Space: parameters, the conditions between them, constraints and starting points.
 
-Then its parameters as JSON, and which others may take their place once values of them are in use.
+Then its parameters as JSON, and the changes that are allowed once values are in use.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from phyla.errors import SpaceError
 from phyla.space.choices import Choice, Ordinal
-from phyla.space.params import Params, Scalar, as_when, checked, flatten, is_same
+from phyla.space.params import Params, Scalar, as_when, flatten, is_same, run_check
 from phyla.space.ranges import Float, Int
 from phyla.validation import suggestion
 
@@ -47,10 +47,10 @@ def parameters(mapping: object, keywords: dict[str, Any]) -> dict[str, Parameter
                 f"{name}: {parameter!r} is not a parameter; write Float(low, high), Int(low, high), Choice([...]) "
                 "or Ordinal([...]), and keep what never changes out of the space"
             )
-    return {name: _resolved(name, flat) for name in flat}
+    return {name: _resolve_conditions(name, flat) for name in flat}
 
 
-def _resolved(name: str, parameters: Mapping[str, Parameter]) -> Parameter:
+def _resolve_conditions(name: str, parameters: Mapping[str, Parameter]) -> Parameter:
     """The parameter with full names in its `when`, and the values as the named parameters hold them."""
     parameter = parameters[name]
     if parameter.when is None:
@@ -136,7 +136,7 @@ def starting_point(point: object, plan: Plan, constraints: Sequence[Constraint])
     for name, parameter, needed in plan:
         if hold(needed, known):
             if name in flat:
-                known[name] = checked(parameter.check, flat[name], name)
+                known[name] = run_check(parameter.check, flat[name], name)
             elif parameter.initial is not None and not isinstance(parameter.initial, tuple):
                 known[name] = parameter.initial
             else:
@@ -152,7 +152,7 @@ def starting_point(point: object, plan: Plan, constraints: Sequence[Constraint])
 
 
 def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
-    """Refuse names that are no parameters."""
+    """Reject names that are no parameters."""
     for name in names:
         if name not in known:
             raise SpaceError(f"unknown parameter {name!r}; {suggestion(name, known)}")
@@ -174,14 +174,14 @@ def find_violated(constraints: Sequence[Constraint], values: Mapping[str, Scalar
 
 
 def require(constraints: Sequence[Constraint], values: Mapping[str, Scalar]) -> None:
-    """Refuse values that a constraint does not allow."""
+    """Reject values that a constraint does not allow."""
     rejected = find_violated(constraints, values)
     if rejected is not None:
         raise SpaceError(f"the constraint {name_of(rejected)} does not allow {values!r}")
 
 
 def name_of(constraint: object) -> str:
-    """What a message calls a function."""
+    """The name of a function in messages."""
     return str(getattr(constraint, "__name__", None) or repr(constraint))
 
 
@@ -196,8 +196,8 @@ def describe_parameter(name: str, parameter: Parameter) -> dict[str, Any]:
     return entry
 
 
-def read(entry: Mapping[str, Any]) -> tuple[str, Parameter]:
-    """The name and the parameter that `described` gave a description of."""
+def read_parameter(entry: Mapping[str, Any]) -> tuple[str, Parameter]:
+    """The name and the parameter that `describe_parameter` described."""
     try:
         options = {key: value for key, value in entry.items() if key not in ("name", "kind")}
         return entry["name"], KINDS[entry["kind"]](**options)
@@ -206,7 +206,7 @@ def read(entry: Mapping[str, Any]) -> tuple[str, Parameter]:
 
 
 def check_extension(old: Mapping[str, Parameter], new: Mapping[str, Parameter]) -> None:
-    """Refuse parameters in which values of the old ones may not be valid, saying everything that is narrowed.
+    """Reject parameters in which values of the old ones may not be valid, saying everything that is narrowed.
 
     Bounds may be widened, by whole steps where there are any, values added, and parameters added that have a
     default. Where members start may change.
@@ -216,7 +216,7 @@ def check_extension(old: Mapping[str, Parameter], new: Mapping[str, Parameter]) 
         f"{name}: {problem}"
         for name, before in old.items()
         if name in new
-        for problem in _narrowed(before, new[name])
+        for problem in _find_narrowing(before, new[name])
     ]
     problems += [
         f"{name} is new and has no default: give the value that earlier trials had, as in default=..."
@@ -227,7 +227,7 @@ def check_extension(old: Mapping[str, Parameter], new: Mapping[str, Parameter]) 
         raise SpaceError(f"the space of a study that exists can only be widened: {'; '.join(problems)}")
 
 
-def _narrowed(old: Parameter, new: Parameter) -> Iterator[str]:
+def _find_narrowing(old: Parameter, new: Parameter) -> Iterator[str]:
     if conditions(old) != conditions(new):
         yield f"when was {old.when!r}, now {new.when!r}"
     if isinstance(old, Float | Int) and isinstance(new, Float | Int) and old.kind == new.kind:

@@ -9,7 +9,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from phyla.errors import SpaceError
-from phyla.space.params import Scalar, When, as_when, checked
+from phyla.space.params import Scalar, When, as_when, run_check
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,9 +37,9 @@ class AnyParameter(ABC, Generic[Value]):
             if isinstance(self.initial, tuple | list):
                 put("initial", self._initial_range(*self.initial))
             elif self.initial is not None:
-                put("initial", checked(self.check, self.initial, "initial"))
+                put("initial", run_check(self.check, self.initial, "initial"))
             if self.default is not None:
-                put("default", checked(self.check, self.default, "default"))
+                put("default", run_check(self.check, self.default, "default"))
             put("when", as_when(self.when))
         except SpaceError as error:
             raise SpaceError(f"{written}: {error}") from None
@@ -88,7 +88,7 @@ class AnyParameter(ABC, Generic[Value]):
         """Check and convert what makes up the values."""
 
     def _initial_range(self, *bounds: object) -> object:
-        return checked(self.check, bounds, "initial")
+        return run_check(self.check, bounds, "initial")
 
 
 def fraction(u: object) -> float:

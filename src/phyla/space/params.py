@@ -88,7 +88,7 @@ def is_same(left: Scalar, right: Scalar) -> bool:
     return left == right and isinstance(left, bool) == isinstance(right, bool)
 
 
-def checked(check: Callable[[Given], Value], value: Given, label: str) -> Value:
+def run_check(check: Callable[[Given], Value], value: Given, label: str) -> Value:
     """What `check` makes of a value; its error starts with `label`."""
     try:
         return check(value)
@@ -145,7 +145,7 @@ class Params(Mapping[str, Any]):
 
     _flat: dict[str, Any]
     _read: set[str] | None
-    """Full names of what was read, shared with the groups; None if that is not tracked."""
+    """Full names of the values that were read, shared with the groups; None if untracked."""
     _prefix: str
 
     def __init__(self, values: Mapping[str, Any], /) -> None:

@@ -24,7 +24,7 @@ NEAR_ZERO = 1e-12
 """Below this share of its range a linear float counts as 0: multiplying would take forever to leave it."""
 
 NEAR_ONE: Literal["1-x"] = "1-x"
-"""The log scale of what lies near 1, such as a discount: logarithmic in the distance from 1."""
+"""The log scale of values near 1, such as a discount: logarithmic in the distance from 1."""
 
 LARGEST_INTEGER = 2**63 - 1
 """What databases and other languages can hold."""
@@ -106,12 +106,12 @@ class _Range(AnyParameter[Number]):
         return nearest
 
     def draw(self, rng: "np.random.Generator") -> Number:
-        return cast("Number", self._drawn(rng.random(), self.low, self.high))
+        return cast("Number", self._draw_between(rng.random(), self.low, self.high))
 
     def start(self, rng: "np.random.Generator") -> Number:
         if self.initial is not None and not isinstance(self.initial, tuple):
             return cast("Number", self.initial)
-        return cast("Number", self._drawn(rng.random(), *(self.initial or (self.low, self.high))))
+        return cast("Number", self._draw_between(rng.random(), *(self.initial or (self.low, self.high))))
 
     def unit(self, value: object) -> float:
         """Where `value` lies between low (0) and high (1), on a log scale if the parameter has one."""
@@ -141,10 +141,10 @@ class _Range(AnyParameter[Number]):
         size = way if exact else min(max(way / 2, -0.5), 0.5) * (end - start) * vary
         turned = other is not None and not start <= here + size <= end
         if turned:  # by varying sizes, since the same one again and again would meet few values
-            moved = _number(_mirrored(here + (size * vary if exact else size), start, end), log)
+            moved = _number(_mirror(here + (size * vary if exact else size), start, end), log)
         else:
             moved = value * factor if exact and log is True else _number(here + size, log)
-        near = self._rounded(min(max(moved, self.low), self.high), rng)
+        near = self._round_step(min(max(moved, self.low), self.high), rng)
         if self.step is not None and not turned:
             index, least = self._index(near), self._index(value) + (1 if way > 0 else -1)
             if index < least if way > 0 else index > least:
@@ -192,7 +192,7 @@ class _Range(AnyParameter[Number]):
     @abstractmethod
     def _check_size(self) -> None: ...
 
-    def _drawn(self, u: float, low: Number, high: Number) -> Any:
+    def _draw_between(self, u: float, low: Number, high: Number) -> Any:
         """The value that `u` in [0, 1) stands for between two numbers, by the prior.
 
         On a log scale the cell `[x, x + step)` belongs to its left end x, so that x has the prior mass
@@ -215,7 +215,7 @@ class _Range(AnyParameter[Number]):
     def _nearest(self, number: Any) -> Any:
         return number if self.step is None else self._at(self._index(number))
 
-    def _rounded(self, number: Any, rng: "np.random.Generator") -> Any:
+    def _round_step(self, number: Any, rng: "np.random.Generator") -> Any:
         """The step below a number, or that above with a probability that grows with the distance.
 
         The nearest one would be the same for all factors, and leave out numbers that no product comes near.
@@ -336,7 +336,7 @@ def _number(place: float, log: Log) -> float:
     return 1.0 - math.exp(min(-place, 700.0)) if log == NEAR_ONE else math.exp(place) if log else place
 
 
-def _mirrored(place: float, start: float, end: float) -> float:
+def _mirror(place: float, start: float, end: float) -> float:
     """A place beyond the ends, as far inside."""
     if math.isinf(start):
         return 2.0 * end - place

@@ -15,13 +15,13 @@ from phyla.space.declaration import (
     hold,
     make_plan,
     name_of,
-    read,
+    read_parameter,
     refuse_unknown,
     require,
     starting_point,
     unmet,
 )
-from phyla.space.params import Scalar, as_integer, as_real, as_share, checked, flatten
+from phyla.space.params import Scalar, as_integer, as_real, as_share, flatten, run_check
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,7 +78,7 @@ class Space:
         points = check_list("initial", initial)
         self._parameters = declaration.parameters(mapping, parameters)
         self._plan = make_plan(self._parameters)
-        self._initial = tuple(checked(self.check_part, point, f"initial[{i}]") for i, point in enumerate(points))
+        self._initial = tuple(run_check(self.check_part, point, f"initial[{i}]") for i, point in enumerate(points))
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
@@ -110,7 +110,7 @@ class Space:
             return (parameter.draw(rng) if member is None else parameter.start(rng)), "drawn"
 
         advice = "widen the ranges, loosen the constraint, or give starting points"
-        return self._found(pick, SAMPLE_TRIES, advice)[0]
+        return self._search_values(pick, SAMPLE_TRIES, advice)[0]
 
     def check_part(self, params: object) -> dict[str, Scalar]:
         """`params`, which may leave names out, as this space holds them: flat, plain Python values."""
@@ -129,7 +129,7 @@ class Space:
                 return params[name], "given"
             return (others[name] if name in others and not tried else parameter.draw(rng)), "drawn"
 
-        return self._found(pick, SAMPLE_TRIES, f"loosen the constraint, or give more than {params!r}")[0]
+        return self._search_values(pick, SAMPLE_TRIES, f"loosen the constraint, or give more than {params!r}")[0]
 
     def perturb(
         self,
@@ -161,13 +161,13 @@ class Space:
             raise SpaceError("factors is empty; give at least one, such as (0.8, 1.2)")
         if any(factor <= 0.0 or factor == 1.0 for factor in multipliers):
             raise SpaceError(f"every factor must be above 0 and not 1, got {multipliers!r}")
-        return self._explored(params, rng, multipliers, resample, names, PERTURB_TRIES, clip=clip)
+        return self._explore(params, rng, multipliers, resample, names, PERTURB_TRIES, clip=clip)
 
     def resample(
         self, params: Mapping[str, Any], rng: "np.random.Generator", names: Iterable[str] | None = None
     ) -> tuple[dict[str, Scalar], Changes]:
         """`params` with the named parameters, or all, drawn from their priors again; as `perturb` otherwise."""
-        return self._explored(params, rng, (), 1.0, names, SAMPLE_TRIES)
+        return self._explore(params, rng, (), 1.0, names, SAMPLE_TRIES)
 
     def cross(
         self,
@@ -183,7 +183,7 @@ class Space:
         neither has is drawn. Parents may violate the constraints.
         """
         share = as_share(share, "share")
-        old, other = self._checked(first), self._checked(second)
+        old, other = self._check_params(first), self._check_params(second)
 
         def pick(name: str, parameter: Parameter, tried: int) -> tuple[Scalar, str]:
             if name not in old and name not in other:
@@ -192,12 +192,14 @@ class Space:
                 return other[name], "crossed"
             return old[name], "kept"
 
-        values, ways = self._found(pick, PERTURB_TRIES, f"loosen the constraint; from {old!r} and {other!r}")
+        values, ways = self._search_values(
+            pick, PERTURB_TRIES, f"loosen the constraint; from {old!r} and {other!r}"
+        )
         return values, self._changes(old, values, ways)
 
     def validate(self, params: Mapping[str, Any]) -> dict[str, Scalar]:
         """Flat or nested values as this space holds them: flat, in order, plain values of the right type."""
-        values = self._checked(params)
+        values = self._check_params(params)
         require(self._constraints, values)
         return values
 
@@ -217,7 +219,7 @@ class Space:
     def contains(self, params: Mapping[str, Any]) -> bool:
         """Whether `validate` would accept them."""
         try:
-            values = self._checked(params)
+            values = self._check_params(params)
         except SpaceError:
             return False
         return find_violated(self._constraints, values) is None
@@ -235,7 +237,7 @@ class Space:
     def from_config(cls, config: Mapping[str, Any], resolve: Callable[[str], Constraint]) -> "Space":
         """The space that `config` gave a description of; `resolve` gives the constraint for a text."""
         constraints = [resolve(text) for text in config.get("constraints", ())]
-        parameters = dict(map(read, config["parameters"]))
+        parameters = dict(map(read_parameter, config["parameters"]))
         return cls(parameters, constraints=constraints, initial=config.get("initial", ()))
 
     def __eq__(self, other: object) -> bool:
@@ -256,7 +258,7 @@ class Space:
             parts.append(f"initial={list(self._initial)!r}")
         return f"Space({', '.join(parts)})"
 
-    def _explored(
+    def _explore(
         self,
         params: Mapping[str, Any],
         rng: "np.random.Generator",
@@ -267,8 +269,8 @@ class Space:
         *,
         clip: bool = False,
     ) -> tuple[dict[str, Scalar], Changes]:
-        old = self._checked(params)
-        movable = self._named(names)
+        old = self._check_params(params)
+        movable = self._select_names(names)
         ups, downs = [factor for factor in factors if factor > 1.0], [factor for factor in factors if factor < 1.0]
         if clip or not ups or not downs:
             ups, downs = [*factors], []
@@ -287,10 +289,10 @@ class Space:
             return move(old[name], factor, rng) if other is None else move(old[name], factor, rng, other)
 
         advice = f"loosen the constraint, or move other parameters; from {old!r}"
-        values, ways = self._found(pick, tries, advice, otherwise=old)
+        values, ways = self._search_values(pick, tries, advice, otherwise=old)
         return values, self._changes(old, values, ways)
 
-    def _found(
+    def _search_values(
         self, pick: Pick, tries: int, advice: str, otherwise: dict[str, Scalar] | None = None
     ) -> tuple[dict[str, Scalar], dict[str, str]]:
         """Values of all active parameters that the constraints allow, and how `pick` came to each.
@@ -303,7 +305,7 @@ class Space:
             for name, parameter, needed in self._plan:
                 if not needed or hold(needed, values):
                     values[name], ways[name] = pick(name, parameter, tried)
-            values = self._sorted(values)
+            values = self._sort_values(values)
             rejected = find_violated(self._constraints, values)
             if rejected is None:
                 return values, ways
@@ -320,7 +322,7 @@ class Space:
             if (name in old) != (name in new) or old.get(name) != new.get(name)
         }
 
-    def _named(self, names: Iterable[str] | None) -> Iterable[str]:
+    def _select_names(self, names: Iterable[str] | None) -> Iterable[str]:
         if names is None:
             return self._parameters.keys()
         if not isinstance(names, Iterable):
@@ -329,7 +331,7 @@ class Space:
         refuse_unknown(sorted(chosen), self._parameters)
         return chosen
 
-    def _checked(self, params: Mapping[str, Any]) -> dict[str, Scalar]:
+    def _check_params(self, params: Mapping[str, Any]) -> dict[str, Scalar]:
         if not isinstance(params, Mapping):
             raise SpaceError(f"parameters must be a mapping from names to values, got {params!r}")
         flat = params if params.keys() <= self._parameters.keys() else flatten(params)
@@ -340,12 +342,12 @@ class Space:
                 if name in flat:
                     raise SpaceError(f"{name}: must be absent, not {flat[name]!r}: {unmet(needed, values)}")
             elif name in flat:
-                values[name] = checked(parameter.check, flat[name], name)
+                values[name] = run_check(parameter.check, flat[name], name)
             elif parameter.default is not None:
                 values[name] = parameter.default
             else:
                 raise SpaceError(f"{name}: has no value; give one from {parameter!r}")
-        return self._sorted(values)
+        return self._sort_values(values)
 
-    def _sorted(self, values: dict[str, Scalar]) -> dict[str, Scalar]:
+    def _sort_values(self, values: dict[str, Scalar]) -> dict[str, Scalar]:
         return {name: values[name] for name in self._parameters if name in values}

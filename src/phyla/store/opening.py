@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, cast
 
 from phyla.errors import ConfigurationError
-from phyla.formatting import masked
+from phyla.formatting import mask_password
 from phyla.settings import Clock, system_clock
 from phyla.store.contract import Store
 from phyla.store.remote import PUBLISHED, RemoteStore
@@ -58,14 +58,14 @@ def schema_revision(url: str) -> str | None:
         StoreUnavailable: it cannot be opened or reached.
     """
     from phyla.store.sql.schema import revision
-    from phyla.store.sql.store import explained
+    from phyla.store.sql.store import explain_error
 
     backend = _backend(url, system_clock)
     try:
         with backend.engine.connect() as connection:
             return revision(connection)
     except Exception as error:
-        raise explained(backend, error) from error
+        raise explain_error(backend, error) from error
     finally:
         backend.engine.dispose()
 
@@ -84,5 +84,6 @@ def _backend(url: str, clock: Clock) -> "Backend":
 
         return PostgresBackend(url)
     raise ConfigurationError(
-        f"storage {masked(url)!r}: use sqlite:///file.db, postgresql://user@host/database, http://host:port or memory://"
+        f"storage {mask_password(url)!r}: use sqlite:///file.db, postgresql://user@host/database, "
+        "http://host:port or memory://"
     )

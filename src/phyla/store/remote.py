@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, final
 
 from phyla import settings
 from phyla.errors import ConfigurationError, ConnectionLost, StoreBusy, StoreUnavailable
-from phyla.formatting import masked
+from phyla.formatting import mask_password
 from phyla.records import Role
 from phyla.store.contract import P, Query, R, Store
 from phyla.system.patience import PATIENCE_S, Patience
@@ -206,8 +206,8 @@ class Connection:
             ) from error
         if "@" in url and not url.startswith(PUBLISHED):
             raise ConfigurationError(
-                f"{masked(url)}: the URL of a service has no user and no password; give its token in the variable "
-                "PHYLA_TOKEN, or in the file that PHYLA_TOKEN_FILE names"
+                f"{mask_password(url)}: the URL of a service has no user and no password; give its token in the "
+                "variable PHYLA_TOKEN, or in the file that PHYLA_TOKEN_FILE names"
             )
         self._httpx = httpx
         self._url, self._shown = url, url.removeprefix(PUBLISHED)

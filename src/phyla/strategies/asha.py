@@ -6,9 +6,9 @@ from typing import final
 
 from phyla.records import JsonObject, Member
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
-from phyla.strategies.starts import given_up, proceed, sampled
+from phyla.strategies.starts import end_if_broken, proceed, sampled
 from phyla.strategies.strategy import Context, Decision, History, Independent, Population, Stop, Wait
-from phyla.validation import check, refused
+from phyla.validation import check, setting_error
 
 
 @final
@@ -48,9 +48,9 @@ class ASHA(Independent):
     def __post_init__(self) -> None:
         check(self, members=1, total_steps=1, min_steps=1, reduction_factor=2, quorum="[0, 1]")
         if self.min_steps > self.total_steps:
-            raise refused(self, "total_steps min_steps", "the first rung may not lie beyond the last")
+            raise setting_error(self, "total_steps min_steps", "the first rung may not lie beyond the last")
         if isinstance(self.fitness, FromSuite) and self.quorum < 1:
-            raise refused(self, "fitness", "a rung must have all results of a suite; use quorum=1.0")
+            raise setting_error(self, "fitness", "a rung must have all results of a suite; use quorum=1.0")
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -73,7 +73,7 @@ class ASHA(Independent):
             return sampled(member, steps, context)
         if member.broken_trial is not None:
             # It was promoted before; what broke is tried again.
-            return given_up(member) or proceed(member, steps)
+            return end_if_broken(member) or proceed(member, steps)
         if not member.head.judged:
             return Wait(reason={"why": "its evaluation"})
         rung, order = member.generation - 1, member.head.order
@@ -83,7 +83,7 @@ class ASHA(Independent):
         place: JsonObject = {"rule": "asha", "rung": rung, "rank": rank + 1, "of": count}
         if rank < count // self.reduction_factor:
             return proceed(member, steps, decision="promote", compared=place)
-        # Members of lower rungs were asked before this one, so whoever may still come is being trained.
+        # Members of lower rungs decided before this one, so every member that may still arrive is being trained.
         coming = any(trial.generation <= rung for trial in context.history.unfinished())
         if not coming or rank >= self.members // self.reduction_factor:
             return Stop(reason={**place, "why": f"it can no longer be among the best of rung {rung}"})
@@ -98,7 +98,7 @@ def _place(member: Member, order: float, population: Population, history: Histor
     equal = {other for other, theirs in results.items() if theirs == order} - {member.index}
     if not equal:
         return better, len(results)
-    # Those that were stopped at this rung are not among those that a member is compared with.
+    # Members stopped at this rung are not in the population of the comparison.
     promoted = {*history.results(rung + 1)}
     promoted |= {trial.member for trial in history.unfinished() if trial.generation > rung}
     promoted |= {other.index for other in population if other.broken_trial is not None}

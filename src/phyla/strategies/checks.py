@@ -1,19 +1,19 @@
 """Checks of a strategy's or rule's settings, when it is made.
 
-All raise a ConfigurationError that names the plug-in, the setting, the value, and what it has to be.
+All raise a ConfigurationError that names the plug-in, the setting, its value and the allowed values.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 from phyla.errors import ConfigurationError
-from phyla.validation import check, refused
+from phyla.validation import check, setting_error
 
 T = TypeVar("T")
 
 
-def returned(plugin: object, method: str, value: T, *kinds: type) -> T:
-    """Return what a method of a strategy or rule returned; refuse what is of no such type."""
+def check_returned(plugin: object, method: str, value: T, *kinds: type) -> T:
+    """Return the result of a plug-in's method; reject one of another type."""
     if not isinstance(value, kinds):
         names = ["None" if kind is type(None) else kind.__name__ for kind in kinds]
         wanted = " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
@@ -23,16 +23,16 @@ def returned(plugin: object, method: str, value: T, *kinds: type) -> T:
 
 
 def check_steps(plugin: Any) -> None:
-    """Refuse `total_steps` and `steps_per_trial` that are out of range, and trials longer than the training."""
+    """Reject `total_steps` and `steps_per_trial` that are out of range, and trials longer than the training."""
     check(plugin, total_steps=1, steps_per_trial=1)
     if plugin.steps_per_trial is not None and plugin.steps_per_trial > plugin.total_steps:
-        raise refused(plugin, "steps_per_trial total_steps", "a trial may not be longer than all training")
+        raise setting_error(plugin, "steps_per_trial total_steps", "a trial may not be longer than all training")
 
 
 def check_rules(
     plugin: object, method: Literal["choose", "propose"], name: str, *, optional: bool = False
 ) -> None:
-    """Refuse a setting that is not an exploit rule, or explore rule, or a list of such; None where optional."""
+    """Reject a setting that is not an exploit rule, explore rule, or a list of such; None where optional."""
     for rule in items_of(getattr(plugin, name)):
         if not callable(getattr(rule, method, None)) and not (optional and rule is None):
             example = "Truncation()" if method == "choose" else "Perturb() or ExploreWith(function)"
@@ -41,7 +41,7 @@ def check_rules(
 
 
 def items_of(value: object) -> Iterator[object]:
-    """Iterate over a setting, or over what it lists, however deep."""
+    """Iterate over a setting, or over the items of its lists, at any depth."""
     if isinstance(value, Mapping | list | tuple):
         for item in value.values() if isinstance(value, Mapping) else value:
             yield from items_of(item)

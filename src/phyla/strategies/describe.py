@@ -19,7 +19,7 @@ def describe(reason: JsonObject, who: str = "") -> str:
     rank = None if decision == "promote" else compared.get("rank")
     match decision:
         case "exploit":
-            words, p = _taken(donor, own, reason), compared.get("p")
+            words, p = _describe_donor(donor, own, reason), compared.get("p")
             if donor and own and rank is None:
                 note = "" if p is None else f", p {_number(p)}"
                 words += f" ({_score(opponent or donor)} against {_score(own)}{note})"
@@ -68,13 +68,13 @@ _WORDS = {
 
 
 def _own(reason: JsonObject) -> str:
-    """Return a reason that a strategy of somebody else gives as it likes."""
-    facts = [f"{name} {_number(value)}" for name, value in reason.items() if name not in _TOLD]
+    """Return the reason of a third-party strategy, in any form."""
+    facts = [f"{name} {_number(value)}" for name, value in reason.items() if name not in _FACTS]
     return ", ".join(facts) or "no reason given"
 
 
-_TOLD = ("imported", "joined", "mate", "replaces", "stopped", "changes")
-"""What is told of any reason."""
+_FACTS = ("imported", "joined", "mate", "replaces", "stopped", "changes")
+"""Keys of any reason."""
 
 
 def _stop(reason: JsonObject) -> str:
@@ -90,7 +90,7 @@ def _stop(reason: JsonObject) -> str:
     return words + (f"{reason['why']} ({reason.get('rule')})" if "why" in reason else str(reason.get("rule")))
 
 
-def _taken(donor: JsonObject, own: JsonObject, reason: JsonObject) -> str:
+def _describe_donor(donor: JsonObject, own: JsonObject, reason: JsonObject) -> str:
     copied, step = reason.get("copied"), _at(donor)
     if donor.get("member") is not None and donor.get("member") == own.get("member"):
         return f"went back to its own weights{step}"
@@ -116,14 +116,14 @@ def _ordinal(rank: int) -> str:
 
 
 def _change(change: JsonObject) -> str:
-    """Return what a value was and is, and the way, unless that is only the factor between the two."""
+    """Return the old and the new value, and the way, unless that is only the factor between them."""
     way = str(change.get("by"))
     note = "" if way.startswith("x") else f" ({way})"
     return f"{_number(change.get('from'))} to {_number(change.get('to'))}{note}"
 
 
 def _score(scored: JsonObject) -> str:
-    """Return what was compared: a mean of scores, the values of goals that are traded off, or the fitness."""
+    """Return the compared score: a mean of scores, the values of traded-off goals, or the fitness."""
     if "mean" in scored:
         return f"mean {_number(scored['mean'])} of {scored.get('scores')} scores"
     if scored.get("infeasible"):

@@ -1,4 +1,4 @@
-"""Where the fitness of a trial comes from: from its reports, or from a suite."""
+"""Sources of a trial's fitness: its reports, or a suite."""
 
 import math
 from collections.abc import Sequence

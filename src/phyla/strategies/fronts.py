@@ -43,7 +43,7 @@ def _distinct(vectors: Vectors) -> tuple[Vectors, npt.NDArray[np.intp], npt.NDAr
 
 
 def _two(ordered: Vectors) -> npt.NDArray[np.intp]:
-    """A front dominates what comes after it unless that is better in the second goal than all of the front."""
+    """A front dominates a later vector unless that is better in the second goal than the whole front."""
     best: list[float] = []
     ranks: list[int] = []
     for second in (-ordered[:, 1]).tolist():
@@ -103,10 +103,10 @@ def thinned(vectors: Vectors, limit: int) -> list[int]:
     """
     indices = np.arange(len(vectors))
     while len(indices) > limit:
-        # A few at a time, since each one that goes leaves others less crowded.
+        # A few at a time, since each removal makes others less crowded.
         excess = len(indices) - limit
         distance = crowding(vectors[indices])
-        # Among equals the later ones go.
+        # Among equals the later ones are removed.
         most_crowded = np.lexsort((-indices, distance))[: max(1, excess // 8)]
         indices = np.delete(indices, most_crowded)
     return [int(index) for index in indices]

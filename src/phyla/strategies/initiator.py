@@ -12,14 +12,14 @@ from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import (
     COPIES,
     Copy,
-    explored,
+    explore_from,
     sampled,
     scored_trial,
     steps_to_line,
     true_ancestry,
 )
 from phyla.strategies.strategy import Context, Decision, Population, Strategy, Wait, lowest_generation, sort_key
-from phyla.validation import check, refused
+from phyla.validation import check, setting_error
 
 
 @final
@@ -61,7 +61,9 @@ class InitiatorPBT(Strategy):
         check_steps(self)
         check_rules(self, "propose", "explore", optional=True)
         if isinstance(self.fitness, FromSuite) and not self.gate:
-            raise refused(self, "gate fitness", "a trial can initiate only when it has its score; use gate=True")
+            raise setting_error(
+                self, "gate fitness", "a trial can initiate only when it has its score; use gate=True"
+            )
 
     @property
     def quorum(self) -> float:
@@ -88,7 +90,7 @@ class InitiatorPBT(Strategy):
             compared = {**compared, "opponent": {**facts(opponent), "generation": generation - back}}
             if sort_key(opponent) > sort_key(head):
                 donor = opponent
-        return explored(self, member, donor, population, context, compared)
+        return explore_from(self, member, donor, population, context, compared)
 
     def _opponent(self, member: Member, population: Population, context: Context) -> tuple[Scored, int] | None:
         """Draw a finite trial of another member, and how many generations back it is; None if there is none."""
@@ -102,7 +104,7 @@ class InitiatorPBT(Strategy):
 
 
 def _of_generation(member: Member, context: Context, generation: int) -> Scored | None:
-    """Return what a member had completed at a generation; None if it has not come as far."""
+    """Return the trial of a member at a generation; None if it has not completed that yet."""
     if member.head is None or member.generation <= generation or generation < 0:
         return None
     for trial in true_ancestry(member.head.trial, context.history):

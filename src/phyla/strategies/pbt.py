@@ -6,14 +6,14 @@ from typing import final
 
 from phyla.records import JsonObject, Member, Scored
 from phyla.strategies.checks import check_rules, check_steps
-from phyla.strategies.exploit import Exploit, Exploited, chosen, keep
+from phyla.strategies.exploit import Exploit, Exploited, choose_donor, keep
 from phyla.strategies.exploit.truncation import Truncation
 from phyla.strategies.explore import Explore
 from phyla.strategies.explore.perturb import PERTURB
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
-from phyla.strategies.starts import COPIES, Copy, explored, proceed, sampled, steps_to_line
+from phyla.strategies.starts import COPIES, Copy, explore_from, proceed, sampled, steps_to_line
 from phyla.strategies.strategy import Context, Decision, History, Measure, Population, Strategy, since_taken
-from phyla.validation import check, refused
+from phyla.validation import check, setting_error
 
 DRAWS = 5
 """How often an exploit rule is asked whose choice may not donate."""
@@ -62,7 +62,7 @@ class PBT(Strategy):
         for name in ("ready_interval", "burn_in"):
             if (getattr(self, name) or 0) >= self.total_steps:
                 why = "nobody would ever exploit or explore; use RandomSearch, or lower it"
-                raise refused(self, f"{name} total_steps", why)
+                raise setting_error(self, f"{name} total_steps", why)
         check_rules(self, "choose", "exploit", optional=True)
         check_rules(self, "propose", "explore", optional=True)
 
@@ -85,11 +85,11 @@ class PBT(Strategy):
         compared: JsonObject = {"why": "not ready"}
         if self._ready(member):
             if self.exploit is None:
-                return explored(self, member, None, population, context, {"rule": "none"})
-            choice = self._chosen(self.exploit, member, population, context)
+                return explore_from(self, member, None, population, context, {"rule": "none"})
+            choice = self._choose_donor(self.exploit, member, population, context)
             donor, compared = choice.donor, choice.reason
             if donor is not None and donor.trial == member.head.trial:
-                return explored(self, member, None, population, context, compared)
+                return explore_from(self, member, None, population, context, compared)
             if donor is not None:
                 wanted = self.fitness.remeasure + 1 if isinstance(self.fitness, FromSuite) else 1
                 if donor.measurements < wanted:
@@ -98,27 +98,29 @@ class PBT(Strategy):
                         subject=donor,
                         reason={"decision": "measure", "compared": compared},
                     )
-                return explored(self, member, donor, population, context, compared)
+                return explore_from(self, member, donor, population, context, compared)
         if member.broken_trial is not None:
             why: JsonObject = {"why": "the same work broke or was stopped before"}
-            return explored(self, member, None, population, context, why)
+            return explore_from(self, member, None, population, context, why)
         at = max(member.progress, member.head.age)
         return proceed(member, steps_to_line(at, self.steps_per_trial, self.total_steps), compared=compared)
 
-    def _chosen(self, exploit: Exploit, member: Member, population: Population, context: Context) -> Exploited:
+    def _choose_donor(
+        self, exploit: Exploit, member: Member, population: Population, context: Context
+    ) -> Exploited:
         """Ask the exploit rule, again if it chose one that may not donate."""
         for _ in range(DRAWS):
-            choice = chosen(exploit, member, population, context)
+            choice = choose_donor(exploit, member, population, context)
             donor = choice.donor
             if donor is None or (member.head is not None and donor.trial == member.head.trial):
                 return choice
-            why = self._refused(donor, context.history)
+            why = self._refusal_reason(donor, context.history)
             if why is None:
                 return choice
             choice = keep(choice.reason, why)
         return choice
 
-    def _refused(self, donor: Scored, history: History) -> str | None:
+    def _refusal_reason(self, donor: Scored, history: History) -> str | None:
         """Return why a donor that a rule chose may not donate, or None."""
         if max(donor.age, donor.progress) >= self.total_steps:
             return "the donor has trained all its steps"

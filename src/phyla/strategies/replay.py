@@ -8,13 +8,13 @@ from typing import Any, final
 
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member, TrialRecord
-from phyla.space import Space, checked
+from phyla.space import Space, run_check
 from phyla.strategies.checks import check_steps
 from phyla.strategies.explore import changes_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
-from phyla.strategies.starts import fresh, proceed, replaces, stopped
+from phyla.strategies.starts import end_if_stopped, fresh, proceed, replaces
 from phyla.strategies.strategy import Context, Decision, Independent, Population, Start, Strategy
-from phyla.validation import check, check_value, plain, refused
+from phyla.validation import check, check_value, plain, setting_error
 
 _NAMES = ("trial", "start_step", "end_step", "seed", "params")
 
@@ -50,22 +50,24 @@ class FixedSchedule(Independent):
         least = 0
         for entry in self.schedule:
             if not isinstance(entry, Sequence) or len(entry) != 2 or not isinstance(entry[1], Mapping):
-                raise refused(self, "schedule", "no pair of a step and hyperparameters, as (1000, {'lr': 0.1})")
+                raise setting_error(
+                    self, "schedule", "no pair of a step and hyperparameters, as (1000, {'lr': 0.1})"
+                )
             least = check_value("FixedSchedule", "step", entry[0], least) + 1
         first = self.schedule[0][0] if self.schedule else "nothing"
         if first != 0:
             raise ConfigurationError(f"FixedSchedule(schedule=...): it starts with {first}; it has to with step 0")
         if least > self.total_steps:
-            raise refused(self, "total_steps", f"the switch at step {least - 1} never comes")
+            raise setting_error(self, "total_steps", f"the switch at step {least - 1} never comes")
         object.__setattr__(self, "schedule", tuple((plain(step), dict(params)) for step, params in self.schedule))
 
     def check_space(self, space: Space) -> None:
         for index, (step, wanted) in enumerate(self.schedule):
             where = f"FixedSchedule(schedule=...): entry {index}, from step {step} on, {wanted!r}"
-            checked(space.validate, wanted, where)
+            run_check(space.validate, wanted, where)
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        stop = stopped(member)
+        stop = end_if_stopped(member)
         if stop is not None:
             return stop
         spent = member.progress
@@ -108,7 +110,7 @@ class Replay(Strategy):
 
     def __post_init__(self) -> None:
         if not isinstance(self.trials, list | tuple) or not self.trials:
-            raise refused(self, "trials", "must be a list of at least one trial")
+            raise setting_error(self, "trials", "must be a list of at least one trial")
         for entry in self.trials:
             if not isinstance(entry, Mapping) or set(entry) != set(_NAMES):
                 raise ConfigurationError(f"Replay(trials=...): {entry!r} must have exactly {', '.join(_NAMES)}")
@@ -141,7 +143,7 @@ class Replay(Strategy):
     def check_space(self, space: Space) -> None:
         for index, again in enumerate(self.trials):
             where = f"Replay(trials=...): entry {index}, trial {again['trial']} from step {again['start_step']} on"
-            checked(
+            run_check(
                 space.validate, again["params"], f"A replay needs a space that allows what was trained. {where}"
             )
 
@@ -149,7 +151,7 @@ class Replay(Strategy):
         return member.generation >= len(self.trials)
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        stop = stopped(member)
+        stop = end_if_stopped(member)
         if stop is not None:
             return stop
         again = self.trials[member.generation]

@@ -12,13 +12,13 @@ import numpy as np
 
 from phyla.errors import ConfigurationError
 from phyla.records import JsonObject, Member
-from phyla.space import Scalar, Space, checked
+from phyla.space import Scalar, Space, run_check
 from phyla.space.params import as_scalar, flatten
 from phyla.strategies.checks import check_steps
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
-from phyla.strategies.starts import fresh, given_up, proceed, sampled, steps_to_line, stopped
+from phyla.strategies.starts import end_if_broken, end_if_stopped, fresh, proceed, sampled, steps_to_line
 from phyla.strategies.strategy import Context, Decision, Independent, Population, Strategy
-from phyla.validation import MOST_MEMBERS, check, refused
+from phyla.validation import MOST_MEMBERS, check, setting_error
 
 
 @final
@@ -51,8 +51,8 @@ class RandomSearch(Independent):
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         steps = steps_to_line(member.progress, self.steps_per_trial, self.total_steps)
         if member.head is None:
-            return stopped(member) or sampled(member, steps, context)
-        return given_up(member) or proceed(member, steps)
+            return end_if_stopped(member) or sampled(member, steps, context)
+        return end_if_broken(member) or proceed(member, steps)
 
 
 @final
@@ -80,10 +80,10 @@ class GridSearch(Strategy):
         check_steps(self)
         grid: object = self.grid
         if not isinstance(grid, Mapping):
-            raise refused(self, "grid", "give values by name, as in {'lr': [0.1, 0.01]}")
+            raise setting_error(self, "grid", "give values by name, as in {'lr': [0.1, 0.01]}")
         if not grid:
-            raise refused(self, "grid", "nothing to search; use RandomSearch(members=1, ...)")
-        grid = checked(flatten, grid, "GridSearch(grid=...)")
+            raise setting_error(self, "grid", "nothing to search; use RandomSearch(members=1, ...)")
+        grid = run_check(flatten, grid, "GridSearch(grid=...)")
         for name, values in grid.items():
             if isinstance(values, str) or not isinstance(values, Sequence) or not values:
                 raise ConfigurationError(
@@ -109,19 +109,19 @@ class GridSearch(Strategy):
 
     def check_space(self, space: Space) -> None:
         for index, point in enumerate(self.points):
-            _started(index, point, space, np.random.default_rng(0))
+            _complete_point(index, point, space, np.random.default_rng(0))
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         steps = steps_to_line(member.progress, self.steps_per_trial, self.total_steps)
-        stop = given_up(member)
+        stop = end_if_broken(member)
         if stop is not None or member.head is not None:
             return stop or proceed(member, steps)
         point = self.points[member.index]
-        return fresh(member, _started(member.index, point, context.space, context.rng), steps, point=point)
+        return fresh(member, _complete_point(member.index, point, context.space, context.rng), steps, point=point)
 
 
 def _distinct(name: str, values: Sequence[Any]) -> tuple[Scalar, ...]:
-    """Return the values of one parameter of a grid; none of them twice."""
+    """Return the values of one parameter of a grid; reject duplicates."""
     distinct: dict[tuple[bool, Scalar], Scalar] = {}  # since True is 1 to Python
     for item in values:
         value = as_scalar(item, f"GridSearch({name}=...): a value")
@@ -132,9 +132,9 @@ def _distinct(name: str, values: Sequence[Any]) -> tuple[Scalar, ...]:
     return tuple(distinct.values())
 
 
-def _started(index: int, point: JsonObject, space: Space, rng: np.random.Generator) -> JsonObject:
-    """Return a combination with what it leaves out."""
+def _complete_point(index: int, point: JsonObject, space: Space, rng: np.random.Generator) -> JsonObject:
+    """Return a combination completed by the parameters that it omits."""
     where = f"GridSearch(grid=...): combination {index}, {point!r}"
-    checked(space.check_part, point, where)
+    run_check(space.check_part, point, where)
     started = Space(space.parameters, constraints=space.constraints, initial=[point])
-    return checked(partial(started.sample, rng), 0, where)
+    return run_check(partial(started.sample, rng), 0, where)

@@ -10,7 +10,7 @@ from phyla.strategies.explore import changes_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
 from phyla.strategies.starts import replaces, sampled, scored_trial, true_ancestry
 from phyla.strategies.strategy import Context, Decision, Population, Start, Strategy, Wait, sort_key
-from phyla.validation import check, refused
+from phyla.validation import check, setting_error
 
 _PHASES = ("center", "one way", "the other way", "best of three")
 
@@ -47,7 +47,7 @@ class SingleWorkerExplore(Strategy):
         check(self, explore_steps=1, exploit_steps=1, total_steps=1, factor="(1, inf)")
         if self.total_steps <= 3 * self.explore_steps:
             why = f"the three ways take {3 * self.explore_steps} steps, which leaves none for the best of them"
-            raise refused(self, "explore_steps total_steps", why)
+            raise setting_error(self, "explore_steps total_steps", why)
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
         phase = member.generation % 4

@@ -5,14 +5,14 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from phyla.records import Json, JsonObject, Member, Scored, TrialRecord
 from phyla.strategies.exploit import facts
-from phyla.strategies.explore import changes_of, proposed
+from phyla.strategies.explore import changes_of, propose_params
 from phyla.strategies.strategy import Context, History, Population, Start, Stop
 
 BROKEN_AT_MOST = 3
 """Trials of a member that break with the same hyperparameters, before it is given up."""
 
 Copy: TypeAlias = Literal["both", "weights", "hyperparameters"]
-"""What a member takes over from another."""
+"""Parts of a state that a member takes over from another."""
 
 COPIES: Final = get_args(Copy)
 
@@ -48,7 +48,7 @@ def proceed(member: Member, steps: int, **reason: Json) -> Start:
     )
 
 
-def explored(
+def explore_from(
     strategy: Any,
     member: Member,
     donor: Scored | None,
@@ -61,7 +61,7 @@ def explored(
     assert head is not None
     weights = head if donor is None or copy == "hyperparameters" else donor
     source = head if donor is None or copy == "weights" else donor
-    proposal = proposed(strategy.explore, source, population, context) if strategy.explore else None
+    proposal = propose_params(strategy.explore, source, population, context) if strategy.explore else None
     changes = (
         proposal.changes or changes_of(source.params, proposal.params, type(strategy.explore).__name__)
         if proposal
@@ -90,21 +90,21 @@ def replaces(member: Member) -> JsonObject:
     return {} if member.broken_trial is None else {"replaces": member.broken_trial}
 
 
-def stopped(member: Member) -> Stop | None:
+def end_if_stopped(member: Member) -> Stop | None:
     """Return the end of a member whose trial a stopping rule ended, where the same would be trained again."""
     if not member.stops or member.broken_trial is None:
         return None
     return Stop(reason={"why": "a stopping rule ended its trial", "trial": member.broken_trial})
 
 
-def given_up(member: Member) -> Stop | None:
+def end_if_broken(member: Member) -> Stop | None:
     """Return the end of a member whose trial was stopped, or whose trials broke again and again; or None.
 
     For independent members: one that cannot be trained must not keep the others waiting.
     """
     if member.broken_trial is None or (not member.stops and member.replacements < BROKEN_AT_MOST):
         return None
-    return stopped(member) or Stop(reason={"why": "its trials broke again", "trial": member.broken_trial})
+    return end_if_stopped(member) or Stop(reason={"why": "its trials broke again", "trial": member.broken_trial})
 
 
 def true_ancestry(trial_id: int, history: History) -> Iterator[TrialRecord]:

@@ -1,4 +1,4 @@
-"""The contract of a strategy: what it sees, what it can decide."""
+"""The contract of a strategy: its inputs and decisions."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from phyla.records import Json, JsonObject, Member, MemberState, Objective, Scor
 from phyla.space import Space
 from phyla.strategies.checks import items_of
 from phyla.strategies.fitness import LAST, FitnessRule, FromSuite
-from phyla.validation import check, refused
+from phyla.validation import check, setting_error
 
 Population: TypeAlias = Sequence[Member]
 """The members that are compared, by index, each with what it published. Retired members are left out."""
@@ -37,7 +37,8 @@ class History(Protocol):
     def ended(self, step: int | None) -> Sequence[TrialRecord]:
         """Return the training trials that broke, were stopped by a rule, or completed at this age or later.
 
-        They come as they ended. The age is that of the weights, in steps; None leaves completed trials out.
+        In the order in which they ended. The age is that of the weights, in steps; None leaves completed trials
+        out.
         """
         ...
 
@@ -49,7 +50,7 @@ class History(Protocol):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a decision may use besides the population.
+    """Inputs of a decision besides the population.
 
     Attributes:
         space: the search space.
@@ -174,7 +175,8 @@ class Strategy(Protocol):
     def exclusive(self) -> bool:
         """Whether decisions of one study must be made one after the other.
 
-        For strategies that keep state, or wait for what others decide; it costs concurrency on PostgreSQL.
+        For strategies that keep state, or wait for decisions about other members; it costs concurrency on
+        PostgreSQL.
         """
         return False
 
@@ -200,7 +202,7 @@ class Strategy(Protocol):
 
     @property
     def pareto(self) -> bool:
-        """Whether it works without a single number that says which trial is better."""
+        """Whether it works without a single number that orders trials."""
         return False
 
     def line(self, progress: int) -> int:
@@ -264,7 +266,7 @@ def lowest_generation(population: Population) -> int | None:
 
 
 def decision_rng(seed: int, member: int, generation: int, replacement: int) -> np.random.Generator:
-    """Return the generator for one decision: the same numbers whoever asks, and whenever."""
+    """Return the generator for one decision, independent of worker and time."""
     sequence = np.random.SeedSequence(entropy=seed, spawn_key=(member, generation, replacement))
     return np.random.Generator(np.random.PCG64(sequence))
 
@@ -275,9 +277,9 @@ def trial_seed(rng: np.random.Generator) -> int:
 
 
 def require_strategy(strategy: Any) -> None:
-    """Refuse what is not a strategy, and classes in place of objects, also in its settings."""
+    """Reject what is not a strategy, and classes in place of objects, also in its settings."""
     if isinstance(strategy, type):
-        raise ConfigurationError(f"strategy={strategy.__name__}: {_how_to_make(strategy)}")
+        raise ConfigurationError(f"strategy={strategy.__name__}: {_suggest_instance(strategy)}")
     # `pareto` is needed only where the objective has trade-offs.
     needed = [name for name in vars(Strategy) if not name.startswith("_") and name != "pareto"]
     missing = [name for name in ("population_size", *needed) if not hasattr(strategy, name)]
@@ -289,9 +291,9 @@ def require_strategy(strategy: Any) -> None:
     for owner, name, value in _settings(strategy):
         if isinstance(value, type) and is_dataclass(value):
             where = f"{type(owner).__name__}({name}=...)"
-            raise ConfigurationError(f"{where} has {value.__name__}: {_how_to_make(value)}")
+            raise ConfigurationError(f"{where} has {value.__name__}: {_suggest_instance(value)}")
     if not callable(strategy.fitness) and not isinstance(strategy.fitness, FromSuite):
-        raise refused(
+        raise setting_error(
             strategy, "fitness", "not a rule; give one, such as Last(), or a function of (values, objective)"
         )
 
@@ -316,7 +318,7 @@ def _settings(plugin: object) -> Iterator[tuple[object, str, object]]:
             yield from _settings(value)
 
 
-def _how_to_make(kind: type) -> str:
+def _suggest_instance(kind: type) -> str:
     needed = fields(kind) if is_dataclass(kind) else ()
     required = [field.name for field in needed if field.default is MISSING and field.default_factory is MISSING]
     example = ", ".join(f"{name}=..." for name in required)

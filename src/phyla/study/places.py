@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 from phyla import settings
 from phyla.checkpoints import RemotePlace, place_of
 from phyla.errors import ConfigurationError, StateError, StudyNotFound
-from phyla.formatting import masked, pasted
+from phyla.formatting import mask_password, quote_command
 from phyla.records import Checkpoint, StudyRecord, StudyState
 from phyla.store.sqlite_url import PREFIX, read_sqlite_url, sqlite_url
 
@@ -165,11 +165,11 @@ class Places:
             words += ["--home", _relative(self.home)]
         if self.storage != Places.of(self.home if self.home != usual.home else None).storage:
             service = self.storage.startswith(("http://", "https://", "published:"))
-            url = masked(self.storage.removeprefix("published:"))
+            url = mask_password(self.storage.removeprefix("published:"))
             words += ["--server" if service else "--storage", url]
         if self.checkpoint_root != Places.of(self.home).checkpoint_root:
             words += ["--checkpoints", _relative(self.checkpoint_root)]
-        return pasted(words)
+        return quote_command(words)
 
 
 def _relative(path: Path | RemotePlace) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, final, overload
 
 from phyla import study_modules
 from phyla.errors import ConfigurationError, StudyNotFound
-from phyla.formatting import counted
+from phyla.formatting import format_count
 from phyla.machine import TrainRules
 from phyla.records import JsonObject, Objective, StartFrom
 from phyla.space import Space
@@ -122,7 +122,7 @@ class Study:
 
     def __repr__(self) -> str:
         rules = self.rules
-        members = f"{type(rules.strategy).__name__} of {counted(rules.strategy.population_size, 'member')}"
+        members = f"{type(rules.strategy).__name__} of {format_count(rules.strategy.population_size, 'member')}"
         return f"<Study {self.name!r}: {rules.objective.description}, {members}, in {self.places.home}>"
 
     @property

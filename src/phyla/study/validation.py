@@ -8,7 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from phyla.errors import ConfigurationError, SpaceError
-from phyla.formatting import counted
+from phyla.formatting import format_count
 from phyla.records import StartFrom
 from phyla.space import Space
 from phyla.strategies import FixedSchedule, GridSearch, Replay, SingleWorkerExplore, Strategy
@@ -57,7 +57,7 @@ def check_tasks(suites: "Sequence[Suite]", pool: Sequence[str]) -> None:
         there = f"{'is' if len(pool) == 1 else 'are'} {len(pool) or 'none'} for evaluation"
         there += f" ({', '.join(pool)})" if pool else ""
         raise ConfigurationError(
-            f"eval task {name!r} of suite {of!r} asks for {counted(gpus, 'GPU')}, and there {there}, so no "
+            f"eval task {name!r} of suite {of!r} asks for {format_count(gpus, 'GPU')}, and there {there}, so no "
             "worker of this run could run it; ask for fewer, or run it on a machine that has as many"
         )
 
@@ -102,7 +102,7 @@ def check_starts(starts: Any, space: Space, strategy: Strategy) -> tuple[StartFr
     # These have hyperparameters of their own, or one member whatever space they are compared on.
     own = FixedSchedule | GridSearch | Replay | SingleWorkerExplore
     if len(points) > members and not isinstance(strategy, own):
-        few = f"{counted(len(points), 'starting point')}, and the study {counted(members, 'member')}"
+        few = f"{format_count(len(points), 'starting point')}, and the study {format_count(members, 'member')}"
         raise SpaceError(
             f"Space(initial=...) has {few}: {points[members]!r} has no member to start; leave it out, or have "
             "more members"

@@ -26,7 +26,7 @@ from phyla.supervision.worker_process import WorkerProcess, inherited
 from phyla.worker import Closing, Launch
 from phyla.worker.commands.outputs import drop_middle, tail
 from phyla.worker.containment import keeper
-from phyla.worker.containment.processes import ending
+from phyla.worker.containment.processes import describe_end
 from phyla.worker.spec import Exit, WorkerSpec
 
 POLL_S = 0.05
@@ -303,7 +303,7 @@ class Supervisor:
             return
         self._close(process)
         left, status = status == Exit.LEFT, 0 if status == Exit.LEFT else status
-        spec, how = process.spec, f"worker process {process.popen.pid} {ending(status)}"
+        spec, how = process.spec, f"worker process {process.popen.pid} {describe_end(status)}"
         try:
             end = tail(Path(spec.log), LOG_TAIL)
         except OSError as error:

@@ -1,1 +1,1 @@
-"""What phyla needs of the operating system: locks, signals, ends of processes, patience with what is away."""
+"""Operating system services: locks, signals, ends of processes, patience with unreachable services."""

@@ -26,7 +26,7 @@ _SHUTDOWN = "threading"
 
 @contextlib.contextmanager
 def ending(unclean: int | None = None) -> Iterator[None]:
-    """Let this process end after the block with the same exit status, also if something keeps it alive.
+    """End this process after the block with its own exit status, even if something keeps the process alive.
 
     Args:
         unclean: exit status of a worker process, instead of 0, if threads or processes were still running.
@@ -98,7 +98,7 @@ def _kill() -> None:
 
 
 def _waits_in() -> str | None:
-    """Return where the main thread waits, at its end, for what was left; None if it does not.
+    """Return where the main thread waits at exit for other threads or processes; None if it does not.
 
     Python waits for threads first, then handlers run, among them that of `multiprocessing`.
     """

@@ -1,4 +1,4 @@
-"""Named places where a test may stop the process, to prove that a restart loses nothing.
+"""Named places where a test can stop the process, to show that a restart loses nothing.
 
 A failpoint is armed by `PHYLA_FAILPOINT` or by `arm`, with `name=action[:hit]`: `kill` ends the process as a power
 cut would, `exit` ends it with status 17, `raise` raises `FailpointReached`; `hit` counts from 1 and says which
@@ -22,14 +22,14 @@ NAMES = (
     "checkpoint.during_delete",  # it lost its final name, its bytes are still there
     *("claim.after_commit", "claim.before_commit"),
     "delete.after_mark",  # a study is marked as being deleted, its files are untouched
-    "evaluation.before_result",  # an eval task has run, what it saved is on disk
+    "evaluation.before_result",  # an eval task has run, its files are on disk
     "gc.after_mark",  # checkpoints are marked as deleting, their bytes are untouched
     "import.after_checkpoint",  # it is committed, the store does not know it yet
     "import.after_commit",  # every member has its start
     "import.after_copy",  # to a private name, or linked
     "import.before_commit",  # every checkpoint is committed, its members do not have it yet
     "import.before_copy",
-    "job.before_complete",  # finished work is about to be handed in, what it left is on disk
+    "job.before_complete",  # finished work is about to be submitted, its checkpoint is on disk
     "reply.before",  # the request took effect
     *("snapshot.after_link", "snapshot.after_rename", "snapshot.before_link", "snapshot.before_rename"),
     *("store.after_commit", "store.before_commit"),  # any transaction that writes
@@ -37,7 +37,7 @@ NAMES = (
     "upload.after_manifest",  # the store does not know it yet
     *("upload.before_files", "upload.during_files"),
     "watch.after_drain",  # the final checkpoint of the watched study is guaranteed
-    *("watch.after_observe", "watch.before_observe"),  # what was found is noted in the store
+    *("watch.after_observe", "watch.before_observe"),  # the observed checkpoints are in the store
 )
 _armed: dict[str, tuple[str, Iterator[int]]] = {}
 """By name: the action, and a counter that is at 1 when it acts; taking the next number is atomic."""

@@ -27,7 +27,7 @@ def wait_for(descriptor: int, *, shared: bool) -> None:
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[None]:
+def hold_lock(path: Path) -> Iterator[None]:
     """Be the only one who holds a lock file, which is made where missing, if its file system has locks."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -39,7 +39,7 @@ def held(path: Path) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool | None:
-    """Return whether a process of this machine holds the lock of a file; None if that cannot be told."""
+    """Return whether a process of this machine holds the lock of a file; None if that is unknown."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""Which file system a path is on, as far as Linux tells."""
+"""The file system of a path, as far as Linux knows it."""
 
 import os
 import re
@@ -13,7 +13,7 @@ NETWORK = frozenset(
 """Types whose shared memory or locks do not reach other hosts, or not reliably."""
 
 LOCAL = frozenset("aufs bcachefs btrfs ext2 ext3 ext4 f2fs jfs overlay ramfs reiserfs tmpfs xfs zfs".split())  # noqa: SIM905
-"""Types that one kernel alone serves, so that its locks are all there are."""
+"""File systems served by one kernel alone, whose locks are therefore complete."""
 
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 

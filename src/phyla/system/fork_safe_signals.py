@@ -20,7 +20,8 @@ def handle(number: int, handler: Callable[[int, Any], object]) -> Any:
     """Handle a signal like `signal.signal`, but only in this process; return how it was handled before.
 
     Processes that training forks, such as those of `multiprocessing.Pool`, handle it as before. Our handlers only
-    take note of a signal, so a fork that had one would survive it, and whoever ends the fork would wait for ever.
+    record a signal, so a fork with such a handler would survive it, and a parent that ends the fork would wait for
+    ever.
     """
     before = signal.signal(number, handler)
     _HANDLED[number] = id(handler), before
@@ -30,8 +31,8 @@ def handle(number: int, handler: Callable[[int, Any], object]) -> Any:
 def listen(numbers: Collection[int], act: Callable[[int], object]) -> Callable[[], None]:
     """Call `act` in a thread at the first of these signals, also while the main thread cannot run its handlers.
 
-    Code outside of Python keeps it from that, and so does a system call that begins just after the signal. Called
-    in the main thread; what is returned ends it there.
+    Code outside of Python keeps it from that, and so does a system call that begins just after the signal. Call it
+    in the main thread, and there call the returned function to end it.
     """
     reads, writes = os.pipe()
     os.set_blocking(writes, False)

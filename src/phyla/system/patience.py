@@ -1,4 +1,4 @@
-"""How long what is out of reach is tried again, and how often: databases, services and stores of objects."""
+"""Retries of unreachable databases, services and object stores: how long and how often."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Final, final
 
 PATIENCE_S: Final = 300.0
-"""How long a process that works waits, in seconds: what was trained is worth waiting for."""
+"""How long a worker retries, in seconds: its training is worth the wait."""
 PAUSE_S = (0.1, 5.0)
 """The shortest and the longest pause between two attempts, in seconds."""
 _WAITS: ContextVar[bool] = ContextVar("waits", default=True)
@@ -15,7 +15,7 @@ _WAITS: ContextVar[bool] = ContextVar("waits", default=True)
 
 @contextmanager
 def no_waiting() -> Iterator[None]:
-    """Let this thread wait for nothing that is out of reach, inside of the block: it has more to do."""
+    """Disable retries in this thread inside the block."""
     before = _WAITS.set(False)
     try:
         yield

@@ -1,4 +1,4 @@
-"""For those who write strategies: check one against what phyla expects, and see on a virtual clock what it takes.
+"""For authors of strategies: check one against the contract, and predict its cost on a virtual clock.
 
 The real controller decides on a store in memory, and nothing is trained.
 """

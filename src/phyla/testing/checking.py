@@ -1,4 +1,4 @@
-"""What phyla expects of any strategy, checked on a virtual clock."""
+"""Check the contract of any strategy on a virtual clock."""
 
 import json
 import math
@@ -133,7 +133,7 @@ def _check_budget(total: int, trials: Sequence[TrialRecord], members: Sequence[M
         age = trial.age + trial.end_step - trial.start_step
         _require(age <= total, f"{trial!r} trains weights to an age of {age} steps; member_steps is {total}")
     for member in members:
-        # Members whose trials broke again and again are given up.
+        # Members whose trials broke repeatedly are given up.
         ended = f"member {member.index} ended after {member.progress} steps; member_steps is {total}"
         _require(
             member.progress == total or member.broken_trial,

@@ -1,4 +1,4 @@
-"""What a study is simulated under: who works, how long things take, and how often they go wrong."""
+"""Conditions of a simulation: workers, durations and failures."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What one simulated run of a study came to."""
+"""The outcome of one simulated run of a study."""
 
 import math
 from collections.abc import Sequence

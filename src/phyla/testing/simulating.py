@@ -1,4 +1,4 @@
-"""What a study would take, found out on a virtual clock before it is run."""
+"""Predict the cost of a study on a virtual clock before it is run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from phyla.validation import check_integer
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """What a study would take with so many workers.
+    """Predicted cost of a study with a number of workers.
 
     Attributes:
         workers: workers that were simulated.
@@ -54,7 +54,7 @@ class Simulated:
         return all(run.state == "completed" for run in self.runs)
 
     def shares(self) -> dict[str, float]:
-        """Return what the workers' time goes to, each in [0, 1], mean over the runs; see `SimulatedRun`."""
+        """Return the shares of the workers' time, each in [0, 1], mean over the runs; see `SimulatedRun`."""
         return _shares([run.seconds for run in self.runs])
 
     def wasted(self) -> dict[str, float]:

@@ -39,7 +39,7 @@ from phyla.testing.outcome import EvaluationLag, SimulatedRun
 
 HOUR = 3600.0
 IN_VAIN = 10_000
-"""Workers that leave, one after the other, before anything is done: from then on nothing is expected."""
+"""After this many workers in a row leave without progress, the run counts as stuck."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,9 +75,8 @@ class Simulator:
     """Runs a study once, on a virtual clock that begins at 0.
 
     Everything is decided by the controller, on a store in memory. An idle worker asks again as soon as something
-    changed, where a real one asks every 0.1 s. A worker that is alive renews its lease; who crashed is found out
-    when its lease has run out and somebody asks. `rng` is where durations, hazards and the noise of the fitness
-    come from.
+    changed, where a real one asks every 0.1 s. A living worker renews its lease; a crash is noticed when the lease
+    has run out and another worker asks. `rng` is where durations, hazards and the noise of the fitness come from.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Simulator:
         self._conditions = conditions
         self._fitness = fitness
         self._rng = rng
-        # Whether a member's next attempt fails does not depend on who else asked meanwhile.
+        # Failures of a member's next attempt do not depend on the order of other requests.
         self._failing = rng.spawn(rules.strategy.population_size)
         kinds = [conditions.kinds] * conditions.workers
         kinds += [frozenset({WorkKind.EVALUATE})] * conditions.evaluators
@@ -146,14 +145,14 @@ class Simulator:
         worker: _Worker | None = None,
         meant: object = None,
     ) -> None:
-        """Plan what happens to a worker; nothing but that somebody asks."""
+        """Schedule an event of a worker, or a plain request."""
         self._number += 1
         heapq.heappush(self._events, (time, self._number, happen, worker or self._workers[0], meant))
 
     # Asking for work
 
     def _ask(self, worker: _Worker, done: Sequence[Completion | Evaluated] = ()) -> None:
-        """Hand in, and claim the next work."""
+        """Submit a job, and claim the next."""
         _, claimed, rest = self.controller.complete(
             done, worker.name, 1, kinds=worker.kinds, holding=worker.holding, room=self._room
         )
@@ -177,7 +176,7 @@ class Simulator:
             worker.idle_since = None
 
     def _ask_parked(self) -> None:
-        """Let idle workers ask, until one of each kind is refused: the others would be, too."""
+        """Let idle workers ask until one of each kind gets nothing: the others would get nothing, too."""
         for kinds, parked in self._parked.items():
             while parked and self._ended is None and kinds not in self._refused:
                 worker = parked.popleft()
@@ -185,14 +184,14 @@ class Simulator:
                     self._ask(worker)
 
     def _ask_later(self, seconds: float | None) -> None:
-        """Make sure that somebody asks when waiting members, or eval tasks, are due."""
+        """Schedule a request for when waiting members, or eval tasks, are due."""
         due = math.inf if seconds is None else self.now + seconds
         if self.rules.suites:
             with self.store.reader(self.study) as reader:
                 until = reader.next_not_before()
             due = due if until is None else min(due, until)
         if due < self._asks_at:
-            # A clock that is not moved on would stand still.
+            # Without this, the clock would not advance.
             self._asks_at = max(due, math.nextafter(self.now, math.inf))
             self._at(self._asks_at)
 
@@ -230,7 +229,7 @@ class Simulator:
         seconds = load_s + busy_s + save_s if fails_after_s is None else fails_after_s
         self._at(self.now + seconds, self._complete if fails_after_s is None else self._fail, worker, work)
         if seconds >= self.rules.lease_s:
-            # As if it renewed its lease until then; should it crash before, `_crash` says when it did last.
+            # As if it renewed its lease until then; `_crash` knows the last renewal before a crash.
             self._lease_until(worker, self.now + seconds + self.rules.lease_s)
 
     def _lease_until(self, worker: _Worker, expires_at: float) -> None:
@@ -255,10 +254,10 @@ class Simulator:
             self._seconds["evaluating"] += worker.busy_s
             if work.job.kind is JobKind.AGGREGATE:
                 self._lags[work.group.suite].append(self.now - work.seen.written_at)
-            self._ask(worker, [self._evaluated(work, worker)])
+            self._ask(worker, [self._evaluate(work, worker)])
 
     def _completion(self, trial: TrialRecord) -> Completion:
-        """Return what a worker hands in that has trained a trial to its end."""
+        """Return the completion of a trained trial."""
         step, checkpoint = trial.end_step, None
         metrics = self.rules.reported_metrics
         values = {metric: (float(self._fitness(trial.params, step, self._rng)),) for metric in metrics}
@@ -277,11 +276,11 @@ class Simulator:
             trial=trial.id, token=trial.token, reached_step=step, values=values, metrics={}, checkpoint=checkpoint
         )
 
-    def _evaluated(self, work: ClaimedEvaluation, worker: _Worker) -> Evaluated:
-        """Return what a worker hands in that has done an eval task, or an aggregation."""
+    def _evaluate(self, work: ClaimedEvaluation, worker: _Worker) -> Evaluated:
+        """Return the result of an eval task or an aggregation."""
         job = work.job
         if job.kind is JobKind.AGGREGATE:
-            return self._aggregated(work)
+            return self._aggregate(work)
         result = EvalResult(
             identity=work.seen.identity,
             task_identity=job.identity,
@@ -296,8 +295,8 @@ class Simulator:
         )
         return Evaluated(job=job.id, group=job.group, token=job.token, result=result)
 
-    def _aggregated(self, work: ClaimedEvaluation) -> Evaluated:
-        """Return an aggregation: what the objectives are made of, and whether it is the best so far."""
+    def _aggregate(self, work: ClaimedEvaluation) -> Evaluated:
+        """Return an aggregation: the values of the objectives, and whether it is the best so far."""
         done = partial(Evaluated, job=work.job.id, group=work.job.group, token=work.job.token)
         suite, fitness = suite_named(self.rules.suites, work.group.suite), self.rules.suite_fitness
         names: set[str] = set() if suite.objective is None else {suite.objective.metric}
@@ -338,11 +337,11 @@ class Simulator:
             renewed_at = worker.began + (self.now - worker.began) // renews_s * renews_s
             expires_at = renewed_at + self.rules.lease_s
             self._lease_until(worker, expires_at)
-            # Whoever asks looks at leases only so often.
+            # Requests check leases only at intervals.
             self._at(expires_at + min(1.0, self.rules.lease_s / 10))
 
     def _leave(self, worker: _Worker) -> Claimed | ClaimedEvaluation | None:
-        """Let a worker be gone for a while; return the work that it leaves."""
+        """Remove a worker for a while; return its unfinished job."""
         work = worker.work
         if work is not None or all(other.work is None for other in self._workers):
             self._in_vain += 1
@@ -365,7 +364,8 @@ class Simulator:
 
     def _collect(self, *, at_once: bool = False) -> None:
         """Collect checkpoints, if it is time to."""
-        # A supervisor collects once a second; that so few checkpoints more are there is worth the time saved.
+        # A supervisor collects once a second; collecting more rarely saves time and keeps only a few more
+        # checkpoints.
         every, soon = max(1, self.rules.strategy.population_size // 4), self.now - self._collected_at < 1.0
         if not at_once and (soon or self._since_collection < every):
             return
@@ -397,7 +397,7 @@ class Simulator:
             message = "it stands still: " + (self._idle.why if self._idle else "nobody asks for work")
         orders = [(head.order, head.fitness) for head in heads if head.can_donate]
         trained = {steps for _, steps in self._trained.values()} - {0}
-        self._steps["kept"] = self._kept([head.trial for head in heads])
+        self._steps["kept"] = self._count_kept_steps([head.trial for head in heads])
         self._steps["abandoned"] = sum(steps for _, steps in self._trained.values()) - self._steps["kept"]
         return SimulatedRun(
             state=study.state,
@@ -414,7 +414,7 @@ class Simulator:
             best=max(orders, default=(0.0, math.nan), key=lambda pair: pair[0] or 0.0)[1] or math.nan,
         )
 
-    def _kept(self, heads: Sequence[int]) -> int:
+    def _count_kept_steps(self, heads: Sequence[int]) -> int:
         """Return how many steps are among the ancestors of these trials."""
         total, seen = 0, {0}
         for trial in heads:

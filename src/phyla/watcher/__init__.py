@@ -1,8 +1,8 @@
 """Foreign checkpoints: found, judged, named and held still.
 
-A training job that knows nothing of phyla writes checkpoints into a directory, or uploads them. This package tells
-which of them are finished, without reading weights, and keeps one readable while its writer goes on. It
-decides nothing about evaluations. A format is one file in `formats/`.
+A training job that knows nothing of phyla writes checkpoints into a directory, or uploads them. This package
+detects finished ones without reading weights, and keeps them readable while the writer continues. It does not
+decide about evaluations. A format is one file in `formats/`.
 """
 
 from phyla.watcher.directory_watcher import DirectoryWatcher, Following

@@ -18,7 +18,7 @@ from phyla.errors import (
     StoreError,
     StoreUnavailable,
 )
-from phyla.records import Checkpoint, CheckpointKind, CheckpointState, StudyRecord, shown
+from phyla.records import Checkpoint, CheckpointKind, CheckpointState, StudyRecord, escape_name
 from phyla.settings import Clock, system_clock
 from phyla.validation import check
 from phyla.watcher.format import CheckpointFormat, Found
@@ -27,7 +27,7 @@ from phyla.watcher.snapshots import (
     BestLinks,
     Mode,
     clean,
-    found_again,
+    find_moved,
     identity,
     original,
     snapshot_name,
@@ -37,9 +37,9 @@ from phyla.watcher.snapshots import (
 )
 
 AT_ONCE = 50
-"""Checkpoints that are told in one transaction."""
+"""Checkpoints reported in one transaction."""
 WAIT_S = 1.0
-"""How soon to look again at what is not finished yet."""
+"""How soon to look again at unfinished checkpoints."""
 TRY_AGAIN_S = 60.0
 """How soon to look again at what could not be read."""
 
@@ -70,10 +70,11 @@ class Following:
 @final
 @dataclass(eq=False)
 class DirectoryWatcher:
-    """Looks through a directory and tells a run, its `sink`, what it finds.
+    """Scans a directory and reports checkpoints to its `sink`, a run.
 
-    An error about one checkpoint never stops it: it quarantines that one with the reason, and looks at it again
-    when it changes. What stops it, with the alternatives, is that checkpoints cannot be hard-linked as was asked.
+    An error about one checkpoint never stops it: it quarantines the checkpoint with the reason, and retries when
+    that changes. It stops only if checkpoints cannot be hard-linked as configured; the error names the
+    alternatives.
     """
 
     sink: Sightings
@@ -90,7 +91,7 @@ class DirectoryWatcher:
         self._best = BestLinks(self.best, self.sink.note)
         self._previous: dict[str, Found] = {}
         self._rows: dict[int, Checkpoint] = {}
-        self._untold: list[Checkpoint] = []
+        self._pending: list[Checkpoint] = []
         self._looks = 0
         self._changed_at = self.clock()
         self._missed: set[str] = set()
@@ -112,11 +113,11 @@ class DirectoryWatcher:
         return min(WAIT_S, self.kind.quiet_s / 4) if soon and isinstance(self.root, Path) else float("inf")
 
     def look(self) -> None:
-        """Look once, and tell what is new; after a `StoreError`, look again."""
+        """Look once and report new checkpoints; after a `StoreError`, look again."""
         if self.ended:
             return
         now = self.clock()
-        # Before the scan: what is written before the marker is then seen by this scan.
+        # Before the scan, which then sees all files written before the marker.
         done = self.root.is_dir() and (self.root / self.following.done).exists()
         try:
             scanned = self.kind.scan(self.root, now=now, previous=self._previous)
@@ -140,45 +141,46 @@ class DirectoryWatcher:
         self._previous = items
         self._waiting = {name for name, item in items.items() if not (item.ready or item.bad)}
         self._take(items, now)
-        self._tell()
-        self._vanished(items)
+        self._report_pending()
+        self._report_vanished(items)
         self._looks += 1
         self._perhaps_end(items, now, done=done)
 
-    def awaited(self) -> str | None:
-        """Say what the directory lacks, after a look; None if a checkpoint was seen, or nothing is waited for."""
+    def describe_missing(self) -> str | None:
+        """Describe what the directory lacks after a look; None if a checkpoint was seen or none is expected."""
         if self._rows or self.following.once or self.ended:
             return None
         unfinished = next(iter(self._previous.values()), None)
-        which = "" if unfinished is None else f": {shown(unfinished.name)}: {unfinished.why}"
+        which = "" if unfinished is None else f": {escape_name(unfinished.name)}: {unfinished.why}"
         idle_s = self.following.idle_s
         end = f", or nothing new comes for {idle_s:g} s" if idle_s is not None else ""
         other = "" if self.kind.name == "quiet" else "; --format quiet takes any file or directory"
         return (
-            f"no checkpoint in {shown(str(self.root))} is finished yet{which}; waiting for {self.kind.awaits} "
-            f"(format {self.kind.name}{other}); watching ends when a file {self.following.done} is there{end}"
+            f"no checkpoint in {escape_name(str(self.root))} is finished yet{which}; waiting for "
+            f"{self.kind.awaits} (format {self.kind.name}{other}); watching ends when a file "
+            f"{self.following.done} is there{end}"
         )
 
     def _refresh(self) -> None:
         # By id, and never less: the last one is the newest.
         rows = self.sink.seen(after=next(reversed(self._rows), 0))
         self._rows.update((seen.id, seen) for seen in rows)
-        # What was told may have been committed, and only the answer lost.
+        # Reports may have been committed although the answer was lost.
         known = {(seen.name, seen.fingerprint) for seen in rows}
-        self._untold = [seen for seen in self._untold if (seen.name, seen.fingerprint) not in known]
+        self._pending = [seen for seen in self._pending if (seen.name, seen.fingerprint) not in known]
 
     def _find_moved(self) -> None:
-        """Tell where snapshots are that moved with their home."""
+        """Update the paths of snapshots that moved with their home."""
         snapshots = [seen for seen in self._rows.values() if seen.usable and seen.snapshot]
-        paths = [found_again(self.snapshots, seen) for seen in snapshots]
+        paths = [find_moved(self.snapshots, seen) for seen in snapshots]
         moved = [replace(seen, path=str(path)) for seen, path in zip(snapshots, paths, strict=True) if path]
         self._observe(moved)
         self._rows.update((seen.id, seen) for seen in moved)
 
     def _take_up(self, now: float) -> None:
-        """Tell of snapshots that a watch made and could not tell of, since it was killed while its store was away.
+        """Report snapshots of an earlier watch that was killed while its store was unreachable.
 
-        Their originals may be deleted. What is found in a snapshot has its name if it is what was snapshotted.
+        Their originals may be deleted. A directory is a snapshot of its content only if its name matches.
         """
         if isinstance(self.root, Remote):
             return
@@ -189,16 +191,16 @@ class DirectoryWatcher:
                 if not item.bad and snapshot_name(item) == base.name:
                     key = f"{self.run.id}:{identity(base, there)}"
                     path = str(snapshot_path(self.snapshots, item))
-                    self._untold.append(replace(self._told(item), identity=key, path=path, snapshot=True))
+                    self._pending.append(replace(self._make_row(item), identity=key, path=path, snapshot=True))
                     self._copied.add(item.fingerprint)  # when it was written is not known
-        self._untold.sort(key=lambda seen: (seen.step, seen.written_at, seen.name))
+        self._pending.sort(key=lambda seen: (seen.step, seen.written_at, seen.name))
 
     def _newest(self) -> dict[str, Checkpoint]:
         return {seen.name: seen for seen in self._rows.values()}
 
     def _take(self, items: Mapping[str, Found], now: float) -> None:
-        """Make snapshots of what is new, before the store is asked: training deletes also while that is away."""
-        newest = self._newest() | {seen.name: seen for seen in self._untold}
+        """Make snapshots of new checkpoints first: training deletes even while the store is unreachable."""
+        newest = self._newest() | {seen.name: seen for seen in self._pending}
         if not self._looks:
             self._first = frozenset(items)
         news = [item for item in items.values() if self._is_news(item, newest.get(item.name), now)]
@@ -209,7 +211,7 @@ class DirectoryWatcher:
         for item in news:
             if _step(news[-1]) >= reached or not self._is_written_anew(item, newest.get(item.name)):
                 self._copied.add(item.fingerprint)
-            observed = self._observed(item)
+            observed = self._take_item(item)
             if observed is None:
                 self._waiting.add(item.name)
                 continue
@@ -218,18 +220,18 @@ class DirectoryWatcher:
             if observed.error is not None:
                 self._tried_at[item.name] = now
             self._missed.discard(item.name)
-            self._untold.append(observed)
+            self._pending.append(observed)
             count += 1
             if count % AT_ONCE == 0:
-                self._tell()
+                self._report_pending()
 
-    def _tell(self) -> None:
-        """Tell what is new, also if it was deleted since."""
+    def _report_pending(self) -> None:
+        """Report new checkpoints, even if they were deleted since."""
         self._refresh()
-        while self._untold:
-            rest = self._untold[AT_ONCE:]
-            self._observe(self._untold[:AT_ONCE])
-            self._untold = rest
+        while self._pending:
+            rest = self._pending[AT_ONCE:]
+            self._observe(self._pending[:AT_ONCE])
+            self._pending = rest
 
     def _observe(self, batch: list[Checkpoint]) -> None:
         if not batch:
@@ -250,7 +252,7 @@ class DirectoryWatcher:
         self._refresh()
 
     def _put_aside(self, checkpoint: Checkpoint, error: Exception) -> None:
-        """Quarantine a checkpoint that the store did not take; without its row if it does not take that either."""
+        """Quarantine a checkpoint that the store rejected, without a row if it rejects that, too."""
         why = f"it could not be noted: {type(error).__name__}: {error}"
         self._tried_at[checkpoint.name] = self.clock()
         try:
@@ -258,7 +260,7 @@ class DirectoryWatcher:
         except (StoreBusy, StoreUnavailable):
             raise
         except Exception:  # noqa: BLE001  # this note is all that can be said of it
-            self.sink.note("quarantined", f"{shown(checkpoint.name)} cannot be evaluated: {why}")
+            self.sink.note("quarantined", f"{escape_name(checkpoint.name)} cannot be evaluated: {why}")
             self._refused[checkpoint.name] = checkpoint.fingerprint
 
     def _is_news(self, item: Found, before: Checkpoint | None, now: float) -> bool:
@@ -271,8 +273,8 @@ class DirectoryWatcher:
         if before.state is CheckpointState.QUARANTINED:
             # It may have become readable without having changed.
             return item.ready and now - self._tried_at.get(item.name, float("-inf")) >= TRY_AGAIN_S
-        # Somebody who evaluated it said that it was gone. Once it was seen missing, or by another watcher,
-        # this may be another one with the same files.
+        # A worker reported that it was gone. After a look without it, or in a new watcher, this may be another
+        # checkpoint with the same files.
         return item.ready and (item.name in self._missed or self._looks == 0)
 
     def _is_written_anew(self, item: Found, before: Checkpoint | None) -> bool:
@@ -281,32 +283,32 @@ class DirectoryWatcher:
             return item.name not in self._first
         return before.state is not CheckpointState.QUARANTINED and before.fingerprint != item.fingerprint
 
-    def _observed(self, item: Found) -> Checkpoint | None:
-        """Return what to tell of a checkpoint; None to look at it again."""
+    def _take_item(self, item: Found) -> Checkpoint | None:
+        """Return the row to report for a checkpoint; None to look at it again."""
         if item.bad or isinstance(self.root, Remote):
-            return self._told(item, error=item.why if item.bad else None)
+            return self._make_row(item, error=item.why if item.bad else None)
         try:
             key = identity(self.root, item)
-            path, snapshot = self._taken(self.root, item)
+            path, snapshot = self._take_snapshot(self.root, item)
         except CheckpointChanged:
             return None
         except CheckpointGone:
-            # It counts as seen; the next look, or whoever gets to evaluate it, finds that it is gone.
-            return self._told(item)
+            # It counts as seen; the next look or its evaluation finds that it is gone.
+            return self._make_row(item)
         except (StoreError, ConfigurationError):
             raise
         except Exception as error:  # noqa: BLE001  # whatever it is, the other checkpoints go on
             text = str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
-            return self._told(item, error=text)
+            return self._make_row(item, error=text)
         return replace(
-            self._told(item),
+            self._make_row(item),
             # Two runs may hold other files of the same names, sizes and times.
             identity=f"{self.run.id}:{key}",
             path=str(path),
             snapshot=snapshot,
         )
 
-    def _taken(self, root: Path, item: Found) -> tuple[Path, bool]:
+    def _take_snapshot(self, root: Path, item: Found) -> tuple[Path, bool]:
         """Return where to load a checkpoint from, and whether that is a snapshot."""
         mode = self.following.snapshots
         try:
@@ -321,7 +323,7 @@ class DirectoryWatcher:
         self._noted.discard("no-snapshots")
         return path, mode != "none"
 
-    def _told(self, item: Found, error: str | None = None) -> Checkpoint:
+    def _make_row(self, item: Found, error: str | None = None) -> Checkpoint:
         return Checkpoint(
             study=self.run.id,
             kind=CheckpointKind.SEEN,
@@ -337,11 +339,11 @@ class DirectoryWatcher:
             error=error,
         )
 
-    def _vanished(self, items: Mapping[str, Found]) -> None:
+    def _report_vanished(self, items: Mapping[str, Found]) -> None:
         missing = [seen for name, seen in self._newest().items() if name not in items]
         self._missed.update(seen.name for seen in missing)
         lost = {
-            seen.id: f"{shown(seen.name)} was deleted before its turn"
+            seen.id: f"{escape_name(seen.name)} was deleted before its turn"
             for seen in missing
             if seen.usable and not (seen.snapshot and Path(seen.path).exists())
         }
@@ -359,7 +361,7 @@ class DirectoryWatcher:
         elif self.following.once:
             why = "all checkpoints were seen"
         elif self.following.idle_s is not None and now - self._changed_at >= self.following.idle_s:
-            # What is still being written keeps it going.
+            # A file that is still being written prevents the end.
             moving = any(now - item.unchanged_since < self.following.idle_s for item in items.values())
             why = None if moving else f"nothing new came for {self.following.idle_s:g} s"
         if why is None:
@@ -369,27 +371,27 @@ class DirectoryWatcher:
             self._ending_since = now
         if self._waiting and now - self._ending_since <= self.kind.quiet_s + 2 * WAIT_S:
             return
-        self._tell()
+        self._report_pending()
         unfinished = [items[name] for name in sorted(self._waiting) if name in items]
-        self._observe([self._told(item, error=f"it was never finished: {item.why}") for item in unfinished])
+        self._observe([self._make_row(item, error=f"it was never finished: {item.why}") for item in unfinished])
         self.sink.drain(why)
         self.ended = True
 
     def tend(self) -> None:
-        """Remove snapshots that nobody needs any more, and let `best` links lead to the best checkpoints."""
-        # First: what is committed from here on is untold yet, and its snapshot is kept.
+        """Remove snapshots that are no longer needed, and update the `best` links."""
+        # First: later snapshots are still unreported, and therefore kept.
         self._refresh()
         held, best = self.sink.held()
         now = self.clock()
         if now - self._held_all_at >= TRY_AGAIN_S:
-            # There may be room now for what could not be taken again.
+            # There may be room now for snapshots that failed before.
             self._held, self._held_all_at = frozenset(), now
         self._take_again(held - self._held)
         self._held = held
         self._best.lead_to({name: Path(seen.path) for name, seen in best.items() if not is_url(seen.path)})
         fingerprints = {item.name: item.fingerprint for item in self._previous.values()}
         loose = {
-            seen.id: f"{shown(seen.name)} was deleted, and nothing needs its snapshot any more"
+            seen.id: f"{escape_name(seen.name)} was deleted, and nothing needs its snapshot any more"
             for seen in self._rows.values()
             if seen.usable
             and seen.snapshot
@@ -400,9 +402,9 @@ class DirectoryWatcher:
         self._forget(gone)
         rows = [self._rows[number] for number in held | (loose.keys() - gone) if number in self._rows]
         if not self._looks:
-            return  # what an earlier watch could not tell of is not known before the first look
+            return  # unreported snapshots of an earlier watch are unknown before the first look
         try:
-            clean(self.snapshots, {snapshot_name(seen) for seen in (*rows, *self._untold) if seen.snapshot})
+            clean(self.snapshots, {snapshot_name(seen) for seen in (*rows, *self._pending) if seen.snapshot})
         except CheckpointStorageFailed as error:
             self._note_once("snapshots", str(error))
 
@@ -415,7 +417,7 @@ class DirectoryWatcher:
             with suppress(CheckpointError, OSError):
                 if isinstance(self.root, Remote) or (self.snapshots / snapshot_name(seen)).is_dir():
                     continue
-                path, snapshot = self._taken(self.root, item)
+                path, snapshot = self._take_snapshot(self.root, item)
                 if snapshot and str(path) != seen.path:
                     self._rows[seen.id] = replace(seen, path=str(path))
                     self._observe([self._rows[seen.id]])

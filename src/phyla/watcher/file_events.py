@@ -1,4 +1,4 @@
-"""Events of the file system, where there are any."""
+"""Events of the file system, where it supports them."""
 
 import os
 import threading
@@ -59,7 +59,7 @@ class FileEvents:
             self._watched = self._changes = None
             stop.wait(1.0)
         except OSError:
-            # No events on this system, or no more of them: too many directories are watched already.
+            # No events on this system, or too many directories are watched already.
             self.works, self._changes = False, None
         return set()
 

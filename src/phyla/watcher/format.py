@@ -1,4 +1,4 @@
-"""What a checkpoint format is: a frozen dataclass that tells candidates, and how far each of them is."""
+"""Checkpoint formats: frozen dataclasses that find candidates and judge whether each is finished."""
 
 import os
 import re
@@ -13,18 +13,18 @@ from typing import IO, Any, ClassVar, NamedTuple, Self, final
 
 from phyla import plugins
 from phyla.errors import CheckpointsAbsent, CheckpointStorageFailed, ConfigurationError
-from phyla.records import shown
-from phyla.validation import known
+from phyla.records import escape_name
+from phyla.validation import look_up
 from phyla.watcher.formats.step_source import StepFrom
 from phyla.watcher.listing import GONE, File, Listing, Place, Root
 from phyla.watcher.listing import listing as look
 
 OLD_S = 3600.0
-"""What had not changed for this long when it was first seen counts as quiet: clocks of file servers are
-wrong by seconds or minutes, not by hours."""
+"""A checkpoint that was this old when first seen counts as quiet: clocks of file servers are wrong by seconds or
+minutes, not by hours."""
 _TICK_NS = 20_000_000
-"""By how much the time of a folder may be after that of the file last made in it: both are told from clocks of
-different fineness, and a file that is made empty is never written."""
+"""By how much the time of a folder may be after that of the file last made in it: the two come from clocks of
+different resolution, and an empty file is never written to."""
 _COMPANION = re.compile(
     r"(training_args|optimizer|scheduler|scaler|rng_state|random_states)(_?\d+)*\.(bin|pt|pth|pkl)"
 )
@@ -33,7 +33,7 @@ _COMPANION = re.compile(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One checkpoint of a directory that somebody else writes to, as it was when it was looked at.
+    """One checkpoint of a foreign directory at the time of a look.
 
     Attributes:
         name: stable key: path relative to the root, with `/` between its parts.
@@ -72,9 +72,9 @@ class Finish(IntEnum):
     PARTIAL = 2
     """Something is missing or damaged: bad once nothing changed for the quiet period."""
     WAITING = 3
-    """It cannot be told, however long nothing changes."""
+    """Undecidable, however long nothing changes."""
     UNREADABLE = 4
-    """The system refuses to show it: bad once nothing changed for the quiet period, and looked at again."""
+    """The system denies access: bad after the quiet period, and looked at again."""
 
 
 @final
@@ -91,7 +91,7 @@ class Verdict(NamedTuple):
 
     @classmethod
     def settling(cls, why: str) -> Self:
-        """Only time can tell."""
+        """Finished once nothing changes for the quiet period."""
         return cls(Finish.SETTLING, why)
 
     @classmethod
@@ -101,12 +101,12 @@ class Verdict(NamedTuple):
 
     @classmethod
     def waiting(cls, why: str) -> Self:
-        """It cannot be told yet."""
+        """Undecided yet."""
         return cls(Finish.WAITING, why)
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the first of the worst; nothing is missing where there are none."""
+    """Return the first of the worst verdicts; complete without any."""
     return max(verdicts, key=lambda verdict: verdict.finish, default=Verdict.complete("nothing to check"))
 
 
@@ -116,7 +116,7 @@ Check = Callable[[Place, Listing], Verdict]
 
 @final
 class Candidate(NamedTuple):
-    """Something that may be a checkpoint: a stable key, entries of the root, and what tells how far they are.
+    """A possible checkpoint: a stable key, entries of the root, and the check of whether they are finished.
 
     `step` is the step, where the format knows better than the name.
     """
@@ -180,29 +180,32 @@ class CheckpointFormat(ABC):
         return None
 
     def candidates(self, root: Root) -> Iterable[Candidate]:
-        """Return what may be a checkpoint of this format among the entries of a directory."""
+        """Return the entries of a directory that may be checkpoints of this format."""
         return [*(Candidate.entry(*pair) for pair in self.folders(root).items()), *self.files(root)]
 
     def step_rule(self, name: str) -> str:
-        """Say in words where the step of a checkpoint of this name comes from."""
+        """Describe where the step of a checkpoint of this name comes from."""
         return self.step.rule(name)
 
     @final
     def scan(self, root: Place, *, now: float, previous: Mapping[str, Found]) -> list[Found]:
-        """Return what exists in a directory, ready or not, by step and then by name; changes nothing.
+        """Return the checkpoints in a directory, ready or not, by step and then by name; read-only.
 
-        `previous` is what the last scan found, by name: what is ready or bad and has the same fingerprint is not
-        read again. A root that exists and cannot be listed raises CheckpointStorageFailed, or CheckpointsAbsent.
+        `previous` is the result of the last scan, by name: a ready or bad checkpoint with the same fingerprint is
+        not read again. A root that exists and cannot be listed raises CheckpointStorageFailed, or
+        CheckpointsAbsent.
         """
         entries = Root(root)
         items = []
         for candidate in self.candidates(entries):
             listed = entries.listing(candidate.paths)
             if listed is not None:
-                items.append(self._found(entries, candidate, listed, now, previous.get(candidate.name)))
+                items.append(self._inspect(entries, candidate, listed, now, previous.get(candidate.name)))
         return sorted(items, key=lambda item: (item.step is None, item.step or 0, item.name))
 
-    def _found(self, root: Root, candidate: Candidate, listed: Listing, now: float, before: Found | None) -> Found:
+    def _inspect(
+        self, root: Root, candidate: Candidate, listed: Listing, now: float, before: Found | None
+    ) -> Found:
         fingerprint = listed.fingerprint
         modified_at = listed.modified_ns / 1e9
         since = modified_at if listed.files and now - modified_at >= OLD_S else now
@@ -248,25 +251,25 @@ class CheckpointFormat(ABC):
             if self.step.file is not None:
                 step = self.step.of_content(root / candidate.paths[0]) if may_be_ready else None
             if may_be_ready and look(root, candidate.paths).fingerprint != listed.fingerprint:
-                # What was checked is then not what the fingerprint says.
+                # The check then saw other files than the fingerprint.
                 verdict = Verdict.waiting("it changed while it was looked at")
         except GONE as error:
-            name = shown(str(error.filename or error))
+            name = escape_name(str(error.filename or error))
             verdict = Verdict.waiting(f"{name} is missing or vanished while it was looked at")
         except OSError as error:
-            name = shown(str(error.filename or candidate.name))
+            name = escape_name(str(error.filename or candidate.name))
             verdict = Verdict(Finish.UNREADABLE, f"{name} cannot be read: {error.strerror or error}")
         except CheckpointStorageFailed as error:
             verdict = Verdict(Finish.UNREADABLE, str(error))
         except CheckpointsAbsent:
-            raise  # it says nothing of this checkpoint
+            raise  # it is no fact about this checkpoint
         except Exception as error:  # noqa: BLE001  # whatever damaged content makes libraries raise, others go on
             verdict = Verdict.partial(f"it cannot be understood: {type(error).__name__}: {error}")
         return verdict, step
 
 
 @cache
-def installed() -> tuple[type[CheckpointFormat], ...]:
+def load_formats() -> tuple[type[CheckpointFormat], ...]:
     """Return all formats, in the order in which `auto` asks them."""
     formats: list[type[CheckpointFormat]] = []
     for point in plugins.of_group("phyla.formats").values():
@@ -285,7 +288,7 @@ def check_file(path: Place, size_bytes: int) -> Verdict:
         return Verdict.partial(f"{path.name} is empty")
     verdict = None
     with path.open("rb") as file:
-        for kind in sorted(installed(), key=lambda kind: not path.name.endswith(kind.endings)):
+        for kind in sorted(load_formats(), key=lambda kind: not path.name.endswith(kind.endings)):
             file.seek(0)
             verdict = verdict or kind.check_content(path.name, file)
         status = os.fstat(file.fileno()) if isinstance(path, Path) else None
@@ -298,7 +301,7 @@ def check_file(path: Place, size_bytes: int) -> Verdict:
 
 
 def check_all(root: Place, listed: Listing) -> Verdict:
-    """Return the worst verdict on the files themselves; which others there should be, nothing tells."""
+    """Return the worst verdict on the files themselves; missing files cannot be detected."""
     return worst(check_file(root / file.relative, file.size_bytes) for file in listed.files)
 
 
@@ -307,12 +310,12 @@ def is_companion(name: str) -> bool:
     return _COMPANION.fullmatch(name) is not None
 
 
-def closed_by(
+def check_order(
     closing: File, verdict: Verdict, files: Iterable[File] = (), folders_ns: int = 0, *, slack_ns: int = _TICK_NS
 ) -> Verdict:
     """Return the verdict, less sure if one of `files` or their directories changed after the one written last.
 
-    A checkpoint that is being overwritten or deleted looks like that: the closing file of before is still there.
+    A checkpoint that is being overwritten or deleted looks like that: it still has the old closing file.
     """
     late = max(files, key=lambda file: file.modified_ns, default=closing)
     if verdict.finish is not Finish.COMPLETE:
@@ -335,13 +338,15 @@ def get_format(name: str, *, step: StepFrom | str | None = None, **options: Any)
     Raises:
         ConfigurationError: there is no such format, or it does not take such an option.
     """
-    make: type[CheckpointFormat] = known("checkpoint format", name, plugins.of_group("phyla.formats")).load()
+    make: type[CheckpointFormat] = look_up("checkpoint format", name, plugins.of_group("phyla.formats")).load()
     if step is not None:
         options["step"] = StepFrom.parse(step) if isinstance(step, str) else step
     accepted = [field.name for field in fields(make)]
     unknown = [option for option in options if option not in accepted]
     if unknown:
-        alternatives = [kind.name for kind in installed() if {*options} <= {field.name for field in fields(kind)}]
+        alternatives = [
+            kind.name for kind in load_formats() if {*options} <= {field.name for field in fields(kind)}
+        ]
         elsewhere = f"; {' and '.join(alternatives)} does: name that format" if alternatives else ""
         why = f"does not take {', '.join(unknown)}, only {', '.join(accepted)}{elsewhere}"
         raise ConfigurationError(f"format {name} {why}")

@@ -1,4 +1,4 @@
-"""What lies on disk at one moment, while others write to it and delete from it."""
+"""Listings of a directory at one moment, while other processes write to it and delete from it."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
 
 from phyla.errors import CheckpointStorageFailed
-from phyla.records import shown
+from phyla.records import escape_name
 
 if TYPE_CHECKING:
     from phyla.watcher.remote import Remote
@@ -26,7 +26,7 @@ TEMPORARY = re.compile(
     r"|(\.(tmp|temp|part|partial|incomplete|crdownload|lock|swp)|~)\Z",
     re.IGNORECASE,
 )
-"""Names of what is hidden, or still being made."""
+"""Names of hidden entries, and of unfinished ones."""
 
 
 @final
@@ -49,8 +49,8 @@ class File(NamedTuple):
 class Listing:
     """The files of one checkpoint, in the order of their paths.
 
-    `folders_ns` is the newest change of the entries of any of its directories, 0 where it has none; `problems` say
-    what could not be looked at.
+    `folders_ns` is the newest change of the entries of any of its directories, 0 where it has none; `problems`
+    name the parts that could not be read.
     """
 
     files: tuple[File, ...]
@@ -85,13 +85,13 @@ class Listing:
 def listing(root: Place, paths: Iterable[str]) -> Listing:
     """Look at files and directories, with everything in them; a path that is gone raises FileNotFoundError.
 
-    What vanishes meanwhile is left out. Links are followed, to each directory once, so circles end.
+    Files that vanish during the listing are left out. Links are followed, to each directory once, so circles end.
     """
     look = partial(_look, os.fspath(root)) if isinstance(root, Path) else root.look
-    return _joined([look(path) for path in paths])
+    return _join_parts([look(path) for path in paths])
 
 
-def _joined(parts: list[Listing]) -> Listing:
+def _join_parts(parts: list[Listing]) -> Listing:
     if len(parts) == 1:
         return parts[0]
     return Listing(
@@ -153,7 +153,7 @@ def _file(relative: str, status: os.stat_result) -> File:
 
 
 def _problem(path: str, error: OSError) -> str:
-    return f"{shown(path)} cannot be looked at: {error.strerror or error}"
+    return f"{escape_name(path)} cannot be looked at: {error.strerror or error}"
 
 
 @final
@@ -194,7 +194,7 @@ class Root:
                     self.files[item.name] = _file(item.name, item.stat())
 
     def listing(self, paths: Iterable[str]) -> Listing | None:
-        """Return what lies at entries of this directory; None if one of them is gone."""
+        """Return the listing of entries of this directory; None if an entry is gone."""
         parts = []
         for path in paths:
             if path not in self._listings:
@@ -206,10 +206,10 @@ class Root:
             if part is None:
                 return None
             parts.append(part)
-        return _joined(parts)
+        return _join_parts(parts)
 
     def is_closed(self, folder: str) -> bool:
-        """Return whether the system refuses to list one of its directories, and nothing in it is known."""
+        """Return whether the system denies the listing of one of its directories."""
         content = self.listing((folder,))
         return content is not None and bool(content.problems) and not content.files
 

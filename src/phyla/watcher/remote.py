@@ -21,9 +21,9 @@ def is_url(where: str) -> bool:
 
 @final
 class Remote:
-    """A URL below which somebody else writes objects, or a path below it, as `entries` listed it last.
+    """A URL with objects of another writer, or a path below it, as `entries` listed it last.
 
-    Errors are those of `Objects`. What was read is remembered by the ETag of its object.
+    Errors are those of `Objects`. Content is cached by the ETag of its object.
     """
 
     def __init__(self, url: str, *, patience_s: float = 0.0) -> None:
@@ -77,7 +77,7 @@ class Remote:
         return top, {name: _listing(inside, thinned=name in self._thinned) for name, inside in folders.items()}
 
     def look(self, path: str) -> Listing:
-        """List one entry anew, or raise FileNotFoundError."""
+        """List one entry again, or raise FileNotFoundError."""
         infos = {} if path in self.files else self.objects.infos(path)
         return _listing([*_files(infos or {path: self.objects.info(path)}).values()])
 
@@ -97,10 +97,10 @@ def _files(infos: dict[str, dict[str, Any]]) -> dict[str, File]:
 
 
 def _listing(files: list[File], *, thinned: bool = False) -> Listing:
-    """Return what is below a path; `thinned` says that objects have gone from there.
+    """Return the listing below a path; `thinned` if objects have gone from there.
 
     Times of objects have steps of a second, and directories have none. So one counts as changed until the end of
-    the second of its newest object but one: only what came later is sure to have been written last.
+    the second of its newest object but one: only later objects are sure to have been written last.
     """
     newest = sorted(file.modified_ns for file in files)[-2:] or [0]
     return Listing(tuple(files), sys.maxsize if thinned else newest[0] + 10**9 - 1)

@@ -16,17 +16,17 @@ LOCK_AGAIN_S = 0.05
 
 
 def holder(path: Path) -> str | None:
-    """Return which process of this machine holds the lock file of a run; None if none does, or it is not known."""
-    return _who(path) if file_locks.is_held(path) else None
+    """Return the local process that holds the lock file of a run; None if none does, or it is unknown."""
+    return _describe_holder(path) if file_locks.is_held(path) else None
 
 
-def _who(path: Path) -> str:
+def _describe_holder(path: Path) -> str:
     return path.read_text(errors="replace").strip() or "another process"
 
 
 @contextmanager
 def lock(path: Path, run: str) -> Iterator[None]:
-    """Have the right to follow a run, until the block or the process ends, however that ends.
+    """Hold the run's lock until the end of the block or of the process.
 
     The file is made where missing, never removed. `RunFollowed` says that another process holds it.
     """
@@ -44,7 +44,7 @@ def lock(path: Path, run: str) -> Iterator[None]:
         except OSError as error:
             how = f"stop that one first, or add workers to it with: phyla worker SUITES.py --study {run}"
             raise RunFollowed(
-                f"run {run!r} is followed by {_who(path)} already (lock file {path}); {how}"
+                f"run {run!r} is followed by {_describe_holder(path)} already (lock file {path}); {how}"
             ) from error
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"process {os.getpid()} on {platform.node() or 'this host'}\n".encode())

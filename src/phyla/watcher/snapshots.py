@@ -1,8 +1,8 @@
-"""Keeps a foreign checkpoint readable, and known by what it holds, while its writer overwrites and deletes.
+"""Keeps a foreign checkpoint readable, and identified by its content, while its writer overwrites and deletes.
 
 `target_dir/SNAPSHOT` is a whole snapshot, `target_dir/.tmp-SNAPSHOT.SUFFIX` one that was never finished. Links
-cost no space and no time, and survive that the writer deletes or replaces files; a file that is overwritten in
-place changes in the snapshot too, which `unchanged` tells.
+cost no space and no time, and survive deletion and replacement by the writer; a file that is overwritten in place
+changes in the snapshot too, which `is_unchanged` detects.
 """
 
 import errno
@@ -20,7 +20,7 @@ from typing import Literal, final
 from phyla import settings
 from phyla.checkpoints.cache import Cache
 from phyla.checkpoints.disk import storage_errors
-from phyla.checkpoints.objects import each
+from phyla.checkpoints.objects import run_each
 from phyla.errors import (
     CheckpointChanged,
     CheckpointError,
@@ -29,7 +29,7 @@ from phyla.errors import (
     CheckpointStorageFailed,
     ConfigurationError,
 )
-from phyla.records import Checkpoint, shown
+from phyla.records import Checkpoint, escape_name
 from phyla.system.failpoints import failpoint
 from phyla.system.patience import PATIENCE_S
 from phyla.watcher.format import Found
@@ -47,9 +47,9 @@ _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS
 
 
 def identity(root: Path, checkpoint: Found | Checkpoint) -> str:
-    """Return the key under which results of evaluating a checkpoint are kept, if it still is what was found.
+    """Return the key of a checkpoint's results in the ledger; raises if the checkpoint has changed.
 
-    It hashes names, sizes and times of its files, which costs nothing; other content could have the same.
+    It hashes names, sizes and times of the files, which is cheap but not unique to the content.
     """
     files = _look_again(root, checkpoint).files
     lines = "".join(f"{file.relative}\0{file.size_bytes}\0{file.modified_ns}\n" for file in files)
@@ -63,20 +63,20 @@ def _sha256(text: str) -> str:
 def _look_again(
     root: Place, checkpoint: Found | Checkpoint, when: str = "after it was found; scan again"
 ) -> Listing:
-    """Return the files of a checkpoint, which must still be what they were when it was found."""
+    """Return the files of a checkpoint; raises if they have changed since the scan."""
     listed = Listing(())
     with suppress(FileNotFoundError):
         listed = listing(root, checkpoint.paths)
     if listed.fingerprint == checkpoint.fingerprint:
         return listed
-    where = f"checkpoint {shown(checkpoint.name)} in {root}"
+    where = f"checkpoint {escape_name(checkpoint.name)} in {root}"
     if not listed.files:
         raise CheckpointGone(f"{where} was deleted {when}")
     raise CheckpointChanged(f"{where} was written to {when}")
 
 
 def snapshot_name(checkpoint: Found | Checkpoint) -> str:
-    """Return the name of the directory that a snapshot of this checkpoint gets; one for each fingerprint."""
+    """Return the directory name of this checkpoint's snapshot, one for each fingerprint."""
     readable = _UNSAFE.sub("-", checkpoint.name).lstrip(".")[-_NAME_LENGTH_AT_MOST:] or "checkpoint"
     return f"{readable.lstrip('.') or 'checkpoint'}@{checkpoint.fingerprint[:16]}"
 
@@ -86,32 +86,32 @@ def snapshot_path(target_dir: Path, seen: Found | Checkpoint) -> Path:
     return _entrance(target_dir / snapshot_name(seen), seen)
 
 
-def found_again(target_dir: Path, seen: Checkpoint) -> Path | None:
+def find_moved(target_dir: Path, seen: Checkpoint) -> Path | None:
     """Return where the snapshot of a checkpoint is now, if it was moved, or copied with times, into this place."""
     base, path = target_dir / snapshot_name(seen), snapshot_path(target_dir, seen)
     if seen.path == str(path) or not base.is_dir():
         return None
-    if not unchanged(path, seen):
+    if not is_unchanged(path, seen):
         # On another file system its files have other inodes.
         with suppress(OSError, CheckpointError):
             there = replace(seen, fingerprint=listing(base, seen.paths).fingerprint)
             if seen.identity == f"{seen.study}:{identity(base, there)}":
                 (base / SEAL).write_text(f"{there.fingerprint}\n{seen.fingerprint}\n", "ascii")
-    return path if unchanged(path, seen) else None
+    return path if is_unchanged(path, seen) else None
 
 
 def take(root: Path, checkpoint: Found, target_dir: Path, mode: Mode) -> Path:
-    """Make a snapshot of a checkpoint, and return where to load it from: what `found.paths` names, or all of them.
+    """Make a snapshot of a checkpoint; return its single path, or the directory of several.
 
-    A crash leaves nothing but a `.tmp-*` directory. Taking what was taken before returns it again. It raises
-    CheckpointGone or CheckpointChanged where it is not any more what was found, and, with the alternatives,
-    ConfigurationError where files cannot be linked to there, CheckpointStorageFailed where that or copying fails.
+    A crash leaves nothing but a `.tmp-*` directory. A snapshot that exists is returned. It raises CheckpointGone
+    or CheckpointChanged if the checkpoint has changed since the scan, ConfigurationError if files cannot be linked
+    there, and CheckpointStorageFailed if linking or copying fails; both name the alternatives.
     """
     if mode == "none":
         _look_again(root, checkpoint)
         return _entrance(root, checkpoint)
     final = target_dir / snapshot_name(checkpoint)
-    if final.is_dir() and unchanged(_entrance(final, checkpoint), checkpoint):
+    if final.is_dir() and is_unchanged(_entrance(final, checkpoint), checkpoint):
         return _entrance(final, checkpoint)
     listed = _look_again(root, checkpoint)
     staged = target_dir / f".tmp-{final.name}.{uuid.uuid4().hex}"
@@ -122,7 +122,7 @@ def take(root: Path, checkpoint: Found, target_dir: Path, mode: Mode) -> Path:
             _fill(root, checkpoint, listed, staged, mode)
             failpoint("snapshot.after_link")
             if mode == "link":
-                # The links are the files themselves: what they are is what will be read.
+                # The links are the files themselves, so check what will be read.
                 _look_again(staged, checkpoint, "while it was linked to; scan again")
             else:
                 _look_again(root, checkpoint)
@@ -137,8 +137,8 @@ def take(root: Path, checkpoint: Found, target_dir: Path, mode: Mode) -> Path:
     return _entrance(final, checkpoint)
 
 
-def unchanged(path: Path, checkpoint: Found | Checkpoint) -> bool:
-    """Return whether what `take` returned still holds exactly what was found."""
+def is_unchanged(path: Path, checkpoint: Found | Checkpoint) -> bool:
+    """Return whether a snapshot is still identical to the scanned checkpoint."""
     base = path if len(checkpoint.paths) != 1 else path.parents[checkpoint.paths[0].count("/")]
     try:
         listed = listing(base, checkpoint.paths)
@@ -159,7 +159,7 @@ def whole(target_dir: Path) -> list[Path]:
 
 
 def original(base: Path, copied: Found) -> str:
-    """Return the fingerprint that what is found in a snapshot had where it was written."""
+    """Return the original fingerprint of a checkpoint in a snapshot."""
     with suppress(OSError, UnicodeDecodeError, ValueError):
         copies, of = (base / SEAL).read_text("ascii").split()
         return of if copies == copied.fingerprint else copied.fingerprint
@@ -172,7 +172,7 @@ def is_snapshot(name: str) -> bool:
 
 
 def clean(target_dir: Path, keep: set[str]) -> tuple[str, ...]:
-    """Remove snapshots whose names are not kept, and unfinished ones that are not, or are there whole too."""
+    """Remove snapshots that are not in `keep`, and unfinished ones that are not, or that also exist whole."""
     removed = []
     with storage_errors("remove snapshots from", target_dir), suppress(FileNotFoundError):
         names = sorted(item.name for item in target_dir.iterdir())
@@ -196,33 +196,33 @@ def _fill(root: Path, checkpoint: Found, listed: Listing, staged: Path, mode: Mo
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             if mode == "link":
-                # Linux links to a link, not to what it leads to.
+                # Linux links to a symbolic link itself, not to its target.
                 os.link(os.path.realpath(source), target)
             else:
                 shutil.copy2(source, target)
         except FileNotFoundError as error:
             if source.exists():
-                raise  # what was begun here is gone
-            where = f"checkpoint {shown(checkpoint.name)} in {root}"
+                raise  # our own draft is gone
+            where = f"checkpoint {escape_name(checkpoint.name)} in {root}"
             raise CheckpointGone(
-                f"{where} was deleted while it was taken: {shown(file.relative)} is gone"
+                f"{where} was deleted while it was taken: {escape_name(file.relative)} is gone"
             ) from error
         except OSError as error:
             if mode != "link" or error.errno not in _NO_LINKS:
                 raise
             why = f"{error.strerror or error}; phyla links files of yours on one file system"
-            raise ConfigurationError(_no_links(shown(str(source)), staged.parent, why)) from error
+            raise ConfigurationError(_no_links(escape_name(str(source)), staged.parent, why)) from error
 
 
 def check_links(root: Path, target_dir: Path) -> None:
-    """Make sure that what is in a directory can be hard-linked into another one, which need not exist yet.
+    """Verify that files of a directory can be hard-linked into another one, which need not exist yet.
 
     Raises:
         ConfigurationError: they are on different file systems.
     """
     there = next(path for path in (target_dir, *target_dir.parents) if path.exists())
     if root.stat().st_dev != there.stat().st_dev:
-        raise ConfigurationError(_no_links(shown(str(root)), target_dir, "it is on another file system"))
+        raise ConfigurationError(_no_links(escape_name(str(root)), target_dir, "it is on another file system"))
 
 
 def _no_links(source: str, target_dir: Path, why: str) -> str:
@@ -240,8 +240,8 @@ def _rename(staged: Path, final: Path, checkpoint: Found) -> None:
     except OSError as error:
         if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
             raise
-        if not unchanged(_entrance(final, checkpoint), checkpoint):
-            of = f"checkpoint {shown(checkpoint.name)}"
+        if not is_unchanged(_entrance(final, checkpoint), checkpoint):
+            of = f"checkpoint {escape_name(checkpoint.name)}"
             raise CheckpointChanged(
                 f"an older snapshot {final} of {of} was written to through its links"
             ) from error
@@ -272,11 +272,11 @@ class Copies:
         try:
             return _entrance(self._use(name) or self._download(seen, name), seen)
         except CheckpointsAbsent as error:
-            # One attempt at an eval task fails, and the run goes on.
+            # One attempt at an eval task fails; the run continues.
             raise CheckpointStorageFailed(str(error)) from error
 
     def check(self, seen: Checkpoint, *, again: bool = False) -> None:
-        """Make sure that the copy is still what was downloaded, whatever became of the original."""
+        """Verify that the copy is unchanged, whatever happened to the original."""
         if seen.fingerprint == self._held:
             self._cache.local.use(self._held, again=again)
 
@@ -303,7 +303,7 @@ class Copies:
 
             with storage_errors("download into", staged):
                 try:
-                    each(get, files)
+                    run_each(get, files)
                 except FileNotFoundError as error:
                     raise CheckpointGone(f"{seen.path} was deleted while it was downloaded: {error}") from error
             _look_again(self._remote, seen, "while it was downloaded")
@@ -314,9 +314,9 @@ class Copies:
 
 @final
 class DirectorySources:
-    """Where workers read the checkpoints of a watched directory: snapshots, and originals where there is none.
+    """Where workers read the checkpoints of a watched directory: snapshots, or else the originals.
 
-    Of objects it has copies. CheckpointGone says that what was seen was deleted since, CheckpointChanged that it
+    Of objects it has copies. CheckpointGone means that the checkpoint was deleted since, CheckpointChanged that it
     was written to.
     """
 
@@ -326,27 +326,27 @@ class DirectorySources:
         self._copies: Copies | None = None
 
     def path(self, seen: Checkpoint) -> Path:
-        """Return where a checkpoint is read: its snapshot, or else the original if it still is what was seen."""
+        """Return the path of a checkpoint: its snapshot, or else the original if that is unchanged."""
         if is_url(seen.path):
             self._copies = self._copies or Copies(seen)
             return self._copies.path(seen)
         path = Path(seen.path)
-        if not (seen.snapshot and unchanged(path, seen)):
+        if not (seen.snapshot and is_unchanged(path, seen)):
             _look_again(self._root, seen, "before its evaluation")
             path = _entrance(self._root, seen)
         self._given[seen.id] = path
         return path
 
     def check(self, seen: Checkpoint, *, again: bool = False) -> None:
-        """Make sure that what was read still is what was seen."""
+        """Verify that the checkpoint did not change while it was read."""
         if self._copies is not None:
             self._copies.check(seen, again=again)
             return
         path = Path(seen.path)
         if not seen.snapshot or self._given.get(seen.id) != path:
             _look_again(self._root, seen, "during evaluation")
-        elif not unchanged(path, seen):
-            name = shown(seen.name)
+        elif not is_unchanged(path, seen):
+            name = escape_name(seen.name)
             if not path.exists():
                 raise CheckpointGone(f"the snapshot of checkpoint {name} was deleted during evaluation")
             why = "its files were overwritten in place, and links change with them; use snapshots of copies"
@@ -363,7 +363,7 @@ class BestLinks:
         self._failed = False
 
     def lead_to(self, best: Mapping[str, Path]) -> None:
-        """Let each suite's link lead to its path, in one step, so that a reader always finds one."""
+        """Point each suite's link to its path atomically, so that a reader always finds one."""
         try:
             for name, target in best.items():
                 link = self._folder / name

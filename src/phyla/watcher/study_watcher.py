@@ -46,7 +46,7 @@ def produced_after(reader: Reader, trial: int) -> Produced:
 @final
 @dataclass(eq=False)
 class StudyWatcher:
-    """Looks through the store for checkpoints that a study has committed, and tells a run, its `sink`, of them.
+    """Looks through the store for checkpoints that a study has committed, and reports them to its `sink`, a run.
 
     Those that the study collects before their turn count as gone; its own garbage collection spares those whose
     evaluation began.
@@ -73,7 +73,7 @@ class StudyWatcher:
         self.ended = False
 
     def look(self) -> None:
-        """Look once, and tell what is new."""
+        """Look once and report new checkpoints."""
         if self.ended:
             return
         for seen in self.sink.seen(after=self._last_id):
@@ -82,7 +82,7 @@ class StudyWatcher:
         produced = self.store.look(self.study, produced_after, self._trials_after)
         state = produced.study.state
         live = {row.name: row for row in produced.checkpoints}
-        checkpoints, after = self._found(produced.trials, live)
+        checkpoints, after = self._find_new(produced.trials, live)
         if checkpoints:
             self.sink.observe(checkpoints, first_look=not self._looked)
         self._trials_after = after
@@ -98,10 +98,10 @@ class StudyWatcher:
             self.sink.drain("all checkpoints were seen" if self.once else f"the study is {state}")
             self.ended = True
 
-    def _found(
+    def _find_new(
         self, trials: Sequence[TrialRecord], live: Mapping[str, Checkpoint]
     ) -> tuple[list[Checkpoint], int]:
-        """Return what is new, and up to which trial nothing can become new."""
+        """Return new checkpoints, and the trial up to which no more can come."""
         new: list[Checkpoint] = []
         after, all_final = self._trials_after, True
         for trial in trials:
@@ -127,7 +127,7 @@ class StudyWatcher:
         return sorted(new, key=lambda checkpoint: checkpoint.written_at), after
 
     def tend(self) -> None:
-        """Let `best` links lead to the best checkpoints; to what is on an object store there are none."""
+        """Update the `best` links; checkpoints on an object store get none."""
         if not isinstance(self.checkpoints, Path):
             return
         root = self.checkpoints

@@ -22,10 +22,7 @@ Watcher = DirectoryWatcher | StudyWatcher
 
 @final
 class WatchThread:
-    """Looks whenever something may have changed, in a thread, until every run has ended; at least every `poll_s`.
-
-    `error` is what ended it early; None unless something did.
-    """
+    """Looks in a thread after each possible change, at least every `poll_s`, until every run has ended."""
 
     def __init__(self, watchers: Sequence[Watcher], *, poll_s: float = POLL_S) -> None:
         self._watchers = tuple(watchers)
@@ -51,7 +48,7 @@ class WatchThread:
 
     @again(ConnectionLost)
     def tend(self) -> None:
-        """Remove what is not needed any more; for after `stop`."""
+        """Remove snapshots that are no longer needed; call it after `stop`."""
         for watcher in self._watchers:
             watcher.tend()
 
@@ -63,7 +60,7 @@ class WatchThread:
             self.error = error
 
     def _watch(self) -> None:
-        # What a look missed because the store failed stays in here.
+        # Roots whose look failed with the store stay in here.
         changed: set[Path] = set()
         failing_since: float | None = None
         while not self._stop.is_set():

@@ -1,4 +1,4 @@
-"""Workers: claim a trial or an eval task, call the user's function, commit what it left, again."""
+"""Workers: claim a trial or an eval task, call the user's function, commit its result, repeat."""
 
 from phyla.worker.commands.command import Command
 from phyla.worker.evaluating.evaluated_study import EvaluatedStudy, Sources, StudySources

@@ -1,4 +1,4 @@
-"""Launches: one start of phyla that works, a supervisor with its workers or a process that works by itself."""
+"""Launches: one start of phyla, either a supervisor with its workers or a single working process."""
 
 import json
 import os
@@ -22,16 +22,15 @@ _ID = re.compile(r"[0-9a-f]{16}")
 class Launch:
     """The id of a launch, and a kernel lock that is free only once all its processes are gone.
 
-    The lock is on a file `ID.lock` in a folder, which says which studies of which store the launch works for.
-    Worker processes inherit its descriptor. There is no file without a folder, or in one on a file system that
-    other machines may share; only leases tell then whether the launch is alive. A launch that is not closed ends
-    with its process.
+    The lock is on a file `ID.lock` in a folder, which names the store and the studies of the launch. Worker
+    processes inherit its descriptor. There is no file without a folder, or in a folder that other machines may
+    share; then only leases show whether the launch is alive. A launch that is not closed ends with its process.
 
     Attributes:
         id: part of the names of its workers.
         descriptor: of the lock file; None without one.
-        given: jobs that its process was given in answer to `Study.ask`, until they are told.
-        asking: held by a thread that asks, until what it was given is noted.
+        given: jobs that its process got from `Study.ask`, until their results are submitted.
+        asking: held by a thread that asks, until its job is recorded.
     """
 
     def __init__(self, folder: Path | None, storage: str, names: Sequence[str]) -> None:
@@ -46,10 +45,10 @@ class Launch:
             with suppress(OSError):  # leases decide then
                 folder.mkdir(parents=True, exist_ok=True)
                 if is_local(folder):
-                    self.descriptor = self._locked(folder)
+                    self.descriptor = self._lock_folder(folder)
 
-    def _locked(self, folder: Path) -> int:
-        # Nobody looks at the file before it is locked and complete.
+    def _lock_folder(self, folder: Path) -> int:
+        # The file appears under its name only when it is locked and complete.
         draft = folder / f".{self.id}"
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
@@ -68,19 +67,19 @@ class Launch:
         return f"{host}:{slot}:{os.getpid() if pid is None else pid}:{self.id}"
 
     def dead(self, ids: Collection[str]) -> frozenset[str]:
-        """Return which launches certainly have no process any more: those whose lock file is here, and free."""
+        """Return the launches that certainly have no process left: their lock file is here, and free."""
         return dead_launches(self._folder, ids)
 
     def predecessors(self) -> frozenset[str]:
         """Return the dead launches that worked for some of the same as this one."""
-        return self.dead(self._for_the_same())
+        return self.dead(self._find_same())
 
     def has_company(self) -> bool:
         """Return whether another launch that works for some of the same is alive here."""
-        same = self._for_the_same()
+        same = self._find_same()
         return len(self.dead(same)) < len(same)
 
-    def _for_the_same(self) -> list[str]:
+    def _find_same(self) -> list[str]:
         ids: list[str] = []
         if self.descriptor is not None and self._folder is not None:
             for path in self._folder.glob("*.lock"):
@@ -92,13 +91,13 @@ class Launch:
         return ids
 
     def forget(self, launch: str) -> None:
-        """Remove the lock file of a dead launch, once nothing is held in its name any more."""
+        """Remove the lock file of a dead launch once it holds no jobs."""
         if self._folder is not None:
             with suppress(OSError):
                 (self._folder / f"{launch}.lock").unlink()
 
     def close(self) -> None:
-        """End the launch; none of its workers is alive, and nothing is held in its name."""
+        """End the launch; none of its workers is alive, and it holds no jobs."""
         self.forget(self.id)
         self._unlock()
 
@@ -126,7 +125,7 @@ def launch_of(worker: str) -> str:
 
 
 def dead_launches(folder: Path | None, ids: Collection[str]) -> frozenset[str]:
-    """Return which launches certainly have no process any more: those whose lock file is in a folder, and free."""
+    """Return the launches that certainly have no process left: their lock file is in a folder, and free."""
     if folder is None or not ids or not folder.is_dir() or not is_local(folder):
         return frozenset()
     return frozenset(

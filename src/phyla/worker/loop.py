@@ -1,4 +1,4 @@
-"""The worker's loop: claim a job, let the handler of its kind do it, hand it in with the next claim."""
+"""The worker's loop: claim a job, run it in the handler of its kind, submit it with the next claim."""
 
 import math
 import threading
@@ -41,7 +41,7 @@ IDLE_S = 0.25
 """How long a worker without work waits before it looks whether it is to stop."""
 
 MOST_PAUSE_S = 60.0
-"""Longest wait of a worker whose trials ask, one after the other, to be run again later; the first is 1 s."""
+"""Longest wait of a worker whose trials repeatedly ask to be run again later; the first wait is 1 s."""
 
 SUITES_CHANGED = (
     "the suites of the run were changed while this worker evaluated. It has returned its eval task and takes no "
@@ -49,13 +49,13 @@ SUITES_CHANGED = (
 )
 
 Beat: TypeAlias = Callable[[int, int, float], None]
-"""Called with signs of progress, with work handed in so far (both only grow), and with the time in seconds since
+"""Called with signs of progress, with work submitted so far (both only grow), and with the time in seconds since
 the epoch when the running eval task takes too long, 0 for never."""
 
 
 @final
 class Closing(IntEnum):
-    """Whether a worker is to end once it has handed in what it is at."""
+    """Whether a worker is to end after submitting its current job."""
 
     OPEN = 0
     WHEN_IDLE = 1
@@ -65,7 +65,7 @@ class Closing(IntEnum):
 @final
 @dataclass(eq=False)
 class Worker:
-    """Does one piece of work after the other, in the thread that calls `run`: trials, eval tasks, or both.
+    """Runs one job after the other, in the thread that calls `run`: trials, eval tasks, or both.
 
     Its name is `host:slot:pid:launch`. It renews its own leases every `renew_s`, unless a supervisor does. With
     `yields`, `trial.report()` runs an eval task that waits before training goes on. It runs eval tasks that ask
@@ -117,10 +117,10 @@ class Worker:
             self.evaluator.stop()
 
     def run(self, on_tick: Callable[[], None] = lambda: None) -> Ended | Outdated | NoTime | None:
-        """Work until the study ends, `stop` is called or the time is too short for more; return why it ended.
+        """Work until the study ends, `stop` is called or the time left is too short; return why it ended.
 
         It also returns when suites changed since this process read them, or settings that it cannot take over:
-        another process should go on.
+        another process should continue.
 
         Args:
             on_tick: called after every piece of work, and several times a second while there is none.
@@ -130,7 +130,7 @@ class Worker:
             ProcessSpoiled: phyla failed in a process that user code has changed.
             StoreError: the database failed.
         """
-        with self.surroundings.relied_on():
+        with self.surroundings.guard():
             return self._run(on_tick)
 
     def _run(self, on_tick: Callable[[], None]) -> Ended | Outdated | NoTime | None:
@@ -183,7 +183,7 @@ class Worker:
     def _exchange(
         self, done: Completion | Evaluated | None, count: int, kinds: AbstractSet[WorkKind]
     ) -> tuple[Work | None, NoWork | None]:
-        """Hand in one piece of work, claim the next, or both in one transaction."""
+        """Submit one job, claim the next, or both in one transaction."""
         holding = None if self.evaluator is None else self.evaluator.holding
         completions = () if done is None else (done,)
         left_s = None if self.stops_at is None else self.stops_at - self.clock()
@@ -195,15 +195,15 @@ class Worker:
 
     def _tick(self) -> None:
         self._beats += 1
-        self._tell()
+        self._signal()
 
-    def _tell(self) -> None:
+    def _signal(self) -> None:
         handlers = (self.trainer, self.evaluator)
         beats = self._beats + sum(handler.beats for handler in handlers if handler is not None)
         self.beat(beats, self._handed_in, self._deadline)
 
     def _do(self, work: Work) -> Completion | Evaluated | None:
-        """Do one piece of work; return its completion, or None when it failed or went back to the queue."""
+        """Run one job; return its completion, or None if it failed or was requeued."""
         job = work.job if isinstance(work, ClaimedEvaluation) else work.trial
         before, self._busy, calls = self._busy, True, self.surroundings.calls
         self._held.add(job.id)
@@ -271,12 +271,12 @@ class Worker:
                 self._exchange(done, 0, only)
 
     def _flush(self, done: threading.Event) -> None:
-        """While there is work, tell of its progress, send reports, and renew leases if nobody else does."""
+        """During a job, signal progress, send reports, and renew leases unless a supervisor does."""
         renewed_at = self.clock()
         while not done.wait(FLUSH_S):
             if not self._busy:
                 continue
-            self._tell()
+            self._signal()
             with suppress(StoreError):
                 # A lease lasts for several of these; the next one may succeed.
                 if self.trainer is not None:

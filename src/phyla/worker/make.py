@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from phyla.checkpoints import RemotePlace, place_of
 from phyla.client import Client, known_checkpoints, open_checkpoints
-from phyla.configuration import said, suite_differences
+from phyla.configuration import format_setting, suite_differences
 from phyla.errors import (
     RunChanged,
     StudyFailed,
@@ -23,8 +23,8 @@ from phyla.worker import EvaluatedStudy, Evaluator, Sources, StudySources, Train
 from phyla.worker.spec import WorkerSpec
 
 Runs: TypeAlias = Sequence[tuple[StudyRecord, EvaluatedStudy]]
-"""Watched studies, each with what it takes to evaluate it."""
-TOLD_AT_MOST = 5
+"""Watched studies, each with its evaluated study."""
+MOST_DIFFERENCES = 5
 """Differences of two suite files that a message names."""
 
 
@@ -78,14 +78,14 @@ def population_worker(
 
 def open_watched(store: Store, suites: Mapping[str, Sequence[Suite]]) -> tuple[Client, Runs]:
     """Open watched studies that one pool of workers serves, by name with their suites from the user's files."""
-    runs = [_watched(store, name, tuple(declared)) for name, declared in suites.items()]
+    runs = [_load_watched(store, name, tuple(declared)) for name, declared in suites.items()]
     rules = [WatchRules(suites=evaluated.suites, lease_s=lease_of(record)) for record, evaluated in runs]
     (first, *rest), (first_rules, *other_rules) = [record for record, _ in runs], rules
     client = Client(store, first, first_rules, others=list(zip(rest, other_rules, strict=True)))
     return client, runs
 
 
-def _watched(store: Store, name: str, suites: tuple[Suite, ...]) -> tuple[StudyRecord, EvaluatedStudy]:
+def _load_watched(store: Store, name: str, suites: tuple[Suite, ...]) -> tuple[StudyRecord, EvaluatedStudy]:
     record = store.find_study(name)
     if record is None or not record.watched:
         raise StudyNotFound(f"watched run {name!r} is gone from {store.url}")
@@ -118,15 +118,18 @@ def lease_of(record: StudyRecord) -> float:
 
 
 def check_suites(runs: Runs, configs: Mapping[str, JsonObject]) -> None:
-    """Refuse stored suites that are not those of given configurations."""
+    """Reject stored suites that differ from those of the configurations."""
     for record, _ in runs:
         differing = suite_differences(record.config, configs[record.name])
         if differing:
             differences = [
-                f"{key}: stored {said(old)}, given {said(new)}" for key, (old, new) in differing.items()
+                f"{key}: stored {format_setting(old)}, given {format_setting(new)}"
+                for key, (old, new) in differing.items()
             ]
-            more = [f"and {len(differences) - TOLD_AT_MOST} more"] if len(differences) > TOLD_AT_MOST else []
-            listing = "; ".join([*differences[:TOLD_AT_MOST], *more])
+            more = (
+                [f"and {len(differences) - MOST_DIFFERENCES} more"] if len(differences) > MOST_DIFFERENCES else []
+            )
+            listing = "; ".join([*differences[:MOST_DIFFERENCES], *more])
             raise RunChanged(
                 f"the suites of run {record.name!r} are not those of the suite file ({listing}); give the file "
                 "that the run is watched with, or watch it again with this one"

@@ -17,7 +17,7 @@ from phyla.worker.training.trial import Trial, session_of
 
 PIN = 20_240_601
 NOTHING = Minimize("phyla/nothing")
-"""The objective of a study whose fitness nobody needs."""
+"""The objective of a study without a fitness."""
 UNEVEN = "phyla/uneven"
 """Reported by a trial whose first step does not draw as many random numbers as the next."""
 STEPPED = "phyla/stepped"
@@ -30,10 +30,7 @@ Source: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object], Callable[[
 @final
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """A training function whose random numbers are pinned `since` that step of each trial; None leaves them.
-
-    That is given for each member.
-    """
+    """A training function with pinned random numbers, for each member `since` a step of each trial, or never."""
 
     train: Callable[[Trial], object]
     since: Sequence[int | None]

@@ -118,7 +118,7 @@ def _make(spec: WorkerSpec, shared: mmap.mmap, surroundings: Surroundings) -> tu
     sys.path[:] = [*spec.python_path, *(entry for entry in sys.path if entry not in spec.python_path)]
     study_modules.begin(spec.argv, spec.files)
     store = open_store(spec.storage)
-    gc.freeze()  # no collection looks at what phyla imported
+    gc.freeze()  # collections skip phyla's own modules
     gc.enable()
     how: dict[str, Any] = {
         "beat": partial(BEATS.pack_into, shared, 0),

@@ -1,4 +1,4 @@
-"""What a supervisor tells its worker processes, and how they answer."""
+"""Messages between a supervisor and its worker processes."""
 
 import json
 import math
@@ -15,22 +15,22 @@ from phyla.machine import ANY_GPUS
 from phyla.records import JsonObject
 
 BEATS = struct.Struct("<qqd")
-"""What a worker writes where its supervisor can see it: signs of progress, work it handed in, and the time in
-seconds since the epoch when its running eval task takes too long, 0 for never."""
+"""A worker's record for its supervisor: signs of progress, submitted work, and the time in seconds since the epoch
+when its running eval task takes too long, 0 for never."""
 LAST_WORDS = slice(BEATS.size + 1, 4096)
-"""Where it writes, behind its orders, why phyla failed in it: its log may be out of reach then."""
+"""Place, behind its orders, for the reason why phyla failed in it: its log may be unreachable then."""
 
 
 @final
 class Exit(IntEnum):
-    """Exit statuses of workers, with none of which training code is likely to exit."""
+    """Exit statuses of workers, chosen to be unlikely in training code."""
 
     CANNOT_START = 113  # The training code cannot be loaded: trying again would not help.
     STORE_FAILED = 114  # The database was lost: the trial is not to blame.
     CHECKPOINTS_ABSENT = 115  # The directory of the checkpoints is gone: the trial is in the queue again.
-    OUTDATED = 116  # Settings or suites of the study were changed; its work is handed in.
+    OUTDATED = 116  # Settings or suites of the study were changed; its work is submitted.
     NO_TIME = 117  # Nothing is expected to end in the time that is left.
-    LEFT = 118  # Its work was done, and something that it had started kept it alive; its last line says what.
+    LEFT = 118  # Its work was done, but threads or processes of user code kept it alive; its last line names them.
     SPOILED = 119  # phyla failed in a process that user code has changed; the reason is beside its beats.
 
 
@@ -39,13 +39,12 @@ class Exit(IntEnum):
 class WorkerSpec:
     """One worker process of one study with a population, or of watched studies.
 
-    A worker imports what this names, and nothing that the database names. So all of it comes from the files that
-    the user gave to the supervisor.
+    A worker imports only names from here, never from the database: they all come from the user's files.
 
     Attributes:
         configs: the configuration of each study by its name, as its file has it; of watched ones only the suites.
         outputs: directory of arrays and files that evaluations of a population save.
-        kinds: what to ask for: train, evaluate, or both.
+        kinds: kinds of work: train, evaluate, or both.
         yields: whether `trial.report()` runs an eval task that waits.
         environment: variables that training code gets; `{member}` in them stands for the trial's member.
         gpus: least and greatest number of GPUs that an eval task may ask for.
@@ -74,7 +73,7 @@ class WorkerSpec:
     run_s: float = math.inf
     save_every_s: float | None = None
     argv: Sequence[str] = field(default_factory=lambda: list(sys.argv))
-    files: Mapping[str, str] = field(default_factory=study_modules.known)
+    files: Mapping[str, str] = field(default_factory=study_modules.list_files)
     python_path: Sequence[str] = field(default_factory=lambda: [entry or str(Path.cwd()) for entry in sys.path])
     name: str = ""
     log: str = ""

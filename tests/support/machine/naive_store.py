@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 from phyla import machine
 from phyla.errors import StateError, StudyNotFound
 from phyla.machine import NO_LIMIT, Command, ParentGone, Room
-from phyla.machine.jobs import moved
+from phyla.machine.jobs import change_state
 from phyla.records import (
     Attempt,
     AttemptState,
@@ -686,7 +686,7 @@ class NaiveTransaction:
             case TrialRecord() | EvalJob():
                 before = tables.jobs[record.id]
                 if record.state is not before.state:
-                    moved(before, record.state)
+                    change_state(before, record.state)
                 tables.jobs[record.id] = record
             case Member():
                 tables.members[record.study, record.index] = record

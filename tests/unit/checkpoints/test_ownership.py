@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from facts import check_facts, raises
-from phyla.checkpoints import MANIFEST_NAME, LocalCheckpoints, Owner, attempt_name, import_name, made_by
+from phyla.checkpoints import MANIFEST_NAME, LocalCheckpoints, Owner, attempt_name, import_name, parse_name
 from phyla.checkpoints.ownership import OWNER_NAME, Ownership
 from phyla.errors import CheckpointsAbsent, CheckpointsNotOurs, CheckpointStorageFailed
 
@@ -210,7 +210,7 @@ def test_of_checkpoints_that_are_not_there_it_is_said_why(tmp_path: Path) -> Non
 
 def test_checkpoints_that_the_store_does_not_know_are_named(tmp_path: Path) -> None:
     _, ownership = checkpoints(tmp_path)
-    found = str(ownership.restored(["1.1", "2.1", "3.1", "4.1"]))
+    found = str(ownership.make_restored_error(["1.1", "2.1", "3.1", "4.1"]))
     check_facts(found, "1.1", "2.1", "3.1", "1 more")
     assert found.endswith("phyla doctor s --adopt (it deletes nothing)")
 
@@ -261,11 +261,11 @@ def test_names_say_who_made_them() -> None:
     names = {attempt_name("abcdef", 4, 1, worker, at) for worker in ("w", "v") for at in (1.0, 1.5)}
     assert len(names) == 4
     for name in names:
-        for found in (made_by(name), made_by(f"{name}.p3")):
+        for found in (parse_name(name), parse_name(f"{name}.p3")):
             assert found is not None
             assert (found.prefix, found.claim) == ("abcdef", (4, 1, name[-6:]))
-    imported = made_by(import_name("abcdef", 2))
+    imported = parse_name(import_name("abcdef", 2))
     assert imported is not None
     assert (imported.prefix, imported.claim) == ("abcdef", None)
     for name in ("4.1", "images", "4.1.abcdef", "start-0", "4.1.ABCDEF012345", "4.1.abcdef012345.bak"):
-        assert made_by(name) is None
+        assert parse_name(name) is None

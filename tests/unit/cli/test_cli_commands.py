@@ -11,7 +11,7 @@ from command_line import Phyla
 from facts import check_facts, raises
 from phyla.cli import options
 from phyla.errors import ConfigurationError
-from phyla.formatting import masked
+from phyla.formatting import mask_password
 from phyla.study import Places
 
 
@@ -30,9 +30,9 @@ def test_a_command_line_names_what_is_not_usual(tmp_path: Path, monkeypatch: pyt
     assert Places.of(checkpoints="/data").command("best", "s") == "phyla best s --checkpoints /data"
     elsewhere = Places.of("runs", "postgresql://me:secret@host/db?password=secret&a=b")
     assert "secret" not in elsewhere.command("best", "s")
-    assert masked(elsewhere.storage) == "postgresql://me:***@host/db?password=***&a=b"
+    assert mask_password(elsewhere.storage) == "postgresql://me:***@host/db?password=***&a=b"
     for file in ("sqlite:////tmp/a:b@c.db", "sqlite:////tmp/a&password=b/c.db"):
-        assert masked(file) == file
+        assert mask_password(file) == file
 
 
 def test_commands_in_an_error_look_where_this_one_looked(tmp_path: Path, cli: Phyla) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from facts import raises
 from phyla.errors import MetricInvalid, MetricMismatch, SamplesDiffer
 from phyla.evaluation import Metric, Minimum, Moments, Perplexity, PerSeed, Sum
-from phyla.evaluation.recorder import Recorder, merged
+from phyla.evaluation.recorder import Recorder, merge_shards
 
 
 class Tensor:
@@ -224,7 +224,7 @@ def test_statistics_do_not_depend_on_shards_and_batches(
     whole = Recorder()
     for number in range(3):
         record(whole, samples[np.arange(n) % 3 == number], number)
-    expected, found = values_of(whole.statistics()), values_of(merged(parts, expected=n))
+    expected, found = values_of(whole.statistics()), values_of(merge_shards(parts, expected=n))
     assert found.keys() == expected.keys()
     # Of samples about 0 the mean may be tiny; the error is then 1e-12 of their spread.
     assert found == pytest.approx(expected, rel=1e-12, abs=0 if offset else 1e-12, nan_ok=True)
@@ -233,23 +233,23 @@ def test_statistics_do_not_depend_on_shards_and_batches(
 def test_shards_must_have_the_same_names() -> None:
     full, lacking = recorded({"a": 1, "b": 2}), recorded({"a": 1})
     with raises(MetricMismatch, "shard 1", "2", "b", "a"):
-        merged([full, lacking], expected=None)
-    assert merged([{}, full, recorded({"a": 0}, n=0)], expected=1) == full
-    assert merged([], expected=None) == merged([{}, {}], expected=0) == {}
+        merge_shards([full, lacking], expected=None)
+    assert merge_shards([{}, full, recorded({"a": 0}, n=0)], expected=1) == full
+    assert merge_shards([], expected=None) == merge_shards([{}, {}], expected=0) == {}
 
 
 def test_shards_must_have_the_same_types() -> None:
     with raises(MetricMismatch, "a", "Sum", "Moments"):
-        merged([recorded({"a": 1}), recorded({"a": Sum.of([1])})], expected=2)
+        merge_shards([recorded({"a": 1}), recorded({"a": Sum.of([1])})], expected=2)
 
 
 def test_every_sample_must_have_been_counted() -> None:
     shards = [recorded({"a": [1, 2], "ppl": Perplexity.of([1])}), {}, recorded({"a": 1, "ppl": Perplexity.of([])})]
-    assert merged(shards, expected=3)["a"].count == 3
-    assert merged(shards, expected=None)["a"].count == 3
+    assert merge_shards(shards, expected=3)["a"].count == 3
+    assert merge_shards(shards, expected=None)["a"].count == 3
     with raises(SamplesDiffer, "a", "3 samples", "4", "shard 0", "2", "1"):
-        merged(shards, expected=4)
+        merge_shards(shards, expected=4)
     with pytest.raises(SamplesDiffer, match="counted twice"):
-        merged(shards, expected=2)
+        merge_shards(shards, expected=2)
     with raises(SamplesDiffer, "2 shards"):
-        merged([{}, {}], expected=10)
+        merge_shards([{}, {}], expected=10)

@@ -20,7 +20,7 @@ import pytest
 import forked
 from facts import raises
 from phyla.errors import ConfigurationError
-from phyla.integrations.optuna_search import SAMPLERS, Optuna, _frozen, _shown, view
+from phyla.integrations.optuna_search import SAMPLERS, Optuna, _frozen, _make_trials, view
 from phyla.machine import Ended, Failure, TrainRules
 from phyla.records import JobState, JsonObject, Maximize, Minimize, Objective, Report, StudyState, TrialRecord
 from phyla.settings import child_environment
@@ -123,9 +123,9 @@ def test_a_pickle_that_was_written_into_the_store_is_never_loaded(tmp_path: Path
     }
     stored = [replace(trial, reason=noted) for trial in ran(strategy)]
     history: Any = SimpleNamespace(ended=lambda step: stored, unfinished=list)
-    shown, _ = _shown(history, 1, PLANE)
+    shown, _ = _make_trials(history, 1, PLANE)
     assert shown[0].system_attrs == {"cma:generation": 0}
-    strategy._informed(shown, PLANE, 1).ask().suggest_float("x", -5.0, 5.0)
+    strategy._make_study(shown, PLANE, 1).ask().suggest_float("x", -5.0, 5.0)
     assert not (tmp_path / "harm").exists()
 
 
@@ -148,7 +148,7 @@ def test_the_state_of_cma_es_that_is_computed_again_is_the_one_optuna_kept() -> 
         _frozen(PLANE, trial.params, trial.value, {"cma:generation": trial.system_attrs.get("cma:generation")})
         for trial in native.trials
     ]
-    ours, theirs = newest(Optuna(1, 1, "cma-es")._informed(shown, PLANE, 7)), newest(native)
+    ours, theirs = newest(Optuna(1, 1, "cma-es")._make_study(shown, PLANE, 7)), newest(native)
     assert ours.generation == theirs.generation >= 5
     assert ours.mean == pytest.approx(theirs.mean)
     assert ours._sigma == pytest.approx(theirs._sigma)

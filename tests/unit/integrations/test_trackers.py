@@ -12,7 +12,7 @@ import wandb
 from event_files import logged
 from facts import check_facts, raises
 from phyla.errors import ConfigurationError
-from phyla.integrations.trackers import Row, TrackedStudy, Tracker, made
+from phyla.integrations.trackers import Row, TrackedStudy, Tracker, make_tracker
 from phyla.integrations.trackers.mlflow import MLflow
 from phyla.integrations.trackers.tensorboard import TensorBoard
 from phyla.integrations.trackers.wandb import WandB
@@ -123,9 +123,9 @@ def test_wandb(study: TrackedStudy, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_trackers_are_made_by_name() -> None:
-    place = {kind: made(f"{kind.name}=place").place for kind in (TensorBoard, WandB, MLflow)}
+    place = {kind: make_tracker(f"{kind.name}=place").place for kind in (TensorBoard, WandB, MLflow)}
     assert place == {TensorBoard: str(Path.cwd() / "place"), WandB: "place", MLflow: "place"}
-    assert made("mlflow=sqlite:///a=b.db").place == "sqlite:///a=b.db"
+    assert make_tracker("mlflow=sqlite:///a=b.db").place == "sqlite:///a=b.db"
 
 
 def test_a_study_that_is_started_anew_gets_new_runs() -> None:
@@ -143,7 +143,7 @@ def test_a_study_that_is_started_anew_gets_new_runs() -> None:
 def test_a_library_that_is_missing_is_named(name: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with raises(ConfigurationError, name, module, 'pip install "phyla'):
-        made(name)
+        make_tracker(name)
 
 
 IN_THE_WAY = ("a file", "below a file", "a dangling link", "too long a name", "where nothing can be made")
@@ -170,7 +170,7 @@ def test_a_place_that_cannot_be_written_is_named_before_anything_is_trained(
     place = spoiled(how, tmp_path)
     before = sorted(tmp_path.rglob("*"))
     study = TrackedStudy(name="study", created_at=1.5, config={}, home=place if kind == "wandb" else tmp_path)
-    tracker = made(kind.format(place))
+    tracker = make_tracker(kind.format(place))
     with pytest.raises(ConfigurationError, match=rf"cannot write to {place}.*or (name|give|choose)"):
         tracker.environment(study)
     assert sorted(tmp_path.rglob("*")) == before

@@ -12,7 +12,7 @@ from phyla import machine
 from phyla.configuration import to_config
 from phyla.controller import Controller, StudyRecords
 from phyla.machine import Imported, TrainRules, Update
-from phyla.machine.population import explored, imported, joining
+from phyla.machine.population import explore_after_join, is_at_import, joining
 from phyla.records import (
     AttemptState,
     Checkpoint,
@@ -163,7 +163,7 @@ def test_members_start_from_what_is_imported_in_turn() -> None:
         )
         assert (head.step, head.params, head.fitness, head.order) == (entry.step, entry.params, None, None)
         assert (member.state, member.progress, member.generation, member.published) == (READY, 0, 0, None)
-        assert imported(member)
+        assert is_at_import(member)
         assert not joining(member)
 
 
@@ -181,7 +181,7 @@ def test_members_start_from_what_is_imported_in_turn() -> None:
 )
 def test_where_a_member_stands(given: dict[str, Any], is_import: bool, is_joining: bool) -> None:
     (member,) = Study(given).members()
-    assert (imported(member), joining(member)) == (is_import, is_joining)
+    assert (is_at_import(member), joining(member)) == (is_import, is_joining)
 
 
 @pytest.mark.parametrize(
@@ -293,16 +293,16 @@ def test_a_member_that_joined_explores_where_the_strategy_would_not() -> None:
     (member,) = Study({"head": head}).members()
     at: Context = context(np.random.default_rng(0))
     donor = {"member": 1, "trial": 4, "step": 5}
-    same: Any = explored(decided(), member, RULES, at)
+    same: Any = explore_after_join(decided(), member, RULES, at)
     assert same.params != head.params
     assert (same.weights, same.params_from, same.steps, same.exploited) == (head, 4, 5, True)
     assert (same.reason["decision"], same.reason["donor"]) == ("join", donor)
     changed = same.reason["changes"]["lr"]
     assert (changed["from"], changed["to"]) == (0.5, same.params["lr"])
     for other in (decided(params={"lr": 0.75}), decided(weights=scored(0, 2.0, trial=3))):
-        found: Any = explored(other, member, RULES, at)
+        found: Any = explore_after_join(other, member, RULES, at)
         assert found == replace(other, exploited=True, reason={"decision": "x", "joined": donor})
     wait = Wait(reason={})
-    assert explored(wait, member, RULES, at) is wait
+    assert explore_after_join(wait, member, RULES, at) is wait
     start = decided()
-    assert explored(start, replace(member, head=None), RULES, at) is start
+    assert explore_after_join(start, replace(member, head=None), RULES, at) is start

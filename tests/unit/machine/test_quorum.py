@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phyla.machine import Claimed, Ended, Failure, TrainRules
-from phyla.machine.published_states import published
-from phyla.machine.quorum import needed, peers
+from phyla.machine.published_states import publish_state
+from phyla.machine.quorum import peers, quorum_size
 from phyla.records import Maximize, Member, MemberState, Scored, StudyState, TrialRecord
 from phyla.space import Float, Space
 from phyla.strategies import PBT, Backtrack, Truncation, ranked_best
@@ -74,13 +74,13 @@ def seen(found: list[Member] | None) -> dict[int, int] | None:
 
 @given(quorum=QUORUM, members=st.integers(1, 200))
 def test_how_many_are_needed(quorum: float, members: int) -> None:
-    need = needed(quorum, members)
+    need = quorum_size(quorum, members)
     assert 0 <= need <= max(2, members)
     assert need >= quorum * members - 1e-6 or need == max(2, members - 1)
     if quorum < 1:
         assert need <= max(2, members - 1), "one straggler stops nobody"
     for lower in (0.0, quorum / 2, quorum - 0.01):
-        assert needed(max(0.0, lower), members) <= need
+        assert quorum_size(max(0.0, lower), members) <= need
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_how_many_are_needed(quorum: float, members: int) -> None:
     [(0.8, 4, 3), (0.8, 5, 4), (0.8, 16, 13), (0.5, 8, 4), (1.0, 1, 1), (1.0, 9, 9), (0.99, 3, 2), (0.8, 2, 2)],
 )
 def test_values_of_the_rule(quorum: float, members: int, need: int) -> None:
-    assert needed(quorum, members) == need
+    assert quorum_size(quorum, members) == need
 
 
 @given(lines=st.lists(st.integers(1, 6), min_size=1, max_size=12), quorum=QUORUM)
@@ -101,7 +101,7 @@ def test_the_least_advanced_may_always_decide_and_nobody_sees_states_ahead(
         come = {index for index, other in enumerate(lines) if other >= at}
         if quorum == 0:
             assert found == {index: STEPS * other for index, other in enumerate(lines)}
-        elif len(come) < needed(quorum, len(lines)):
+        elif len(come) < quorum_size(quorum, len(lines)):
             assert found is None
             assert at > min(lines)
         else:
@@ -156,7 +156,7 @@ def test_elites_are_those_of_that_time(scores: list[int], at: int) -> None:
     going_by = rules(1.0, backtrack=True)
     other = member(1)
     for number, score in enumerate(scores, 1):
-        other = published(other, state(1, STEPS * number, float(score)), going_by)
+        other = publish_state(other, state(1, STEPS * number, float(score)), going_by)
     line = max(1, len(scores) - 1 + at % 2)
     mine = member(0, STEPS * line)
     found = peers(mine, [mine, other], going_by)

@@ -4,7 +4,7 @@ import pytest
 
 from phyla.errors import IllegalTransition
 from phyla.machine import Failure, TrainRules
-from phyla.machine.jobs import TRANSITIONS, moved
+from phyla.machine.jobs import TRANSITIONS, change_state
 from phyla.records import JobState, Maximize
 from phyla.space import Float, Space
 from phyla.strategies import PBT
@@ -23,9 +23,9 @@ def test_a_forbidden_move_is_refused_with_what_is_known_of_it() -> None:
         trial = reader.trial(first.trial.id)
     about = r"trial 1 is completed and cannot become running \(allowed: nothing, it is final\); its attempts: 2"
     with pytest.raises(IllegalTransition, match="^" + about + "$"):
-        moved(trial, JobState.RUNNING)
+        change_state(trial, JobState.RUNNING)
     allowed = r"allowed: cancelled, completed, failed, pending\); its attempts: 2, the last error: out of memory$"
     with pytest.raises(IllegalTransition, match=allowed):
-        moved(again.trial, JobState.RUNNING)
+        change_state(again.trial, JobState.RUNNING)
     for allowed_state in TRANSITIONS[JobState.RUNNING]:
-        assert moved(again.trial, allowed_state).state is allowed_state
+        assert change_state(again.trial, allowed_state).state is allowed_state

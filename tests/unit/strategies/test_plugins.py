@@ -13,7 +13,7 @@ NOT_STORED = {Context, Exploited, Explored, Measure, Reported, Start, Stop, Wait
 
 
 def test_every_strategy_and_rule_is_registered() -> None:
-    registered = {point.load() for point in plugins.registered().values()}
+    registered = {point.load() for point in plugins.list_plugins().values()}
     public = {getattr(phyla.strategies, name) for name in phyla.strategies.__all__}
     settings = {kind for kind in public if isinstance(kind, type) and is_dataclass(kind)} - NOT_STORED
     missing = settings - registered

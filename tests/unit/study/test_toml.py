@@ -240,8 +240,8 @@ class Mine(phyla.strategies.Exploit):
 def test_a_rule_of_another_package_needs_nothing_else(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint(name="mine", value=f"{__name__}:Mine", group="phyla.exploit")
     monkeypatch.setitem(sys.modules, __name__, sys.modules[Mine.__module__])
-    known = {**plugins.registered(), "phyla.exploit/mine": point}
-    monkeypatch.setattr(plugins, "registered", lambda: known)
+    known = {**plugins.list_plugins(), "phyla.exploit/mine": point}
+    monkeypatch.setattr(plugins, "list_plugins", lambda: known)
     text = f'{SMALL}exploit = {{ name = "mine", share = 0.5, how = "so" }}\n'
     strategy: Any = read(file, text).rules.strategy
     assert strategy.exploit == Mine(0.5, "so")

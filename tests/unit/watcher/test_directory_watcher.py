@@ -971,17 +971,17 @@ def test_what_the_store_refuses_altogether_is_told_once_and_stops_nothing(
 
 def test_an_empty_directory_says_what_is_awaited_until_something_was_seen(world: World) -> None:
     world.look()
-    awaited = world.watcher.awaited()
+    awaited = world.watcher.describe_missing()
     assert awaited is not None
     check_facts(awaited, world.root)
     assert "with DONE in it" in awaited
     assert "a file FINISHED" in awaited
     world.write(1, done=False)
     world.look()
-    assert "is finished yet: step_1: there is no marker" in (world.watcher.awaited() or "")
+    assert "is finished yet: step_1: there is no marker" in (world.watcher.describe_missing() or "")
     world.write(1)
     world.look()
-    assert world.watcher.awaited() is None
+    assert world.watcher.describe_missing() is None
 
 
 def test_a_directory_of_other_things_says_which_format_is_awaited(world: World) -> None:
@@ -996,7 +996,7 @@ def test_a_directory_of_other_things_says_which_format_is_awaited(world: World) 
     )
     (world.root / "notes.md").write_text("x")
     world.look()
-    awaited = world.watcher.awaited() or ""
+    awaited = world.watcher.describe_missing() or ""
     check_facts(awaited, world.root)
     check_facts(awaited, "--format")
 

@@ -16,7 +16,7 @@ from foreign import QUIET_S, START, index, safetensors, scans, torch_zip, traine
 from phyla import plugins
 from phyla.errors import CheckpointStorageFailed, ConfigurationError
 from phyla.watcher import StepFrom, format_names, get_format
-from phyla.watcher.format import Finish, check_file, installed
+from phyla.watcher.format import Finish, check_file, load_formats
 from phyla.watcher.formats.pickles import extents, storages
 
 LATER = START + QUIET_S
@@ -74,8 +74,8 @@ class Acme(CheckpointFormat):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[phyla.formats]\nacme = acme:Acme\nbroken = nowhere:Broken\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    plugins.registered.cache_clear()
-    installed.cache_clear()
+    plugins.list_plugins.cache_clear()
+    load_formats.cache_clear()
     try:
         scan = scans(get_format(name, quiet_s=QUIET_S), tmp_path)
         (tmp_path / "step_3.acme").write_bytes(b"12")
@@ -85,8 +85,8 @@ class Acme(CheckpointFormat):
         (tmp_path / "step_4/acme.json").touch()
         found = scan(LATER)
     finally:
-        plugins.registered.cache_clear()
-        installed.cache_clear()
+        plugins.list_plugins.cache_clear()
+        load_formats.cache_clear()
     assert {each: (item.ready, item.step) for each, item in found.items()} == {
         "step_3.acme": (True, 3), "step_4": (True, 4),
     }  # fmt: skip

@@ -25,7 +25,7 @@ from phyla.errors import (
 from phyla.system import failpoints
 from phyla.system.failpoints import FailpointReached
 from phyla.watcher import Following, Found, get_format, snapshots
-from phyla.watcher.snapshots import Mode, clean, identity, snapshot_name, take, unchanged
+from phyla.watcher.snapshots import Mode, clean, identity, is_unchanged, snapshot_name, take
 
 MODES: tuple[Mode, ...] = ("link", "copy", "none")
 POINTS = [name for name in failpoints.NAMES if name.startswith("snapshot.")]
@@ -99,7 +99,7 @@ def test_a_snapshot_holds_what_was_found(
     taken = {name: data for name, data in content(path).items() if name != snapshots.SEAL}
     assert taken == content(original)
     assert path.name == original.name or len(found.paths) > 1
-    assert unchanged(path, found)
+    assert is_unchanged(path, found)
     assert take(root, found, target, mode) == path
     if mode != "none":
         assert [item.name for item in target.iterdir()] == [snapshot_name(found)]
@@ -117,7 +117,7 @@ def test_a_snapshot_outlives_the_original(
     before = content(path)
     shutil.rmtree(root)
     assert content(path) == before
-    assert unchanged(path, found)
+    assert is_unchanged(path, found)
     assert take(root, found, target, mode) == path
 
 
@@ -126,9 +126,9 @@ def test_overwriting_in_place_shows_through_a_link_and_is_told(root: Path, targe
     linked, copied = take(root, found, target, "link"), take(root, found, root.parent / "copies", "copy")
     original = take(root, found, target, "none")
     torch_zip(root / "model_7.pt", {"0": b"other weights"})
-    assert not unchanged(linked, found)
-    assert not unchanged(original, found)
-    assert unchanged(copied, found)
+    assert not is_unchanged(linked, found)
+    assert not is_unchanged(original, found)
+    assert is_unchanged(copied, found)
     with pytest.raises(CheckpointChanged, match="scan again"):
         take(root, found, target, "link")
 
@@ -138,17 +138,17 @@ def test_replacing_by_rename_does_not_touch_a_link(root: Path, target: Path) -> 
     path = take(root, found, target, "link")
     torch_zip(root / "new", {"0": b"other weights"})
     (root / "new").replace(root / "model_7.pt")
-    assert unchanged(path, found)
-    assert not unchanged(root / "model_7.pt", found)
+    assert is_unchanged(path, found)
+    assert not is_unchanged(root / "model_7.pt", found)
 
 
 def test_a_damaged_copy_is_told(root: Path, target: Path) -> None:
     found = folder_found(root)
     path = take(root, found, target, "copy")
     (path / "config.json").unlink()
-    assert not unchanged(path, found)
+    assert not is_unchanged(path, found)
     shutil.rmtree(path)
-    assert not unchanged(path, found)
+    assert not is_unchanged(path, found)
 
 
 @pytest.mark.parametrize("mode", MODES)

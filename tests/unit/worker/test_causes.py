@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from phyla.errors import NoFitness
-from phyla.records import said_by
+from phyla.records import summarize_error
 from phyla.worker.training.causes import cause_of, traceback_of, write_log
 
 
@@ -59,8 +59,8 @@ def test_a_long_traceback_is_still_known_as_one() -> None:
 
     text = traceback_of(raised(long))
     assert len(text) < 5000
-    assert said_by(text) == "out of memory"
-    assert said_by(traceback_of(raised(lambda: 1 / 0))) == "ZeroDivisionError: division by zero"
+    assert summarize_error(text) == "out of memory"
+    assert summarize_error(traceback_of(raised(lambda: 1 / 0))) == "ZeroDivisionError: division by zero"
 
 
 def test_the_log_has_the_whole_traceback(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from phyla.errors import CheckpointGone, ConfigurationError
 from phyla.evaluation import Estimate, EvalTask, Maximum, Mean, Moments, Suite, TaskResult
 from phyla.evaluation.recorder import decode
 from phyla.machine import ClaimedEvaluation, Evaluated, Failure, WatchRules
-from phyla.records import Checkpoint, EvalResult, Group, GroupState, Maximize, said_by
+from phyla.records import Checkpoint, EvalResult, Group, GroupState, Maximize, summarize_error
 from phyla.worker import EvaluatedStudy, Evaluation, Evaluator, Worker
 from simulation import VirtualClock
 
@@ -331,7 +331,7 @@ def test_a_command_that_fails_says_how(tmp_path: Path, command: str | list[str],
     bench.checkpoint(100)
     (outcome,) = bench.work()
     assert isinstance(outcome, Failure)
-    check_facts(said_by(outcome.error), *error.split())
+    check_facts(summarize_error(outcome.error), *error.split())
 
 
 @pytest.mark.parametrize("end", ["exit 3", "sleep 1000"])

@@ -15,7 +15,14 @@ import phyla
 from facts import raises
 from phyla.checkpoints import MANIFEST_NAME
 from phyla.errors import ConfigurationError, WrongArgument
-from phyla.worker.commands.placeholders import Absent, filled, filled_arguments, hydra_overrides, spoken, text_of
+from phyla.worker.commands.placeholders import (
+    Absent,
+    fill,
+    fill_arguments,
+    hydra_overrides,
+    name_placeholders,
+    text_of,
+)
 
 SPACE = phyla.Space(
     {
@@ -37,7 +44,7 @@ def test_words_of_training_functions_become_placeholders() -> None:
     said = (
         "use trial.params['opt/lr'], load from trial.source.path, save into trial.checkpoint_dir by trial.end_step"
     )
-    assert spoken(said) == "use {opt/lr}, load from {source}, save into {save_to} by {end_step}"
+    assert name_placeholders(said) == "use {opt/lr}, load from {source}, save into {save_to} by {end_step}"
 
 
 def test_arguments_are_filled_in_one_by_one() -> None:
@@ -50,9 +57,9 @@ def test_arguments_are_filled_in_one_by_one() -> None:
         ["--from", "{source}", ["{lr}"]],
         [["{source}"], "{a b}"],
     ]
-    assert filled_arguments(arguments, values, {}) == ["run", "--lr=0.1", "/a;b", "{lr}", "x"]
+    assert fill_arguments(arguments, values, {}) == ["run", "--lr=0.1", "/a;b", "{lr}", "x"]
     with raises(Absent, "{source}"):
-        filled("x{source}", values)
+        fill("x{source}", values)
 
 
 @pytest.mark.parametrize(
@@ -72,10 +79,10 @@ def test_the_newest_file_that_matches_is_the_source(tmp_path: Path) -> None:
         os.utime(tmp_path / name, (at, at))
     (tmp_path / "d.pth").mkdir()
     values = {"source": str(tmp_path)}
-    assert filled("--from={source:*.pth}", values) == f"--from={tmp_path / 'a.pth'}"
-    assert filled("{source:*}", values) == str(tmp_path / "c.txt")
+    assert fill("--from={source:*.pth}", values) == f"--from={tmp_path / 'a.pth'}"
+    assert fill("{source:*}", values) == str(tmp_path / "c.txt")
     with raises(ConfigurationError, "{source:*.bin}", "a.pth", "b.pth", "c.txt", "d.pth"):
-        filled("{source:*.bin}", values)
+        fill("{source:*.bin}", values)
 
 
 def parsed(override: str) -> tuple[str, Any]:
@@ -104,7 +111,7 @@ def test_numbers_come_through_hydras_grammar_as_they_are(value: Any) -> None:
 
 
 def test_hydra_becomes_several_arguments() -> None:
-    done = filled_arguments(
+    done = fill_arguments(
         ["train.py", "{hydra}", ["{lr}"]], {"lr": "1", "working_dir": "/w"}, {"opt/lr": 1e-4, "n": "a b"}
     )
     assert done == ["train.py", "++opt.lr=0.0001", "++n='a b'", "hydra.run.dir='/w'", "1"]

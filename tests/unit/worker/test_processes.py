@@ -11,7 +11,7 @@ import pytest
 
 from facts import raises
 from phyla.worker.commands.outputs import tail
-from phyla.worker.containment.processes import CannotStart, Process, how
+from phyla.worker.containment.processes import CannotStart, Process, describe_status
 from waiting import until
 
 STRAYS = """
@@ -162,7 +162,7 @@ def test_the_middle_of_a_long_output_leaves_the_disk(tmp_path: Path, monkeypatch
 
 
 def test_how_a_command_ended_is_said_in_words() -> None:
-    assert [how(status) for status in (3, -15, -9, -64, -99)] == [
+    assert [describe_status(status) for status in (3, -15, -9, -64, -99)] == [
         "exit status 3",
         "SIGTERM",
         "SIGKILL (out of memory?)",

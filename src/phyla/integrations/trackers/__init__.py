@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, final
 
 from phyla import plugins
 from phyla.errors import ConfigurationError
-from phyla.validation import known
+from phyla.validation import look_up
 
 GROUP = "phyla.trackers"
 
@@ -30,12 +30,12 @@ class TrackedStudy:
     home: Path  # where a tracker without a place of its own writes
 
     def run_id(self, member: int | str) -> str:
-        """Return the id of a member's run: the same in every process, another once the study is started anew."""
+        """Return the id of a member's run: the same in every process, a new one for a study made from scratch."""
         digest = hashlib.sha256(f"{self.name}:{self.created_at!r}".encode()).hexdigest()
         return f"{self.name[:40]}-{digest[:8]}-m{member}"
 
     def run_name(self, member: int | str) -> str:
-        """Return what a member's run is called."""
+        """Return the name of a member's run."""
         return f"{self.name}/member{member}"
 
 
@@ -79,7 +79,7 @@ class Tracker(Protocol):
         return {}
 
     def open(self, study: TrackedStudy) -> None:
-        """Connect; a run that exists already goes on."""
+        """Connect; an existing run continues."""
         ...
 
     def log(self, rows: Sequence[Row]) -> None:
@@ -92,7 +92,7 @@ class Tracker(Protocol):
 
 
 def check_installed(tracker: str, *modules: str, extra: str) -> None:
-    """Raise ImportError that tells what to install; imports nothing, which may take seconds."""
+    """Raise ImportError with the command to install it; imports nothing, which may take seconds."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
             raise ImportError(f'{tracker} needs {module}: pip install "phyla[{extra}]"')
@@ -110,7 +110,7 @@ def check_writable(folder: Path, instead: str) -> None:
                 raise ConfigurationError(f"cannot write to {folder}: {why}") from error
 
 
-def made(tracker: str | Tracker) -> Tracker:
+def make_tracker(tracker: str | Tracker) -> Tracker:
     """Return a tracker from `NAME` or `NAME=PLACE`; one that is made already as it is.
 
     Raises:
@@ -119,7 +119,7 @@ def made(tracker: str | Tracker) -> Tracker:
     if not isinstance(tracker, str):
         return tracker
     name, _, place = tracker.partition("=")
-    kind: type[Tracker] = known("tracker", name, plugins.of_group(GROUP)).load()
+    kind: type[Tracker] = look_up("tracker", name, plugins.of_group(GROUP)).load()
     try:
         return kind(place or None)
     except ImportError as error:

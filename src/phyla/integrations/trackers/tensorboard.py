@@ -36,7 +36,7 @@ class EventFiles:
         self._writers: dict[str, tuple[RecordWriter, Path]] = {}
 
     def write(self, run: str, step: int, at: float, values: "Iterable[tuple[str, Value]]") -> None:
-        """Append what a run had at a step."""
+        """Append the values of a run at a step."""
         _write_event(self._writer(run), step=step, wall_time=at, summary=_summary(values))
 
     def _writer(self, run: str) -> "RecordWriter":
@@ -53,7 +53,7 @@ class EventFiles:
         return self._writers[run][0]
 
     def flush(self) -> None:
-        """Hand what was written to the disk."""
+        """Flush to the disk."""
         for writer, _ in self._writers.values():
             writer.flush()
 
@@ -120,7 +120,7 @@ def folder_name(run: str) -> str:
 
 
 def check_installed() -> None:
-    """Raise ImportError that tells what to install."""
+    """Raise ImportError with the command to install it."""
     trackers.check_installed("the tracker tensorboard", "tensorboardX", extra="tensorboard")
 
 

@@ -42,7 +42,7 @@ class WandB(Tracker):
         Raises:
             ConfigurationError: W&B is online without a login; or its directory cannot be written.
         """
-        how = self._how(study)
+        how = self._make_options(study)
         check_writable(how["dir"] / "wandb", "choose another --home (of an export: --output)")
         variables = {
             "WANDB_RUN_ID": study.run_id("{member}"),
@@ -59,7 +59,7 @@ class WandB(Tracker):
         if how["mode"] == "shared":
             import wandb
 
-            # In a thread beside training nobody can be asked.
+            # A thread beside training cannot prompt the user.
             if not wandb.login(prompt=False, verify=False):
                 raise ConfigurationError(
                     "the tracker wandb is online, and W&B knows no API key: run `wandb login` first, or set "
@@ -68,7 +68,7 @@ class WandB(Tracker):
             variables |= {"WANDB_X_PRIMARY": "false", "WANDB_X_UPDATE_FINISH_STATE": "false"}
         return variables
 
-    def _how(self, study: TrackedStudy) -> dict[str, Any]:
+    def _make_options(self, study: TrackedStudy) -> dict[str, Any]:
         import wandb
 
         settings = wandb.setup().settings
@@ -83,7 +83,7 @@ class WandB(Tracker):
 
     def open(self, study: TrackedStudy) -> None:
         self._study = study
-        self._settings = self._how(study)
+        self._settings = self._make_options(study)
         self._settings["dir"].mkdir(parents=True, exist_ok=True)
 
     def log(self, rows: Sequence[Row]) -> None:

@@ -1,1 +1,1 @@
-"""Evaluations of checkpoints as jobs: their groups, which of them rest, and what they end with. Pure."""
+"""Evaluations of checkpoints as jobs: groups, resting eval tasks and results. Pure."""

@@ -19,7 +19,7 @@ from phyla.machine.evaluating import resting
 from phyla.machine.evaluating.observe import aggregation, gone, set_unusable
 from phyla.machine.evaluating.requeue import groups_on, repetition
 from phyla.machine.evaluating.score import score
-from phyla.machine.jobs import lease, moved, owned, started
+from phyla.machine.jobs import change_state, lease, start_job, verify_token
 from phyla.machine.requests import Accepted, Claimed, ClaimedEvaluation, Evaluated, Failure
 from phyla.machine.rules import Rules, TrainRules
 from phyla.machine.view import View
@@ -36,7 +36,7 @@ from phyla.records import (
     StudyKind,
     StudyState,
     TrialRecord,
-    said_by,
+    summarize_error,
 )
 
 
@@ -58,12 +58,12 @@ def claim_evaluation(
     job = view.next_eval_job(holding, replace(room, resting=rest))
     if job is None:
         resting_job = view.next_eval_job(holding, room) if rest and resting.is_ending(view) else None
-        return None, [] if resting_job is None else [resting.given_up(view, resting_job)]
+        return None, [] if resting_job is None else [resting.give_up(view, resting_job)]
     seen = view.seen(job.seen)
     group = view.group(job.group)
     if seen.name in lost:
         return None, [*gone(view, seen, _why_gone(view, seen.name))]
-    running = started(job, worker, view.now())
+    running = start_job(job, worker, view.now())
     commands: list[Command] = []
     if view.study().kind is not StudyKind.DIRECTORY and job.kind is JobKind.EVALUATE:
         commands.append(TakeCheckpoint(seen.name))
@@ -73,8 +73,8 @@ def claim_evaluation(
     return _work(view, running, group, seen), commands
 
 
-def claimed_before(view: View, attempt: Attempt) -> Claimed | ClaimedEvaluation:
-    """Return work that a running attempt was claimed for, once more."""
+def restore_claim(view: View, attempt: Attempt) -> Claimed | ClaimedEvaluation:
+    """Return the claim of a running attempt again."""
     job = view.job(attempt.job)
     if isinstance(job, TrialRecord):
         return Claimed(trial=job, expires_at=attempt.expires_at)
@@ -101,18 +101,18 @@ def complete_evaluation(view: View, rules: Rules, done: Evaluated) -> tuple[Acce
         The answer, and the commands. Afterwards `settle_group` has to be asked.
     """
     group = view.locked_group(done.group)
-    job = owned(view.locked_eval_job(done.job), done.job, done.token)
+    job = verify_token(view.locked_eval_job(done.job), done.job, done.token)
     if job is None or group is None:
         return Accepted(job=done.job, repeated=True), []
     now = view.now()
     ended: list[Command] = []
     if job.kind is JobKind.AGGREGATE and group.state is GroupState.QUEUED:
-        ended = _aggregated(view, rules, group, done)
-    # An aggregation that failed is repeated when the study goes on, perhaps with a corrected suite.
+        ended = _finish_aggregation(view, rules, group, done)
+    # A failed aggregation is repeated when the study resumes, perhaps with a corrected suite.
     state = JobState.FAILED if ended and done.failed else JobState.COMPLETED
     error = _errors((), done.failed) if state is JobState.FAILED else None
     commands: list[Command] = [
-        Update(moved(job, state, error=error, ended_at=now)),
+        Update(change_state(job, state, error=error, ended_at=now)),
         EndAttempt(job=job.id, token=done.token, state=AttemptState.COMPLETED, ended_at=now),
     ]
     if done.result is not None:
@@ -120,7 +120,7 @@ def complete_evaluation(view: View, rules: Rules, done: Evaluated) -> tuple[Acce
     return Accepted(job=done.job), commands + ended
 
 
-def _aggregated(view: View, rules: Rules, group: Group, done: Evaluated) -> list[Command]:
+def _finish_aggregation(view: View, rules: Rules, group: Group, done: Evaluated) -> list[Command]:
     """End a group; without commands it is aggregated again."""
     jobs = _current(view.group_jobs(group.id))
     if any(job.state in (JobState.PENDING, JobState.RUNNING) for job in jobs):
@@ -148,7 +148,7 @@ def _aggregated(view: View, rules: Rules, group: Group, done: Evaluated) -> list
 
 
 def ended_groups(commands: Sequence[Command]) -> list[int]:
-    """Return the groups of which commands end a job; once they are applied, `settle_group` has to be asked."""
+    """Return the groups in which commands end a job; call `settle_group` for each after applying them."""
     jobs = (command.record for command in commands if isinstance(command, Update))
     return sorted({job.group for job in jobs if isinstance(job, EvalJob) and job.ended_at is not None})
 
@@ -161,7 +161,7 @@ def settle_group(view: View, rules: Rules, group_id: int) -> list[Command]:
     jobs = view.group_jobs(group_id)
     failed = [job for job in jobs if job.kind is JobKind.AGGREGATE and job.state is JobState.FAILED]
     if failed:
-        return _partial(view, rules, group, f"its aggregation failed: {said_by(failed[-1].error)}")
+        return _partial(view, rules, group, f"its aggregation failed: {summarize_error(failed[-1].error)}")
     evaluated = _current(jobs)
     if not any(job.state is JobState.COMPLETED for job in evaluated):
         return _partial(view, rules, group, f"every eval task failed: {_errors(evaluated, {})}")
@@ -176,11 +176,11 @@ def _current(tasks: Sequence[EvalJob]) -> list[EvalJob]:
 
 
 def _errors(tasks: Sequence[EvalJob], unusable: Mapping[str, str]) -> str:
-    """Return each eval task that failed, or whose results are unusable, with what its error says."""
-    errors = {name: said_by(error) for name, error in unusable.items()}
+    """Return each eval task that failed or has unusable results, with its error."""
+    errors = {name: summarize_error(error) for name, error in unusable.items()}
     for task in tasks:
         if task.state is not JobState.COMPLETED:
-            errors.setdefault(task.task, said_by(task.error))
+            errors.setdefault(task.task, summarize_error(task.error))
     return "; ".join(f"{name} ({error})" for name, error in errors.items())
 
 
@@ -190,8 +190,8 @@ def _partial(view: View, rules: Rules, group: Group, why: str) -> list[Command]:
 
 
 def without_checkpoint(view: View, job: EvalJob, failure: Failure) -> list[Command]:
-    """End what is queued on a checkpoint that vanished, or whose files were changed."""
-    cancelled = moved(job, JobState.CANCELLED, error=failure.error, ended_at=view.now())
+    """End the jobs queued on a checkpoint that vanished or was changed."""
+    cancelled = change_state(job, JobState.CANCELLED, error=failure.error, ended_at=view.now())
     seen = view.seen(job.seen)
     # Groups are locked before members.
     commands: list[Command] = [Update(cancelled), *gone(view, seen, failure.error)]
@@ -199,13 +199,13 @@ def without_checkpoint(view: View, job: EvalJob, failure: Failure) -> list[Comma
     return commands if source is None else [*commands, *set_unusable(source, seen.name, failure.damage)]
 
 
-def queued_again(view: View, job: EvalJob) -> Update:
-    """Return a job to the queue, unless its group has ended already: then nobody waits for it."""
+def queue_again(view: View, job: EvalJob) -> Update:
+    """Return a job to the queue, or cancel it if its group has ended."""
     group = view.group(job.group)
     if group.state is GroupState.QUEUED:
-        return Update(moved(job, JobState.PENDING, worker=None))
+        return Update(change_state(job, JobState.PENDING, worker=None))
     why = job.error or group.why or f"its group is {group.state}"
-    return Update(moved(job, JobState.CANCELLED, error=why, ended_at=view.now()))
+    return Update(change_state(job, JobState.CANCELLED, error=why, ended_at=view.now()))
 
 
 def finish_watching(view: View) -> list[Command]:

@@ -12,8 +12,8 @@ from phyla.machine.commands import (
     SetCheckpointState,
     Update,
 )
-from phyla.machine.jobs import moved
-from phyla.machine.published_states import unscored, without_states_on
+from phyla.machine.jobs import change_state
+from phyla.machine.published_states import give_no_score, without_states_on
 from phyla.machine.view import View
 from phyla.records import (
     Checkpoint,
@@ -26,7 +26,7 @@ from phyla.records import (
     JobKind,
     JobState,
     Priority,
-    shown,
+    escape_name,
 )
 
 AGGREGATE_PRIORITY = 0
@@ -87,10 +87,10 @@ def observe(
         message = f"training was rewound from step {before.step} to {seen.step}: branch {seen.branch} begins"
         commands.append(_event(view, "rewound", message))
     if old is not None and old.state is CheckpointState.READY and not old.snapshot:
-        commands += gone(view, old, f"{shown(checkpoint.name)} was overwritten")
+        commands += gone(view, old, f"{escape_name(checkpoint.name)} was overwritten")
     if checkpoint.error is not None:
         why = f"cannot be evaluated: {checkpoint.error}; it is looked at again when that changes"
-        message = f"{shown(checkpoint.name)} {why}"
+        message = f"{escape_name(checkpoint.name)} {why}"
         return [*commands, InsertCheckpoint(seen), _event(view, "quarantined", message)]
     existed = first_look and seen.written_at < study.created_at
     groups: list[tuple[Group, Sequence[EvalJob]]] = []
@@ -232,7 +232,7 @@ def end_group(view: View, group: Group, state: GroupState, why: str) -> list[Com
     """
     now = view.now()
     commands: list[Command] = [
-        Update(moved(task, JobState.CANCELLED, error=why, ended_at=now))
+        Update(change_state(task, JobState.CANCELLED, error=why, ended_at=now))
         for task in view.group_jobs(group.id)
         if task.state is JobState.PENDING
     ]
@@ -240,7 +240,7 @@ def end_group(view: View, group: Group, state: GroupState, why: str) -> list[Com
     if group.trial is None or group.member is None:
         return commands
     member = view.locked_member(group.member)
-    changed = unscored(member, group.trial, group.replicate)
+    changed = give_no_score(member, group.trial, group.replicate)
     return commands if changed == member else [*commands, Update(changed)]
 
 

@@ -1,4 +1,4 @@
-"""Groups of checkpoints that are there already: filled in, queued again, repeated, guaranteed at the end."""
+"""Groups of known checkpoints: backfilled, requeued, repeated, guaranteed at the end."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from phyla.machine.commands import (
     Update,
 )
 from phyla.machine.evaluating.observe import SUITE_LEFT, count_shards, end_group, make_group, make_jobs
-from phyla.machine.jobs import moved
+from phyla.machine.jobs import change_state
 from phyla.machine.view import View
 from phyla.records import (
     Checkpoint,
@@ -26,7 +26,7 @@ from phyla.records import (
     JobState,
     Priority,
     StudyState,
-    shown,
+    escape_name,
 )
 
 
@@ -40,7 +40,7 @@ def repetition(view: View, suite: Suite, seen: Checkpoint, number: int, **facts:
 def backfill(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Command]:
     """Queue what suites miss on a checkpoint that still exists: whole groups, or eval tasks that were added.
 
-    What waits for a suite that is not among them is skipped until that suite is back: nobody could evaluate it.
+    Groups of a suite that left are skipped until the suite is back: no worker could evaluate them.
     """
     commands: list[Command] = []
     by_name, groups = {suite.name: suite for suite in suites}, view.groups_of(seen.id)
@@ -64,11 +64,11 @@ def backfill(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Comm
                 new = replace(new, guaranteed="best")
             commands.append(InsertGroup(new, tasks))
         elif first.state in (GroupState.QUEUED, GroupState.COMPLETE, GroupState.PARTIAL):
-            commands += _added(view, suite, seen, first)
+            commands += _add_tasks(view, suite, seen, first)
     return commands
 
 
-def _added(view: View, suite: Suite, seen: Checkpoint, group: Group) -> list[Command]:
+def _add_tasks(view: View, suite: Suite, seen: Checkpoint, group: Group) -> list[Command]:
     """Extend a group by eval tasks that its suite has gained since, or that changed their identity."""
     if not _differs(suite, view.group_jobs(group.id)):
         return []
@@ -81,7 +81,7 @@ def _added(view: View, suite: Suite, seen: Checkpoint, group: Group) -> list[Com
     if locked.state is GroupState.QUEUED:
         return _queue_again(view, suite, seen, locked, withdrawn, why)
     if view.study().state is StudyState.COMPLETED:
-        # Nobody works for it any more: what it has stays.
+        # No worker serves it any more: its results stay.
         return []
     return _queue_again(view, suite, seen, locked, withdrawn, why, priority=Priority.BACKFILL, best=False)
 
@@ -100,7 +100,7 @@ def _queue_again(
     left = [job for job in view.group_jobs(group.id) if job not in withdrawn]
     queued = replace(group, state=GroupState.QUEUED, why=None, ended_at=None, **changes)
     return [
-        *(Update(moved(job, JobState.CANCELLED, error=why, ended_at=now)) for job in withdrawn),
+        *(Update(change_state(job, JobState.CANCELLED, error=why, ended_at=now)) for job in withdrawn),
         *([] if queued == group else [Update(queued)]),
         InsertJobs(tuple(make_jobs(view, suite, seen, queued, left))),
     ]
@@ -116,7 +116,7 @@ def _first_group(view: View, seen: Checkpoint, suite: Suite) -> Group | None:
 
 
 def _differs(suite: Suite, jobs: Sequence[EvalJob]) -> bool:
-    """Return whether a group lacks jobs that its suite has, or has such that it does not have any more."""
+    """Return whether the jobs of a group differ from those of its suite."""
     wanted = {(identity, shard) for identity, count in count_shards(suite, jobs).items() for shard in range(count)}
     present = {(job.identity, job.shard) for job in jobs if job.state is not JobState.CANCELLED}
     return bool(_withdrawn(suite, jobs)) or not wanted <= present
@@ -139,7 +139,7 @@ def _withdrawn(suite: Suite, jobs: Sequence[EvalJob]) -> list[EvalJob]:
 
 
 def evaluate_again(view: View, suite: Suite, seen: Checkpoint) -> list[Command]:
-    """Return what runs a suite on a checkpoint again, as a person asks.
+    """Return the commands that run a suite on a checkpoint again, at a user's request.
 
     Eval tasks that failed, or were skipped, run once more. Where all have results, the whole suite runs with other
     seeds; that repetition is no part of a fitness.
@@ -147,7 +147,7 @@ def evaluate_again(view: View, suite: Suite, seen: Checkpoint) -> list[Command]:
     Raises:
         StateError: it is being evaluated, cannot be, or the study takes no more work.
     """
-    what, study = f"suite {suite.name!r} on checkpoint {shown(seen.name)}", view.study()
+    what, study = f"suite {suite.name!r} on checkpoint {escape_name(seen.name)}", view.study()
     if study.state not in (StudyState.RUNNING, StudyState.DRAINING):
         raise StateError(f"{what} cannot run: {study.name!r} is {study.state}; let it go on first")
     if not seen.usable:
@@ -166,7 +166,7 @@ def evaluate_again(view: View, suite: Suite, seen: Checkpoint) -> list[Command]:
 
 
 def try_again(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Command]:
-    """Queue once more what failed for good on a checkpoint: eval tasks, and aggregations; nothing else."""
+    """Requeue what failed for good on a checkpoint: eval tasks and aggregations."""
     commands: list[Command] = []
     by_name = {suite.name: suite for suite in suites}
     for group in view.groups_of(seen.id) if seen.usable else ():
@@ -177,26 +177,26 @@ def try_again(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Com
         failed = [job for job in view.group_jobs(group.id) if job.state is JobState.FAILED]
         if locked is not None and failed:
             commands += _queue_again(view, suite, seen, locked, failed, "it is tried again")
-    # A study that is complete goes on for them.
+    # A completed study resumes for them.
     reopened = commands and view.study().state is StudyState.COMPLETED
     return [SetStudyState(StudyState.RUNNING), *commands] if reopened else commands
 
 
 def drain(view: View, suites: Sequence[Suite], why: str) -> list[Command]:
-    """No more checkpoints come: guarantee the final one, whatever a policy said of it."""
+    """No more checkpoints come: guarantee the final one, even if a policy skipped it."""
     final, top = view.newest_ready(), view.newest_seen(stepped=True)
     if final is not None and top is not None and top.usable and 0 <= final.step < top.step:
-        # It was copied, or uploaded, before what is older.
+        # It was copied, or uploaded, before an older one.
         final = top
     commands: list[Command] = []
     if final is not None:
-        commands = [command for suite in suites for command in _guaranteed(view, suite, final)]
+        commands = [command for suite in suites for command in _guarantee_suite(view, suite, final)]
     if view.study().state is StudyState.RUNNING:
         commands.append(SetStudyState(StudyState.DRAINING, why))
     return commands
 
 
-def _guaranteed(view: View, suite: Suite, final: Checkpoint) -> list[Command]:
+def _guarantee_suite(view: View, suite: Suite, final: Checkpoint) -> list[Command]:
     group = _first_group(view, final, suite)
     locked = None if group is None else view.locked_group(group.id)
     if locked is None:

@@ -8,9 +8,9 @@ import re
 from collections.abc import Sequence
 
 from phyla.machine.commands import Command, Insert, Update
-from phyla.machine.jobs import moved
+from phyla.machine.jobs import change_state
 from phyla.machine.view import Reader, View
-from phyla.records import LOG_FOLLOWS, EvalEvent, EvalJob, JobState, MemberState, StudyState, said_by
+from phyla.records import LOG_FOLLOWS, EvalEvent, EvalJob, JobState, MemberState, StudyState, summarize_error
 
 REST_AFTER = 2
 """Checkpoints on which an eval task fails with the same error before it rests."""
@@ -25,8 +25,8 @@ def asleep(view: Reader) -> frozenset[str]:
     return frozenset(identity for identity, failed in _alike(view).items() if _rests(view, failed))
 
 
-def begins(view: View, job: EvalJob) -> list[Command]:
-    """Say, once, that an eval task rests from the failure of one of its shards on."""
+def begin_rest(view: View, job: EvalJob) -> list[Command]:
+    """Record, once, that an eval task rests after the failure of one of its shards."""
     failed = _alike(view, job)[job.identity]
     seen = [failure.seen for failure in failed]
     if len({*seen}) != REST_AFTER or job.seen in seen[1:]:
@@ -34,32 +34,34 @@ def begins(view: View, job: EvalJob) -> list[Command]:
     suite = view.group(job.group).suite
     message = (
         f"eval task {job.task!r} of suite {suite!r} rests, since it failed with the same error on {REST_AFTER} "
-        f"checkpoints: {said_by(job.error)}. It is tried on another one now and then, and takes up the others "
-        "once it succeeds"
+        f"checkpoints: {summarize_error(job.error)}. It is tried on another one now and then, and takes up the "
+        "others once it succeeds"
     )
     study, now = view.study().id, view.now()
     return [Insert(EvalEvent(study=study, kind="resting", suite=suite, message=message, created_at=now))]
 
 
 def is_ending(view: Reader) -> bool:
-    """Return whether no more checkpoints come, so that nothing is left to wait for."""
+    """Return whether no more checkpoints will come."""
     if view.study().watched:
         return view.study().state is StudyState.DRAINING
     return all(member.retired or member.state is MemberState.DONE for member in view.members())
 
 
-def given_up(view: View, job: EvalJob) -> Update:
+def give_up(view: View, job: EvalJob) -> Update:
     """Give up a shard of an eval task that rests while the study ends."""
     failed = _alike(view)[job.identity]
     count = len({failure.seen for failure in failed})
-    why = f"not tried: it failed with the same error on {count} other checkpoints: {said_by(failed[0].error)}"
-    return Update(moved(job, JobState.FAILED, error=why, ended_at=view.now()))
+    error = summarize_error(failed[0].error)
+    why = f"not tried: it failed with the same error on {count} other checkpoints: {error}"
+    return Update(change_state(job, JobState.FAILED, error=why, ended_at=view.now()))
 
 
 def _alike(view: Reader, *just_failed: EvalJob) -> dict[str, list[EvalJob]]:
-    """Return the shards that failed as the last one did, by the identity of their eval task, the last ones first.
+    """Return the shards that failed with the same error as the last one, newest first, by eval task identity.
 
-    Left out is what failed before a success, and what a population waits for, which stops by itself.
+    Failures before a success are left out, and those of a suite that a population waits for, which stops on its
+    own.
     """
     by_task: dict[str, list[EvalJob]] = {}
     for job in (*just_failed, *view.failed_evaluations()):
@@ -89,5 +91,5 @@ def _rests(view: Reader, failed: Sequence[EvalJob]) -> bool:
 
 
 def _without_numbers(error: str | None) -> str:
-    text = said_by(error).partition("; the full traceback")[0].partition(LOG_FOLLOWS)[0]
+    text = summarize_error(error).partition("; the full traceback")[0].partition(LOG_FOLLOWS)[0]
     return _NUMBER.sub("#", text)

@@ -1,4 +1,4 @@
-"""What a trial is worth: by what it reported, or by the suite that evaluated its checkpoint."""
+"""The score of a trial: from its reports, or from the suite that evaluated its checkpoint."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
 from phyla.machine.commands import Command, Insert, SetStudyState, Update
-from phyla.machine.published_states import judged_again, unscored
+from phyla.machine.published_states import give_no_score, replace_score
 from phyla.machine.rules import Rules, TrainRules
 from phyla.machine.view import View
 from phyla.records import (
@@ -21,13 +21,13 @@ from phyla.records import (
     Scored,
     StudyState,
     TrialRecord,
+    escape_name,
     json_number,
-    shown,
 )
 from phyla.validation import suggestion
 
 SAME_SAMPLES = "same-samples"
-"""Kind of the event that says that evaluating a checkpoint again brought nothing new."""
+"""Kind of the event for a repeated evaluation with identical results."""
 
 
 class Worth(TypedDict):
@@ -39,7 +39,7 @@ class Worth(TypedDict):
 
 
 def worth(values: Mapping[str, float], objective: Objective) -> Worth:
-    """Return what an objective makes of the metrics it needs."""
+    """Return the score that an objective gives for its metrics."""
     judgement = objective.judge(values)
     if len(values) == 1 and not judgement.orders and judgement.infeasible is None:
         (value,) = values.values()
@@ -58,13 +58,13 @@ def judged_values(scored: Scored | TrialRecord, objective: Objective) -> Mapping
 
 
 def mean_with(before: Mapping[str, float], values: Mapping[str, float], count: int, objective: Objective) -> Worth:
-    """Return what the mean of `count` measurements is worth, from that of all but the last, and the last."""
+    """Return the score of the mean of `count` measurements, from the mean of all but the last and the last."""
     means = {name: mean + (values[name] - mean) / count for name, mean in before.items()}
     return worth(means, objective)
 
 
 def score(view: View, rules: Rules, group: Group) -> list[Command]:
-    """Return what the end of a group changes in its study; nothing unless a population waits for it.
+    """Return the changes after the end of a group; none unless a population waits for it.
 
     A complete group gives the trial its fitness, and the member too while it still trains on that trial's
     weights. A partial one, or one whose checkpoint is gone, is never a fitness.
@@ -80,8 +80,8 @@ def score(view: View, rules: Rules, group: Group) -> list[Command]:
     names = rules.aggregates
     missing = [name for name in names.values() if group.values.get(name) is None]
     if group.state is not GroupState.COMPLETE or missing:
-        return _unscored(view, rules, group, trial, member, missing)
-    pool = _pooled(view, group, names)
+        return _end_without_score(view, rules, group, trial, member, missing)
+    pool = _pool_groups(view, group, names)
     judgement = worth(pool.means, rules.objective)
     metrics = dict(trial.metrics)
     for metric, name in names.items():
@@ -116,8 +116,8 @@ class _Pool:
     same: set[str] = field(default_factory=set)
 
 
-def _pooled(view: View, group: Group, names: Mapping[str, str]) -> _Pool:
-    """Pool a group that just became complete with those before it; one that repeats another is left out."""
+def _pool_groups(view: View, group: Group, names: Mapping[str, str]) -> _Pool:
+    """Pool a newly completed group with the earlier ones, leaving out exact repetitions."""
     earlier = [
         other
         for other in view.groups_of(group.seen)
@@ -157,7 +157,7 @@ def _same_samples(view: View, group: Group, before: Group) -> set[str]:
 
 
 def _samples(view: View, group: Group) -> dict[tuple[str, str, int], dict[str, Any]]:
-    """Return the stored moments of samples that vary, by shard; what does not vary tells nothing."""
+    """Return the stored moments of samples that vary, by shard; constant samples cannot show a repetition."""
     identity, samples = view.seen(group.seen).identity, {}
     for job in view.group_jobs(group.id):
         if job.kind is JobKind.EVALUATE and job.state is JobState.COMPLETED:
@@ -171,7 +171,7 @@ def _samples(view: View, group: Group) -> dict[tuple[str, str, int], dict[str, A
 
 
 def _say_same(view: View, group: Group, pool: _Pool) -> list[Command]:
-    """Say, once for a suite, that evaluating a checkpoint again brought nothing new."""
+    """Record, once per suite, that a repeated evaluation gave identical results."""
     repeated = pool.count < pool.evaluations
     repetitions = ((past.kind, past.suite) == (SAME_SAMPLES, group.suite) for past in view.events())
     if not (repeated or pool.same) or any(repetitions):
@@ -179,9 +179,9 @@ def _say_same(view: View, group: Group, pool: _Pool) -> list[Command]:
     which = "" if repeated else f"eval task {', '.join(map(repr, sorted(pool.same)))} of "
     follows = "that does not count as another measurement" if repeated else "the standard error does not shrink"
     message = (
-        f"{which}suite {group.suite!r} gave exactly the same results when {shown(view.seen(group.seen).name)} was "
-        f"evaluated again, so {follows}. Draw samples with evaluation.seed, which is another one each time; if "
-        "nothing is drawn, leave out remeasure"
+        f"{which}suite {group.suite!r} gave exactly the same results when "
+        f"{escape_name(view.seen(group.seen).name)} was evaluated again, so {follows}. Draw samples with "
+        "evaluation.seed, which is another one each time; if nothing is drawn, leave out remeasure"
     )
     study, seen, now = view.study().id, group.seen, view.now()
     event = EvalEvent(
@@ -206,16 +206,16 @@ def _with_score(member: Member, trial: TrialRecord, stderr: float | None, evalua
     )
     if member.head is not None and member.head.trial == trial.id:
         member = replace(member, head=scored)
-    return judged_again(member, scored)
+    return replace_score(member, scored)
 
 
-def _unscored(
+def _end_without_score(
     view: View, rules: TrainRules, group: Group, trial: TrialRecord, member: Member, missing: Sequence[str]
 ) -> list[Command]:
     fitness = rules.suite_fitness
     assert fitness is not None
     commands: list[Command] = []
-    changed = unscored(member, trial.id, group.replicate)
+    changed = give_no_score(member, trial.id, group.replicate)
     if changed != member:
         commands.append(Update(changed))
     if group.state is GroupState.COMPLETE and missing:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from phyla.formatting import counted, number, score, short
+from phyla.formatting import format_count, number, score, short
 from phyla.report import style
 from phyla.report.compared import MOST_NEEDED, ComparedGroups, PairTest
 from phyla.report.formatting import p_words, plain, time_unit
@@ -43,7 +43,7 @@ def curves_figure(comparison: ComparedGroups) -> style.Figure:
             for x, a, m, b in zip(xs, low, middle, high, strict=True)
         ]
         dash = ("solid", "dash", "dot")[place // len(style.PALETTE) % 3]
-        label = f"{name} ({counted(len(group.curves), 'replicate')})"
+        label = f"{name} ({format_count(len(group.curves), 'replicate')})"
         mode = "lines" if len(xs) > 1 else "markers"
         look = {"mode": mode, "line_shape": "hv", "line_dash": dash, "legendgroup": group.name}
         figure.add_traces(style.line(rows, label, colour, 2.2, **look))
@@ -70,7 +70,9 @@ def differences_figure(comparison: ComparedGroups) -> style.Figure:
     notes += [f"The first {PAIRS} of {len(known)} pairs are drawn."] if len(known) > PAIRS else []
     known = known[:PAIRS]
     clear = [test for test in tests if test.is_significant]
-    answer = f"{len(clear)} of {counted(len(tests), 'difference')} significant; bars: 95 % intervals of the means"
+    answer = (
+        f"{len(clear)} of {format_count(len(tests), 'difference')} significant; bars: 95 % intervals of the means"
+    )
     if len(tests) == 1:
         (test,) = tests
         sure = "Yes" if clear else "Not known yet" if test.needed else "No difference"
@@ -87,7 +89,7 @@ def differences_figure(comparison: ComparedGroups) -> style.Figure:
     figure.update_layout(showlegend=True)
     better = "right" if comparison.maximize else "left"
     figure.update_xaxes(title_text=f"difference of {plain(comparison.metric, 40)}; {better}: the first is better")
-    needed = [f" ({counted(test.needed, 'seed')})" if test.needed else "" for test, _ in known]
+    needed = [f" ({format_count(test.needed, 'seed')})" if test.needed else "" for test, _ in known]
     names = [f"{test.first} less {test.second}{more}" for (test, _), more in zip(known, needed, strict=True)]
     figure.update_yaxes(style.categories(names))
     return figure

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from phyla.formatting import counted, short
+from phyla.formatting import format_count, short
 from phyla.records import Goal, TrialRecord
 from phyla.report import style
 from phyla.report.data import StudyData
@@ -38,7 +38,7 @@ def front_figure(data: StudyData) -> style.Figure:
     ]
     notes = []
     if drawn.sum() < judged.sum():
-        missing = counted(int(judged.sum() - drawn.sum()), "trial")
+        missing = format_count(int(judged.sum() - drawn.sum()), "trial")
         notes.append(f"Left out: {missing} with a goal that is not a finite number.")
     apart: dict[str, Sequence[TrialRecord]] = {}
     for what, which in groups.items():
@@ -51,7 +51,7 @@ def front_figure(data: StudyData) -> style.Figure:
     if any(limits):
         notes.append("A few trials lie outside of the range shown; double-click to see all.")
     names = " and ".join(short(goal.metric, 24) for goal in goals[:3])
-    subtitle = f"{counted(len(data.front), 'trial')} that no other beats in {names}"
+    subtitle = f"{format_count(len(data.front), 'trial')} that no other beats in {names}"
     figure = style.figure(title, subtitle, height=520, notes=notes)
     if len(goals) == 2 and len(data.front) > 1:
         # The edge of what is dominated: steps between the trials of the front, worse than both.
@@ -73,7 +73,7 @@ def front_figure(data: StudyData) -> style.Figure:
     ):
         told = hover if its is data.front else brief
         rows = [(_value(t, goals[0]), _value(t, goals[1]), told(t, data.aim.name)) for t in its]
-        name = f"{counted(len(its), 'trial')} {what}"
+        name = f"{format_count(len(its), 'trial')} {what}"
         figure.add_traces(style.trace(rows, name, "markers", marker=marker))
     for update, goal, known in zip((figure.update_xaxes, figure.update_yaxes), goals, limits, strict=False):
         better = "higher" if goal.maximize else "lower"

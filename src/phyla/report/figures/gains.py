@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from phyla.formatting import counted, number, short
+from phyla.formatting import format_count, number, short
 from phyla.report import style
 from phyla.report.data import Hyperparameter, StudyData
 from phyla.report.formatting import plain
@@ -121,7 +121,7 @@ def _groups(one: Effect) -> Iterator[tuple[float, float, str, float, float]]:
                 _words(one, changes),
                 f"gain {number(middle, 3)}, 95 %: {number(low, 3)} to {number(high, 3)}",
             ]
-            yield float(np.median(changes)), middle, "<br>".join([*lines, counted(count, "trial")]), low, high
+            yield float(np.median(changes)), middle, "<br>".join([*lines, format_count(count, "trial")]), low, high
 
 
 def _words(one: Effect, changes: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from phyla.formatting import counted, number, score
+from phyla.formatting import format_count, number, score
 from phyla.report import style
 from phyla.report.data import StudyData
 from phyla.report.formatting import brief, hover, plain
@@ -51,13 +51,13 @@ def phylogeny_figure(data: StudyData) -> style.Figure:
             f"{len(rows)} of {len(branches):,} lineages are drawn: the winner's, its relatives, the longest."
         )
     if share > 1:
-        notes.append(f"{len(points):,} of {counted(len(trials), 'trial')} have a point.")
+        notes.append(f"{len(points):,} of {format_count(len(trials), 'trial')} have a point.")
     height = 250 + min(420, max(90, 22 * len(rows)))
     alive = {place[at] for at in dict(zip(trials.member.tolist(), range(len(trials)), strict=True)).values()}
-    told = f"{counted(len({founder[at] for at in alive}), 'founder')} of {len({*founder}):,} left"
+    told = f"{format_count(len({founder[at] for at in alive}), 'founder')} of {len({*founder}):,} left"
     if path:
-        members = counted(len({*trials.member[path].tolist()}), "member")
-        taken = counted(int((trials.jump[path] >= 0).sum()), "takeover")
+        members = format_count(len({*trials.member[path].tolist()}), "member")
+        taken = format_count(int((trials.jump[path] >= 0).sum()), "takeover")
         told = f"From member {trials.member[path[0]]}, through {members} and {taken}; {told}"
     figure = style.figure(title, told, height=height, notes=notes)
     for name, these, colour, width in (

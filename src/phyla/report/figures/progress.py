@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from phyla.formatting import counted, number, score, short
+from phyla.formatting import format_count, number, score, short
 from phyla.records import JobState
 from phyla.report import style
 from phyla.report.data import StudyData
@@ -50,7 +50,7 @@ def progress_figure(data: StudyData, baseline: StudyData | None = None) -> style
     inside = [value for value in values if limits is None or limits[0] <= value <= limits[1]]
     # On a linear axis a loss that falls by orders of magnitude is a flat line after the first trials.
     log = style.is_wide(inside) and not data.aim.maximize
-    members = counted(data.study.population_size, "member")
+    members = format_count(data.study.population_size, "member")
     notes = [f"Bands: 5 to 95 % and 25 to 75 % of {members}, each where it has come."]
     lacking = {
         "failed": data.trials.counts[JobState.FAILED],
@@ -62,7 +62,7 @@ def progress_figure(data: StudyData, baseline: StudyData | None = None) -> style
             f"Trials left out: {', '.join(f'{count:,} {why}' for why, count in lacking.items() if count)}."
         )
     if limits is not None and not log:
-        outside = counted(len(values) - len(inside), "trial")
+        outside = format_count(len(values) - len(inside), "trial")
         notes.append(f"Outside of the range shown: {outside}; double-click to see all.")
     figure = style.figure(title, answer, height=480, notes=notes)
     figure.add_traces(traces)
@@ -92,7 +92,7 @@ def _lately(data: StudyData, places: Any, sofar: Any) -> str:
     before = sofar[max(0, int(np.searchsorted(places, 0.75 * places[-1], side="right")) - 1)]
     gained = abs(sofar[-1] - before)
     if not math.isfinite(gained) or places[-1] == places[0]:
-        return f"after {counted(int(places[-1]), 'step')}"
+        return f"after {format_count(int(places[-1]), 'step')}"
     if gained == 0:
         first = int(places[np.argmax(sofar == sofar[-1])])
         return f"nothing better since step {first:,} of {int(places[-1]):,}"

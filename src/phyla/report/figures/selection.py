@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from phyla.formatting import counted, duration
+from phyla.formatting import duration, format_count
 from phyla.report import style
 from phyla.report.data import Hyperparameter, StudyData
 from phyla.report.formatting import time_unit
@@ -105,7 +105,7 @@ def _waits(data: StudyData) -> Any:
 
 
 def _answer(data: StudyData, left: list[int], places: Any, share: float, waits: Any) -> str:
-    told = f"{counted(left[-1], 'founder')} left"
+    told = f"{format_count(left[-1], 'founder')} left"
     if left[-1] == 1 and data.study.population_size > 1:
         told = f"All descend from one founder since step {int(places[left.index(1)]):,}"
     wait = float(np.nanmedian(waits)) if np.isfinite(waits).any() else 0.0

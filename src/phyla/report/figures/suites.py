@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from phyla.evaluation import Cell, CellStatus, GroupValues
-from phyla.formatting import counted, duration, lag_words, measured, number
-from phyla.records import Checkpoint, said_by
+from phyla.formatting import duration, format_count, format_estimate, lag_words, number
+from phyla.records import Checkpoint, summarize_error
 from phyla.report import style
 from phyla.report.data import EvaluationData
 from phyla.report.formatting import checkpoint_words, moment, plain, step_of, time_unit
@@ -63,7 +63,7 @@ def aggregates_figure(data: EvaluationData) -> style.Figure:
     notes += (
         [f"Bands of more than {SERIES} members: 5 to 95 % and 25 to 75 % of {most:,}."] if most > SERIES else []
     )
-    notes += [f"{PANELS} of {counted(len(panels), 'panel')} are drawn."] if len(shown) < len(panels) else []
+    notes += [f"{PANELS} of {format_count(len(panels), 'panel')} are drawn."] if len(shown) < len(panels) else []
     figure = style.figure(
         title,
         _answer(data),
@@ -152,7 +152,7 @@ def _answer(data: EvaluationData) -> str:
         and (found := one.values.get(name := data.suite(one.group.suite).objective or "")) is not None
     ]
     told = f"Best {', '.join(best[:3])}; " if best else ""
-    return told + counted(sum(event.kind == "regression" for event in data.events), "regression")
+    return told + format_count(sum(event.kind == "regression" for event in data.events), "regression")
 
 
 def _regressions(data: EvaluationData, suite: str, name: str) -> list[style.Row]:
@@ -176,7 +176,7 @@ def _series(data: EvaluationData, seen: Checkpoint) -> str:
 def _point(one: GroupValues, name: str, series: str) -> tuple[int, float | None, str]:
     """Return step, value and what appears under the pointer; the value is None where it is not finite."""
     found, seen = one.values[name], one.seen
-    lines = [f"<b>{plain(name)} {measured(found.value, found.stderr)}</b>", checkpoint_words(seen)]
+    lines = [f"<b>{plain(name)} {format_estimate(found.value, found.stderr)}</b>", checkpoint_words(seen)]
     lines += [plain(series)] if series else []
     lines += ["the best of its suite"] if one.best else []
     lines += [plain(f"partial: {one.group.why}", 110)] if one.partial else []
@@ -195,7 +195,9 @@ def matrix_figure(data: EvaluationData) -> style.Figure:
     names = dict.fromkeys((cell.suite, cell.task) for cell in cells)
     shown = every[-min(COLUMNS, max(20, CELLS // len(names))) :]
     notes = (
-        [f"The newest {len(shown):,} of {counted(len(every), 'checkpoint')}."] if len(shown) < len(every) else []
+        [f"The newest {len(shown):,} of {format_count(len(every), 'checkpoint')}."]
+        if len(shown) < len(every)
+        else []
     )
     column = {seen.id: index for index, seen in enumerate(shown)}
     tasks = {name: index for index, name in enumerate(names)}
@@ -266,16 +268,16 @@ def _cell_words(cell: Cell) -> str:
     lines = [f"<b>{plain(cell.task)}</b>", checkpoint_words(cell.seen)]
     if cell.status.has_value:
         values = list(cell.values.items())[:8]
-        lines += [f"{plain(name)} {measured(one.value, one.stderr)}" for name, one in values]
-        lines += [] if cell.n is None else [counted(cell.n, "sample")]
-        lines.append(f"{cell.status.value}, {duration(cell.duration_s)} in {counted(cell.shards, 'shard')}")
+        lines += [f"{plain(name)} {format_estimate(one.value, one.stderr)}" for name, one in values]
+        lines += [] if cell.n is None else [format_count(cell.n, "sample")]
+        lines.append(f"{cell.status.value}, {duration(cell.duration_s)} in {format_count(cell.shards, 'shard')}")
     else:
         part = f", {cell.shards_done} of {cell.shards} shards" if cell.shards_done else ""
         lines.append(f"{cell.status.value}{part}")
-    lines += [plain(said_by(cell.why), 110)] if cell.why else []
+    lines += [plain(summarize_error(cell.why), 110)] if cell.why else []
     if cell.partial and cell.group is not None and cell.group.why and cell.status.has_value:
         lines.append(plain(f"partial group: {cell.group.why}", 110))
-    lines += [counted(cell.attempts, "attempt")] if cell.attempts > cell.shards else []
+    lines += [format_count(cell.attempts, "attempt")] if cell.attempts > cell.shards else []
     lines += [plain(cell.worker, 60)] if cell.worker else []
     return "<br>".join(lines)
 
@@ -297,7 +299,7 @@ def lag_figure(data: EvaluationData) -> style.Figure:
         waiting = [*zip(times.tolist(), (begun - done).tolist(), strict=True)]
         rows = []
         for at, count in style.outline(waiting, POINTS):
-            words = f"{plain(suite, 40)}: {counted(count, 'checkpoint')}"
+            words = f"{plain(suite, 40)}: {format_count(count, 'checkpoint')}"
             if count:
                 oldest = float(queued[(queued <= at) & ~(ended <= at)].min())
                 words += f", the oldest for {duration(at - oldest)}"

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from phyla.formatting import counted, duration
+from phyla.formatting import duration, format_count
 from phyla.records import Phase
 from phyla.report import style
 from phyla.report.columns import PHASES
@@ -60,7 +60,7 @@ def timeline_figure(data: StudyData) -> style.Figure:
     timed = int(data.attempts.timed.sum())
     notes = ["Lost: attempts that failed. Blank: no record. The order of phases in an attempt is not recorded."]
     if timed < len(data.attempts):
-        count = counted(len(data.attempts), "attempt")
+        count = format_count(len(data.attempts), "attempt")
         notes.append(f"Phases are known of {timed:,} of {count}; the others' time counts as training, or as lost.")
     busy = np.bincount(spans.worker, spans.end - spans.begin, len(workers))
     shown = np.sort(np.argsort(-busy, kind="stable")[:ROWS])
@@ -68,7 +68,7 @@ def timeline_figure(data: StudyData) -> style.Figure:
         notes.append(f"Rows: the {ROWS} of {len(workers):,} workers that worked longest.")
     figure = style.figure(
         title,
-        f"{told}; {duration(total)} of {counted(len(workers), 'worker')}",
+        f"{told}; {duration(total)} of {format_count(len(workers), 'worker')}",
         height=380 + 16 * max(4, len(shown)),
         notes=notes,
         rows=2,

@@ -1,4 +1,4 @@
-"""What is common to all databases: statements are compiled once, run on the driver, and give records."""
+"""Common to all databases: compile statements once, run them on the driver, return records."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
@@ -14,7 +14,7 @@ from phyla.store.sql.rows import MEMBERS, Row, Rows, Values
 R = TypeVar("R")
 
 StudyLock: TypeAlias = Literal["shared", "exclusive", "alone"]
-"""What a transaction keeps off a study: only one that is to be alone, other exclusive ones, all others."""
+"""Transactions that a lock excludes from a study: only those that must be alone, exclusive ones, all others."""
 
 
 _TEXTS: dict[str, dict[bool, dict[Hashable, str]]] = {}
@@ -34,8 +34,8 @@ class Watch(Protocol):
 class SqlSession(ABC):
     """One open transaction: runs statements on the driver's cursor.
 
-    To execute through SQLAlchemy costs about 20 us even where a statement is cached, the driver's own execution
-    2 to 5 us, and a claim with its completion is some twenty statements.
+    Execution through SQLAlchemy costs about 20 us even for a cached statement, the driver's own 2 to 5 us; a claim
+    with its completion runs some twenty statements.
 
     Args:
         backend: the database.
@@ -91,7 +91,7 @@ class SqlSession(ABC):
         return record
 
     def insert(self, rows: Rows[R], record: R, *, keep: bool = False) -> None:
-        """Insert a record; one that is there under its key stays if `keep` says so."""
+        """Insert a record; with `keep`, an existing one of the same key stays."""
         text = self._texts.get((rows, keep))
         if text is None:
             statement = insert(rows.table).inline()
@@ -107,7 +107,7 @@ class SqlSession(ABC):
         return int(self.cursor.fetchone()[0])
 
     def insert_once(self, rows: Rows[R], record: R) -> int | None:
-        """Insert a record that has no id yet; return its id, or None if one stands in its way, which stays."""
+        """Insert a record without an id; return its id, or None if a conflicting record exists, which stays."""
         text = self._texts.get((rows, "once"))
         if text is None:
             once = insert(rows.table).on_conflict_do_nothing().returning(rows.table.c.id)
@@ -127,7 +127,7 @@ class SqlSession(ABC):
         """Write a record to its row: what differs from the record that is remembered, or everything."""
         key = rows.key_of(record)
         old: R | None = self._held.get((rows.table, key))
-        values = rows.values(record) if old is None else rows.changed(old, record)
+        values = rows.values(record) if old is None else rows.write_changes(old, record)
         for name in rows.key:
             values.pop(name, None)
         if values:
@@ -222,15 +222,15 @@ class Backend(ABC):
 
     @abstractmethod
     def new_job_ids(self, session: SqlSession, count: int) -> Sequence[int]:
-        """Return ids that no other job has or gets."""
+        """Return unique ids for new jobs."""
 
     @abstractmethod
     def lock_numbers(self, session: SqlSession, study: int) -> None:
-        """Wait until nobody else numbers the checkpoints that were seen of a study."""
+        """Lock the numbering of a study's observed checkpoints."""
 
     @abstractmethod
     def lock_schema(self, connection: sa.Connection) -> None:
-        """Begin a transaction in which nobody else changes the schema."""
+        """Begin a transaction with an exclusive lock on the schema."""
 
     @abstractmethod
     def watch(self) -> Watch:
@@ -238,7 +238,7 @@ class Backend(ABC):
 
     @abstractmethod
     def announce(self, session: SqlSession) -> None:
-        """Let those who wait learn of the transaction when it commits."""
+        """Notify waiting processes on commit."""
 
     @abstractmethod
     def close(self) -> None:

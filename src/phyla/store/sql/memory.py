@@ -21,8 +21,7 @@ LOCKED = ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL")
 class MemorySession(SqlSession):
     """A transaction on a database, or a part of the one that the same thread has open already.
 
-    A part that is rolled back undoes nothing else; one that commits still goes if what is around it is rolled
-    back.
+    Rolling back a part undoes nothing else; a committed part is lost if the outer transaction rolls back.
     """
 
     def __init__(self, backend: "MemoryBackend", cursor: Any, part: str | None, *, write: bool) -> None:
@@ -48,7 +47,7 @@ class MemorySession(SqlSession):
 
 @final
 class MemoryWatch:
-    """Is told of commits by the threads that make them."""
+    """Waits for commits of other threads."""
 
     def __init__(self, backend: "MemoryBackend") -> None:
         self._backend = backend
@@ -76,7 +75,7 @@ class MemoryBackend(AnySqlite):
         self._file = file
         self.lasting = file is not None
         self.url = MEMORY if file is None else sqlite_url(file)
-        self.shown = MEMORY if file is None else str(file)
+        self.label = MEMORY if file is None else str(file)
         engine = sa.create_engine(
             "sqlite://" if file is None else sa.URL.create("sqlite", database=str(file)),
             connect_args={"isolation_level": None, "check_same_thread": False, "cached_statements": 256},
@@ -102,7 +101,7 @@ class MemoryBackend(AnySqlite):
         except (OSError, sqlite3.Error, sa.exc.OperationalError) as error:
             engine.dispose()
             raise StoreUnavailable(
-                f"{self.shown} cannot be opened for this process alone ({error}): does another service have it?"
+                f"{self.label} cannot be opened for this process alone ({error}): does another service have it?"
             ) from error
 
     def begin(self, *, write: bool) -> MemorySession:
@@ -118,7 +117,7 @@ class MemoryBackend(AnySqlite):
         return MemorySession(self, cursor, part, write=write)
 
     def release(self, *, committed: bool) -> None:
-        """Let the next thread go on, and tell those who wait for commits."""
+        """Let the next thread continue, and notify threads that wait for commits."""
         self._depth -= 1
         self._turn.release()
         if committed:

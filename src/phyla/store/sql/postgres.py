@@ -9,7 +9,7 @@ from typing import Any, final
 import sqlalchemy as sa
 
 from phyla.errors import ConfigurationError, StoreBusy, StoreError, StoreUnavailable
-from phyla.formatting import masked
+from phyla.formatting import mask_password
 from phyla.records import StudyRecord
 from phyla.settings import Clock
 from phyla.store.sql.backend import Backend, SqlSession, StudyLock
@@ -25,7 +25,7 @@ except ImportError:
 OLDEST = 15
 LOCK_TIMEOUT_S = 30
 IDLE_TIMEOUT_S = 20
-"""A process that is suspended or cut off inside a transaction loses it, before those who wait for it give up."""
+"""A suspended or disconnected process loses its transaction before the waiting processes give up."""
 ALIVE = {
     "keepalives_idle": "10",
     "keepalives_interval": "5",
@@ -65,7 +65,7 @@ _STUDY = ONE_STUDY.add_columns(_CLOCK)
 _LOCKED_STUDY = sa.select(ONE_STUDY.with_for_update(key_share=True).cte("locked"), _CLOCK)
 
 CHANNEL = "phyla_changes"
-"""What those who wait for a commit listen to."""
+"""The channel of commit notifications."""
 
 _BUSY = {
     "40001": "another transaction changed the same rows",
@@ -98,7 +98,7 @@ class PostgresSession(SqlSession):
 
 @final
 class PostgresWatch:
-    """Is told of commits by `LISTEN` and `NOTIFY`.
+    """Waits for commits by `LISTEN` and `NOTIFY`.
 
     Args:
         connection: used for nothing else.
@@ -118,7 +118,7 @@ class PostgresWatch:
             return True
         if next(self._connection.notifies(timeout=seconds, stop_after=1), None) is None:
             return False
-        # One look for all that came meanwhile.
+        # One look for all notifications so far.
         for _ in self._connection.notifies(timeout=0):
             pass
         return True
@@ -128,7 +128,7 @@ class PostgresWatch:
 
 
 def _dispose(engine: sa.Engine, owner: int) -> None:
-    """Close connections that nobody uses any more; in a child process they are the parent's."""
+    """Close unused connections; in a child process they belong to the parent."""
     engine.dispose(close=os.getpid() == owner)
 
 
@@ -149,12 +149,13 @@ class PostgresBackend(Backend):
                 'storage on PostgreSQL needs the driver psycopg: pip install "phyla[postgres]"'
             )
         if re.match(r"[^:]+://[^/@:]*:[^@]*@.*@", url):
-            raise ConfigurationError(f"storage {masked(url)}: write an @ in the password as %40")
+            raise ConfigurationError(f"storage {mask_password(url)}: write an @ in the password as %40")
         try:
             parsed = sa.make_url(url)
         except (sa.exc.ArgumentError, ValueError) as error:
             raise ConfigurationError(
-                f"storage {masked(url)}: write postgresql://user@host:port/database, where the port is a number"
+                f"storage {mask_password(url)}: write postgresql://user@host:port/database, where the port is a "
+                "number"
             ) from error
         if parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
             raise ConfigurationError(
@@ -174,7 +175,7 @@ class PostgresBackend(Backend):
             max_overflow=10,
         )
         sa.event.listen(engine, "connect", _on_connect)
-        # Results that are only read have no end at which somebody would close them.
+        # Stores that are only read are never closed explicitly.
         weakref.finalize(self, _dispose, engine, os.getpid())
         super().__init__(engine)
 
@@ -185,7 +186,7 @@ class PostgresBackend(Backend):
             if not write:
                 session.cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         except BaseException:
-            # Not given back to the pool, which would complain of a lost one with a traceback.
+            # Not returned to the pool, which would log a traceback for a lost connection.
             connection.invalidate()
             raise
         return session
@@ -277,6 +278,6 @@ def _on_connect(connection: Any, _record: Any) -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"SET lock_timeout = '{LOCK_TIMEOUT_S}s'")
         cursor.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_TIMEOUT_S}s'")
-        # The same for a server that cannot get rid of an answer.
+        # The same for a server that cannot deliver an answer.
         cursor.execute(f"SET tcp_user_timeout = '{IDLE_TIMEOUT_S}s'")
     connection.commit()

@@ -1,4 +1,4 @@
-"""What is remembered of evaluation: checkpoints seen, groups, the ledger; each question beside its statement."""
+"""Reads evaluation: observed checkpoints, groups, the ledger; each method beside its statement."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ from phyla.records import (
 from phyla.store.contract import NEWEST_DURATIONS
 from phyla.store.sql.read_jobs import Queue
 from phyla.store.sql.rows import CHECKPOINTS, EVENTS, GROUPS, RESULTS
-from phyla.store.sql.scope import NEVER, NO_LIMIT, given
+from phyla.store.sql.scope import NEVER, NO_LIMIT, parameter
 from phyla.store.sql.tables import (
     BEST,
     ENDED,
@@ -33,13 +33,15 @@ from phyla.store.sql.tables import (
     eval_results,
 )
 
-STUDY, SEEN_ID, GROUP, SUITE = given("study"), given("seen"), given("group"), given("suite")
-LIMIT, AFTER = given("limit"), given("after")
+STUDY, SEEN_ID, GROUP, SUITE = parameter("study"), parameter("seen"), parameter("group"), parameter("suite")
+LIMIT, AFTER = parameter("limit"), parameter("after")
 
 _s = checkpoints.c
 _ALL_SEEN = sa.select(checkpoints).where(_s.study == STUDY, EVALUATED)
 _SEEN = _ALL_SEEN.where(_s.id == SEEN_ID)
-_FIND_SEEN = _ALL_SEEN.where(_s.name == given("name"), _s.index == given("place")).order_by(_s.id.desc()).limit(1)
+_FIND_SEEN = (
+    _ALL_SEEN.where(_s.name == parameter("name"), _s.index == parameter("place")).order_by(_s.id.desc()).limit(1)
+)
 _NEWEST_SEEN = _ALL_SEEN.order_by(_s.number.desc()).limit(1)
 _NEWEST_STEPPED = (
     _ALL_SEEN.where(_s.step >= 0).order_by(_s.branch.desc(), _s.step.desc(), _s.number.desc()).limit(1)
@@ -50,19 +52,19 @@ _SEEN_AFTER = _ALL_SEEN.where(_s.id > AFTER).order_by(_s.id).limit(LIMIT)
 _r = eval_results.c
 _RESULTS = (
     sa.select(eval_results)
-    .where(_r.identity == given("identity"), _r.task_identity == given("task_identity"))
-    .where(_r.replicate == given("replicate"), _r.shards == given("shards"))
+    .where(_r.identity == parameter("identity"), _r.task_identity == parameter("task_identity"))
+    .where(_r.replicate == parameter("replicate"), _r.shards == parameter("shards"))
     .order_by(_r.shard)
 )
 _LAST_RESULT = (
     sa.select(_r.created_at)
-    .where(_r.task_identity == given("task_identity"), _r.study == STUDY)
+    .where(_r.task_identity == parameter("task_identity"), _r.study == STUDY)
     .order_by(_r.created_at.desc())
     .limit(1)
 )
 _DURATIONS = (
     sa.select(_r.duration_s)
-    .where(_r.task_identity == given("task_identity"))
+    .where(_r.task_identity == parameter("task_identity"))
     .order_by(_r.created_at.desc(), _r.duration_s.desc())
     .limit(LIMIT)
 )
@@ -75,7 +77,7 @@ _LOCKED_GROUP = _GROUP.with_for_update()
 _GROUPS_OF = sa.select(eval_groups).where(_g.seen == SEEN_ID).order_by(_g.id)
 _GROUPS_AFTER = _GROUPS.where(_g.id > AFTER).order_by(_g.id).limit(LIMIT)
 _OF_SUITE_AFTER = _OF_SUITE.where(_g.id > AFTER).order_by(_g.id).limit(LIMIT)
-_ENDED_SINCE = _GROUPS.where(ENDED, _g.ended_at >= given("since")).order_by(_g.ended_at, _g.id)
+_ENDED_SINCE = _GROUPS.where(ENDED, _g.ended_at >= parameter("since")).order_by(_g.ended_at, _g.id)
 _FRESH = _OF_SUITE.where(FRESH).order_by(_g.id)
 _LAST_QUEUED = sa.select(sa.func.max(_g.created_at)).where(_g.study == STUDY, _g.suite == SUITE, TAKEN_ON)
 _BUSY = sa.select(_g.id).where(_g.study == STUDY, _g.suite == SUITE, STARTED).limit(1)
@@ -85,7 +87,7 @@ _COMPLETE = sa.select(sa.func.max(_g.ended_at)).where(_ENDED, _g.state == "compl
 _PARTIAL_IN_A_ROW = (
     sa.select(sa.func.count())
     .select_from(eval_groups)
-    .where(_ENDED, _g.state == "partial", _g.ended_at > sa.func.coalesce(_COMPLETE, given("since")))
+    .where(_ENDED, _g.state == "partial", _g.ended_at > sa.func.coalesce(_COMPLETE, parameter("since")))
 )
 _OPEN = sa.select(sa.func.count()).select_from(eval_groups).where(_g.study == STUDY, QUEUED)
 _NEWEST_COMPLETE = sa.select(sa.func.max(_g.seen)).where(_ENDED, _g.state == "complete")
@@ -96,7 +98,7 @@ _BEHIND = sa.select(sa.func.count(), sa.func.min(_g.seen), sa.func.max(_g.seen))
 _IN_ORDER = (_s.branch, _s.step, _s.number)
 _ITS_COMPLETE = sa.exists().where(_g.seen == _s.id, _g.suite == SUITE, ENDED, _g.state == "complete")
 _FARTHEST_COMPLETE = _ALL_SEEN.where(_ITS_COMPLETE).order_by(*(column.desc() for column in _IN_ORDER)).limit(1)
-_AFTER_IT = sa.tuple_(*_IN_ORDER) > sa.tuple_(given("branch"), given("step"), given("number"))
+_AFTER_IT = sa.tuple_(*_IN_ORDER) > sa.tuple_(parameter("branch"), parameter("step"), parameter("number"))
 _FARTHER = _BEHIND.where(_g.seen.in_(sa.select(_s.id).where(_s.study == STUDY, EVALUATED, _AFTER_IT)))
 _HELD_PATHS = sa.union_all(
     sa.select(_g.seen).where(_g.study == STUDY, QUEUED), sa.select(_g.seen).where(_g.study == STUDY, BEST)
@@ -107,7 +109,7 @@ _EVENTS_AFTER = _EVENTS.order_by(eval_events.c.id)
 
 
 class Evaluating(Queue):
-    """Reads what is evaluated, how urgently, and what was found."""
+    """Reads groups, their priorities and their results."""
 
     # Checkpoints that were seen
 
@@ -148,7 +150,7 @@ class Evaluating(Queue):
         return self._existing(self._one(GROUPS, _GROUP, group=group_id), "group", group_id)
 
     def locked_group(self, group_id: int) -> Group | None:
-        return self._held(GROUPS, _LOCKED_GROUP, group=group_id)
+        return self._hold(GROUPS, _LOCKED_GROUP, group=group_id)
 
     def groups_of(self, seen: int) -> Sequence[Group]:
         return self._all(GROUPS, _GROUPS_OF, seen=seen)
@@ -173,7 +175,7 @@ class Evaluating(Queue):
         return self._value(_BUSY, suite=suite) is not None
 
     def best_group(self, suite: str) -> Group | None:
-        return self._held(GROUPS, _BEST, suite=suite)
+        return self._hold(GROUPS, _BEST, suite=suite)
 
     def partial_in_a_row(self, suite: str) -> int:
         return int(self._value(_PARTIAL_IN_A_ROW, suite=suite, since=NEVER))

@@ -9,7 +9,7 @@ from phyla import machine
 from phyla.machine import Room
 from phyla.records import Attempt, EvalJob, Phase, TimeSpent, TrialRecord, Waiting
 from phyla.store.sql.rows import ATTEMPTS, EVAL_JOBS, TRIALS
-from phyla.store.sql.scope import NO_LIMIT, Scope, given
+from phyla.store.sql.scope import NO_LIMIT, Scope, parameter
 from phyla.store.sql.tables import (
     EVALUATION,
     FAILED_EVALUATION,
@@ -23,9 +23,15 @@ from phyla.store.sql.tables import (
     jobs,
 )
 
-STUDY, JOB, TOKEN, GROUP = given("study"), given("job"), given("token"), given("group")
-LIMIT, NOW, AFTER, WORKER, SEEN_ID = given("limit"), given("now"), given("after"), given("worker"), given("seen")
-LEAST, MOST, LABELS, RESTING = given("least"), given("most"), given("labels"), given("resting")
+STUDY, JOB, TOKEN, GROUP = parameter("study"), parameter("job"), parameter("token"), parameter("group")
+LIMIT, NOW, AFTER, WORKER, SEEN_ID = (
+    parameter("limit"),
+    parameter("now"),
+    parameter("after"),
+    parameter("worker"),
+    parameter("seen"),
+)
+LEAST, MOST, LABELS, RESTING = parameter("least"), parameter("most"), parameter("labels"), parameter("resting")
 ZERO: sa.ColumnElement[int] = sa.literal_column("0")
 COMMA, EMPTY = (sa.literal_column(f"'{text}'", sa.Text) for text in (",", ""))
 
@@ -84,7 +90,7 @@ _MOST_URGENT = (
     .scalar_subquery()
 )
 _NEXT_OF_SEEN = _NEXT_EVALUATION.where(_j.seen == SEEN_ID, _j.priority == _MOST_URGENT)
-# Claims of one group do not exclude each other, but each excludes whoever locks the group to end it.
+# Claims of one group do not exclude each other, but each excludes a transaction that ends the group.
 _CLAIM, _CLAIM_OF_SEEN = (
     statement.with_for_update(of=jobs, skip_locked=True).suffix_with(
         "FOR KEY SHARE OF eval_groups SKIP LOCKED", dialect="postgresql"
@@ -129,14 +135,14 @@ _LATE = (
     .order_by(_a.expires_at, _a.job)
     .limit(LIMIT)
 )
-# What somebody has locked is being ended just now; to wait for it could be a deadlock.
+# A locked row is being ended by another transaction; waiting for it could deadlock.
 _EXPIRED_TRIALS = _LATE.where(TRIAL).with_for_update(of=jobs, skip_locked=True)
 _EXPIRED_EVALUATIONS = _LATE.join(eval_groups, _g.id == _j.group).with_for_update(
     of=[jobs, eval_groups], skip_locked=True
 )
 _CLAIMED_AHEAD = (
     sa.select(attempts)
-    .where(_a.study == STUDY, RUNNING, _a.expires_at > given("expires_after"), _a.claimed_at > NOW)
+    .where(_a.study == STUDY, RUNNING, _a.expires_at > parameter("expires_after"), _a.claimed_at > NOW)
     .order_by(_a.expires_at, _a.job)
 )
 
@@ -169,10 +175,10 @@ class Queue(Scope):
         return lineage
 
     def locked_trial(self, trial_id: int) -> TrialRecord | None:
-        return self._held(TRIALS, _LOCKED_TRIAL, job=trial_id)
+        return self._hold(TRIALS, _LOCKED_TRIAL, job=trial_id)
 
     def next_pending(self) -> TrialRecord | None:
-        return self._held(TRIALS, _NEXT_TRIAL)
+        return self._hold(TRIALS, _NEXT_TRIAL)
 
     # Eval jobs
 
@@ -185,8 +191,8 @@ class Queue(Scope):
         labels, resting = (",".join(("", *names, "")) for names in (("", *room.labels), sorted(room.resting)))
         due = {"now": self._now, "least": least, "most": most, "labels": labels, "resting": resting}
         any_one, of_seen = (_CLAIM, _CLAIM_OF_SEEN) if self._session.write else (_NEXT_EVALUATION, _NEXT_OF_SEEN)
-        job = None if holding is None else self._held(EVAL_JOBS, of_seen, **due, seen=holding)
-        return job or self._held(EVAL_JOBS, any_one, **due)
+        job = None if holding is None else self._hold(EVAL_JOBS, of_seen, **due, seen=holding)
+        return job or self._hold(EVAL_JOBS, any_one, **due)
 
     def failed_evaluations(self) -> Sequence[EvalJob]:
         return self._all(EVAL_JOBS, _FAILED, limit=FAILED_AT_MOST)
@@ -200,7 +206,7 @@ class Queue(Scope):
         return not_before
 
     def locked_eval_job(self, job_id: int) -> EvalJob | None:
-        return self._held(EVAL_JOBS, _LOCKED_EVAL_JOB, job=job_id)
+        return self._hold(EVAL_JOBS, _LOCKED_EVAL_JOB, job=job_id)
 
     def group_jobs(self, group: int) -> Sequence[EvalJob]:
         jobs = self._all(EVAL_JOBS, _GROUP_JOBS, group=group)

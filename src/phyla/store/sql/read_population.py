@@ -1,7 +1,7 @@
-"""What is remembered of a population: members, trials, reports, checkpoints; each question beside its statement.
+"""Reads a population: members, trials, reports, checkpoints; each method beside its statement.
 
-What a partial index is conditioned on appears word for word in the statements that use it, because SQLite proves
-nothing else; that is why some conditions are text from `phyla.store.sql.tables`.
+Statements repeat the condition of a partial index word for word, because SQLite proves nothing else; therefore
+some conditions are text from `phyla.store.sql.tables`.
 """
 
 import heapq
@@ -23,7 +23,7 @@ from phyla.records import (
 )
 from phyla.store.sql.read_jobs import Queue
 from phyla.store.sql.rows import CHECKPOINTS, MEMBERS, STARTS, TRIALS, Row, decode
-from phyla.store.sql.scope import NEVER, NO_LIMIT, given
+from phyla.store.sql.scope import NEVER, NO_LIMIT, parameter
 from phyla.store.sql.tables import (
     DAMAGED,
     DELETING,
@@ -45,8 +45,8 @@ from phyla.store.sql.tables import (
     TRIAL as TRIAL_ROW,
 )
 
-STUDY, TRIAL, TOKEN, MEMBER = given("study"), given("trial"), given("token"), given("member")
-LIMIT, NOW, SINCE, WORKER = given("limit"), given("now"), given("since"), given("worker")
+STUDY, TRIAL, TOKEN, MEMBER = parameter("study"), parameter("trial"), parameter("token"), parameter("member")
+LIMIT, NOW, SINCE, WORKER = parameter("limit"), parameter("now"), parameter("since"), parameter("worker")
 
 _m = members.c
 _MINE = _m.study == STUDY
@@ -66,7 +66,7 @@ _TRAINED = sa.select(sa.func.sum(_m.generation - _m.joined_generation)).where(_M
 _t = jobs.c
 _OF_STUDY = _t.study == STUDY
 _TRAIN = _t.kind == "train"
-_TRIALS = TRIALS.select.where(_OF_STUDY, TRIAL_ROW, _t.id > given("after")).order_by(_t.id).limit(LIMIT)
+_TRIALS = TRIALS.select.where(_OF_STUDY, TRIAL_ROW, _t.id > parameter("after")).order_by(_t.id).limit(LIMIT)
 _NEWEST_TRIALS = TRIALS.select.where(_OF_STUDY, TRIAL_ROW).order_by(_t.id.desc()).limit(LIMIT)
 _CHILDREN = TRIALS.select.where(_OF_STUDY, TRIAL_ROW, _t.id > TRIAL, _t.parent == TRIAL).order_by(_t.id)
 _TRIALS_OF_MEMBER = _TRIALS.where(_t.member == MEMBER)
@@ -97,7 +97,7 @@ _LAST_COMPLETED = (
 _STOPPED = sa.and_(_t.state == "cancelled", _t.stop_reason.is_not(None))
 # The states by name, so that their index is used.
 _ABANDONED = TRIALS.select.where(_OF_STUDY, ENDED_TRIAL, _GIVEN_UP, _TRAIN, sa.or_(_t.state == "failed", _STOPPED))
-_CAME_TO = sa.and_(_t.state == "completed", _t.reached_step >= given("step"))
+_CAME_TO = sa.and_(_t.state == "completed", _t.reached_step >= parameter("step"))
 _ENDED = TRIALS.select.where(
     _OF_STUDY,
     ENDED_TRIAL,
@@ -106,7 +106,9 @@ _ENDED = TRIALS.select.where(
     sa.or_(_CAME_TO, _t.state == "failed", _STOPPED),
 )
 _RESULTS = (
-    sa.select(_t.member, _t.order).where(_OF_STUDY, _t.generation == given("generation"), SCORED).order_by(_t.id)
+    sa.select(_t.member, _t.order)
+    .where(_OF_STUDY, _t.generation == parameter("generation"), SCORED)
+    .order_by(_t.id)
 )
 _BEST = (
     TRIALS.select.join(checkpoints, sa.and_(checkpoints.c.study == _t.study, checkpoints.c.name == _t.checkpoint))
@@ -126,7 +128,7 @@ _REPORTED = sa.select(sa.func.coalesce(sa.func.max(_r.seq), 0)).where(
 _LAST_REPORTS = _BATCHES.where(_r.token == TOKEN).order_by(_r.seq.desc()).limit(LIMIT)
 _AVERAGES = (
     sa.select(marks.c.average)
-    .where(marks.c.study == STUDY, marks.c.every == given("every"), marks.c.step == given("step"))
+    .where(marks.c.study == STUDY, marks.c.every == parameter("every"), marks.c.step == parameter("step"))
     .where(marks.c.trial != TRIAL)
     .order_by(marks.c.trial.desc())
     .limit(LIMIT)
@@ -136,7 +138,7 @@ _STARTS = sa.select(starts).where(starts.c.study == STUDY).order_by(starts.c.id)
 
 _c = checkpoints.c
 _CHECKPOINTS = sa.select(checkpoints).where(_c.study == STUDY, KEPT).order_by(_c.created_at, _c.trial, _c.name)
-_CHECKPOINT = sa.select(checkpoints).where(_c.study == STUDY, _c.name == given("name"), KEPT)
+_CHECKPOINT = sa.select(checkpoints).where(_c.study == STUDY, _c.name == parameter("name"), KEPT)
 _LIVE, _DELETING, _DAMAGED = (_CHECKPOINTS.where(state) for state in (LIVE, DELETING, DAMAGED))
 _IN_STATE = {
     CheckpointState.LIVE: _LIVE,
@@ -161,7 +163,7 @@ _HELD_BY_EVALUATION = sa.union_all(
 
 
 class Population(Queue):
-    """Reads the members of a study, what they trained, and the checkpoints that they left."""
+    """Reads the members of a study, their trials and checkpoints."""
 
     def member(self, index: int) -> Member:
         return self._existing(self._member(_MEMBER, index), "member", index)

@@ -28,7 +28,7 @@ from phyla.records import (
     StudyRecord,
     Token,
     TrialRecord,
-    restored,
+    restore_name,
     storable,
     storable_text,
 )
@@ -55,7 +55,7 @@ def encode(value: Json) -> str:
 
 
 def decode(text: str) -> Any:
-    """Return what `encode` was given, in dicts and lists."""
+    """Undo `encode`, with dicts and lists."""
     # What `encode` wrote has no white space around it, which `loads` would look for.
     return _DECODER.raw_decode(text)[0]
 
@@ -115,12 +115,12 @@ class Rows(Generic[R]):
                 values[name] = write(values[name])
         return values
 
-    def changed(self, old: R, new: R) -> Values:
+    def write_changes(self, old: R, new: R) -> Values:
         """Return what to store of those fields that are other objects than before, by column."""
         pairs = zip(self.columns, self._values_of(old), self._values_of(new), strict=True)
-        return self.stored({name: after for name, before, after in pairs if before is not after})
+        return self.write_values({name: after for name, before, after in pairs if before is not after})
 
-    def stored(self, values: Values) -> Values:
+    def write_values(self, values: Values) -> Values:
         """Return what to store of values by field."""
         for name, value in values.items():
             write = self._writes.get(name)
@@ -192,7 +192,7 @@ def number(value: float) -> float | None:
 
 # Long, and read in every transaction. One text gives one object, so that it is seen at once whether it changed.
 _CONFIG = Codec(encode, lru_cache(64)(decode))
-_NAME = Codec(storable, restored)
+_NAME = Codec(storable, restore_name)
 
 STUDIES = Rows(StudyRecord, tables.studies, config=_CONFIG, location=_NAME)
 MEMBERS = Rows(Member, tables.members)

@@ -1,4 +1,4 @@
-"""Creates the schema, and refuses a database that has another one.
+"""Creates the schema, and rejects a database with another one.
 
 There is one schema until the first release; later versions will migrate older databases.
 """
@@ -26,7 +26,7 @@ _revisions = sa.Table(
 
 
 def ensure_schema(backend: Backend) -> None:
-    """Create the schema in a new database; refuse one that another version made."""
+    """Create the schema in a new database; reject one of another version."""
     with backend.engine.connect() as connection:
         if revision(connection) == HEAD:
             return
@@ -53,7 +53,7 @@ def revision(connection: sa.Connection) -> str | None:
 
 def create(connection: sa.Connection) -> None:
     """Create the schema in a database that has none, inside the transaction that is open."""
-    # Tables of that name which are there already are not phyla's: that has to be an error.
+    # Existing tables of these names are foreign, which has to be an error.
     job_ids.create(connection, checkfirst=False)
     for statement in _statements(type(connection.dialect)):  # type: ignore[arg-type]  # a class has a hash
         connection.exec_driver_sql(statement)
@@ -62,7 +62,7 @@ def create(connection: sa.Connection) -> None:
 
 @functools.cache
 def _statements(dialect: type[sa.Dialect]) -> list[str]:
-    """Return what makes tables and indexes; to put it into words takes longer than to run it."""
+    """Return the statements that create tables and indexes; compiling them takes longer than running them."""
     elements: list[sa.DDLElement] = []
     for table in (*metadata.sorted_tables, _revisions):
         elements.append(CreateTable(table))

@@ -1,4 +1,4 @@
-"""What the parts of a transaction on a study have in common."""
+"""Common base of the parts of a transaction on a study."""
 
 from typing import Any, TypeVar
 
@@ -17,15 +17,15 @@ _TEXTS = frozenset(("name", "worker", "suite", "identity", "task_identity", "lab
 _TIMES = frozenset(("now", "since", "expires_after"))
 
 
-def given(name: str) -> "sa.BindParameter[Any]":
-    """Return the parameter of a statement that is given when it runs, typed by what it is called."""
+def parameter(name: str) -> "sa.BindParameter[Any]":
+    """Return a bound parameter of a statement, typed by its name."""
     if name in _TEXTS:
         return sa.bindparam(name, type_=sa.Text)
     return sa.bindparam(name, type_=sa.Double if name in _TIMES else sa.BigInteger)
 
 
 class Scope:
-    """Asks statements of a session, each of which is told which study it is about.
+    """Runs statements of a session for one study.
 
     Args:
         session: inside an open transaction.
@@ -49,7 +49,7 @@ class Scope:
     def _one(self, rows: Rows[R], statement: sa.Executable, **key: Any) -> R | None:
         return self._session.one(rows, statement, {**self._own, **key})
 
-    def _held(self, rows: Rows[R], statement: sa.Executable, **key: Any) -> R | None:
+    def _hold(self, rows: Rows[R], statement: sa.Executable, **key: Any) -> R | None:
         """Return a record that a command may change."""
         return self._session.hold(rows, self._one(rows, statement, **key))
 
@@ -66,7 +66,7 @@ class Scope:
         return rows
 
     def _value(self, statement: sa.Executable, **key: Any) -> Any:
-        """Return the first value of the first row, or None."""
+        """Return the first value of the first row; None without rows."""
         row = self._session.row(statement, {**self._own, **key})
         return None if row is None else row[0]
 

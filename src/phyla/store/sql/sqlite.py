@@ -42,8 +42,8 @@ frequent that it shows in the 99th percentile of a claim."""
 class _Turn:
     """The right to write next, by locks on two files beside the database.
 
-    Whoever holds the first one is next and waits for the second one. The one that has just written finds the
-    first one taken, and so cannot overtake everybody who waits.
+    The holder of the first one is next and waits for the second one. A process that has just written finds the
+    first one taken, and so cannot overtake the waiting ones.
     """
 
     __slots__ = ("_next", "_now")
@@ -143,10 +143,10 @@ class AnySqlite(Backend):
         clock: tells the time; every process that uses the database runs on the same host.
 
     Attributes:
-        shown: where it is, as errors say it.
+        label: the place of the database in error messages.
     """
 
-    shown: str
+    label: str
     one_writer = True
     driver_errors = (sqlite3.Error, OSError)
 
@@ -181,8 +181,8 @@ class AnySqlite(Backend):
         code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
         advice = _ADVICE.get(code)
         if advice is not None:
-            return StoreUnavailable(f"{self.shown}: {error}; {advice}")
-        return StoreError(f"{self.shown}: {type(error).__name__}: {error}")
+            return StoreUnavailable(f"{self.label}: {error}; {advice}")
+        return StoreError(f"{self.label}: {type(error).__name__}: {error}")
 
 
 @final
@@ -190,7 +190,7 @@ class SqliteBackend(AnySqlite):
     """Opens a database file.
 
     Writers take turns with locks on files beside the database: unlike SQLite's own waiting, which sleeps and
-    looks again, they hand over at once and overtake nobody for long.
+    looks again, they hand over at once and starve no process.
 
     A file that may only be read, such as another user's, can be looked at.
 
@@ -245,7 +245,7 @@ class SqliteBackend(AnySqlite):
             sa.event.listen(engine, "connect", partial(_on_connect, self._path))
         sa.event.listen(engine, "close", _on_close)
         super().__init__(engine, clock)
-        self.url, self.shown = sqlite_url(self._path), str(self._path)
+        self.url, self.label = sqlite_url(self._path), str(self._path)
         self._file = self._inode()
         self._at_end()
 
@@ -324,7 +324,7 @@ _ADVICE: Mapping[int, str] = {
     sqlite3.SQLITE_PERM: "permission is missing: make the file and its folder writable",
     sqlite3.SQLITE_CANTOPEN: "check that the path is right and that the folder is writable",
     sqlite3.SQLITE_IOERR: "the disk failed, is full or was made read-only: check it before going on",
-    # SQLite also says so of a sound file, when the disk failed while it was read.
+    # SQLite also reports this for an intact file if the disk failed while it was read.
     sqlite3.SQLITE_CORRUPT: "the disk failed, or the file is damaged: check the disk and run this again; if that "
     "does not help, copy the file away, then restore a backup or try sqlite3's .recover",
     sqlite3.SQLITE_NOTADB: "the file is no SQLite database: name another one",
@@ -345,14 +345,14 @@ def _make_folder(path: Path) -> None:
         finally:
             os.close(parent)
     except OSError as error:
-        # Some systems cannot flush a folder, or not one that we may write to but not read, and say so.
+        # Some systems cannot flush a folder, or only a readable one, and raise.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EACCES):
             raise
 
 
 def _to_read(path: Path, _dialect: Any, _record: Any, arguments: list[Any], _options: Any) -> None:
-    # Where there is no log, nobody has the file open now, and SQLite would want to make one. Such a connection
-    # sees no later commit, so each transaction has its own.
+    # Without a log, no process has the file open, and SQLite would want to make one. Such a connection sees no
+    # later commit, so each transaction has its own.
     mode = "ro" if Path(f"{path}-wal").exists() else "ro&immutable=1"
     arguments[0] = f"{path.as_uri()}?mode={mode}"
 
@@ -360,7 +360,7 @@ def _to_read(path: Path, _dialect: Any, _record: Any, arguments: list[Any], _opt
 def _on_connect(path: Path, connection: Any, record: Any) -> None:
     record.info["turn"] = turn = _Turn(path)
     if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-        # SQLite does not wait here: of two that open a new file at once, it would refuse one.
+        # SQLite does not wait here: of two processes that open a new file at once, one would fail.
         turn.wait()
         try:
             connection.execute("PRAGMA journal_mode=WAL")

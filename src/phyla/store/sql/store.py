@@ -19,7 +19,7 @@ from phyla.store.retry import again, repeatable
 from phyla.store.sql.backend import Backend, SqlSession, StudyLock, Watch
 from phyla.store.sql.rows import MEMBERS, STUDIES, TOKENS, Values
 from phyla.store.sql.schema import ensure_schema
-from phyla.store.sql.scope import given
+from phyla.store.sql.scope import parameter
 from phyla.store.sql.tables import (
     EVALUATED,
     attempts,
@@ -42,14 +42,14 @@ _OLD = sa.bindparam("old_id", type_=sa.Text)
 # Of several processes that find a copy, one gives it an id.
 _REPLACE_IDENTITY = store_identity.update().where(_i.slot == 1, _i.id == _OLD).values(copied_from=_OLD, **_NEW)
 
-_STUDY_BY_NAME = sa.select(studies).where(studies.c.name == given("name"))
-_WATCHING = sa.select(studies).where(studies.c.source == given("study")).order_by(studies.c.id)
+_STUDY_BY_NAME = sa.select(studies).where(studies.c.name == parameter("name"))
+_WATCHING = sa.select(studies).where(studies.c.source == parameter("study")).order_by(studies.c.id)
 _ALL_TOKENS = sa.select(tokens).order_by(tokens.c.name)
-_TOKEN = sa.select(tokens).where(tokens.c.name == given("name"))
-_REVOKE = tokens.delete().where(tokens.c.name == given("name"))
+_TOKEN = sa.select(tokens).where(tokens.c.name == parameter("name"))
+_REVOKE = tokens.delete().where(tokens.c.name == parameter("name"))
 ALL_STUDIES = sa.select(studies).order_by(studies.c.id)
 
-_STUDY = given("study")
+_STUDY = parameter("study")
 # With the studies that watch it.
 _IDS = sa.select(studies.c.id).where(sa.or_(studies.c.id == _STUDY, studies.c.source == _STUDY))
 _c = checkpoints.c
@@ -59,7 +59,7 @@ _DELETIONS = (
     attempts.delete().where(attempts.c.job.in_(sa.select(jobs.c.id).where(jobs.c.study.in_(_IDS)))),
     *(
         table.delete().where(table.c.study.in_(_IDS))
-        for table in reversed(metadata.sorted_tables)  # from what refers to others to what is referred to
+        for table in reversed(metadata.sorted_tables)  # referring tables before referred ones
         if "study" in table.c and table not in (eval_results, attempts)
     ),
     studies.delete().where(studies.c.source == _STUDY),
@@ -86,7 +86,7 @@ class SqlStore:
             ensure_schema(backend)
         except Exception as error:
             backend.close()
-            raise explained(backend, error) from error
+            raise explain_error(backend, error) from error
 
     @property
     def url(self) -> str:
@@ -99,7 +99,7 @@ class SqlStore:
     def identity(self) -> StoreIdentity:
         with self._session(write=False) as session:
             row, place = session.row(_IDENTITY, {}), self._backend.place(session)
-        return self._identify(row) if row is None or row[1] != place else self._known_as(row)
+        return self._identify(row) if row is None or row[1] != place else self._make_identity(row)
 
     def renew_identity(self) -> StoreIdentity:
         with self._session(write=False) as session:
@@ -114,9 +114,9 @@ class SqlStore:
             else:
                 session.run(_REPLACE_IDENTITY, {**values, "old_id": old[0]})
             row = session.row(_IDENTITY, {})
-        return self._known_as(row)
+        return self._make_identity(row)
 
-    def _known_as(self, row: Any) -> StoreIdentity:
+    def _make_identity(self, row: Any) -> StoreIdentity:
         return StoreIdentity(id=row[0], copied_from=row[2], lasting=self._backend.lasting)
 
     @again(ConnectionLost)
@@ -167,10 +167,10 @@ class SqlStore:
 
     def delete_study(self, study: int) -> None:
         with self._session(write=True) as session:
-            self._locked(session, study, "alone")
-            # Whoever claims from one of those that watch it has no lock on this one.
+            self._lock_study(session, study, "alone")
+            # A claim in a watching study holds no lock on this one.
             for watching in session.all(STUDIES, _WATCHING, {"study": study}):
-                self._locked(session, watching.id, "alone")
+                self._lock_study(session, watching.id, "alone")
             for deletion in _DELETIONS:
                 session.run(deletion, {"study": study})
 
@@ -181,7 +181,7 @@ class SqlStore:
             self._backend.announce(session)
             if state is StudyState.RUNNING:
                 changes["resumed_at"] = self._backend.now(session)
-            session.set(STUDIES, (study,), STUDIES.stored(changes))
+            session.set(STUDIES, (study,), STUDIES.write_values(changes))
             if state is StudyState.RUNNING:
                 session.run(RETRY_GIVEN_UP, {"study": study})
 
@@ -210,12 +210,12 @@ class SqlStore:
             if source is not None and exclusive:
                 self._backend.study(session, source, "exclusive")
             lock: StudyLock = "alone" if alone else "exclusive" if exclusive else "shared"
-            yield SqlTransaction(session, *self._locked(session, study, lock))
+            yield SqlTransaction(session, *self._lock_study(session, study, lock))
 
     @contextlib.contextmanager
     def reader(self, study: int) -> Iterator[SqlTransaction]:
         with self._session(write=False) as session:
-            yield SqlTransaction(session, *self._locked(session, study, None))
+            yield SqlTransaction(session, *self._lock_study(session, study, None))
 
     @repeatable
     def look(self, study: int, query: Query[P, R], /, *args: P.args, **named: P.kwargs) -> R:
@@ -223,7 +223,7 @@ class SqlStore:
         with self.reader(study) as reader:
             return query(reader, *args, **named)
 
-    def _locked(self, session: SqlSession, study: int, lock: StudyLock | None) -> tuple[StudyRecord, float]:
+    def _lock_study(self, session: SqlSession, study: int, lock: StudyLock | None) -> tuple[StudyRecord, float]:
         record, now = self._backend.study(session, study, lock)
         if record is None:
             raise StudyNotFound(f"there is no study with id {study} in {self.url}")
@@ -268,7 +268,7 @@ class SqlStore:
         except BaseException as error:
             if session is not None:
                 session.rollback()
-            problem = explained(self._backend, error)
+            problem = explain_error(self._backend, error)
             if session is not None and self._backend.served and isinstance(problem, StoreUnavailable):
                 problem = ConnectionLost(str(problem))
             if problem is error:
@@ -292,10 +292,10 @@ class _Changes:
             return self._watch.wait(seconds)
         except Exception as error:
             self.close()
-            problem = explained(self._backend, error)
+            problem = explain_error(self._backend, error)
             if not isinstance(problem, StoreUnavailable):
                 raise problem from error
-            # Whoever looks now waits for the server as long as it has patience.
+            # The next read waits for the server as long as the patience lasts.
             time.sleep(min(seconds, 1.0))
             return True
 
@@ -306,7 +306,7 @@ class _Changes:
                 watch.close()
 
 
-def explained(backend: Backend, error: BaseException) -> BaseException:
+def explain_error(backend: Backend, error: BaseException) -> BaseException:
     """Return what to raise for an error: explained if it is the database's, else as it is."""
     origin = getattr(error, "orig", None) or error
     if isinstance(origin, StoreError) or not isinstance(origin, backend.driver_errors):

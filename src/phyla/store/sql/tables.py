@@ -1,8 +1,8 @@
 """The schema: a table for each kind of record, whose columns are the record's fields.
 
-Times are seconds since the epoch. What is not a number, a truth or text is JSON, as text on every database. What a
-partial index is conditioned on appears word for word in the statements that use it, because SQLite proves nothing
-else. Its columns are also in an index that is counted, because SQLite would else look at every row.
+Times are seconds since the epoch. Values other than numbers, booleans and text are JSON, stored as text on every
+database. Statements repeat the condition of a partial index word for word, because SQLite proves nothing else. Its
+columns are also in an index that is counted, because SQLite would otherwise scan every row.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -180,7 +180,7 @@ jobs = _table(
     ),
     sa.CheckConstraint("fitness IS NULL OR fitness_order IS NOT NULL", name="jobs_fitness"),
     _index("trials_by_study", "study", "id", where=TRIAL),
-    # Also serves eval jobs, which have no member, and whoever looks for what refers to a study.
+    # Also serves eval jobs, which have no member, and searches for references to a study.
     _index("jobs_by_member", "study", "member", "id"),
     _index("trials_one_unfinished", "study", "member", where=UNFINISHED_TRIAL, unique=True),
     _index("trials_pending", "study", "id", where=PENDING_TRIAL),
@@ -204,7 +204,7 @@ attempts = _table(
     "attempts",
     [Attempt],
     sa.CheckConstraint("(ended_at IS NULL) = (state = 'running')", name="attempts_ended"),
-    # Also serves those who look for a worker's: as many rows as there are workers, at most.
+    # Also serves searches by worker: at most one row per worker.
     _index("attempts_one_running", "study", "job", where=RUNNING, unique=True),
     _index("attempts_expiry", "study", "expires_at", "job", where=RUNNING),
     key=("job", "token"),
@@ -217,7 +217,7 @@ checkpoints = _table(
     [Checkpoint],
     _index("checkpoints_kept", "study", "name", where=KEPT, unique=True),
     _index("checkpoints_number", "study", "number", where=EVALUATED, unique=True),
-    # Also serves joins by name, and whoever looks for what refers to a study.
+    # Also serves joins by name, and searches for references to a study.
     _index("checkpoints_by_name", "study", "name", "index", "id"),
     _index("checkpoints_live", "study", "created_at", "trial", "name", where=LIVE),
     _index("checkpoints_deleting", "study", "created_at", "trial", "name", where=DELETING),
@@ -276,7 +276,7 @@ eval_groups = _table(
     refers={"study": "studies.id", "seen": "checkpoints.id"},
 )
 
-# Its key has no study: what was found on a checkpoint is known to every study that meets the same one.
+# Its key has no study: results of a checkpoint serve every study with the same checkpoint.
 eval_results = _table(
     "eval_results",
     [EvalResult],

@@ -33,7 +33,7 @@ from phyla.store.sql.rows import (
     encode,
     number,
 )
-from phyla.store.sql.scope import given
+from phyla.store.sql.scope import parameter
 from phyla.store.sql.tables import (
     KEPT,
     LIVE,
@@ -50,12 +50,12 @@ from phyla.store.sql.tables import (
 )
 
 STUDY, GROUP, NOW, TRIAL, TOKEN, NAME = (
-    given("study"),
-    given("group"),
-    given("now"),
-    given("trial"),
-    given("token"),
-    given("name"),
+    parameter("study"),
+    parameter("group"),
+    parameter("now"),
+    parameter("trial"),
+    parameter("token"),
+    parameter("name"),
 )
 
 _MAKES_WORK = (
@@ -78,7 +78,7 @@ RETRY_GIVEN_UP = (
 )
 
 _a = attempts.c
-_HELD = sa.select(_a.job, _a.token).where(_a.study == STUDY, RUNNING, _a.worker == given("worker"))
+_HELD = sa.select(_a.job, _a.token).where(_a.study == STUDY, RUNNING, _a.worker == parameter("worker"))
 _RENEW = (
     attempts.update()
     .where(sa.tuple_(_a.job, _a.token).in_(_HELD.with_for_update(skip_locked=True)))
@@ -102,19 +102,21 @@ _SET_MARK = _mark.on_conflict_do_update(
 
 _c = checkpoints.c
 _TAKE = (
-    checkpoints.update().where(_c.study == given("owner"), _c.name == NAME, KEPT, LIVE).values(taken=_c.taken + 1)
+    checkpoints.update()
+    .where(_c.study == parameter("owner"), _c.name == NAME, KEPT, LIVE)
+    .values(taken=_c.taken + 1)
 )
 _SET_STATE = (
     checkpoints.update()
-    .where(_c.study == given("owner"), _c.name == NAME, KEPT)
+    .where(_c.study == parameter("owner"), _c.name == NAME, KEPT)
     .values(state=sa.bindparam("became", type_=sa.Text), error=sa.bindparam("why", type_=sa.Text))
 )
 _NOT_TAKEN = (
     sa.select(_c.name)
-    .where(_c.study == STUDY, _c.name == NAME, KEPT, LIVE, _c.taken == given("times"))
+    .where(_c.study == STUDY, _c.name == NAME, KEPT, LIVE, _c.taken == parameter("times"))
     .with_for_update(skip_locked=True)
 )
-# A row that somebody has locked is being taken; to wait for it could be a deadlock.
+# A locked row is being taken by another transaction; waiting for it could deadlock.
 _MARK_DELETING = (
     checkpoints.update()
     .where(_c.study == STUDY, KEPT, _c.name.in_(_NOT_TAKEN.scalar_subquery()))
@@ -124,7 +126,7 @@ _MARK_DELETING = (
 
 _j = jobs.c
 _START_GROUP = eval_groups.update().where(eval_groups.c.id == GROUP).values(started=sa.true())
-# A job that somebody has locked is being claimed just now; to wait for it could be a deadlock.
+# A locked job is being claimed by another transaction; waiting for it could deadlock.
 _waiting = jobs.alias("waiting")
 _w = _waiting.c
 _LATE = sa.select(_w.id).where(_w.study == STUDY, PENDING_EVALUATION, _w.not_before > NOW)
@@ -199,7 +201,7 @@ class SqlTransaction(Population, Evaluating):
             case machine.MarkDeleting(name, taken):
                 return bool(self._run(_MARK_DELETING, name=name, times=taken).rowcount == 1)
             case machine.SetCheckpointState(name, state, error):
-                self._run(_SET_STATE, name=name, **CHECKPOINTS.stored({"became": state.value, "why": error}))
+                self._run(_SET_STATE, name=name, **CHECKPOINTS.write_values({"became": state.value, "why": error}))
             case machine.AddReports(trial_id, token, reported):
                 batch = encode([[report.step, report.metrics] for report in reported])
                 self._run(_ADD_REPORTS, trial=trial_id, token=token, reported=batch, count=len(reported))
@@ -253,7 +255,7 @@ class SqlTransaction(Population, Evaluating):
     def _change_study(self, **changes: Any) -> None:
         """Write fields of the study."""
         self._study = replace(self._study, **changes)
-        self._session.set(STUDIES, (self._study.id,), STUDIES.stored(changes))
+        self._session.set(STUDIES, (self._study.id,), STUDIES.write_values(changes))
 
     def _set_attempt(self, job: int, token: int, **changes: Any) -> None:
-        self._session.set(ATTEMPTS, (job, token), ATTEMPTS.stored(changes))
+        self._session.set(ATTEMPTS, (job, token), ATTEMPTS.write_values(changes))

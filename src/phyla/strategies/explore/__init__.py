@@ -1,7 +1,7 @@
 """Explore rules: new hyperparameters derived from the ones taken over. One file a rule.
 
 A new rule is a frozen dataclass with `propose`; `perturb.py` is an example. `ExploreWith` takes a
-function instead. A rule that never declines says so with `always = True`.
+function instead. A rule that never declines has `always = True`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Protocol, final
 
 from phyla.records import JsonObject, Scored
-from phyla.strategies.checks import check_rules, returned
+from phyla.strategies.checks import check_returned, check_rules
 from phyla.strategies.strategy import Context, Population
-from phyla.validation import refused
+from phyla.validation import setting_error
 
 
 @final
@@ -23,7 +23,7 @@ class Explored:
         params: flat, valid in the space.
         changes: parameter name to `{"from", "to", "by"}`, for the ones that changed; by default found by
             comparing, with the name of the rule as `by`.
-        facts: what else the reason should tell.
+        facts: further facts for the reason.
     """
 
     params: JsonObject
@@ -42,9 +42,9 @@ class Explore(Protocol):
         ...
 
 
-def proposed(rule: Explore, source: Scored, population: Population, context: Context) -> Explored | None:
-    """Return what a rule proposes; `ConfigurationError` if it returned anything else."""
-    return returned(rule, "propose", rule.propose(source, population, context), Explored, type(None))
+def propose_params(rule: Explore, source: Scored, population: Population, context: Context) -> Explored | None:
+    """Return the proposal of a rule; `ConfigurationError` if it is not of the right type."""
+    return check_returned(rule, "propose", rule.propose(source, population, context), Explored, type(None))
 
 
 def changes_of(old: JsonObject, new: JsonObject, by: str | Mapping[str, str]) -> dict[str, JsonObject]:
@@ -64,7 +64,7 @@ class ExplorePipeline:
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", tuple(self.rules))
         if not self.rules:
-            raise refused(self, "rules", "give at least one rule, or explore=None")
+            raise setting_error(self, "rules", "give at least one rule, or explore=None")
         check_rules(self, "propose", "rules")
         for rule in self.rules[:-1]:
             if getattr(rule, "always", False) and not isinstance(rule, type):
@@ -72,8 +72,8 @@ class ExplorePipeline:
                 why = (
                     f"{name} never declines, so no rule after it is asked; put it last. To correct what it gives: "
                 )
-                raise refused(self, "rules", f"{why}ExploreWith(function, after={name}(...))")
+                raise setting_error(self, "rules", f"{why}ExploreWith(function, after={name}(...))")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
-        proposals = (proposed(rule, source, population, context) for rule in self.rules)
+        proposals = (propose_params(rule, source, population, context) for rule in self.rules)
         return next((explored for explored in proposals if explored is not None), None)

@@ -7,7 +7,7 @@ from phyla.errors import SpaceError
 from phyla.records import Json, Scored
 from phyla.strategies.checks import check_rules
 from phyla.strategies.exploit import facts
-from phyla.strategies.explore import Explore, Explored, changes_of, proposed
+from phyla.strategies.explore import Explore, Explored, changes_of, propose_params
 from phyla.strategies.explore.perturb import PERTURB
 from phyla.strategies.strategy import Context, Population, ranked
 from phyla.validation import check
@@ -53,7 +53,7 @@ class Crossover:
                 ways = {"crossed": f"member {mate.member}"}
                 by = {name: ways.get(str(change["by"]), str(change["by"])) for name, change in changed.items()}
         child = replace(source, params=params)
-        mutated = proposed(self.then, child, population, context) if self.then else None
+        mutated = propose_params(self.then, child, population, context) if self.then else None
         if mutated is not None:
             params, details = mutated.params, {**mutated.facts, **details}
             for name, change in mutated.changes.items():

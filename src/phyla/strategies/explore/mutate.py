@@ -11,7 +11,7 @@ from phyla.space import Space
 from phyla.space.ranges import NEAR_ONE
 from phyla.strategies.explore import Explored
 from phyla.strategies.strategy import Context, Population
-from phyla.validation import check, plain, refused
+from phyla.validation import check, plain, setting_error
 
 
 @final
@@ -43,13 +43,15 @@ class Mutate:
             bounds: Any = tuple(map(plain, getattr(self, name)))
             object.__setattr__(self, name, bounds)
             if len(bounds) != 2 or not 1 < bounds[0] <= bounds[1] <= sys.float_info.max:
-                raise refused(self, name, "must be two numbers above 1, the lower one first, as in (1.1, 2.0)")
+                raise setting_error(
+                    self, name, "must be two numbers above 1, the lower one first, as in (1.1, 2.0)"
+                )
         if isinstance(self.discounts, str):
-            raise refused(self, "discounts", f"must be a list of names, as in [{self.discounts!r}]")
+            raise setting_error(self, "discounts", f"must be a list of names, as in [{self.discounts!r}]")
         object.__setattr__(self, "discounts", tuple(self.discounts))
 
     def check_space(self, space: Space) -> None:
-        """Refuse discounts that are no numbers between 0 and 1 of the space."""
+        """Reject discounts that are no numbers between 0 and 1 of the space."""
         for name in self.discounts:
             parameter = space.parameters.get(name)
             low, high = getattr(parameter, "low", -1), getattr(parameter, "high", 2)
@@ -60,7 +62,7 @@ class Mutate:
                 )
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
-        rng, params, space = context.rng, source.params, self._scaled(context.space)
+        rng, params, space = context.rng, source.params, self._scale_space(context.space)
         changes: dict[str, JsonObject] = {}
         for name in space.parameters:
             if rng.random() >= self.mutation_rate or name not in params:
@@ -71,7 +73,7 @@ class Mutate:
             changes.update(changed)
         return Explored(params=params, changes=changes)
 
-    def _scaled(self, space: Space) -> Space:
+    def _scale_space(self, space: Space) -> Space:
         """Return the space with the discounts on the scale of their distance from 1."""
         if not self.discounts:
             return space

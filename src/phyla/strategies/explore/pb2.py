@@ -10,10 +10,10 @@ import numpy as np
 from phyla.records import JobKind, JobState, JsonObject, Scored, TrialRecord
 from phyla.space import Float, Int, Scalar
 from phyla.strategies.checks import check_rules
-from phyla.strategies.explore import Explore, Explored, changes_of, proposed
+from phyla.strategies.explore import Explore, Explored, changes_of, propose_params
 from phyla.strategies.explore.perturb import PERTURB
 from phyla.strategies.strategy import Context, History, Population, lowest_generation
-from phyla.validation import check, refused
+from phyla.validation import check, setting_error
 
 Matrix: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -63,19 +63,19 @@ class PB2:
         check_rules(self, "propose", "fallback")
         check(self, rows=2, least_rows=2, restarts=1, resample="[0, 1]")
         if self.least_rows > self.rows:
-            raise refused(self, "rows least_rows", "there would never be a model; raise rows")
+            raise setting_error(self, "rows least_rows", "there would never be a model; raise rows")
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
         proposal = self._by_model(source, population, context)
         if isinstance(proposal, Explored):
             return proposal
-        explored = proposed(self.fallback, source, population, context)
+        explored = propose_params(self.fallback, source, population, context)
         if explored is None:
             return None
         return replace(explored, facts={**explored.facts, "model": {"rule": "pb2", "not_used": proposal}})
 
     def _by_model(self, source: Scored, population: Population, context: Context) -> Explored | str:
-        """Return what the model promises most of, or why there is nothing."""
+        """Return the point with the highest promise of the model, or the reason for its absence."""
         space, params, changes = context.space, source.params, dict[str, Mapping[str, Scalar]]()
         modelled = {
             name: parameter for name, parameter in space.parameters.items() if isinstance(parameter, Float | Int)
@@ -151,7 +151,7 @@ def _row(
     if parent.order is None or not math.isfinite(parent.order):
         return None
     if trial.state is JobState.CANCELLED and trial.stop_reason is None:
-        # Its member was retired, or its parent's files were lost: that says nothing about its hyperparameters.
+        # Its member was retired, or its parent's files were lost, which is independent of its hyperparameters.
         return None
     gain = float("-inf") if trial.state in (JobState.FAILED, JobState.CANCELLED) else None
     if trial.order is not None and trial.reached_step is not None:
@@ -164,7 +164,7 @@ def _units(numbers: Mapping[str, Float | Int], params: JsonObject) -> tuple[floa
 
 
 def kappa(rows: int) -> float:
-    """Return how many deviations count on top of the mean, after so many rows."""
+    """Return the weight of the deviation beside the mean, for a number of rows."""
     return math.sqrt(max(0.0, 0.2 * math.log(0.4 * rows)))
 
 
@@ -176,7 +176,7 @@ def _best_first(
     restarts: int,
     rng: np.random.Generator,
 ) -> Iterator[tuple[Sequence[float], JsonObject]]:
-    """Fit the model, and return points in [0, 1], the highest upper bound first, with what the reason tells."""
+    """Fit the model, and return points in [0, 1], highest upper bound first, with facts for the reason."""
     from scipy.optimize import minimize
 
     gains = np.array([row.gain for row in rows], dtype=np.float64)
@@ -187,9 +187,9 @@ def _best_first(
     low, width = places.min(axis=0), np.ptp(places, axis=0)
     scaled = (places - low) / np.where(width > 0, width, 1.0)
     points = np.column_stack([scaled, np.array([row.units for row in everything])])
-    used = best_window(points[: len(rows)], standardised(gains)[0], LEAST_WINDOW)
-    targets, center, spread = standardised(gains[:used])
-    kernel = fitted(points[:used], targets)
+    used = best_window(points[: len(rows)], standardise(gains)[0], LEAST_WINDOW)
+    targets, center, spread = standardise(gains[:used])
+    kernel = fit_kernel(points[:used], targets)
     posterior = Posterior(kernel, points[:used], targets, points[len(rows) : -1])
     fixed, weight = points[-1, :2], kappa(used)
     starts = np.concatenate([[own], rng.random((restarts - 1, len(own)))]).ravel()
@@ -233,7 +233,7 @@ def without_outliers(values: Matrix) -> Matrix:
     return clipped if np.mean(clipped != values) <= FEW else values
 
 
-def standardised(gains: Matrix) -> tuple[Matrix, float, float]:
+def standardise(gains: Matrix) -> tuple[Matrix, float, float]:
     """Return gains of mean 0 and deviation 1, clipped at +-2; and the mean and deviation they had."""
     # Squares of large numbers would overflow.
     scale = float(np.abs(gains).max()) or 1.0
@@ -299,7 +299,7 @@ def likelihood(kernel: Kernel, points: Matrix, targets: Matrix) -> tuple[float, 
     return float(value), gradient
 
 
-def fitted(points: Matrix, targets: Matrix) -> Kernel:
+def fit_kernel(points: Matrix, targets: Matrix) -> Kernel:
     """Return the kernel of the highest marginal likelihood, by L-BFGS-B; of many rows an even share is used."""
     from scipy.optimize import minimize
 
@@ -334,7 +334,7 @@ def best_window(points: Matrix, targets: Matrix, least: int) -> int:
 
 @final
 class Posterior:
-    """What is believed after some observations; others that are pending lower the variance and leave the mean."""
+    """The posterior after observations; pending points lower its variance and leave its mean."""
 
     def __init__(self, kernel: Kernel, points: Matrix, targets: Matrix, pending: Matrix | None = None) -> None:
         self._kernel = kernel

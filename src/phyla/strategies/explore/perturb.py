@@ -1,4 +1,4 @@
-"""Explore rules that move hyperparameters by chance, and a function that corrects what they propose."""
+"""Explore rules that move hyperparameters at random, and a function that corrects their proposals."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -10,12 +10,12 @@ import numpy as np
 
 from phyla.errors import SpaceError
 from phyla.records import Scored
-from phyla.space import Params, Space, checked
+from phyla.space import Params, Space, run_check
 from phyla.space.declaration import refuse_unknown
 from phyla.strategies.checks import check_rules
-from phyla.strategies.explore import Explore, Explored, changes_of, proposed
+from phyla.strategies.explore import Explore, Explored, changes_of, propose_params
 from phyla.strategies.strategy import Context, Population
-from phyla.validation import check, plain, refused
+from phyla.validation import check, plain, setting_error
 
 KEPT = "the constraints allow none of the changes that were tried"
 
@@ -47,16 +47,16 @@ class Perturb:
     def __post_init__(self) -> None:
         object.__setattr__(self, "factors", tuple(map(plain, self.factors)))
         if not self.factors or any(not 0 < f <= sys.float_info.max or f == 1 for f in self.factors):
-            raise refused(self, "factors", "must be positive numbers other than 1, as in (0.8, 1.2)")
+            raise setting_error(self, "factors", "must be positive numbers other than 1, as in (0.8, 1.2)")
         check(self, resample="[0, 1]", clip=(True, False))
         if self.names is not None:
             if isinstance(self.names, str) or not self.names:
-                raise refused(self, "names", "must be a list of at least one name, as in ['lr']")
+                raise setting_error(self, "names", "must be a list of at least one name, as in ['lr']")
             object.__setattr__(self, "names", tuple(self.names))
 
     def check_space(self, space: Space) -> None:
-        """Refuse names that are no parameters of the space."""
-        checked(
+        """Reject names that are no parameters of the space."""
+        run_check(
             partial(refuse_unknown, known=space.parameters), self.names or (), f"Perturb(names={self.names!r})"
         )
 
@@ -117,12 +117,12 @@ class ExploreWith:
 
     def __post_init__(self) -> None:
         if not callable(self.function):
-            raise refused(self, "function", "give a function of (params, rng)")
+            raise setting_error(self, "function", "give a function of (params, rng)")
         check_rules(self, "propose", "after", optional=True)
 
     def propose(self, source: Scored, population: Population, context: Context) -> Explored | None:
         name = getattr(self.function, "__name__", repr(self.function))
-        before = proposed(self.after, source, population, context) if self.after else None
+        before = propose_params(self.after, source, population, context) if self.after else None
         before = before or Explored(params=source.params)
         values = self.function(Params(before.params), context.rng)
         if values is None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reported:
-    """What a running trial has reported, up to one report.
+    """Reports of a running trial, up to one report.
 
     Attributes:
         trial: the trial.
@@ -61,7 +61,7 @@ class Reported:
 
 
 class Others(Protocol):
-    """What the other trials of the study reported."""
+    """Reports of the other trials of the study."""
 
     def averages(self, mark: Mark) -> Sequence[float]:
         """Return the running averages of the objective that the newest 100 others had at a mark.
@@ -89,14 +89,14 @@ class StoppingRule(Protocol):
         return 0
 
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
-        """Return why the trial is to be stopped, as data; None lets it go on.
+        """Return why to stop the trial, as data; None lets it continue.
 
         The data has to be JSON, with `rule` and `step` among it, and `why` in words unless the rule says it all.
         """
         ...
 
     def ends(self, members: Sequence[Member], objective: Objective, history: "History") -> str | None:
-        """Return why the whole study is complete, in words; None lets it go on.
+        """Return why the whole study is complete, in words; None lets it continue.
 
         It is asked before each new trial, so it has to be quick. `members` are all of them, by index.
         """
@@ -108,7 +108,7 @@ class StoppingRule(Protocol):
 
 
 def check_rule(rule: Any) -> None:
-    """Refuse what is not a stopping rule."""
+    """Reject what is not a stopping rule."""
     missing = [name for name in ("judge", "ends", "marks_every", "history") if not hasattr(rule, name)]
     if isinstance(rule, type) or missing:
         why = f", it has no {' and no '.join(missing)}" if missing else " but a class"
@@ -124,7 +124,7 @@ StopFunction: TypeAlias = Callable[[Reported], str | bool | None]
 @final
 @dataclass(frozen=True, slots=True)
 class StopWith(StoppingRule):
-    """Stop a trial when a function says so.
+    """Stop a trial when a function returns a reason.
 
     Args:
         function: called as `function(reported)` for every report, in order; returns why to stop, in words or True,

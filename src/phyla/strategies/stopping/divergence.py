@@ -6,7 +6,7 @@ from typing import final
 
 from phyla.records import JsonObject, json_number
 from phyla.strategies.stopping import Others, Reported, StoppingRule
-from phyla.validation import check, refused
+from phyla.validation import check, setting_error
 
 
 @final
@@ -26,10 +26,10 @@ class Divergence(StoppingRule):
 
     def __post_init__(self) -> None:
         if self.metric is not None and (not isinstance(self.metric, str) or not self.metric):
-            raise refused(self, "metric", "name a reported metric, or leave it out")
+            raise setting_error(self, "metric", "name a reported metric, or leave it out")
         check(self, above="(-inf, inf)", below="(-inf, inf)")
         if self.above is not None and self.below is not None and self.above <= self.below:
-            raise refused(self, "above below", "every value is beyond one of them")
+            raise setting_error(self, "above below", "every value is beyond one of them")
 
     def judge(self, reported: Reported, others: Others) -> JsonObject | None:
         watched = [self.metric] if self.metric else [goal.metric for goal in reported.objective.goals]

@@ -16,7 +16,7 @@ from phyla.study.checking.verdicts import Checked, Verdicts
 from phyla.study.study import Study
 from phyla.validation import check_integer
 from phyla.worker import Command
-from phyla.worker.commands.placeholders import spoken
+from phyla.worker.commands.placeholders import name_placeholders
 
 STEPS = 10
 """Steps of a trial at most, unless told otherwise."""
@@ -58,7 +58,9 @@ def checks(study: Study, *, steps: int | None = None, workers: int = 1) -> Itera
 def _of_command(checked: Checked) -> Checked:
     # What the command printed stays as it is.
     text, *output = checked.text.split("\n")
-    return replace(checked, text="\n".join([spoken(text), *output]), change=spoken(checked.change))
+    return replace(
+        checked, text="\n".join([name_placeholders(text), *output]), change=name_placeholders(checked.change)
+    )
 
 
 def _of_function(checked: Checked, study: Study) -> Checked:

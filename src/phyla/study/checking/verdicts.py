@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 
-from phyla.formatting import counted, duration, listed, number, params, size
+from phyla.formatting import duration, format_count, join_names, number, params, size
 from phyla.machine.retention import bound
 from phyla.records import StartFrom
 from phyla.study.checking import checkpoint_contents as facts
@@ -180,14 +180,14 @@ class Verdicts(Evidence):
             self.noise = {name: noise for name, noise in self.noise.items() if name not in loud}
             loud = []
         if loud or not self.noise:
-            what = f"two equal trials differ in {listed(loud)}" if loud else "phyla cannot read the checkpoint"
+            what = f"two equal trials differ in {join_names(loud)}" if loud else "phyla cannot read the checkpoint"
             self.why = "two equal trials differ" if loud else what
             change = "draw all random numbers from trial.seed, if you want to know"
             return Checked("equal", "not known", f"{what}, so most of what follows cannot be told", change)
         bad = [name for name in self.noise if not _finite(whole[name])]
         if bad:
             self.why = "training leads to nan or infinity"
-            text = f"training with {params(self.params)} leads to nan or infinity in {listed(bad)}"
+            text = f"training with {params(self.params)} leads to nan or infinity in {join_names(bad)}"
             change = "narrow the space, or give it initial values that train well"
             return Checked("equal", "not known", text, change)
         return Checked("equal", "ok", "two equal trials leave the same")
@@ -205,7 +205,7 @@ class Verdicts(Evidence):
     def _source(self) -> Checked:
         if not (changed := self.resumed.overwritten):
             return Checked("source", "ok", "the checkpoint that training loads stays as it is")
-        text = f"training changed files in trial.source.path, a finished checkpoint: {listed(changed)}"
+        text = f"training changed files in trial.source.path, a finished checkpoint: {join_names(changed)}"
         return Checked("source", "FAIL", text, "save into trial.checkpoint_dir only")
 
     def _counters(self) -> Checked:
@@ -227,11 +227,11 @@ class Verdicts(Evidence):
         fresh = self.run(2 * k, copy=2)
         if self.differences(fresh, whole):
             text = "cannot be told, because two equal trials in two processes differ"
-            return Checked("resume", "not known", f"{text} in {listed(self.differences(fresh, whole))}")
+            return Checked("resume", "not known", f"{text} in {join_names(self.differences(fresh, whole))}")
         chain = self.run(k, k)
         if not chain.failed and not self.differences(chain, whole):
             text = "training goes on correctly only where more than its checkpoint is left of the first trial"
-            return Checked("complete", "FAIL", f"{text}; else what differs is {listed(names)}", _ALL)
+            return Checked("complete", "FAIL", f"{text}; else what differs is {join_names(names)}", _ALL)
         self.together([((k,), {"start": self.middle, "seed": seed}) for seed in (1, 2)])
         others = [resumed, *(self.onward(k, seed=seed) for seed in (1, 2))]
         if UNEVEN in resumed.trained[-1].metrics and not self.changes(resumed, others[1]):
@@ -244,7 +244,7 @@ class Verdicts(Evidence):
             apart = min(facts.gap(value, whole.facts[name]) for value in values)
             ratio[name] = apart / inside if 0 < inside < math.inf else math.inf
         worst = max(ratio.values())
-        what = listed(sorted(names, key=lambda name: -ratio[name]))
+        what = join_names(sorted(names, key=lambda name: -ratio[name]))
         text = f"{k} steps, and {k} more from the checkpoint, are not {2 * k} in one go; what differs is {what}"
         if worst > 3:
             return Checked("resume", "FAIL" if worst > FAR else "warn", text, self._advice())
@@ -315,7 +315,7 @@ class Verdicts(Evidence):
 
     def _without_effect(self, name: str, others: Sequence[Mapping[str, Any]]) -> Checked:
         """Say what is seen of a hyperparameter that does not act from the checkpoint on."""
-        k, tried = self.steps, listed([_literal(values[name]) for values in others])
+        k, tried = self.steps, join_names([_literal(values[name]) for values in others])
         change = f"{name} from {_literal(self.params[name])} to {tried}"
         if facts.only_metrics(self.noise):
             return Checked("parameter", "not known", f"{change}: phyla cannot read whether the checkpoint changes")
@@ -392,7 +392,7 @@ class Verdicts(Evidence):
         loading, saving = (duration(last.timings.get(phase, 0.0)) for phase in ("loading", "saving"))
         text = (
             f"a checkpoint has {size(last.size_bytes)}; loading took {loading}, evaluating and saving {saving}. "
-            f"The study keeps at most {counted(kept, 'checkpoint')}, {size(kept * last.size_bytes)}"
+            f"The study keeps at most {format_count(kept, 'checkpoint')}, {size(kept * last.size_bytes)}"
         )
         place = self.study.places.checkpoint_root
         if not isinstance(place, Path):

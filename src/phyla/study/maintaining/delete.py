@@ -18,7 +18,7 @@ from phyla import queries
 from phyla.client import known_checkpoints, open_checkpoints, placed, sort_out
 from phyla.controller import records_of
 from phyla.errors import CheckpointError, CheckpointsNotOurs, ConfigurationError, StateError
-from phyla.formatting import counted, listed, size
+from phyla.formatting import format_count, join_names, size
 from phyla.queries import every
 from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState
 from phyla.study.declaration import Declared
@@ -48,9 +48,9 @@ class Belongings:
     @property
     def words(self) -> str:
         """What it is, in words."""
-        parts = [counted(self.trials, "trial")] if self.trials else []
-        parts += [counted(len(self.checkpoints), "checkpoint")] if self.checkpoints else []
-        parts.append(counted(len(self.paths), "other file or directory", "other files and directories"))
+        parts = [format_count(self.trials, "trial")] if self.trials else []
+        parts += [format_count(len(self.checkpoints), "checkpoint")] if self.checkpoints else []
+        parts.append(format_count(len(self.paths), "other file or directory", "other files and directories"))
         return f"{', '.join(parts)}; {size(self.size_bytes)}"
 
 
@@ -132,7 +132,7 @@ def overwrite(study: Declared) -> Places:
         store.delete_study(record.id)
     finally:
         store.close()
-    trials = counted(deleted.trials, "stored trial")
+    trials = format_count(deleted.trials, "stored trial")
     LOG.warning("restarting study %r from scratch: deleted its %s", study.name, trials)
     for each in left:
         LOG.warning("left alone: %s", each)
@@ -162,7 +162,7 @@ def _delete_files(store: "Store", record: StudyRecord, places: Places) -> tuple[
     for folder in (*own, *folders):
         others = sorted(path.name for path in entries(folder) if not path.name.startswith("."))
         if others:
-            left.append(f"{folder}: {listed(others)}")
+            left.append(f"{folder}: {join_names(others)}")
         elif folder in folders and folder.is_dir() and not entries(folder):
             folder.rmdir()
     return found, left

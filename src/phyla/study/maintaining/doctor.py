@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, cast, final
 
 from phyla import queries, settings
 from phyla.errors import CheckpointError, PhylaError
-from phyla.formatting import counted, listed, size
-from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState, shown
+from phyla.formatting import format_count, join_names, size
+from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState, escape_name
 from phyla.study.places import Places, find_study
 from phyla.study.results.evaluations import Evaluations
 from phyla.study.results.watched_runs import standing
@@ -182,8 +182,8 @@ def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Docto
         yield _fail("store", str(error))
         return
     runs = sum(study.watched for study in known)
-    told = counted(len(known) - runs, "study", "studies")
-    told += f", {counted(runs, 'watched run')}" if runs else ""
+    told = format_count(len(known) - runs, "study", "studies")
+    told += f", {format_count(runs, 'watched run')}" if runs else ""
     yield _ok("store", f"{store.url}{schema}, {told}")
     try:
         for study in sorted(known, key=lambda study: study.watched):
@@ -202,7 +202,7 @@ def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[DoctorFin
     how = standing(Evaluations(store, run, places))
     ids = sorted(store.look(run.id, queries.in_use, ()).held)
     held = store.look(run.id, queries.seen, ids=ids)
-    where = shown(run.location)
+    where = escape_name(run.location)
     if run.kind is StudyKind.DIRECTORY and "://" not in run.location:
         directory, absent = f"{about} directory", f"{where} does not exist"
         if Path(run.location).is_dir():
@@ -211,7 +211,7 @@ def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[DoctorFin
             yield _warn(directory, absent, "checkpoints without a snapshot are gone")
         else:
             yield _fail(directory, absent, "mount its file system, or check the path")
-    lost = [shown(seen.path) for seen in held if not ("://" in seen.path or Path(seen.path).exists())]
+    lost = [escape_name(seen.path) for seen in held if not ("://" in seen.path or Path(seen.path).exists())]
     if lost:
         yield _fail(
             about,
@@ -223,7 +223,7 @@ def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[DoctorFin
     else:
         yield _ok(
             about,
-            f"{how.state}, {counted(how.checkpoints, 'checkpoint')} seen; "
+            f"{how.state}, {format_count(how.checkpoints, 'checkpoint')} seen; "
             f"{len(held)} best or waiting for evaluation, none missing",
         )
 
@@ -254,7 +254,7 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
         yield _warn(
             about,
             f"{len(strange)} directories in {root} are not known to this store, or were deleted and are there "
-            f"again: {listed(strange, UNKNOWN_SHOWN)}",
+            f"again: {join_names(strange, UNKNOWN_SHOWN)}",
             "phyla leaves them alone; delete them yourself if nobody needs them",
         )
     problems = {}
@@ -281,16 +281,16 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
         )
     else:
         read = ", each read to its end" if digests else ""
-        what = f"{counted(len(rows), 'checkpoint')} intact{read}"
+        what = f"{format_count(len(rows), 'checkpoint')} intact{read}"
         if clients:
-            what = f"{counted(clients, 'checkpoint')}, whose files are with the clients that made them"
+            what = f"{format_count(clients, 'checkpoint')}, whose files are with the clients that made them"
         yield _ok(about, f"{study.state}, {what}")
     if lost:
         back = [name for name in lost if name in committed]
         yield _warn(
             f"{about} missing",
             f"found missing when the study used them: {len(lost)}, of which {len(back)} are there again: "
-            f"{listed([*back, *(name for name in lost if name not in back)], PROBLEMS_SHOWN)}",
+            f"{join_names([*back, *(name for name in lost if name not in back)], PROBLEMS_SHOWN)}",
             "put back what you need, and run the study again: it uses what is there again",
         )
     if damaged:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from phyla import plugins, study_modules
 from phyla.checkpoints import RemotePlace, local_copy
-from phyla.configuration import from_config, known_to
+from phyla.configuration import from_config, make_resolver
 from phyla.errors import ConfigurationError, NotImportable, StudyChanged, StudyNotFound
 from phyla.lineage import Lineage
 from phyla.records import Checkpoint, CheckpointState, JobKind, JobState, StartFrom, StudyRecord, TrialRecord
@@ -161,7 +161,7 @@ def prepare(
         "(in Python: phyla.replay(study), with the Study, or train=function)"
     )
     try:
-        rules = from_config(record.config, plugins.refuse if source is None else known_to(source.rules))
+        rules = from_config(record.config, plugins.refuse if source is None else make_resolver(source.rules))
     except NotImportable as error:
         raise NotImportable(f"study {study!r}: {error}: {how_to_give}") from error
     results = Results(store, record, places)

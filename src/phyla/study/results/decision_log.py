@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
 from phyla.queries import Recent, recent
-from phyla.records import AttemptState, JobState, TrialRecord, said_by
+from phyla.records import AttemptState, JobState, TrialRecord, summarize_error
 from phyla.strategies import describe
 
 if TYPE_CHECKING:
@@ -69,11 +69,13 @@ def _entries(page: Recent) -> Iterator[Decision]:
             if attempt.state in (AttemptState.FAILED, AttemptState.LOST) and attempt.error:
                 last = trial.state is JobState.FAILED and attempt.token == trial.token
                 then = "failed for good" if last else "failed and is tried again"
-                why = replace(attempt.cause, log=None).words() if attempt.cause else said_by(attempt.error)
+                why = replace(attempt.cause, log=None).words() if attempt.cause else summarize_error(attempt.error)
                 yield told(f"{who}: trial {trial.id} {then}: {why}", attempt.ended_at, "failed")
         if trial.stop_reason is not None:
             yield told(describe(trial.stop_reason, who), trial.ended_at, "stopped")
         elif trial.state is JobState.CANCELLED:
             yield told(
-                f"{who}: trial {trial.id} was cancelled: {said_by(trial.error)}", trial.ended_at, "cancelled"
+                f"{who}: trial {trial.id} was cancelled: {summarize_error(trial.error)}",
+                trial.ended_at,
+                "cancelled",
             )

@@ -25,7 +25,7 @@ from phyla.records import (
     Waiting,
 )
 from phyla.study.places import Places
-from phyla.validation import known
+from phyla.validation import look_up
 
 if TYPE_CHECKING:
     from phyla.report import EvaluationData
@@ -119,7 +119,7 @@ class Evaluations:
         Raises:
             ConfigurationError: there is none of that name.
         """
-        return known("suite", name, {suite.name: suite for suite in self.suites})
+        return look_up("suite", name, {suite.name: suite for suite in self.suites})
 
     # Records
 
@@ -298,7 +298,7 @@ class Evaluations:
         """Return one of `phyla.report.EVALUATION_FIGURES`, such as "aggregates" or "matrix"."""
         from phyla.report import EVALUATION_FIGURES
 
-        return known("figure", name, EVALUATION_FIGURES)(self.data(last=ROWS))
+        return look_up("figure", name, EVALUATION_FIGURES)(self.data(last=ROWS))
 
     def write_tensorboard(self, directory: str | Path) -> int:
         """Write event files for TensorBoard, replacing those of an earlier call; return how many points they have.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, cast, final
 
-from phyla.formatting import counted
+from phyla.formatting import format_count
 from phyla.machine import SAME_SAMPLES, Reader
 from phyla.records import EvalEvent, JobKind, JobState, StudyRecord, StudyState, TrialRecord
 from phyla.validation import suggestion
@@ -144,8 +144,9 @@ def _points_left(facts: _Facts) -> Iterator[Finding]:
     if points > facts.members:
         yield Finding(
             kind="starting points",
-            text=f"Space(initial=...) has {counted(points, 'starting point')}, and the study "
-            f"{counted(facts.members, 'member')}: the rest starts nothing. Leave it out, or have more members",
+            text=f"Space(initial=...) has {format_count(points, 'starting point')}, and the study "
+            f"{format_count(facts.members, 'member')}: the rest starts nothing. Leave it out, or have more "
+            "members",
         )
 
 

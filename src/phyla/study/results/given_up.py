@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import final
 
-from phyla.formatting import listed
+from phyla.formatting import join_names
 from phyla.records import (
     Member,
     StudyRecord,
     StudyState,
     TrialRecord,
-    said_by,
+    summarize_error,
 )
 from phyla.store import Reader, Store
 
@@ -42,10 +42,10 @@ def incomplete(store: Store, study: StudyRecord) -> str | None:
     members, last = lack.members, lack.trial
     if not members or last is None:
         return None
-    which = listed([f"{member.index} (given up after {member.progress:,} steps)" for member in members])
+    which = join_names([f"{member.index} (given up after {member.progress:,} steps)" for member in members])
     who = f"member{'' if len(members) == 1 else 's'} {which}"
     return (
         f"study {study.name!r} is complete except for {who}: trials broke again and again, the last one, "
-        f"trial {last.id}, with: {said_by(last.error)}. Once the cause is gone, run the study again; that trains "
-        "only what is missing"
+        f"trial {last.id}, with: {summarize_error(last.error)}. Once the cause is gone, run the study again; that "
+        "trains only what is missing"
     )

@@ -8,12 +8,12 @@ from urllib.parse import quote
 from phyla import queries
 from phyla.evaluation import Cell
 from phyla.formatting import (
-    counted,
     duration,
     fitness,
+    format_count,
+    format_estimate,
     infeasible,
     lag_words,
-    measured,
     moment,
     number,
     params,
@@ -32,8 +32,8 @@ from phyla.records import (
     StudyRecord,
     StudyState,
     TrialRecord,
-    said_by,
-    shown,
+    escape_name,
+    summarize_error,
     with_differences,
 )
 from phyla.strategies import describe
@@ -96,7 +96,7 @@ def _messages(results: "Results", progress: Progress) -> Iterator[str]:
             what = "no trial is running, and nothing has happened"
         yield f"{what} for {duration(progress.silent_s)}; run it again to go on"
     if progress.damaged:
-        yield f"{counted(len(progress.damaged), 'damaged checkpoint')}, not used any more; the files are kept"
+        yield f"{format_count(len(progress.damaged), 'damaged checkpoint')}, not used any more; the files are kept"
     yield from (f"warning: {finding.text}" for finding in results.findings())
     if results.has_suites:
         yield from waiting_lines(results.evaluations())
@@ -108,8 +108,8 @@ def waiting_lines(found: "Evaluations") -> list[str]:
     for one in found.waiting():
         counts[one.label] = counts.get(one.label, 0) + one.count
     return [
-        f"{counted(count, 'eval task waits', 'eval tasks wait')} for a worker with label {label!r}; to start one: "
-        f"phyla worker FILE --labels {label}"
+        f"{format_count(count, 'eval task waits', 'eval tasks wait')} for a worker with label {label!r}; to start "
+        f"one: phyla worker FILE --labels {label}"
         for label, count in counts.items()
         if label
     ]
@@ -149,7 +149,7 @@ def facts(progress: Progress) -> list[Fact]:
     others = [f"{number(count)} {state}" for state, count in counts.items()]
     others += [f"{len(progress.gone)} held by workers that are gone"] if progress.gone else []
     done = _of(progress.completed, progress.planned_trials)
-    given_up = counted(progress.given_up, "member was", "members were") + " given up"
+    given_up = format_count(progress.given_up, "member was", "members were") + " given up"
     left = [Fact("time left", duration(progress.left_s), "at the present pace")] if progress.left_s else []
     return [
         Fact("trials completed", done, ", ".join(others)),
@@ -218,7 +218,7 @@ def members_table(progress: Progress, members: Sequence[Member], first: int = 0)
         # The widest come last, where no other column has to make room for them.
         columns=(">member", ">steps", ">gen", ">fitness", last, "state", "~hyperparameters", "~last decision"),
         rows=[_member(progress, one, best) for one in members],
-        note=f"{which} of {counted(progress.size, 'member')}" if len(members) < progress.size else "",
+        note=f"{which} of {format_count(progress.size, 'member')}" if len(members) < progress.size else "",
         links=[
             *([Span("before", f"?from={max(0, first - ROWS)}")] if first else []),
             *([Span("after", f"?from={end}")] if end < progress.size else []),
@@ -277,7 +277,7 @@ def _failed_table(results: "Results") -> Table:
 
 
 def _error(trial: TrialRecord, causes: Mapping[int, Any]) -> str:
-    return short(causes[trial.id].words() if trial.id in causes else said_by(trial.error), 400)
+    return short(causes[trial.id].words() if trial.id in causes else summarize_error(trial.error), 400)
 
 
 def _newest(most: int, count: int) -> str:
@@ -330,7 +330,7 @@ def _acts(events: Iterable[EvalEvent]) -> list[EvalEvent]:
 
 def trials_page(study: StudyRecord, trials: Sequence[TrialRecord], count: int) -> Page:
     """Return a page of trials, of which the study has more."""
-    note = f"{number(len(trials))} of {counted(count, 'trial')}" if len(trials) < count else ""
+    note = f"{number(len(trials))} of {format_count(count, 'trial')}" if len(trials) < count else ""
     links = [Span("from the oldest", "?after=0"), *later_link(trials), Span("the newest", "?")]
     section = trials_table(trials, "trials-table", "Trials", anchors=True, note=note, links=links)
     return Page(study=study.name, title=f"Trials of {study.name}", key="trials", sections=[section])
@@ -356,7 +356,7 @@ def _trial_row(trial: TrialRecord) -> Row:
         trial.state if trial.kind is JobKind.TRAIN else f"{trial.state} ({trial.kind})",
         f"{number(trial.start_step)} to {number(end)}",
         fitness(trial),
-        short(said_by(trial.error) if trial.error else describe(trial.reason), 180),
+        short(summarize_error(trial.error) if trial.error else describe(trial.reason), 180),
         short(params(trial.params), 120),
     )
 
@@ -371,7 +371,9 @@ def run_page(found: "Evaluations") -> Page:
     watcher = f"watched by {one.watcher}"
     if one.watcher is None:
         watcher = "no process of this machine watches it; the same `phyla watch` command goes on with it"
-    bests = [f"{best.suite}/{best.metric} {measured(best.value, best.stderr)}" for best in one.best.values()]
+    bests = [
+        f"{best.suite}/{best.metric} {format_estimate(best.value, best.stderr)}" for best in one.best.values()
+    ]
     return Page(
         study=run.name,
         title=run.name,
@@ -396,7 +398,7 @@ def run_page(found: "Evaluations") -> Page:
 
 def where(one: WatchedRunStatus) -> str:
     """Return where the checkpoints of a watched run are."""
-    return shown(one.run.location) if one.run.source is None else f"study number {one.run.source}"
+    return escape_name(one.run.location) if one.run.source is None else f"study number {one.run.source}"
 
 
 def _event(event: EvalEvent) -> Row:
@@ -406,7 +408,7 @@ def _event(event: EvalEvent) -> Row:
 def _run_facts(one: WatchedRunStatus) -> list[Fact]:
     newest = ""
     if one.newest is not None:
-        newest = f"the newest is {shown(one.newest.name)} at step {step(one.newest.step)}"
+        newest = f"the newest is {escape_name(one.newest.name)} at step {step(one.newest.step)}"
         newest += "" if one.step_from is None else f", {one.step_from}"
     counts = {**one.counts, "quarantined": len(one.quarantined)}
     return [
@@ -428,9 +430,9 @@ def _suites_table(one: WatchedRunStatus) -> Table:
         told: Row = ("-", "-", "-")
         if best is not None:
             told = (
-                measured(best.value, best.stderr),
+                format_estimate(best.value, best.stderr),
                 step(best.step),
-                shown(best.where) + (" (gone)" if best.gone else ""),
+                escape_name(best.where) + (" (gone)" if best.gone else ""),
             )
         rows.append((suite.name, counts_words(one.evaluations[suite.name]) or "-", suite.objective or "-", *told))
     columns = ("suite", "=evaluations", "~objective", ">best", ">at step", "~checkpoint")
@@ -442,7 +444,9 @@ def _quarantined_table(one: WatchedRunStatus) -> Table:
         name="quarantined",
         title="Checkpoints that cannot be evaluated",
         columns=("~quarantined", ">step", "=why"),
-        rows=[(shown(bad.name), step(bad.step), said_by(bad.error)) for bad in one.quarantined[-FEW:]],
+        rows=[
+            (escape_name(bad.name), step(bad.step), summarize_error(bad.error)) for bad in one.quarantined[-FEW:]
+        ],
         note=_newest(FEW, len(one.quarantined)),
     )
 
@@ -466,7 +470,7 @@ def _suite_table(found: "Evaluations", suite: "SuiteOutline", cells: Sequence[Ce
     aim = f" Its objective is {objective}; the best checkpoint has a star." if objective else ""
     rows: list[Row] = []
     for one in seen:
-        name = Span(short(shown(one.name), 40), f"trials/{one.trial}" if one.trial is not None else "")
+        name = Span(short(escape_name(one.name), 40), f"trials/{one.trial}" if one.trial is not None else "")
         head = [_aggregate(values.get(one.id), objective)] if objective else []
         link = f"do/evaluate?checkpoint={one.id}&suite={again}"
         last: Text = Span("evaluate again", link) if one.usable else ""
@@ -487,12 +491,12 @@ def _aggregate(values: "GroupValues | None", objective: str) -> Text:
     if values is None or found is None:
         return "-"
     marks = (" ★" if values.best else "") + (" (partial)" if values.partial else "")
-    return Span(measured(found.value, found.stderr) + marks, look="winner" if values.best else "")
+    return Span(format_estimate(found.value, found.stderr) + marks, look="winner" if values.best else "")
 
 
 def _cell(cell: Cell) -> Text:
     if cell.estimate:
-        return measured(cell.estimate.value, cell.estimate.stderr)
+        return format_estimate(cell.estimate.value, cell.estimate.stderr)
     return Span(cell.status, look="odd" if cell.status == "failed" else "")
 
 

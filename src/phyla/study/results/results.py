@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from phyla import queries
 from phyla.errors import StoreError, StudyNotFound, UsageError
-from phyla.formatting import counted
+from phyla.formatting import format_count
 from phyla.queries import every
 from phyla.records import (
     Aim,
@@ -39,7 +39,7 @@ from phyla.study.results.course import course
 from phyla.study.results.findings import Finding, findings
 from phyla.study.results.progress import Failures, Progress, lease_s, progress, seen_from
 from phyla.study.results.story import Event, read_story
-from phyla.validation import known
+from phyla.validation import look_up
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,8 +158,9 @@ class Results:
         if not count:
             return f"study {self.name!r} has no completed trial that is feasible and has a finite fitness yet"
         return (
-            f"study {self.name!r}: of {counted(count, 'completed trial')} with a finite fitness no checkpoint can "
-            f"be used: all are damaged or missing. To see which: {self.places.command('doctor', self.name)}"
+            f"study {self.name!r}: of {format_count(count, 'completed trial')} with a finite fitness no "
+            "checkpoint can be used: all are damaged or missing. To see which: "
+            f"{self.places.command('doctor', self.name)}"
         )
 
     def changes(self) -> list[ConfigChange]:
@@ -326,7 +327,7 @@ class Results:
         """Return one of `phyla.report.STUDY_FIGURES`, such as "progress", "phylogeny" or "schedules"."""
         from phyla.report import STUDY_FIGURES
 
-        return known("figure", name, STUDY_FIGURES)(self.data())
+        return look_up("figure", name, STUDY_FIGURES)(self.data())
 
     def _ipython_display_(self) -> None:
         from phyla.report.notebook import display

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from phyla.formatting import counted, duration, fitness, infeasible, number, params, size
+from phyla.formatting import duration, fitness, format_count, infeasible, number, params, size
 from phyla.machine import Reader
 from phyla.records import (
     Attempt,
@@ -17,7 +17,7 @@ from phyla.records import (
     Report,
     TrialRecord,
     on_one_line,
-    said_by,
+    summarize_error,
 )
 from phyla.strategies import describe
 
@@ -123,7 +123,9 @@ def _reports(name: str, reports: Sequence[Report], facts: JsonObject) -> list[Ev
     if not reports:
         return []
     first, last = reports[0], reports[-1]
-    words = f"{name}: {counted(len(reports), 'report')}, the last at step {last.step:,}: {params(last.metrics)}"
+    words = (
+        f"{name}: {format_count(len(reports), 'report')}, the last at step {last.step:,}: {params(last.metrics)}"
+    )
     if len(reports) > 1:
         words += f"; the first at step {first.step:,}: {params(first.metrics)}"
     ends = {"first": _picked(first, "step", "metrics"), "last": _picked(last, "step", "metrics")}
@@ -155,7 +157,7 @@ def _end(trial: TrialRecord) -> str:
     if trial.stop_reason is not None:
         return describe(trial.stop_reason)
     if trial.state is not JobState.COMPLETED:
-        return f"{trial.state} for good: {said_by(trial.error)}"
+        return f"{trial.state} for good: {summarize_error(trial.error)}"
     return f"completed at step {trial.reached_step:,}, fitness {fitness(trial)}"
 
 

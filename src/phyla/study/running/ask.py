@@ -145,7 +145,7 @@ def tell(
     checkpoint: Trial | None,
 ) -> None:
     """Complete trials, in one transaction; see `Study.tell`."""
-    repeated = [session_of(trial).retold(values) for trial, values in zip(trials, metrics, strict=False)]
+    repeated = [session_of(trial).is_repeated(values) for trial, values in zip(trials, metrics, strict=False)]
     for trial, values, again in zip(trials, metrics, repeated, strict=False):
         if not again:
             trial.report(values)
@@ -176,7 +176,7 @@ def tell(
     for session, completion, answer in zip(sessions, completions, answers, strict=True):
         session.release()
         if not isinstance(answer, LeaseLost):
-            session.told = completion.metrics
+            session.result = completion.metrics
             launch.given.discard(session.id)
     # The trials count already; if this fails, the next ask ends the study.
     with contextlib.suppress(StoreError):
@@ -192,7 +192,7 @@ def tell_failed(client: Client, launch: Launch, trials: Sequence[Trial], error: 
     """Fail trials; they are tried again or given up."""
     lost: LeaseLost | None = None
     for session in map(session_of, trials):
-        session.check_not_told(error)
+        session.check_no_result(error)
     message = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
     for session in map(session_of, trials):
         reports = session.take_reports()

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from phyla.errors import PhylaError, StoreError
-from phyla.formatting import counted, duration, fitness, score
-from phyla.records import Member, said_by
+from phyla.formatting import duration, fitness, format_count, score
+from phyla.records import Member, summarize_error
 from phyla.study.results.decision_log import decisions
 from phyla.study.results.pages import lag_lines, members_table
 from phyla.study.results.progress import Throttle
@@ -64,8 +64,8 @@ def in_notebook() -> bool:
 
 def starting(study: "Declared", workers: int | None) -> str:
     """Return the first line of a run; the workers of a pool are not known yet."""
-    told = [counted(study.rules.strategy.population_size, "member")]
-    told += [] if workers is None else [counted(workers, "worker") if workers else "no worker"]
+    told = [format_count(study.rules.strategy.population_size, "member")]
+    told += [] if workers is None else [format_count(workers, "worker") if workers else "no worker"]
     watch = study.places.command("status", study.name, "--watch")
     return f"starting {study.name}: {', '.join(told)}; watch it elsewhere with: {watch}"
 
@@ -281,6 +281,6 @@ def waiting_line(progress: "Progress", since: float) -> str:
     next_s = min(at + min(MOST_PAUSE_S, 2.0 ** (counts[worker] - 1)) for worker, at in last.items()) - progress.now
     trials = ", ".join(map(str, sorted({one.job for one in back})))
     return (
-        f"trial {trials}: {counted(len(back), 'time')} back in the queue; next try within {duration(next_s)}; "
-        f"the last time: {said_by(back[-1].error)}"
+        f"trial {trials}: {format_count(len(back), 'time')} back in the queue; next try within "
+        f"{duration(next_s)}; the last time: {summarize_error(back[-1].error)}"
     )

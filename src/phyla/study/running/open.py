@@ -14,7 +14,7 @@ from phyla.configuration import (
     check_extension,
     command_differences,
     differences,
-    said,
+    format_setting,
     suite_differences,
 )
 from phyla.controller import changes_of, records_of, sightings_of
@@ -230,7 +230,10 @@ def reconcile(
 
 def _listed(changed: dict[str, Any]) -> str:
     """Return settings that differ, one a line."""
-    return "\n".join(f"  {name}: stored {said(old)}, given {said(new)}" for name, (old, new) in changed.items())
+    return "\n".join(
+        f"  {name}: stored {format_setting(old)}, given {format_setting(new)}"
+        for name, (old, new) in changed.items()
+    )
 
 
 def _say_if_edited(record: StudyRecord, name: str, code: Any) -> None:

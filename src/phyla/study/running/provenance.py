@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from phyla import settings, study_modules
 from phyla.controller import records_of
-from phyla.formatting import masked
+from phyla.formatting import mask_password
 from phyla.records import JsonObject, RunStart, StudyState
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def collect(code: Any, directory: Path) -> tuple[JsonObject, str | None]:
         "changed": None if commit is None else bool(diff),
         "python": platform.python_version(),
         "packages": packages(sys.path),
-        "variables": {name: masked(value) for name, value in settings.recorded_environment().items()},
+        "variables": {name: mask_password(value) for name, value in settings.recorded_environment().items()},
         "machine": {"name": platform.node(), "system": platform.platform(), "cpus": os.cpu_count()},
         "devices": _devices(),
     }
@@ -121,6 +121,6 @@ def _without_secrets(words: Sequence[str]) -> list[str]:
     for word in words:
         option, equals, _ = word.partition("=")
         secret = bool(settings.SECRET.search(option))
-        told.append("***" if hide else f"{option}=***" if equals and secret else masked(word))
+        told.append("***" if hide else f"{option}=***" if equals and secret else mask_password(word))
         hide = secret and not equals and word.startswith("-")
     return told

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, final
 
 from phyla.errors import ConfigurationError
-from phyla.integrations.trackers import TrackedStudy, Tracker, check_writable, made
+from phyla.integrations.trackers import TrackedStudy, Tracker, check_writable, make_tracker
 from phyla.records import StudyRecord
 from phyla.study.places import Places
 from phyla.study.results.tracker_rows import Feed, tracked
@@ -84,7 +84,7 @@ def check_trackers(trackers: Sequence[str | Tracker], name: str, places: Places)
     """Return trackers for a study by their names; raise if one is unknown, or could not be used now."""
     if isinstance(trackers, str):
         raise ConfigurationError(f"trackers={trackers!r}: must be a list, as in trackers=[{trackers!r}]")
-    known = tuple(map(made, trackers))
+    known = tuple(map(make_tracker, trackers))
     for tracker in known:
         tracker.environment(TrackedStudy(name=name, created_at=0.0, config={}, home=places.home))
         check_writable(places.folder("tracking", name), "choose another home with --home")

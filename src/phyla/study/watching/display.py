@@ -8,8 +8,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from phyla import records
-from phyla.formatting import counted, duration, measured
-from phyla.records import said_by, shown
+from phyla.formatting import duration, format_count, format_estimate
+from phyla.records import escape_name, summarize_error
 from phyla.terminal import Display
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class ChangeDisplay(Display):
 
     def draw(self) -> RenderableType:
         """Return how much happened."""
-        parts = [f"{counted(self._counts['seen'], 'checkpoint')} seen"]
+        parts = [f"{format_count(self._counts['seen'], 'checkpoint')} seen"]
         parts += [f"{self._counts[kind]} {kind}" for kind in ("complete", "partial", "skipped", "gone")]
         parts += [] if self._lag_s is None else [f"lag {duration(self._lag_s)}"]
         return Text("  ".join(parts), style="bold")
@@ -63,15 +63,15 @@ class ChangeDisplay(Display):
         if seen is not None and rule is not None and (change.run, rule) not in self._told:
             self._told.add((change.run, rule))
             step = f"is {rule}" if seen.step < 0 else f"is {seen.step}, {rule}"
-            self.print(f"{change.run}: the step of {shown(seen.name)} {step}; another rule: --step")
+            self.print(f"{change.run}: the step of {escape_name(seen.name)} {step}; another rule: --step")
 
     def _line(self, change: "Change") -> str:
         if change.event is not None or change.seen is None:
             return f"{change.run}: {change.event and change.event.message}"
         seen, group = change.seen, change.group
-        name = f"{change.run}: {shown(seen.name)}" + (f" (step {seen.step})" if seen.step >= 0 else "")
+        name = f"{change.run}: {escape_name(seen.name)}" + (f" (step {seen.step})" if seen.step >= 0 else "")
         if group is None:
-            return f"{name} seen" if change.kind == "seen" else f"{name} put aside: {said_by(seen.error)}"
+            return f"{name} seen" if change.kind == "seen" else f"{name} put aside: {summarize_error(seen.error)}"
         if change.kind != "complete":
             return f"{name} {group.suite} {change.kind}: {group.why}"
         lag = "" if change.lag_s is None else f"  lag {duration(change.lag_s)}"
@@ -82,6 +82,6 @@ class ChangeDisplay(Display):
         objective = self._objectives.get(group.suite)
         main = objective.metric if objective is not None else None
         names = sorted(values, key=lambda name: (name != main, "/" in name))
-        told = "  ".join(f"{name} {measured(**values[name])}" for name in names[:VALUES_SHOWN])
+        told = "  ".join(f"{name} {format_estimate(**values[name])}" for name in names[:VALUES_SHOWN])
         more = f"  and {len(names) - VALUES_SHOWN} more" if len(names) > VALUES_SHOWN else ""
         return f"{told or 'no values'}{more}{'  (best so far)' if group.best else ''}"

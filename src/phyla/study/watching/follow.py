@@ -109,7 +109,7 @@ def _begin(
 def _awaited(runs: Runs, watchers: Sequence[Watcher]) -> Iterator[Change]:
     """Yield what each directory that has no checkpoint yet is waited for to have."""
     for (record, _), watcher in zip(runs, watchers, strict=True):
-        awaited = watcher.awaited() if isinstance(watcher, DirectoryWatcher) else None
+        awaited = watcher.describe_missing() if isinstance(watcher, DirectoryWatcher) else None
         if awaited is not None:
             now = settings.system_clock()
             event = EvalEvent(study=record.id, kind="awaiting", message=awaited, created_at=now)

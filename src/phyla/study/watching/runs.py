@@ -150,5 +150,5 @@ def _note_edited(sightings: Sightings, store: Store, evaluated: EvaluatedStudy, 
         for newest in store.look(run, queries.newest_complete, suite.name):
             for each in newest.groups:
                 if each.group.suite == suite.name and not each.group.replicate:
-                    for message in evaluated.edited(suite, each.results).values():
+                    for message in evaluated.describe_edits(suite, each.results).values():
                         sightings.note("changed-source", message)

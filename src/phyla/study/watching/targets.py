@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, final
 
 from phyla.checkpoints import place_of
 from phyla.errors import ConfigurationError, StudyNotFound
-from phyla.formatting import masked
-from phyla.records import StudyRecord, shown
+from phyla.formatting import mask_password
+from phyla.records import StudyRecord, escape_name
 from phyla.study.places import names_in
 from phyla.validation import check_name
 
@@ -53,14 +53,15 @@ def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: s
         if count > 1:
             raise ConfigurationError(f"{each!r} is given twice")
     for directory in (target.directory for target in found if isinstance(target.directory, Path)):
-        where = shown(str(directory))
+        where = escape_name(str(directory))
         if directory.exists() and not directory.is_dir():
             raise ConfigurationError(f"{where} is a file; name the directory that holds the checkpoints")
         if not directory.is_dir():
             existing = next(parent for parent in directory.parents if parent.is_dir())
             raise ConfigurationError(
-                f"there is no directory {where} ({shown(str(existing))} is there): training has not made it yet, "
-                f"or the path is wrong. Check the path, or create it with: mkdir -p {shlex.quote(str(directory))}"
+                f"there is no directory {where} ({escape_name(str(existing))} is there): training has not made it "
+                "yet, or the path is wrong. Check the path, or create it with: mkdir -p "
+                f"{shlex.quote(str(directory))}"
             )
     return found
 
@@ -69,8 +70,8 @@ def _target(store: "Store", path: str | Path, name: str | None) -> Target:
     is_s3 = str(path).startswith("s3://")
     if "://" in str(path) and not is_s3:
         raise ConfigurationError(
-            f"{shown(masked(str(path)))} cannot be watched: phyla watch follows directories and s3:// URLs. Copy "
-            "it into a directory from time to time, or mount it, and watch that"
+            f"{escape_name(mask_password(str(path)))} cannot be watched: phyla watch follows directories and "
+            "s3:// URLs. Copy it into a directory from time to time, or mount it, and watch that"
         )
     study = None if is_s3 or isinstance(path, Path) or Path(path).is_dir() else store.find_study(path)
     if study is not None and not study.watched:
@@ -82,9 +83,9 @@ def _target(store: "Store", path: str | Path, name: str | None) -> Target:
         return Target(name=name or f"{study.name}-watch", study=study)
     if isinstance(path, str) and "/" not in path and not Path(path).is_dir():
         raise StudyNotFound(
-            f"there is neither a directory {shown(str(Path(path).absolute()))} nor a study {path!r} (studies in "
-            f"{store.url}: {names_in(store, watched=False)}); check the path, or create the directory that "
-            "training will write to"
+            f"there is neither a directory {escape_name(str(Path(path).absolute()))} nor a study {path!r} "
+            f"(studies in {store.url}: {names_in(store, watched=False)}); check the path, or create the directory "
+            "that training will write to"
         )
     directory = str(place_of(path, Path())) if is_s3 else Path(path).expanduser().absolute()
     parts = _parts(directory)

@@ -13,8 +13,8 @@ from phyla.watcher.format import (
     Verdict,
     check_all,
     check_file,
-    installed,
     is_companion,
+    load_formats,
     worst,
 )
 from phyla.watcher.formats.step_source import StepFrom
@@ -43,14 +43,14 @@ class Auto(CheckpointFormat):
     rank: ClassVar[int] = 3
 
     def candidates(self, root: Root) -> Iterable[Candidate]:
-        kinds = installed()
+        kinds = load_formats()
         checks: dict[str, Check] = {}
         for kind in reversed(kinds):
             checks.update(kind.folders(root))
         endings = tuple(ending for kind in kinds for ending in kind.endings)
         for folder in root.folders:
             if root.is_closed(folder) and StepFrom().of_name(folder) is not None:
-                # It is told with the reason; other directories may be nobody's business, as lost+found is.
+                # It is reported with the reason; other closed directories, such as lost+found, are ignored.
                 yield Candidate.entry(folder, check_all)
             elif folder in checks:
                 yield Candidate.entry(folder, checks[folder])
@@ -69,7 +69,7 @@ def _is_near(path: str) -> bool:
 
 
 def _weights_somewhere(root: Place, listed: Listing) -> Verdict:
-    endings = tuple(ending for kind in installed() for ending in kind.endings)
+    endings = tuple(ending for kind in load_formats() for ending in kind.endings)
     files = [file for file in listed.files if file.name.endswith(endings)]
     verdict = worst(check_file(root / file.relative, file.size_bytes) for file in files)
     return worst([verdict, Verdict.settling("nothing tells which files belong to it")])

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from phyla.watcher.format import Check, CheckpointFormat, Verdict, closed_by
+from phyla.watcher.format import Check, CheckpointFormat, Verdict, check_order
 from phyla.watcher.formats.weights import check_distributed
 from phyla.watcher.listing import Listing, Place, Root
 
@@ -38,4 +38,4 @@ def _check(root: Place, listed: Listing) -> Verdict:
     closing = files.get(".metadata")
     if closing is None:
         return verdict
-    return closed_by(closing, verdict, folders_ns=listed.folders_ns, slack_ns=RENAME_SLACK_NS)
+    return check_order(closing, verdict, folders_ns=listed.folders_ns, slack_ns=RENAME_SLACK_NS)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from phyla.watcher.format import Candidate, Check, CheckpointFormat, Finish, Verdict, closed_by
+from phyla.watcher.format import Candidate, Check, CheckpointFormat, Finish, Verdict, check_order
 from phyla.watcher.formats import weights
 from phyla.watcher.listing import Listing, Place, Root
 
@@ -60,7 +60,7 @@ def _check(root: Place, listed: Listing) -> Verdict:
         return Verdict.partial(
             "there are no weights in it: no *.safetensors or *.bin file, no index, no distributed checkpoint"
         )
-    return closed_by(files[STATE], weight_set.verdict, weight_set.files, listed.folders_ns)
+    return check_order(files[STATE], weight_set.verdict, weight_set.files, listed.folders_ns)
 
 
 def _check_without_state(root: Place, listed: Listing) -> Verdict:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import ClassVar, final
 
 from phyla.errors import ConfigurationError
-from phyla.watcher.format import Candidate, CheckpointFormat, Verdict, closed_by
+from phyla.watcher.format import Candidate, CheckpointFormat, Verdict, check_order
 from phyla.watcher.listing import Listing, Place, Root
 
 PLACE = "{name}"
@@ -65,4 +65,4 @@ class Marker(CheckpointFormat):
         if not rest:
             return Verdict.waiting("there is nothing but its marker")
         mark = max(marks, key=lambda file: file.modified_ns)
-        return closed_by(mark, Verdict.complete(f"{mark.name} is there"), rest, listed.folders_ns)
+        return check_order(mark, Verdict.complete(f"{mark.name} is there"), rest, listed.folders_ns)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar, final
 
-from phyla.watcher.format import Candidate, Check, CheckpointFormat, Verdict, closed_by
+from phyla.watcher.format import Candidate, Check, CheckpointFormat, Verdict, check_order
 from phyla.watcher.listing import File, Listing, Place, Root
 
 COMMIT = "commit_success.txt"
@@ -60,7 +60,7 @@ def _is_orbax(root: Root, folder: str) -> bool:
 
 
 def _checks(root: Root) -> Check:
-    """Return what tells whether a step directory was committed, and nothing of it was deleted since.
+    """Return a check that a step directory was committed and that no part of it was deleted since.
 
     The writer of the other directories is its writer too: if it leaves a sign there, a directory without one
     is no checkpoint.
@@ -94,10 +94,10 @@ def _check(root: Place, listed: Listing, *, signed_ns: int | None) -> Verdict:
     if incomplete is not None:
         return Verdict.partial(incomplete)
     if COMMIT in files:
-        return closed_by(files[COMMIT], Verdict.complete(f"{COMMIT} is there"), folders_ns=listed.folders_ns)
+        return check_order(files[COMMIT], Verdict.complete(f"{COMMIT} is there"), folders_ns=listed.folders_ns)
     if committed_at is not None:
         committed = Verdict.complete(f"{METADATA} says it is committed")
-        return closed_by(files[METADATA], committed, folders_ns=listed.folders_ns)
+        return check_order(files[METADATA], committed, folders_ns=listed.folders_ns)
     if signed_ns is not None and listed.folders_ns >= signed_ns:
         return Verdict.partial(f"there is neither {COMMIT} nor {METADATA}, which its writer leaves in others")
     return Verdict.settling(f"there is neither {COMMIT} nor {METADATA}")

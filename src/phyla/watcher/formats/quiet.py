@@ -13,7 +13,7 @@ from phyla.watcher.listing import Listing, Place, Root
 class Quiet(CheckpointFormat):
     """Any file or directory in the root, whatever is in it: the last resort.
 
-    A writer that pauses for longer than the quiet period is taken for one that has finished.
+    A writer that pauses for longer than the quiet period counts as finished.
     """
 
     name: ClassVar[str] = "quiet"

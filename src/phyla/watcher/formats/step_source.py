@@ -12,7 +12,7 @@ _SUFFIX = re.compile(r"(?<=.)\.[A-Za-z][A-Za-z0-9]{0,11}\Z", re.DOTALL)
 DIGITS_AT_MOST = 18
 
 _KEYS = ("step", "iteration", "checkpoint", "epoch")
-"""Words before a step, the most telling one first."""
+"""Words before a step, most specific first."""
 _KEYED = re.compile(
     r"(?P<word>(?P<step>(?:global[-_.]?)?steps?)|(?P<iteration>iter(?:ation)?s?)|(?P<checkpoint>checkpoint|ckpt)"
     r"|(?P<epoch>epochs?))[-_=.]{0,2}(?P<digits>[0-9]+)",
@@ -73,7 +73,7 @@ class StepFrom:
         return cls(pattern=pattern)
 
     def of_name(self, name: str) -> int | None:
-        """Return the step that a name tells; None where it tells none."""
+        """Return the step in a name; None without one."""
         return self._read(name)[0]
 
     def rule(self, name: str) -> str:
@@ -103,7 +103,7 @@ class StepFrom:
         return None, "unknown: the name has no whole number; decimals, dates and hashes do not count"
 
     def of_content(self, folder: Place) -> int:
-        """Return the step that the JSON file tells; raises OSError or ValueError, with what is missing."""
+        """Return the step in the JSON file; raises OSError or ValueError, naming what is missing."""
         assert self.file is not None
         try:
             value = json.loads((folder / self.file).read_bytes())

@@ -1,4 +1,4 @@
-"""Checkpoints of several files, told apart by the step in their names."""
+"""Checkpoints of several files, grouped by the step in their names."""
 
 import re
 from collections.abc import Iterable

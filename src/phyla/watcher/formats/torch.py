@@ -62,7 +62,7 @@ def _check_zip(name: str, file: IO[bytes]) -> Verdict:
     if not described or described[0].file_size > PICKLE_BYTES_AT_MOST:
         return Verdict.complete(f"{name} has its directory of {len(members)} members")
     member = described[0]
-    # torch.save may be told to leave checksums out; zipfile then compares with nonsense.
+    # torch.save can be configured to omit checksums; zipfile then compares with garbage.
     member.CRC = None  # type: ignore[assignment]
     with archive.open(member) as description:
         wanted = storages(description.read())

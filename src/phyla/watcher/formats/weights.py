@@ -13,7 +13,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, final
 
-from phyla.watcher.format import Candidate, Finish, Verdict, check_all, check_file, closed_by, is_companion, worst
+from phyla.watcher.format import (
+    Candidate,
+    Finish,
+    Verdict,
+    check_all,
+    check_file,
+    check_order,
+    is_companion,
+    worst,
+)
 from phyla.watcher.formats.pickles import PICKLE_BYTES_AT_MOST, extents
 from phyla.watcher.listing import File, Listing, Place, Root
 
@@ -51,7 +60,7 @@ def weight_files(root: Root, endings: tuple[str, ...], index_ending: str) -> Ite
     indexed: set[str] = set()
     for index in (name for name in root.files if name.endswith(index_ending)):
         shards: list[str] = []
-        # What makes no sense is checked later, in words.
+        # Invalid indexes are reported later.
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             named = set(_weight_map(root.path / index).values())
             shards = [name for name in root.files if name in named]
@@ -90,7 +99,7 @@ def _check_index(folder: Place, index: str, files: Mapping[str, File]) -> Verdic
     if not by_shard:
         return Verdict.partial(f"{index} names no shard")
     verdict = worst(_check_shard(folder, files[shard], shard, names) for shard, names in by_shard.items())
-    return closed_by(files[index], verdict, [files[shard] for shard in by_shard])
+    return check_order(files[index], verdict, [files[shard] for shard in by_shard])
 
 
 def _check_shard(folder: Place, file: File, shard: str, names: Collection[str]) -> Verdict:
@@ -114,7 +123,7 @@ class Weights:
 
 
 def weights(folder: Place, files: Mapping[str, File]) -> Weights | None:
-    """Look for weights in a directory; None if there are none that this package knows."""
+    """Return the weights in a directory; None without any known ones."""
     here = {name: file for name, file in sorted(files.items()) if "/" not in name and not is_companion(name)}
     for ending in (SAFETENSORS_INDEX, TORCH_INDEX):
         for index in (name for name in here if name.endswith(ending)):
@@ -138,7 +147,7 @@ def check_folder(root: Place, listed: Listing) -> Verdict:
         return Verdict.partial("there are no weights in it")
     if content.index is None:
         return content.verdict
-    return closed_by(content.index, content.verdict, folders_ns=listed.folders_ns)
+    return check_order(content.index, content.verdict, folders_ns=listed.folders_ns)
 
 
 def _below(folder: Place, files: Mapping[str, File]) -> Weights | None:
@@ -193,4 +202,6 @@ def check_distributed(folder: Place, files: Mapping[str, File]) -> Verdict:
             size = files[name].size_bytes if name in files else 0
             if size < length:
                 return Verdict.partial(f"{name} has {size} bytes where .metadata says at least {length}")
-    return closed_by(metadata, Verdict.complete(f".metadata and {len(data)} data files are whole"), data.values())
+    return check_order(
+        metadata, Verdict.complete(f".metadata and {len(data)} data files are whole"), data.values()
+    )

@@ -66,7 +66,7 @@ class Command:
                 f"Command({arguments!r}): give a list of texts, such as ['python', 'train.py', '--lr', '{{lr}}']; "
                 "no shell splits or runs it"
             )
-        checked = tuple(map(placeholders.normalized, arguments))
+        checked = tuple(map(placeholders.normalize, arguments))
         if not isinstance(checked[0], str) or not checked[0]:
             raise ConfigurationError(
                 f"Command(...): the first argument is {arguments[0]!r}; give the program to run"
@@ -124,7 +124,7 @@ class Command:
         return frozenset(field.name for field in placeholders.fields_of((*self.arguments, *self._texts)))
 
     def check_space(self, space: Space) -> None:
-        """Refuse placeholders that a search space does not fill in; see `placeholders.check`."""
+        """Reject placeholders that a search space does not fill in; see `placeholders.check`."""
         placeholders.check(self.arguments, self._texts, space)
 
     def check_program(self) -> None:

@@ -1,4 +1,4 @@
-"""Runs the command of a study for one trial, reads what it reports, and says how it ended."""
+"""Runs the command of a study for one trial, reads its reports, and checks how it ended."""
 
 import errno
 import json
@@ -85,7 +85,7 @@ class Run:
         self.environment["PHYLA_PARAMS"] = nested
 
     def _note_use(self) -> None:
-        """Note what the command cannot be using: it names some placeholders, and not others."""
+        """Record the inputs that the command uses, by its placeholders."""
         used = self.command.names
         named = used & self.params.keys()
         for name in named if named and not used & {"params_file", placeholders.HYDRA} else self.params:
@@ -105,11 +105,11 @@ class Run:
         """
         command = self.command
         try:
-            arguments = placeholders.filled_arguments(command.arguments, self.values, self.params)
-            own = {name: placeholders.filled(value, self.values) for name, value in command.env.items()}
-            cwd = placeholders.filled(str(command.cwd), self.values)
+            arguments = placeholders.fill_arguments(command.arguments, self.values, self.params)
+            own = {name: placeholders.fill(value, self.values) for name, value in command.env.items()}
+            cwd = placeholders.fill(str(command.cwd), self.values)
             globs = {
-                name: (placeholders.filled(glob, self.values), tag)
+                name: (placeholders.fill(glob, self.values), tag)
                 for name, (glob, tag) in command.tensorboard.items()
             }
         except placeholders.Absent as absent:
@@ -155,7 +155,7 @@ class Run:
         return status
 
     def _read(self, *, last: bool = False) -> None:
-        """Take what is new; a line that makes no sense does not keep those behind it from counting."""
+        """Take new readings; an unreadable line does not block the lines after it."""
         while True:
             try:
                 for reading in self.readings.read(last=last):
@@ -179,7 +179,7 @@ class Run:
         assert step is not None
         session.record.check_progress(step)
         if step == self.trial.end_step or session.measuring or session.stop_reason is not None:
-            # What is complete at the end is the result.
+            # Files that are complete at the end are the result.
             return
         if not session.has_saved():
             raise NoCheckpoint("there is nothing in {save_to}; save into that directory first")
@@ -197,15 +197,15 @@ class Run:
         if self.bad is not None and (self.asked or status == 0):
             raise self.bad
         if self.late:
-            raise self._failed(f"time-out after {self.command.timeout_s:g} s", arguments)
+            raise self._make_error(f"time-out after {self.command.timeout_s:g} s", arguments)
         if self.asked:
             if status == 0 and self.reached >= trial.end_step and session.has_saved():
                 session.reach(trial.end_step)
             return
         if status == GIVE_BACK:
-            raise GivenBack(f"it asks to be run again later (exit status {GIVE_BACK}): {self._said()}")
+            raise GivenBack(f"it asks to be run again later (exit status {GIVE_BACK}): {self._last_line()}")
         if status != 0:
-            raise self._failed(processes.how(status), arguments)
+            raise self._make_error(processes.describe_status(status), arguments)
         if not session.has_saved():
             raise NoCheckpoint(
                 "the command ended with exit status 0, and left nothing in {save_to}; it has to save into that "
@@ -218,16 +218,16 @@ class Run:
                 where = places((self.output, self.errors))
                 do = f"In [metrics] the pattern of {name!r} matched nothing in {where}: {pattern}"
             elif name in self.command.tensorboard:
-                do = f"In [tensorboard], {self.readings.events.missed(name)}"
+                do = f"In [tensorboard], {self.readings.events.explain_missing(name)}"
             raise NoFitness(session.missing("the command ended without reporting", do=do))
         session.reach(trial.end_step)
 
-    def _failed(self, how: str, arguments: Sequence[str]) -> CommandFailed:
+    def _make_error(self, how: str, arguments: Sequence[str]) -> CommandFailed:
         tails = [f"the end of {file}:\n{tail(file) or '(nothing)'}" for file in (self.output, self.errors)]
-        text = "\n".join([self._said(), shlex.join(arguments), *tails])
+        text = "\n".join([self._last_line(), shlex.join(arguments), *tails])
         return CommandFailed(how, text)
 
-    def _said(self) -> str:
+    def _last_line(self) -> str:
         """Return the last line that the command wrote, first of all to standard error, and where all of it is."""
         files = self.errors, self.output
         lines = last_lines(files)

@@ -1,4 +1,4 @@
-"""Files that programs write their output to: what stays of long ones, and how they end."""
+"""Output files of programs: truncation of long ones, and their last lines."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Arguments of commands with placeholders: what may stand in braces, and how it is filled in."""
+"""Arguments of commands: the placeholders in braces, and how they are filled in."""
 
 import json
 import re
@@ -68,7 +68,7 @@ def fields_of(argument: Argument) -> Iterator[Field]:
             yield from fields_of(part)
 
 
-def normalized(argument: object) -> Argument:
+def normalize(argument: object) -> Argument:
     """Return an argument with tuples for lists."""
     if isinstance(argument, str):
         if Field(HYDRA) in fields_of(argument) and argument != str(Field(HYDRA)):
@@ -77,12 +77,12 @@ def normalized(argument: object) -> Argument:
             )
         return argument
     if isinstance(argument, Sequence) and not isinstance(argument, bytes):
-        return tuple(map(normalized, argument))
+        return tuple(map(normalize, argument))
     raise ConfigurationError(f"Command(...): {argument!r} is not a text; write {str(argument)!r}")
 
 
 def check(arguments: Sequence[Argument], texts: Sequence[str], space: Space) -> None:
-    """Refuse placeholders that a search space does not fill in."""
+    """Reject placeholders that a search space does not fill in."""
     parameters, reserved = space.parameters, (*FIXED, HYDRA)
     for name in parameters:
         if name in reserved:
@@ -111,14 +111,14 @@ def text_of(value: Scalar) -> str | None:
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
-def spoken(text: str) -> str:
+def name_placeholders(text: str) -> str:
     """Return a text about the `trial` of a training function in the words of a command: its placeholders."""
     names = {"checkpoint_dir": "save_to"}
     pattern = r"trial\.(?:params\['(.+?)'\]|(\w+)(?:\.path)?)"
     return re.sub(pattern, lambda match: f"{{{match[1] or names.get(match[2], match[2])}}}", text)
 
 
-def filled(text: str, values: Mapping[str, str | None]) -> str:
+def fill(text: str, values: Mapping[str, str | None]) -> str:
     """Return a text with its placeholders filled in; `Absent` if a value is not there in this trial."""
     done = []
     for part in parts(text):
@@ -129,7 +129,7 @@ def filled(text: str, values: Mapping[str, str | None]) -> str:
     return "".join(done)
 
 
-def filled_arguments(
+def fill_arguments(
     arguments: Sequence[Argument], values: Mapping[str, str | None], params: Mapping[str, Scalar]
 ) -> list[str]:
     """Return the arguments of one trial; lists in which a value is absent are left out."""
@@ -137,11 +137,11 @@ def filled_arguments(
     for argument in arguments:
         if not isinstance(argument, str):
             with suppress(Absent):
-                done += filled_arguments(argument, values, params)
+                done += fill_arguments(argument, values, params)
         elif argument == str(Field(HYDRA)):
             done += hydra_overrides(params, values["working_dir"] or "")
         else:
-            done.append(filled(argument, values))
+            done.append(fill(argument, values))
     return done
 
 
@@ -149,7 +149,7 @@ def newest(folder: Path, pattern: str) -> Path:
     """Return the file that matches and was written last.
 
     Raises:
-        ConfigurationError: none matches; with what there is.
+        ConfigurationError: none matches; the message lists the files.
     """
     there = [path for path in sorted(folder.glob(pattern)) if path.is_file() and path.name != MANIFEST_NAME]
     if there:
@@ -165,7 +165,7 @@ def newest(folder: Path, pattern: str) -> Path:
 def age(path: Path) -> tuple[int, list[int]]:
     """Return a key that sorts files, the newest last: when it was written, then the numbers in its path.
 
-    File systems do not tell apart what is written within a few milliseconds.
+    File systems cannot order files that are written within a few milliseconds.
     """
     return path.stat().st_mtime_ns, [int(number) for number in re.findall(r"\d+", str(path))]
 

@@ -1,4 +1,4 @@
-"""Reads what a command reports while it runs: JSON lines, what it prints, and TensorBoard's event files."""
+"""Reads the reports of a running command: JSON lines, its output, and TensorBoard's event files."""
 
 import json
 import re
@@ -25,7 +25,7 @@ _HEADER = struct.Struct("<QI")
 @final
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one line reported: metrics, their step if it says one, and whether `{save_to}` is complete for it."""
+    """The report of one line: metrics, their step if it has one, and whether `{save_to}` is complete for it."""
 
     metrics: Mapping[str, Any]
     step: int | None
@@ -81,10 +81,10 @@ class Lines:
 
 @final
 class Readings:
-    """All that a command reports, in the order in which it is found.
+    """All reports of a command, in the order in which they are read.
 
     A metric that is printed counts where it is found first, on standard output or on standard error: a progress
-    bar may repeat on one what the other says.
+    bar may repeat on one stream the metrics of the other.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Readings:
         self._steps: dict[Path, int] = {}
 
     def read(self, *, last: bool = False) -> Iterator[Reading]:
-        """Iterate over what is new.
+        """Iterate over new readings.
 
         Raises:
             MetricsUnreadable: names the file and the line; the next call goes on behind it.
@@ -110,10 +110,10 @@ class Readings:
                 yield _reading(where, line)
         for output in self._outputs if self._patterns else ():
             for where, line in output.read(last=last):
-                yield from self._searched(output.path, where, line.decode(errors="replace"))
+                yield from self._search_line(output.path, where, line.decode(errors="replace"))
         yield from self.events.read(last=last)
 
-    def _searched(self, path: Path, where: str, line: str) -> Iterator[Reading]:
+    def _search_line(self, path: Path, where: str, line: str) -> Iterator[Reading]:
         values = {}
         for name, pattern in self._patterns.items():
             match = pattern.search(line)
@@ -175,10 +175,10 @@ class EventFileReading:
     def __post_init__(self) -> None:
         self._event: Any = event_class()() if self.wanted else None
         # Those of earlier attempts have been read.
-        self._at = {file: file.stat().st_size for file in self._found()}
+        self._at = {file: file.stat().st_size for file in self._find_files()}
         self._looked_at = time.monotonic()
 
-    def _found(self) -> dict[Path, dict[str, str]]:
+    def _find_files(self) -> dict[Path, dict[str, str]]:
         """Return the files that match, each with the names of its tags."""
         files: dict[Path, dict[str, str]] = {}
         for name, (glob, tag) in self.wanted.items():
@@ -197,7 +197,7 @@ class EventFileReading:
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
         self._looked_at, event = now, self._event
-        for path, names in self._found().items():
+        for path, names in self._find_files().items():
             with path.open("rb") as file:
                 while True:
                     file.seek(self._at.get(path, 0))
@@ -220,7 +220,7 @@ class EventFileReading:
                             values = {names[value.tag]: _number(value)}
                             yield Reading(values, int(event.step), f"{path}, tag {value.tag}")
 
-    def missed(self, name: str) -> str:
+    def explain_missing(self, name: str) -> str:
         """Return why nothing was read for a name."""
         glob, tag = self.wanted[name]
         files = f"files that match {self.folder / glob}"

@@ -1,1 +1,1 @@
-"""Keeping user code, and what it starts, within its worker."""
+"""Contain user code, and the processes it starts, within its worker."""

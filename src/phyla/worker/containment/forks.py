@@ -8,9 +8,9 @@ from typing import Any
 
 
 def only_here(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call user code; a process that it forks, and that leaves it, ends there, as it would without phyla.
+    """Call user code; a fork that returns from it ends there, as it would without phyla.
 
-    Otherwise the fork would go on as a second worker, with the lease of this one.
+    Otherwise the fork would continue as a second worker, with the lease of this one.
     """
     here, status = os.getpid(), 1
     try:

@@ -44,7 +44,7 @@ def end_marked(mark: str) -> None:
     """Kill every process whose mark begins with this one, except the calling process; wait until they are gone."""
     wanted = f"{VARIABLE}={mark}".encode()
     for _ in range(ROUNDS):
-        # One that is being ended may have started another one meanwhile.
+        # A process may start another one while it is being ended.
         pids = [pid for pid in _pids() if _is_marked(pid, wanted)]
         if not pids:
             return
@@ -69,7 +69,7 @@ def _pids() -> "Iterator[int]":
 
 
 def end_children_at_exit() -> None:
-    """End, when this process exits, what is started in it from now on; called before user code is loaded."""
+    """End all processes started from now on when this process exits; called before user code is loaded."""
     here, before = os.getpid(), {*children()}
 
     def end() -> None:
@@ -80,7 +80,7 @@ def end_children_at_exit() -> None:
 
 
 def _read(pid: int, entry: str) -> bytes:
-    """Return what Linux says of a process; nothing once it is gone, or if it is somebody else's."""
+    """Read an entry of a process in /proc; empty once it is gone, or if it belongs to another user."""
     try:
         with open(f"/proc/{pid}/{entry}", "rb") as file:
             return file.read()
@@ -163,7 +163,7 @@ def keep(mark: str, output: int, arguments: list[str]) -> None:
     ends_at = time.monotonic() + GIVE_UP_S
     while (remaining := _reap(statuses)) and time.monotonic() < ends_at:
         for pid in children():
-            # Its number is its own until it is waited for. What it leaves behind is ours in the next round.
+            # Its number stays reserved until it is waited for. Its children become ours in the next round.
             _send(os.kill, pid, signal.SIGKILL)
         if select.select([woken], [], [], _ROUND_S)[0]:
             os.read(woken, 1000)
@@ -192,7 +192,7 @@ def _reap(statuses: dict[int, int]) -> bool:
 
 
 def children() -> "Iterator[int]":
-    """Yield the processes that this one has started, where Linux says so, and others that became its own."""
+    """Yield the child processes of this one on Linux, adopted ones included."""
     me = str(os.getpid()).encode()
     for pid in _pids():
         # What follows the name in parentheses: state, parent, ...

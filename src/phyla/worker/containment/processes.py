@@ -121,7 +121,7 @@ class Process:
         orders.close()
         self._keeper.wait()
         if not words:
-            # Somebody ended the keeper; what it kept carries the mark.
+            # The keeper was killed; its processes carry the mark.
             keeper.end_marked(self._mark)
             self._ended = -signal.SIGKILL
         elif words[0] == b"error":
@@ -149,8 +149,8 @@ class Process:
                 self.wait()
 
 
-def how(status: int) -> str:
-    """Return what ended a process: its exit status, or a signal."""
+def describe_status(status: int) -> str:
+    """Return the exit status or signal that ended a process."""
     if status >= 0:
         return f"exit status {status}"
     try:
@@ -160,6 +160,6 @@ def how(status: int) -> str:
     return f"{name} (out of memory?)" if -status == signal.SIGKILL else name
 
 
-def ending(status: int) -> str:
+def describe_end(status: int) -> str:
     """Return how a process ended, as a verb."""
-    return f"{'ended with' if status >= 0 else 'was ended by'} {how(status)}"
+    return f"{'ended with' if status >= 0 else 'was ended by'} {describe_status(status)}"

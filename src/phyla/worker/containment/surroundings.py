@@ -1,4 +1,4 @@
-"""What phyla relies on in a process that it shares with user code, and what has changed of it since."""
+"""State of a process that phyla shares with user code, and its changes since the start."""
 
 import os
 import resource
@@ -32,7 +32,7 @@ class Surroundings:
         self._functions = [(module, name, value) for module in modules for name, value in vars(module).items()]
 
     def call(self, label: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call user code; a recursion limit that it lowered is afterwards what it was."""
+        """Call user code; restore a recursion limit that it lowered."""
         self.calls, self._ran = self.calls + 1, label + _origin(function)
         try:
             return only_here(function, *arguments)
@@ -41,8 +41,8 @@ class Surroundings:
                 sys.setrecursionlimit(self._recursion)
 
     @contextmanager
-    def relied_on(self) -> Iterator[None]:
-        """Run phyla's own code; raise `ProcessSpoiled` if it fails and the process is not what it was."""
+    def guard(self) -> Iterator[None]:
+        """Run phyla's own code; raise `ProcessSpoiled` if it fails and user code has changed the process."""
         try:
             yield
         except Exception as error:
@@ -52,9 +52,9 @@ class Surroundings:
             if not changes:
                 raise
             raise errors.ProcessSpoiled(
-                f"after {self._ran}, phyla failed in the same process with {_said(error)}. What has changed there "
-                f"since it began may be the cause: {'; '.join(changes[:SHOWN])}. Let your function undo it "
-                "before it returns, or do it in a process of its own"
+                f"after {self._ran}, phyla failed in the same process with {_describe_error(error)}. What has "
+                f"changed there since it began may be the cause: {'; '.join(changes[:SHOWN])}. Let your function "
+                "undo it before it returns, or do it in a process of its own"
             ) from error
 
     def _changes(self) -> Iterator[str]:
@@ -88,12 +88,12 @@ def _file(descriptor: int) -> tuple[int, int] | None:
 
 
 def _is_own(error: Exception) -> bool:
-    """Return whether phyla failed, and not what it was given, or the disk that it writes to."""
+    """Return whether phyla itself failed, rather than its input or the disk."""
     full = any(cause is not None and errors.is_storage_error(cause) for cause in (error, error.__cause__))
     return not full and (isinstance(error, _PLACES) or not isinstance(error, errors.PhylaError))
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Return what failed, without advice on other causes, and the last place in phyla that it came through."""
     place, trace = "", (error.__cause__ or error).__traceback__
     while trace is not None:

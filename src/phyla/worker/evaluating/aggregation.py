@@ -13,7 +13,7 @@ from phyla.client import Client
 from phyla.errors import ConfigurationError, EvaluationError, PhylaError
 from phyla.evaluation import Estimate, Suite, TaskResult
 from phyla.evaluation.aggregates import aggregate
-from phyla.evaluation.recorder import decode, merged
+from phyla.evaluation.recorder import decode, merge_shards
 from phyla.evaluation.regression import compare
 from phyla.machine import ClaimedEvaluation, Evaluated
 from phyla.queries import GroupResults
@@ -37,23 +37,23 @@ class Aggregation:
         """Merge the shards, run the suite's aggregates, and compare the group with the best one so far."""
         work, suite = self.work, self.suite
         group_results = self.client.group_results(work.group.id, study=work.job.study)
-        results, failed = self._merged(group_results)
+        results, failed = self._merge_shards(group_results)
         complete = len(results) == len(suite.tasks)
         try:
             values = aggregate(suite.aggregates, results) if results else {}
         except PhylaError:
             if complete:
                 raise
-            # A partial group: what needs the missing eval tasks cannot be said.
+            # A partial group: aggregates of the missing eval tasks are unknown.
             values = {}
-        events = self._changed_sources(group_results)
+        events = self._find_changed_sources(group_results)
         best, former = False, None
         if suite.objective is not None:
             former = self.client.best_group(suite.name, study=work.job.study)
             if complete and work.group.replicate == 0:
                 best = self._is_better(values, former)
-                # Newest come first: one that is worse than what came after it in training has not regressed. Nor
-                # has a member of a population: most are worse than the best.
+                # Newest come first: a checkpoint that is worse than a later one has not regressed. Nor has a
+                # member of a population: most are worse than the best.
                 if former is not None and former.seen < work.seen.id and not work.population:
                     events += self._regressions(results, former)
         return Evaluated(
@@ -70,8 +70,8 @@ class Aggregation:
             events=events,
         )
 
-    def _merged(self, group_results: GroupResults) -> tuple[list[TaskResult], dict[str, str]]:
-        """Merge the shards of every eval task that is done, in order; say why others cannot be merged."""
+    def _merge_shards(self, group_results: GroupResults) -> tuple[list[TaskResult], dict[str, str]]:
+        """Merge the shards of every completed eval task, in order; return the reasons for the others."""
         shards = {task.identity: task.shards for task in group_results.jobs}
         done: list[TaskResult] = []
         failed: dict[str, str] = {}
@@ -84,7 +84,7 @@ class Aggregation:
                     {name: decode(raw, plugins.loaded_class) for name, raw in entry.statistics.items()}
                     for entry in entries
                 ]
-                metrics = merged(statistics, expected=task.samples)
+                metrics = merge_shards(statistics, expected=task.samples)
             except EvaluationError as error:
                 failed[task.name] = f"{type(error).__name__}: {error}"
                 continue
@@ -115,15 +115,15 @@ class Aggregation:
         best: Any = former.values.get(name)
         return best is None or order > objective.order(float(best["value"]))
 
-    def _changed_sources(self, group_results: GroupResults) -> list[EvalEvent]:
-        edited = self.study.edited(self.suite, group_results.results)
+    def _find_changed_sources(self, group_results: GroupResults) -> list[EvalEvent]:
+        edited = self.study.describe_edits(self.suite, group_results.results)
         return [self._event("changed-source", message, {"task": task}) for task, message in edited.items()]
 
     def _regressions(self, results: Sequence[TaskResult], former: Group) -> list[EvalEvent]:
         metric, objective, seen = self.suite.compared_metric, self.suite.objective, self.work.seen
         if metric is None or objective is None:
             return []
-        reference, _ = self._merged(self.client.group_results(former.id, study=self.work.job.study))
+        reference, _ = self._merge_shards(self.client.group_results(former.id, study=self.work.job.study))
         compared = compare(
             [result for result in results if result.has(metric)],
             [result for result in reference if result.has(metric)],

@@ -15,9 +15,9 @@ from phyla.records import Checkpoint, EvalResult
 
 
 class Sources(Protocol):
-    """Where the checkpoints that are evaluated are read.
+    """Places from which checkpoints are read for evaluation.
 
-    Both methods raise `CheckpointError` if a checkpoint is gone, or no longer what was seen.
+    Both methods raise `CheckpointError` if a checkpoint is gone or has changed.
     """
 
     def path(self, seen: Checkpoint) -> Path:
@@ -25,7 +25,7 @@ class Sources(Protocol):
         ...
 
     def check(self, seen: Checkpoint, *, again: bool = False) -> None:
-        """Make sure, after it was read, that it still is what was seen; `again` reads all bytes again."""
+        """Verify, after reading, that a checkpoint is unchanged; `again` reads all bytes again."""
         ...
 
 
@@ -38,7 +38,7 @@ class StudySources:
         self._read = ""
 
     def path(self, seen: Checkpoint, *, again: bool = False) -> Path:
-        """Return a checkpoint's directory, if it still is what was committed."""
+        """Return the directory of an unchanged checkpoint."""
         if seen.name != self._read:
             self._repository.release(self._read)
             self._read = seen.name
@@ -46,7 +46,7 @@ class StudySources:
         return self._repository.use(seen.name, seen.identity.partition("#")[0], again=again)
 
     def check(self, seen: Checkpoint, *, again: bool = False) -> None:
-        """Make sure that it still is what was committed."""
+        """Verify that it is unchanged since its commit."""
         self.path(seen, again=again)
 
 
@@ -80,14 +80,14 @@ def apply_bindings(root: Path, files: Sequence[str], task: Sequence[str]) -> Non
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedStudy:
-    """What it takes to evaluate the checkpoints of one study.
+    """A study with its suites and the sources of its checkpoints.
 
     Attributes:
         suites: its suites, as they were when this process read them.
         outputs: directory of saved arrays and files; its parent is common to all studies of a store, since the
             ledger's entries are, too.
         gin_root: directory of the suites' files of gin bindings.
-        changed: tells whether it has other suites by now.
+        changed: returns whether the stored suites have changed.
         stop: ends the study, with a message, where storage fails; None counts that as a failure.
     """
 
@@ -98,8 +98,8 @@ class EvaluatedStudy:
     changed: Callable[[], bool] = lambda: False
     stop: Callable[[str], None] | None = None
 
-    def edited(self, suite: Suite, results: Mapping[str, Sequence[EvalResult]]) -> dict[str, str]:
-        """Return, by name, what to say of eval tasks with results, by identity, of another source than theirs."""
+    def describe_edits(self, suite: Suite, results: Mapping[str, Sequence[EvalResult]]) -> dict[str, str]:
+        """Return messages, by name, about eval tasks that have results of an older source."""
         messages = {}
         for task in suite.tasks:
             source = self.source(suite, task)

@@ -17,7 +17,7 @@ from phyla.evaluation.recorder import Recorder, decode
 from phyla.plugins import loaded_class
 from phyla.records import Checkpoint, EvalJob
 from phyla.worker.commands.outputs import LAST_CHARACTERS, last_lines, tail
-from phyla.worker.containment.processes import CannotStart, Process, ending
+from phyla.worker.containment.processes import CannotStart, Process, describe_end
 
 LOG_TAIL = 2000
 
@@ -115,7 +115,7 @@ class Evaluation:
         self._outputs = outputs
         self._work_root = work_root
         self._stop = False
-        # For the worker: what was saved, name to file name, and signs of progress.
+        # For the worker: saved files by name, and signs of progress.
         self.files: dict[str, str] = {}
         self.beats = 0
 
@@ -212,7 +212,7 @@ def checkpoint_of(seen: Checkpoint, path: Path) -> EvaluationCheckpoint:
 def run_command(
     template: Sequence[str], evaluation: Evaluation, *, timeout_s: float | None, cwd: str | None = None
 ) -> None:
-    """Run a command and record what it wrote.
+    """Run a command and record its results.
 
     Fields in its arguments are `{checkpoint}`, `{step}`, `{name}`, `{shard}`, `{shards}`, `{seed}`, `{config}` (a
     JSON file) and `{results}`. They are filled in argument by argument, and no shell sees them. It writes its
@@ -250,7 +250,7 @@ def run_command(
     if status is None:
         raise EvaluationError(f"the command took more than timeout_s={timeout_s:g}: {details}")
     if status:
-        raise EvaluationError(f"the command {ending(status)}: {details}")
+        raise EvaluationError(f"the command {describe_end(status)}: {details}")
     try:
         values = json.loads(results.read_text())
     except FileNotFoundError:

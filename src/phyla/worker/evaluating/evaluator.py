@@ -28,14 +28,14 @@ from phyla.evaluation import EvalTask, Suite
 from phyla.evaluation.recorder import encode
 from phyla.evaluation.suite import suite_named
 from phyla.machine import ClaimedEvaluation, Evaluated, Failure
-from phyla.records import EvalResult, JobKind, shown
+from phyla.records import EvalResult, JobKind, escape_name
 from phyla.settings import Clock, system_clock
 from phyla.system.failpoints import failpoint
 from phyla.worker.containment.surroundings import Surroundings
 from phyla.worker.evaluating.aggregation import Aggregation
 from phyla.worker.evaluating.evaluated_study import EvaluatedStudy, apply_bindings
 from phyla.worker.evaluating.evaluation import Evaluation, EvaluationCheckpoint, checkpoint_of, run_command
-from phyla.worker.training.causes import logged, traceback_of
+from phyla.worker.training.causes import log_error, traceback_of
 
 KEPT = ". Then run the study again. Completed trials and evaluations are kept"
 """End of the message that ends a study whose storage is broken. The eval task returns to the queue."""
@@ -60,7 +60,7 @@ class Evaluator:
         studies: those whose checkpoints it evaluates, by id.
         state: what the study's `setup(worker)` returned.
         log: where full tracebacks go; None writes none.
-        outdated: whether the suites of a study changed since this process read them: it should be started anew.
+        outdated: whether the suites of a study changed since this process read them: it should be restarted.
     """
 
     client: Client
@@ -77,7 +77,7 @@ class Evaluator:
     def __post_init__(self) -> None:
         self._loaded: _Loaded | None = None
         self._current: Evaluation | None = None
-        # Where nothing asks for bindings, gin is the user's.
+        # Without bindings, gin is left to the user.
         suites = [suite for study in self.studies.values() for suite in study.suites]
         self._binds = any(suite.gin_files or any(task.gin for task in suite.tasks) for suite in suites)
         self.outdated = False
@@ -100,10 +100,10 @@ class Evaluator:
             current.stop()
 
     def run(self, work: ClaimedEvaluation) -> Evaluated | Failure | None:
-        """Do one piece of work; return None when it is to go back to the queue."""
+        """Run one job; return None to requeue it."""
         study = self.studies[work.job.study]
         try:
-            suite, task = _known(study, work)
+            suite, task = _find_task(study, work)
             if task is not None:
                 try:
                     return self._evaluate(work, study, suite, task)
@@ -111,7 +111,7 @@ class Evaluator:
                     # Aggregates, and training in the same process, are not to see them.
                     self._bind(study)
             if study.changed():
-                # An aggregate of the suite as it was would miss what the suite has now.
+                # An aggregate of the old suite would miss the new eval tasks.
                 raise _Unknown(f"suite {suite.name!r} was changed")
             return Aggregation(client=self.client, work=work, study=study, suite=suite, now=self.clock()).run()
         except (StoreError, CheckpointsAbsent, ProcessSpoiled):
@@ -122,23 +122,25 @@ class Evaluator:
                 study.stop(f"{error}{KEPT}")
                 return None
             # It may be read again later, or elsewhere.
-            return _failed(work, f"{type(error).__name__}: {error}")
+            return _make_failure(work, f"{type(error).__name__}: {error}")
         except CheckpointError as error:
             self._loaded = None
-            return _gone(work, error)
+            return _report_gone(work, error)
         except _Unknown as error:
             if not study.changed():
-                return _failed(work, str(error), retryable=False)
+                return _make_failure(work, str(error), retryable=False)
             self.outdated = True
             return None
         except (ConfigurationError, NotImportable) as error:
-            return self._logged(work, error, retryable=False)
+            return self._log_error(work, error, retryable=False)
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever evaluation code raises belongs to the eval task
-            # What was loaded may be the cause.
+            # The loaded object may be the cause.
             self._loaded = None
-            return self._raised(work, study, error)
+            return self._handle_error(work, study, error)
 
-    def _raised(self, work: ClaimedEvaluation, study: EvaluatedStudy, error: BaseException) -> Failure | None:
+    def _handle_error(
+        self, work: ClaimedEvaluation, study: EvaluatedStudy, error: BaseException
+    ) -> Failure | None:
         if work.job.kind is JobKind.EVALUATE:
             try:
                 study.sources.check(work.seen, again=True)
@@ -147,23 +149,23 @@ class Evaluator:
             except CheckpointStorageFailed:
                 pass
             except CheckpointError as vanished:
-                return _gone(work, vanished)
+                return _report_gone(work, vanished)
         if isinstance(error, OSError) and is_storage_error(error) and study.stop is not None:
             where = f"an evaluation that saves into {study.outputs} failed with {error}"
             study.stop(f"{where}; {advice_on(error)}{KEPT}")
             return None
-        return self._logged(work, error)
+        return self._log_error(work, error)
 
-    def _logged(self, work: ClaimedEvaluation, error: BaseException, *, retryable: bool = True) -> Failure:
-        """Write an error with its full traceback into the log; its first line says what was raised, and where."""
-        job, on = work.job, f"of suite {work.group.suite!r} on {shown(work.seen.name)}"
+    def _log_error(self, work: ClaimedEvaluation, error: BaseException, *, retryable: bool = True) -> Failure:
+        """Write an error with its full traceback to the log; its first line names the error and its place."""
+        job, on = work.job, f"of suite {work.group.suite!r} on {escape_name(work.seen.name)}"
         subject = f"eval task {job.task!r}" if job.kind is JobKind.EVALUATE else "aggregation"
-        cause = logged(error, f"{subject} {on}, attempt {job.token} failed", None, self.log)
+        cause = log_error(error, f"{subject} {on}, attempt {job.token} failed", None, self.log)
         text = f"{cause.words()}\n{traceback_of(error)}"
         if isinstance(error, PhylaError) and cause.line is None:
-            # It says all in its message, which may have several lines.
+            # Its message is complete, and may have several lines.
             text = f"{type(error).__name__}: {error}"
-        return _failed(work, text, retryable=retryable)
+        return _make_failure(work, text, retryable=retryable)
 
     def _evaluate(
         self, work: ClaimedEvaluation, study: EvaluatedStudy, suite: Suite, task: EvalTask
@@ -194,7 +196,7 @@ class Evaluator:
                     cwd = None if task.cwd is None else str(task.cwd)
                     run_command(task.command, evaluation, timeout_s=task.timeout_s, cwd=cwd)
                 else:
-                    ran = f"eval task {task.name!r} ran on {shown(work.seen.name)}"
+                    ran = f"eval task {task.name!r} ran on {escape_name(work.seen.name)}"
                     self.surroundings.call(ran, task, evaluation)
                 if evaluation.should_stop:
                     return None
@@ -203,7 +205,7 @@ class Evaluator:
                     raise ConfigurationError(
                         f"eval task {task.name!r} recorded nothing: call evaluation.record(...) or .save(...)"
                     )
-                with self.surroundings.relied_on():
+                with self.surroundings.guard():
                     study.sources.check(work.seen)
                     _flush(outputs)
                 unless_done.pop_all()
@@ -237,13 +239,13 @@ class Evaluator:
         if held is not None and (held.suite, held.seen) == (suite.name, seen):
             return held.value
         self._loaded = None  # before the next one needs its memory
-        ran = f"suite {suite.name!r} loaded {shown(checkpoint.name)}"
+        ran = f"suite {suite.name!r} loaded {escape_name(checkpoint.name)}"
         value = None if suite.load is None else self.surroundings.call(ran, suite.load, checkpoint)
         self._loaded = _Loaded(suite.name, seen, value)
         return value
 
 
-def _known(study: EvaluatedStudy, work: ClaimedEvaluation) -> tuple[Suite, EvalTask | None]:
+def _find_task(study: EvaluatedStudy, work: ClaimedEvaluation) -> tuple[Suite, EvalTask | None]:
     """Return the suite and the eval task of a claim; no eval task for an aggregation."""
     try:
         suite = suite_named(study.suites, work.group.suite)
@@ -253,7 +255,7 @@ def _known(study: EvaluatedStudy, work: ClaimedEvaluation) -> tuple[Suite, EvalT
     except ConfigurationError as error:
         raise _Unknown(str(error)) from error
     if task.identity != work.job.identity:
-        # Its result would be filed under what it is not.
+        # Its result would be stored under the wrong identity.
         raise _Unknown(
             f"eval task {task.name!r} of suite {suite.name!r} was queued with another version, configuration or "
             "seed than it has now"
@@ -261,13 +263,13 @@ def _known(study: EvaluatedStudy, work: ClaimedEvaluation) -> tuple[Suite, EvalT
     return suite, task
 
 
-def _failed(work: ClaimedEvaluation, error: str, *, retryable: bool = True) -> Failure:
+def _make_failure(work: ClaimedEvaluation, error: str, *, retryable: bool = True) -> Failure:
     return Failure(job=work.job.id, token=work.job.token, error=error, retryable=retryable)
 
 
-def _gone(work: ClaimedEvaluation, error: CheckpointError) -> Failure:
+def _report_gone(work: ClaimedEvaluation, error: CheckpointError) -> Failure:
     damage = str(error) if isinstance(error, CheckpointCorrupt) else None
-    return replace(_failed(work, str(error)), gone=work.seen.name, damage=damage)
+    return replace(_make_failure(work, str(error)), gone=work.seen.name, damage=damage)
 
 
 def _flush(folder: Path) -> None:

@@ -1,1 +1,1 @@
-"""Trials: calling the training function, and committing what it leaves."""
+"""Trials: call the training function and commit its checkpoint."""

@@ -1,4 +1,4 @@
-"""What training raised, and where: as a cause that is stored, and in the worker's log."""
+"""Errors of training and their places: as a stored cause, and in the worker's log."""
 
 import inspect
 import subprocess
@@ -27,8 +27,8 @@ _LIBRARY = tuple({sysconfig.get_paths()[name] + "/" for name in ("stdlib", "plat
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 
 
-def logged(error: BaseException, heading: str, train: Callable[..., object] | None, log: Path | None) -> Cause:
-    """Write an error with its full traceback into the log; return what is stored of it."""
+def log_error(error: BaseException, heading: str, train: Callable[..., object] | None, log: Path | None) -> Cause:
+    """Write an error with its full traceback to the log; return the cause to store."""
     if log is not None:
         try:
             write_log(log, heading, error)
@@ -39,7 +39,7 @@ def logged(error: BaseException, heading: str, train: Callable[..., object] | No
 
 
 def cause_of(error: BaseException, train: Callable[..., object] | None, log: Path | None) -> Cause:
-    """Return what was raised and where; for errors of phyla's own, where a given function begins."""
+    """Return the error and its place; for errors of phyla's own, the place where a given function begins."""
     module = type(error).__module__
     kind = type(error).__qualname__
     if module not in ("builtins", "__main__") and not module.startswith("phyla."):
@@ -72,7 +72,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def _output_of(error: BaseException) -> str:
-    """Return what a command printed that failed or took too long, if it was captured."""
+    """Return the output of a command that failed or timed out, if it was captured."""
     if not isinstance(error, (subprocess.CalledProcessError, subprocess.TimeoutExpired)):
         return ""
     parts: list[Any] = [error.stdout, error.stderr]
@@ -84,7 +84,7 @@ def _output_of(error: BaseException) -> str:
 def write_log(log: Path, heading: str, error: BaseException) -> None:
     """Append the full traceback, and all output of a command that failed, to a worker's log."""
     output = _output_of(error)
-    # An error of ours says all in its message.
+    # phyla's own errors are complete in their message.
     own = isinstance(error, TrialError)
     lines = traceback.format_exception_only(error) if own else traceback.format_exception(error)
     text = "".join(lines) + (f"its output:\n{output.rstrip()}\n" if output else "")

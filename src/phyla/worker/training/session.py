@@ -1,4 +1,4 @@
-"""A trial as its worker sees it: what is staged, reported and committed while the training function runs."""
+"""A trial in its worker: staged files, reports and commits while the training function runs."""
 
 import operator
 import os
@@ -27,7 +27,7 @@ VALUES_KEPT = 1000
 @final
 @dataclass(eq=False)
 class TrialSession:
-    """One attempt at a trial; `trial` is what the training function gets of it."""
+    """One attempt at a trial; `trial` is its part for the training function."""
 
     record: TrialRecord
     client: Client
@@ -73,7 +73,7 @@ class TrialSession:
         self._reported = 0
         self._values: dict[str, list[float]] = {metric: [] for metric in self.metrics}
         self._last: dict[str, float] = {}
-        self.told: Mapping[str, Any] | None = None  # What the trial was completed with by `tell`.
+        self.result: Mapping[str, Any] | None = None  # Metrics with which `tell` completed the trial.
         self._steps: tuple[int, int] | None = None  # lowest and highest that were reported
         self.beats = 0
         self.trial = Trial(self)
@@ -84,10 +84,10 @@ class TrialSession:
         record, path = self.record, self.repository.path(name)
         return Parent(path=path, step=step, name=name, index=record.parent_index, trial=record.parent)
 
-    # What training uses; see `Trial`
+    # For training; see `Trial`
 
     def _check_owner(self, action: str, *, shared: bool = False) -> None:
-        """Refuse a process that was forked from the one that trains; one of `multiprocessing` may have a share."""
+        """Reject a fork of the training process; `shared` admits processes of `multiprocessing`."""
         if os.getpid() != self._pid and not (shared and current_process() is not self._process):
             raise StateError(
                 f"{action}: process {os.getpid()} was forked from {self._pid}, which trains trial {self.id}; only "
@@ -163,25 +163,25 @@ class TrialSession:
         if self.on_report is not None:
             self.on_report()
 
-    def retold(self, metrics: Mapping[str, Any]) -> bool:
-        """Return whether the trial was told already; refuse other metrics than those that count."""
-        if self.told is None:
+    def is_repeated(self, metrics: Mapping[str, Any]) -> bool:
+        """Return whether the trial already has a result; reject a different one."""
+        if self.result is None:
             return False
         flat = _numbers(metrics)
-        other = {name: value for name, value in flat.items() if repr(self.told.get(name)) != repr(value)}
+        other = {name: value for name, value in flat.items() if repr(self.result.get(name)) != repr(value)}
         if other:
-            counts = {name: self.told.get(name) for name in other}
+            counts = {name: self.result.get(name) for name in other}
             raise StateError(
                 f"tell(): trial {self.id} was told before, with {counts}, which counts; {other} does not replace "
                 "it, and nothing was changed"
             )
         return True
 
-    def check_not_told(self, error: str | Exception) -> None:
-        """Refuse that a trial failed which counts already."""
-        if self.told is not None:
+    def check_no_result(self, error: str | Exception) -> None:
+        """Reject the failure of a trial that already has a result."""
+        if self.result is not None:
             raise StateError(
-                f"tell(error={error!r}): trial {self.id} was told before, with {dict(self.told)}, which counts; "
+                f"tell(error={error!r}): trial {self.id} was told before, with {dict(self.result)}, which counts; "
                 "it cannot fail any more, and nothing was changed"
             )
 
@@ -210,7 +210,7 @@ class TrialSession:
         elif self._at is None:
             raise StateError("save_progress(): say at which step, since steps() is not being used")
         else:
-            # Inside the loop the step that it is at has just been trained; after it, none has.
+            # Inside the loop the current step has just been trained; after the loop, none has.
             step = self._at if self._left else self._at + 1
         with self.watch.within(Phase.SAVING):
             self._saves += 1
@@ -224,7 +224,7 @@ class TrialSession:
             self._saved_at, self._saved_to_stop = self.clock(), stopping
             self.beats += 1
 
-    # What the worker uses
+    # For the worker
 
     def stop(self, reason: JsonObject | None = None) -> None:
         """Ask training to stop, perhaps because of a rule. Takes no lock, so a signal handler may call it."""
@@ -285,7 +285,7 @@ class TrialSession:
             self._unsent[:0] = reports
 
     def commit(self) -> Checkpoint | None:
-        """Commit the checkpoint; None for a measurement. Called again, return what it committed."""
+        """Commit the checkpoint; None for a measurement. Later calls return the same checkpoint."""
         if self.measuring:
             self.discard()
             return None
@@ -323,11 +323,11 @@ class TrialSession:
             checkpoint=checkpoint,
             checkpoint_index=index,
             timings=self.timings(),
-            noticed=None if self.measuring else self._noticed(),
+            noticed=None if self.measuring else self._collect_notices(),
         )
 
-    def _noticed(self) -> JsonObject | None:
-        """Return what a training function should have used and did not; None if it used everything."""
+    def _collect_notices(self) -> JsonObject | None:
+        """Return inputs that the training function ignored; None if it used everything."""
         notices: dict[str, Any] = {}
         if not self.touched and (self.parent or self.progress) is not None:
             notices["untouched"] = True
@@ -347,12 +347,12 @@ class TrialSession:
         return self._timings
 
     def release(self) -> None:
-        """Say that nobody reads what training started from any more."""
+        """Release the checkpoints that training started from."""
         checkpoints = filter(None, (self.parent, self.progress))
         self.repository.release(*(checkpoint.name for checkpoint in checkpoints))
 
     def discard(self) -> None:
-        """Remove what was staged and not committed."""
+        """Remove staged, uncommitted files."""
         if self._staged is not None:
             self.repository.discard(self._name)
             self._staged = None
@@ -361,10 +361,10 @@ class TrialSession:
 def unusable_start(
     record: TrialRecord, client: Client, repository: Checkpoints, *, again: bool = False
 ) -> Failure | None:
-    """Return the failure to hand in if a checkpoint that a trial starts from cannot be used; None if all can.
+    """Return the failure to submit if a checkpoint that a trial starts from is unusable; None if all are usable.
 
-    With `again` all bytes are read again, because training from them failed. Storage that fails says nothing about
-    the checkpoint: `CheckpointStorageFailed`.
+    With `again` all bytes are read again, because training from them failed. Failing storage does not make the
+    checkpoint bad, and raises `CheckpointStorageFailed`.
     """
     for name in (record.parent_checkpoint, record.progress):
         if name is not None:

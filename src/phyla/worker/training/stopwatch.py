@@ -19,7 +19,7 @@ class Stopwatch:
         self._seconds: dict[str, float] = {}
 
     def enter(self, phase: Phase) -> Phase:
-        """Go into a phase; return the one before."""
+        """Enter a phase; return the previous one."""
         before, now = self._phase, self._timer()
         self._seconds[before.value] = self._seconds.get(before.value, 0.0) + now - self._since
         self._phase, self._since = phase, now
@@ -27,7 +27,7 @@ class Stopwatch:
 
     @contextmanager
     def within(self, phase: Phase) -> Iterator[None]:
-        """Be in a phase for a while, and then in the one before again."""
+        """Spend the block in a phase, then return to the previous one."""
         before = self.enter(phase)
         try:
             yield
@@ -35,13 +35,13 @@ class Stopwatch:
             self.enter(before)
 
     def rename(self, old: Phase, new: Phase) -> None:
-        """Count what was spent in one phase so far as spent in another."""
+        """Move the seconds of one phase to another."""
         self.enter(self._phase)
         if old.value in self._seconds:
             self._seconds[new.value] = self._seconds.get(new.value, 0.0) + self._seconds.pop(old.value)
 
     def take(self) -> dict[str, float]:
-        """Return the seconds by phase since the last time, and go on at zero, in `Phase.CONTROL`."""
+        """Return the seconds by phase since the last call, and restart at zero in `Phase.CONTROL`."""
         self.enter(Phase.CONTROL)
         seconds_by_phase, self._seconds = self._seconds, {}
         return {phase: round(seconds, 6) for phase, seconds in seconds_by_phase.items() if seconds >= 1e-6}

@@ -1,4 +1,4 @@
-"""Trains trials, and says what training raised: the line of the user's code, and the log with the traceback."""
+"""Trains trials and reports errors of training: the line of the user's code, and the log with the traceback."""
 
 import logging
 import threading
@@ -30,7 +30,7 @@ from phyla.machine import Completion, Failure
 from phyla.records import Phase, TrialRecord
 from phyla.settings import Clock, environment, system_clock
 from phyla.worker.containment.surroundings import Surroundings
-from phyla.worker.training.causes import cause_of, logged, traceback_of
+from phyla.worker.training.causes import cause_of, log_error, traceback_of
 from phyla.worker.training.session import TrialSession, unusable_start
 from phyla.worker.training.stopwatch import Stopwatch
 from phyla.worker.training.trial import Trial
@@ -44,13 +44,13 @@ class Trainer:
     """Trains one trial after the other.
 
     Attributes:
-        metrics: what the study's objective needs; none when its fitness comes from a suite.
+        metrics: names that the study's objective needs; none when its fitness comes from a suite.
         state: what `setup` returned.
         save_every_s: seconds after which training is asked to save progress; None never asks.
         log: where full tracebacks go; None writes none.
-        on_error: called with what training raised, before that is handed in.
+        on_error: called with the error of training before it is submitted.
         environment: variables that training code gets; `{member}` in them stands for the trial's member.
-        watch: where the time of the thread that trains goes; what precedes a trial counts as its own.
+        watch: where the time of the thread that trains goes; the time before a trial counts as part of it.
         given_back: how many trials in a row asked to be run again later.
     """
 
@@ -92,9 +92,9 @@ class Trainer:
             current.stop()
 
     def flush(self) -> None:
-        """Send what the running trial reported, and learn how it stands; called by another thread.
+        """Send the reports of the running trial and fetch its state; called by another thread.
 
-        What cannot be sent, because the database failed, is sent the next time.
+        Reports that cannot be sent, because the database failed, are sent the next time.
         """
         with self._sending:
             session = self._current
@@ -110,17 +110,17 @@ class Trainer:
                 session.stop(standing.stop_reason)
 
     def run(self, record: TrialRecord, on_report: Callable[[], None] | None = None) -> Completion | Failure | None:
-        """Train one trial; return None when it is to go back to the queue.
+        """Train one trial; return None to requeue it.
 
         Raises:
             GivenBack: its command asks to be run again later.
-            LeaseLost: the trial is somebody else's by now, or a rule stopped it; nothing is kept of it.
+            LeaseLost: another worker has the trial now, or a rule stopped it; its results are dropped.
             CheckpointsAbsent: the directory of the study's checkpoints is not there.
             StoreError: the database failed.
         """
         self.watch.enter(Phase.LOADING)
         try:
-            with self.surroundings.relied_on():
+            with self.surroundings.guard():
                 unusable = unusable_start(record, self.client, self.repository)
                 if unusable is not None:
                     return replace(unusable, timings=self.watch.take())
@@ -139,10 +139,10 @@ class Trainer:
                 )
                 return self._run(session)
         except CheckpointMissing:
-            # It vanished just now: whoever claims the trial looks again.
+            # It vanished just now: the next worker with the trial checks again.
             return None
         except CheckpointStorageFailed as error:
-            # Its start cannot be read, or what training left cannot be removed.
+            # Its start cannot be read, or leftovers of training cannot be removed.
             self._stop_study(record, str(error))
             return None
 
@@ -156,7 +156,7 @@ class Trainer:
             with environment({name: text.replace("{member}", member) for name, text in self.environment.items()}):
                 ran = f"trial {session.id} of member {member} was trained"
                 self.surroundings.call(ran, self.train, session.trial)
-            with self.surroundings.relied_on():
+            with self.surroundings.guard():
                 return self._finish(session)
         except GivenBack as error:
             self.given_back = given_back + 1
@@ -169,16 +169,16 @@ class Trainer:
         except (StoreError, ProcessSpoiled):
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever training raises belongs to the trial
-            return self._raised(session, error)
+            return self._handle_error(session, error)
         finally:
             self._beats += session.beats
             self._current = None
-            # What was neither completed nor failed, and so was not asked for yet, is nobody's.
+            # Trials neither completed nor failed, and so not yet requested, belong to no worker.
             session.timings()
             session.release()
 
     def _give_up(self, session: TrialSession) -> None:
-        """Remove what was not committed, and send what was reported before saved progress, where others go on."""
+        """Remove uncommitted files, and send the reports up to saved progress, where the next attempt resumes."""
         session.discard()
         with suppress(StoreError):
             self.flush()
@@ -212,8 +212,8 @@ class Trainer:
             self._cached = (checkpoint.name, session.cached_state)
         return completion
 
-    def _raised(self, session: TrialSession, error: Exception | SystemExit) -> Failure | None:
-        # Where all checkpoints are out of sight, none of them is lost.
+    def _handle_error(self, session: TrialSession, error: Exception | SystemExit) -> Failure | None:
+        # If the whole checkpoint storage is unreachable, no single checkpoint is lost.
         self.repository.check_owner()
         if isinstance(error, CheckpointsAbsent):
             raise error
@@ -235,7 +235,7 @@ class Trainer:
             self._stop_study(record, f"trial {record.id} of member {record.member} failed with {summary}", session)
             return None
         heading = f"trial {record.id}, attempt {record.token} of member {record.member} failed"
-        cause = logged(error, heading, self.train, self.log)
+        cause = log_error(error, heading, self.train, self.log)
         self.on_error(error)
         self._give_up(session)
         # Another attempt would not cure these.

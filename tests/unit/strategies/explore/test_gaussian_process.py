@@ -14,7 +14,7 @@ from phyla.strategies.explore.pb2 import (
     Matrix,
     Posterior,
     best_window,
-    fitted,
+    fit_kernel,
     likelihood,
 )
 
@@ -109,7 +109,7 @@ def test_noise_is_noise_and_no_jitter() -> None:
     rng = RNG(0)
     points = np.repeat(rng.random((20, 2)), 4, axis=0)
     targets = rng.normal(0, 1, 80)
-    kernel = fitted(points, targets)
+    kernel = fit_kernel(points, targets)
     assert kernel.noise > 0.3
     assert math.exp(BOUNDS[3][0]) >= 1e-3
     _, certain = Posterior(replace(kernel, noise=1e-10), points[::4], targets[::4]).predict(points[::4])
@@ -123,12 +123,12 @@ def test_a_fit_finds_numbers_that_are_more_likely() -> None:
     points = rng.random((150, 2))
     points[:, 0] = np.linspace(0, 1, 150)
     targets = np.sin(20 * points[:, 1]) + rng.normal(0, 0.1, 150)
-    kernel = fitted(points, targets)
+    kernel = fit_kernel(points, targets)
     assert likelihood(kernel, points, targets)[0] > likelihood(Kernel(), points, targets)[0] + 50
     assert kernel.noise == pytest.approx(0.01, rel=0.5)
     assert kernel.length < 0.2
     moving = np.sin(6 * (points[:, 1] + 2 * points[:, 0]))
-    assert fitted(points, moving).epsilon > fitted(points, targets).epsilon
+    assert fit_kernel(points, moving).epsilon > fit_kernel(points, targets).epsilon
     assert all(low <= 0.5 for low, _ in BOUNDS[2:3])
 
 
@@ -144,4 +144,4 @@ def test_the_window_is_the_likeliest_per_row_and_never_below_the_least() -> None
 
 def test_a_fit_to_many_rows_is_one_to_an_even_share_of_them() -> None:
     points, targets = data(2 * FITTED - 1)
-    assert fitted(points, targets) == fitted(points[::2], targets[::2])
+    assert fit_kernel(points, targets) == fit_kernel(points[::2], targets[::2])

@@ -14,7 +14,7 @@ from phyla.machine import TrainRules
 from phyla.records import Goal, JobState, JsonObject, Maximize, Minimize, Scored, TrialRecord
 from phyla.space import Choice, Float, Int, Params, Space
 from phyla.strategies import PB2, PBT, Explore, Explored, Perturb, Truncation, describe
-from phyla.strategies.explore.pb2 import kappa, standardised
+from phyla.strategies.explore.pb2 import kappa, standardise
 from populations import Listed, context
 from simulation import Simulation
 
@@ -61,10 +61,10 @@ def test_kappa_has_the_values_of_the_paper_and_is_0_where_the_logarithm_is_negat
 
 def test_gains_are_standardised_and_clipped() -> None:
     gains = np.array([0.0] * 50 + [1.0] * 50 + [1000.0])
-    targets, center, spread = standardised(gains)
+    targets, center, spread = standardise(gains)
     assert (targets.max(), targets.min() > -2) == (2.0, True)
     assert center + spread * targets[0] == pytest.approx(0.0)
-    flat, center, _ = standardised(np.full(5, 3.0))
+    flat, center, _ = standardise(np.full(5, 3.0))
     assert (flat.tolist(), center) == ([0.0] * 5, 3.0)
 
 
