@@ -90,7 +90,7 @@ def test_one_of_a_kind_is_singular(cli: Phyla) -> None:
         assert made.ask() is None
     assert "kept 1 checkpoint (1 B)" in cli("gc", "one")
     assert "Wilcoxon signed-rank   1 pair " in cli("compare", "one", "other")
-    assert "completed, 1 checkpoint as" in cli("doctor")
+    assert "completed, 1 checkpoint intact" in cli("doctor")
 
 
 def test_who_shrinks_a_population_has_stopped_no_trial_early(cli: Phyla) -> None:
