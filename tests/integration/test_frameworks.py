@@ -212,7 +212,7 @@ def test_lightning_that_would_end_before_the_strategy_is_refused_in_the_first_tr
 def test_lightning_whose_schedule_would_not_end_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("phyla.integrations.steps._told", set())
+    monkeypatch.setattr("phyla.integrations.steps._warned", set())
     refused(lambda trial: fit(trial, max_steps=100), tmp_path)  # BoringModel logs no loss
     (said,) = [text for text in caplog.messages if "max_steps" in text]
     check_facts(said, "max_steps=100", "total_steps=8")

@@ -121,7 +121,7 @@ def test_who_runs_a_study_with_settings_that_it_can_never_have_is_not_sent_to_ch
 @pytest.mark.parametrize("quorum", [0.8, 1.0])
 def test_a_study_is_extended_with_another_population_size(tmp_path: Path, quorum: float) -> None:
     study(tmp_path, pbt(4, 2, quorum=quorum)).run()
-    with pytest.raises(StudyChanged, match=r"population_size.*has 4, given 6(.|\n)*run first: phyla change FILE "):
+    with raises(StudyChanged, "population_size", "4", "6", "phyla change FILE"):
         study(tmp_path, pbt(6, 4, quorum=quorum)).run()
     with raises(ConfigurationError, "6 members", "total_steps"):
         changed(tmp_path, pbt(6, 2, quorum=quorum))

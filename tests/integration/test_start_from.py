@@ -1,6 +1,7 @@
 """Studies whose members start from checkpoints that exist already."""
 
 import json
+import os
 import signal
 from dataclasses import asdict
 from pathlib import Path
@@ -246,7 +247,7 @@ study(folder, start_from=[folder / "a", phyla.StartFrom(folder / "b", step=3)]).
 def test_killed_while_importing_and_run_again(tmp_path: Path, name: str, hit: int) -> None:
     given(tmp_path, "a", 1.0), given(tmp_path, "b", 2.0)
     hit = 1 if name.endswith("commit") else hit
-    environment = {"PYTHONPATH": str(Path(__file__).parent)}
+    environment = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), forked.HELPERS])}
     killed = {**environment, "PHYLA_FAILPOINT": f"{name}=kill:{hit}"}
     for more, code in ((killed, -signal.SIGKILL), (environment, 0)):
         done = forked.run(["-c", PROGRAM, tmp_path], env=child_environment(more))

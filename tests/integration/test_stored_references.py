@@ -295,8 +295,8 @@ def test_a_worker_refuses_a_study_that_is_not_its_file(folder: Path, capsys: pyt
     assert code == 2
     assert "is not the one that the study file defines" in text
     assert "strategy.explore.function" in text
-    assert "space.constraints: it has ['canary:called']" in text
-    assert "suites.read.tasks.read.evaluate.function: it has 'canary:called'" in text
+    assert "space.constraints: stored ['canary:called']" in text
+    assert "suites.read.tasks.read.evaluate.function: stored 'canary:called'" in text
 
 
 def test_what_a_worker_process_imports_comes_from_its_supervisor(folder: Path) -> None:
@@ -461,7 +461,7 @@ def test_a_worker_of_a_watched_run_runs_only_what_its_suite_file_says(watched: P
     plant(watched / ".phyla", planted, watched=True)
     output = run(watched, command("worker", "suites.py", "--workers", 1), expect=2)
     check_facts(output, "job")
-    assert "suites.read.tasks.read.evaluate.function: it has 'canary:called'" in output
+    assert "suites.read.tasks.read.evaluate.function: stored 'canary:called'" in output
     assert not {path.name for path in watched.iterdir()} & {"imported", "called", "pwned"}
     output = run(watched, command("worker", "nothing.py", "--workers", 1), expect=2)
     check_facts(output, "nothing.py")
