@@ -161,7 +161,7 @@ def _statements(backend: Backend) -> Iterator[tuple[str, str]]:
                     label = f"{module.__name__.rpartition('.')[2]}.{name.lstrip('_')}"
                     yield (
                         f"{label}.{number}" if isinstance(value, tuple) else label,
-                        backend.compiled(statement, locks=True),
+                        backend.compile_statement(statement, locks=True),
                     )
     for table, columns in (
         (tables.members, ("state", "head")),
@@ -171,7 +171,7 @@ def _statements(backend: Backend) -> Iterator[tuple[str, str]]:
         (tables.eval_groups, ("state", "values")),
     ):
         is_row = [column == sa.bindparam(f"key_{column.key}") for column in table.primary_key]
-        yield f"update {table.name}", backend.compiled(table.update().where(*is_row), columns, locks=True)
+        yield f"update {table.name}", backend.compile_statement(table.update().where(*is_row), columns, locks=True)
 
 
 def test_no_statement_scans_a_table(tmp_path: Path) -> None:

@@ -82,9 +82,9 @@ class Stored:
     def merge(self, other: Self) -> Self:
         """Return the metric of the samples of both, which must be of one type."""
         check_type(self, other)
-        return self._merged(other)
+        return self._merge_fields(other)
 
-    def _merged(self, other: Self) -> Self:
+    def _merge_fields(self, other: Self) -> Self:
         raise NotImplementedError
 
     def to_json(self) -> JsonObject:

@@ -80,7 +80,7 @@ class Moments(Stored):
         """Standard error of the mean; None below 2 samples or if it is unknown."""
         return None if (variance := self.variance) is None else math.sqrt(variance / self.n)
 
-    def _merged(self, other: Self) -> Self:
+    def _merge_fields(self, other: Self) -> Self:
         if self.n == 0 or other.n == 0:
             return other if self.n == 0 else self
         n = self.n + other.n
@@ -133,7 +133,7 @@ class PerSeed(Stored):
         seeds = {as_count(seed, "a seed"): moments for seed, moments in self.seeds.items()}
         object.__setattr__(self, "seeds", dict(sorted(seeds.items())))
 
-    def _merged(self, other: Self) -> Self:
+    def _merge_fields(self, other: Self) -> Self:
         both = {**self.seeds, **other.seeds}
         for seed in self.seeds.keys() & other.seeds.keys():
             both[seed] = self.seeds[seed].merge(other.seeds[seed])
@@ -192,7 +192,7 @@ class Sum(Stored):
         total, low = exact_sum(samples.tolist())
         return cls(total=total, n=samples.size, low=low)
 
-    def _merged(self, other: Self) -> Self:
+    def _merge_fields(self, other: Self) -> Self:
         total, low = exact_sum([self.total, self.low, other.total, other.low])
         return type(self)(total=total, n=self.n + other.n, low=low)
 
@@ -224,7 +224,7 @@ class Perplexity(Stored):
         total = Sum.of(nll)
         return cls(nll=total.total, tokens=total.n, low=total.low)
 
-    def _merged(self, other: Self) -> Self:
+    def _merge_fields(self, other: Self) -> Self:
         nll, low = exact_sum([self.nll, self.low, other.nll, other.low])
         return type(self)(nll=nll, tokens=self.tokens + other.tokens, low=low)
 
@@ -252,7 +252,7 @@ class _Extreme(Stored):
         samples = as_samples(values, "values").ravel()
         return cls(value=float(cls._pick.reduce(samples)), n=samples.size) if samples.size else cls()
 
-    def _merged(self, other: Self) -> Self:
+    def _merge_fields(self, other: Self) -> Self:
         return type(self)(value=float(self._pick(self.value, other.value)), n=self.n + other.n)
 
     def summary(self) -> dict[str, float]:

@@ -62,11 +62,11 @@ def give_no_score(member: Member, trial: int, replicate: int) -> Member:
     if replicate > 0:
         return without_trial(member, trial)
 
-    def judged(state: Scored) -> Scored:
+    def mark_judged(state: Scored) -> Scored:
         return replace(state, measurements=1) if state.trial == trial and not state.judged else state
 
-    head = None if member.head is None else judged(member.head)
-    return replace(member, head=head, states=tuple(map(judged, member.states)))
+    head = None if member.head is None else mark_judged(member.head)
+    return replace(member, head=head, states=tuple(map(mark_judged, member.states)))
 
 
 def without_states_on(member: Member, name: str) -> Member:

@@ -39,7 +39,7 @@ def listen(numbers: Collection[int], act: Callable[[int], object]) -> Callable[[
     before = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
     _LISTENING.add(writes)
 
-    def heard() -> None:
+    def forward() -> None:
         acted = False
         while (byte := os.read(reads, 1)) and byte[0]:
             if not acted and byte[0] in numbers:
@@ -55,7 +55,7 @@ def listen(numbers: Collection[int], act: Callable[[int], object]) -> Callable[[
         os.write(writes, b"\0")
         os.close(writes)
 
-    threading.Thread(target=heard, name="phyla-signals", daemon=True).start()
+    threading.Thread(target=forward, name="phyla-signals", daemon=True).start()
     return end
 
 

@@ -62,16 +62,16 @@ class Conditions:
         """Draw how long the steps of a trial take."""
         steps = trial.end_step - trial.start_step
         if self.trial_s is not None:
-            return self.drawn(self.trial_s, rng) if steps else 0.0
+            return self.draw(self.trial_s, rng) if steps else 0.0
         assert self.step_s is not None
-        return self.drawn(steps * self.step_s, rng)
+        return self.draw(steps * self.step_s, rng)
 
     def evaluate_s(self, task: EvalJob, rng: np.random.Generator, *, loaded: bool) -> tuple[float, float]:
         """Draw how long loading and one shard of an eval task take."""
-        load_s = 0.0 if loaded else self.drawn(self.load_s, rng)
-        return load_s, self.drawn(self.eval_s / task.shards, rng)
+        load_s = 0.0 if loaded else self.draw(self.load_s, rng)
+        return load_s, self.draw(self.eval_s / task.shards, rng)
 
-    def drawn(self, mean_s: float, rng: np.random.Generator) -> float:
+    def draw(self, mean_s: float, rng: np.random.Generator) -> float:
         """Draw a duration from its mean."""
         return mean_s * rng.lognormal(-(self.spread**2) / 2, self.spread) if self.spread else mean_s
 

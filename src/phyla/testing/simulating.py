@@ -138,10 +138,10 @@ def simulate(
         spread=spread,
     )
     seeds = [np.random.SeedSequence(seed, spawn_key=(run,)) for run in range(runs)]
-    return _simulated(study, conditions, fitness, seeds)
+    return _simulate_runs(study, conditions, fitness, seeds)
 
 
-def _simulated(
+def _simulate_runs(
     study: Study, conditions: Conditions, fitness: Fitness | None, seeds: Sequence[np.random.SeedSequence]
 ) -> Simulated:
     rules = study.rules

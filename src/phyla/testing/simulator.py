@@ -217,8 +217,8 @@ class Simulator:
             trial = work.trial
             self._attempts += 1
             busy_s = conditions.train_s(trial, rng)
-            load_s = 0.0 if trial.parent is None else conditions.drawn(conditions.load_s, rng)
-            save_s = conditions.drawn(conditions.save_s, rng) if trial.kind is JobKind.TRAIN else 0.0
+            load_s = 0.0 if trial.parent is None else conditions.draw(conditions.load_s, rng)
+            save_s = conditions.draw(conditions.save_s, rng) if trial.kind is JobKind.TRAIN else 0.0
             failing = self._failing[trial.member]
             fails_after_s = load_s + busy_s * failing.random() if failing.random() < conditions.fail else None
         elif work.job.kind is JobKind.EVALUATE:

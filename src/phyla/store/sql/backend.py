@@ -66,7 +66,7 @@ class SqlSession(ABC):
     def _text(self, key: Hashable, statement: Any, columns: Sequence[str] | None = None) -> str:
         text = self._texts.get(key)
         if text is None:
-            text = self._texts[key] = self.backend.compiled(statement, columns, locks=self.write)
+            text = self._texts[key] = self.backend.compile_statement(statement, columns, locks=self.write)
         return text
 
     def row(self, statement: sa.Executable, values: Values) -> Row | None:
@@ -79,7 +79,7 @@ class SqlSession(ABC):
         record = rows.record
         return [record(row) for row in self.run(statement, values).fetchall()]
 
-    def one(self, rows: Rows[R], statement: sa.Executable, values: Values) -> R | None:
+    def first(self, rows: Rows[R], statement: sa.Executable, values: Values) -> R | None:
         """Return the first record that a statement gives, or None."""
         row = self.row(statement, values)
         return None if row is None else rows.record(row)
@@ -172,7 +172,7 @@ class Backend(ABC):
         self.texts = _TEXTS.setdefault(engine.dialect.name, {False: {}, True: {}})
         self._members: dict[Any, tuple[Row, Member]] = {}
 
-    def compiled(self, statement: Any, columns: Sequence[str] | None = None, *, locks: bool) -> str:
+    def compile_statement(self, statement: Any, columns: Sequence[str] | None = None, *, locks: bool) -> str:
         """Return the SQL of a statement: constants are written out, and rows locked only if asked for."""
         base = self.engine.dialect.statement_compiler
 
@@ -201,7 +201,7 @@ class Backend(ABC):
         return member
 
     @abstractmethod
-    def translated(self, error: Exception) -> StoreError:
+    def translate_error(self, error: Exception) -> StoreError:
         """Return what an error of the driver means and what to do."""
 
     @abstractmethod

@@ -236,7 +236,7 @@ class PostgresBackend(Backend):
     def close(self) -> None:
         self.engine.dispose()
 
-    def translated(self, error: Exception) -> StoreError:
+    def translate_error(self, error: Exception) -> StoreError:
         if isinstance(error, sa.exc.TimeoutError):
             return StoreBusy(
                 f"{self.url}: every connection of this process was in use for 30 s; use fewer threads"

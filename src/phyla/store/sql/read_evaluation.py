@@ -114,21 +114,21 @@ class Evaluating(Queue):
     # Checkpoints that were seen
 
     def seen(self, seen_id: int) -> Checkpoint:
-        return self._existing(self._one(CHECKPOINTS, _SEEN, seen=seen_id), "evaluated checkpoint", seen_id)
+        return self._existing(self._first(CHECKPOINTS, _SEEN, seen=seen_id), "evaluated checkpoint", seen_id)
 
     def all_seen(self, *, after: int = 0, limit: int | None = None) -> Sequence[Checkpoint]:
         return self._all(CHECKPOINTS, _SEEN_AFTER, after=after, limit=NO_LIMIT if limit is None else limit)
 
     def find_seen(self, name: FileName, index: int = 0) -> Checkpoint | None:
-        return self._one(CHECKPOINTS, _FIND_SEEN, name=storable(name), place=index)
+        return self._first(CHECKPOINTS, _FIND_SEEN, name=storable(name), place=index)
 
     def newest_seen(self, *, stepped: bool = False) -> Checkpoint | None:
         if self._session.write:
             self._session.backend.lock_numbers(self._session, self._study.id)
-        return self._one(CHECKPOINTS, _NEWEST_STEPPED if stepped else _NEWEST_SEEN)
+        return self._first(CHECKPOINTS, _NEWEST_STEPPED if stepped else _NEWEST_SEEN)
 
     def newest_ready(self) -> Checkpoint | None:
-        return self._one(CHECKPOINTS, _NEWEST_READY)
+        return self._first(CHECKPOINTS, _NEWEST_READY)
 
     # The ledger
 
@@ -147,7 +147,7 @@ class Evaluating(Queue):
     # Groups
 
     def group(self, group_id: int) -> Group:
-        return self._existing(self._one(GROUPS, _GROUP, group=group_id), "group", group_id)
+        return self._existing(self._first(GROUPS, _GROUP, group=group_id), "group", group_id)
 
     def locked_group(self, group_id: int) -> Group | None:
         return self._hold(GROUPS, _LOCKED_GROUP, group=group_id)
@@ -186,7 +186,7 @@ class Evaluating(Queue):
     def backlog(self, suite: str) -> Backlog:
         if self._study.kind is StudyKind.DIRECTORY:
             # Its checkpoints may come in another order than they were trained in.
-            last = self._one(CHECKPOINTS, _FARTHEST_COMPLETE, suite=suite)
+            last = self._first(CHECKPOINTS, _FARTHEST_COMPLETE, suite=suite)
             complete = None if last is None else last.id
             at = {name: -2 if last is None else getattr(last, name) for name in ("branch", "step", "number")}
             ((behind, oldest, newest),) = self._rows(_FARTHER, suite=suite, seen=0, **at)

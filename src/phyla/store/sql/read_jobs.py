@@ -158,12 +158,12 @@ class Queue(Scope):
         return job_id
 
     def job(self, job_id: int) -> TrialRecord | EvalJob | None:
-        return self._one(TRIALS, _TRIAL, job=job_id) or self._one(EVAL_JOBS, _EVAL_JOB, job=job_id)
+        return self._first(TRIALS, _TRIAL, job=job_id) or self._first(EVAL_JOBS, _EVAL_JOB, job=job_id)
 
     # Trials
 
     def trial(self, trial_id: int) -> TrialRecord:
-        return self._existing(self._one(TRIALS, _TRIAL, job=trial_id), "trial", trial_id)
+        return self._existing(self._first(TRIALS, _TRIAL, job=trial_id), "trial", trial_id)
 
     def chosen_trials(self, ids: Sequence[int]) -> Sequence[TrialRecord]:
         return [self.trial(trial_id) for trial_id in ids]
@@ -220,7 +220,7 @@ class Queue(Scope):
     # Attempts
 
     def attempt(self, job_id: int, token: int) -> Attempt | None:
-        return self._one(ATTEMPTS, _ATTEMPT, job=job_id, token=token)
+        return self._first(ATTEMPTS, _ATTEMPT, job=job_id, token=token)
 
     def attempts(self, job_id: int) -> Sequence[Attempt]:
         return self._all(ATTEMPTS, _ATTEMPTS, job=job_id)

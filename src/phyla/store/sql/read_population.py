@@ -279,7 +279,7 @@ class Population(Queue):
     # Checkpoints
 
     def checkpoint(self, name: str) -> Checkpoint | None:
-        return self._one(CHECKPOINTS, _CHECKPOINT, name=storable(name))
+        return self._first(CHECKPOINTS, _CHECKPOINT, name=storable(name))
 
     def checkpoints(self, state: CheckpointState | None = None) -> Sequence[Checkpoint]:
         return self._all(CHECKPOINTS, _CHECKPOINTS if state is None else _IN_STATE[state])

@@ -173,15 +173,15 @@ def _json_of(kind: Any) -> Codec:
     packs = [(name, codec.write) for name, codec in inner.items() if codec.write is not None]
     unpacks = [(name, codec.read) for name, codec in inner.items() if codec.read is not None]
 
-    def converted(values: Values, converts: list[tuple[str, Convert]]) -> Values:
+    def convert_fields(values: Values, converts: list[tuple[str, Convert]]) -> Values:
         for name, convert in converts:
             if values.get(name) is not None:
                 values[name] = convert(values[name])
         return values
 
     return Codec(
-        lambda record: converted(dict(zip(names, values_of(record), strict=True)), packs),
-        lambda raw: kind(**converted(raw, unpacks)),  # type: ignore[operator]  # a class
+        lambda record: convert_fields(dict(zip(names, values_of(record), strict=True)), packs),
+        lambda raw: kind(**convert_fields(raw, unpacks)),  # type: ignore[operator]  # a class
     )
 
 

@@ -46,12 +46,12 @@ class Scope:
     def now(self) -> float:
         return self._now
 
-    def _one(self, rows: Rows[R], statement: sa.Executable, **key: Any) -> R | None:
-        return self._session.one(rows, statement, {**self._own, **key})
+    def _first(self, rows: Rows[R], statement: sa.Executable, **key: Any) -> R | None:
+        return self._session.first(rows, statement, {**self._own, **key})
 
     def _hold(self, rows: Rows[R], statement: sa.Executable, **key: Any) -> R | None:
         """Return a record that a command may change."""
-        return self._session.hold(rows, self._one(rows, statement, **key))
+        return self._session.hold(rows, self._first(rows, statement, **key))
 
     def _existing(self, record: R | None, kind: str, key: int) -> R:
         if record is None:

@@ -156,7 +156,7 @@ class AnySqlite(Backend):
         self._last_job_id = 0
 
     def study(self, session: SqlSession, study: int, lock: StudyLock | None) -> tuple[StudyRecord | None, float]:
-        return session.one(STUDIES, ONE_STUDY, {"study": study}), self._clock()
+        return session.first(STUDIES, ONE_STUDY, {"study": study}), self._clock()
 
     def now(self, session: SqlSession) -> float:
         return self._clock()
@@ -176,7 +176,7 @@ class AnySqlite(Backend):
     def announce(self, session: SqlSession) -> None:
         """Do nothing: every commit shows."""
 
-    def translated(self, error: Exception) -> StoreError:
+    def translate_error(self, error: Exception) -> StoreError:
         # An extended result code carries the primary one in its low byte.
         code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
         advice = _ADVICE.get(code)
@@ -304,7 +304,7 @@ class SqliteBackend(AnySqlite):
     def close(self) -> None:
         _close(self._idle, self.engine)
 
-    def translated(self, error: Exception) -> StoreError:
+    def translate_error(self, error: Exception) -> StoreError:
         if isinstance(error, OSError):
             return StoreUnavailable(f"{error.filename or self._path}: {error.strerror}; {advice_on(error)}")
         # An extended result code carries the primary one in its low byte.
@@ -314,7 +314,7 @@ class SqliteBackend(AnySqlite):
                 f"{self._path} was held by another program for {self._busy_timeout_s:g} s; close whatever else "
                 "has it open with an unfinished transaction (a sqlite3 shell, a database browser, a backup)"
             )
-        return super().translated(error)
+        return super().translate_error(error)
 
 
 _ADVICE: Mapping[int, str] = {

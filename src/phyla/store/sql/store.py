@@ -132,7 +132,7 @@ class SqlStore:
         source: int | None = None,
     ) -> StudyRecord:
         with self._session(write=True) as session:
-            record = session.one(STUDIES, _STUDY_BY_NAME, {"name": name})
+            record = session.first(STUDIES, _STUDY_BY_NAME, {"name": name})
             if record is not None:
                 return record
             study = StudyRecord(
@@ -151,14 +151,14 @@ class SqlStore:
             if key is not None:
                 ready = Member(study=key, index=0, state=MemberState.READY)
                 session.insert_all(MEMBERS, (replace(ready, index=index) for index in range(population_size)))
-            record = session.one(STUDIES, _STUDY_BY_NAME, {"name": name})
+            record = session.first(STUDIES, _STUDY_BY_NAME, {"name": name})
             assert record is not None
             return record
 
     @again(ConnectionLost)
     def find_study(self, name: str) -> StudyRecord | None:
         with self._session(write=False) as session:
-            return session.one(STUDIES, _STUDY_BY_NAME, {"name": name})
+            return session.first(STUDIES, _STUDY_BY_NAME, {"name": name})
 
     @again(ConnectionLost)
     def studies(self) -> Sequence[StudyRecord]:
@@ -192,13 +192,13 @@ class SqlStore:
 
     def add_token(self, token: Token) -> None:
         with self._session(write=True) as session:
-            if session.one(TOKENS, _TOKEN, {"name": token.name}) is not None:
+            if session.first(TOKENS, _TOKEN, {"name": token.name}) is not None:
                 raise StateError(f"there is a token {token.name!r} already; revoke it, or choose another name")
             session.insert_all(TOKENS, [token])
 
     def revoke_token(self, name: str) -> None:
         with self._session(write=True) as session:
-            if session.one(TOKENS, _TOKEN, {"name": name}) is None:
+            if session.first(TOKENS, _TOKEN, {"name": name}) is None:
                 raise StateError(f"there is no token {name!r} in {self.url}")
             session.run(_REVOKE, {"name": name})
 
@@ -245,7 +245,7 @@ class SqlStore:
             try:
                 return self._backend.begin(write=write)
             except self._backend.driver_errors as error:
-                problem = self._backend.translated(error)
+                problem = self._backend.translate_error(error)
                 if not isinstance(problem, StoreUnavailable) or patience.over:
                     raise
                 if not away:
@@ -311,4 +311,4 @@ def explain_error(backend: Backend, error: BaseException) -> BaseException:
     origin = getattr(error, "orig", None) or error
     if isinstance(origin, StoreError) or not isinstance(origin, backend.driver_errors):
         return origin
-    return backend.translated(origin)
+    return backend.translate_error(origin)

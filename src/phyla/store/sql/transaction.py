@@ -159,7 +159,7 @@ class SqlTransaction(Population, Evaluating):
 
     def source(self) -> "SqlTransaction | None":
         if self._source is None and self._study.source is not None:
-            record = self._session.one(STUDIES, ONE_STUDY, {"study": self._study.source})
+            record = self._session.first(STUDIES, ONE_STUDY, {"study": self._study.source})
             assert record is not None
             self._source = SqlTransaction(self._session, record, self._now)
         return self._source
