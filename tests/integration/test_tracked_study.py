@@ -41,6 +41,7 @@ study = phyla.Study(
 """
 
 
+@pytest.mark.thorough  # W&B's own process takes more than a minute to begin on a busy machine
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_killed_study_goes_on_in_the_same_runs(tmp_path: Path, cli: Phyla) -> None:
     (tmp_path / "tracked.py").write_text(FILE)
