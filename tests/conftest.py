@@ -27,8 +27,8 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 
-FOLDERS = ("unit", "contract", "acceptance", "integration")
-"""In the order in which their tests run: the fastest first."""
+FOLDERS = ("contract", "unit", "acceptance", "integration")
+"""In the order in which their tests run: those of a second or less first."""
 
 # Under nohup, or in the background of a shell, these are ignored, and would be by all that tests start.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
