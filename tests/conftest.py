@@ -60,12 +60,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
 
 
-def _turn(item: pytest.Item) -> tuple[bool, bool, int]:
+def _turn(item: pytest.Item) -> tuple[int, int]:
     folder = next((name for name in FOLDERS if name in item.path.parts), FOLDERS[-1])
-    alone = item.get_closest_marker("xdist_group") is None
-    # Libraries of frameworks patch those of object stores: what needs no framework runs before they are imported.
-    first = alone and folder != FOLDERS[-1]
-    return not first, alone, FOLDERS.index(folder)
+    if item.get_closest_marker("xdist_group") is not None:
+        return 1, 0
+    return (2, 0) if folder == FOLDERS[-1] else (0, FOLDERS.index(folder))
 
 
 @pytest.fixture(autouse=True)

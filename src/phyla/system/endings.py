@@ -103,10 +103,11 @@ def _waits_in() -> str | None:
     Python waits for threads first, then handlers run, among them that of `multiprocessing`.
     """
     util: Any = sys.modules.get("multiprocessing.util")
-    waits: dict[Any, str] = {threading._shutdown.__code__: _SHUTDOWN}  # type: ignore[attr-defined]
+    # Compared by identity: code that a library made may not be hashable.
+    waits = {id(threading._shutdown.__code__): _SHUTDOWN}  # type: ignore[attr-defined]
     if util is not None:
-        waits[util._exit_function.__code__] = "multiprocessing"
+        waits[id(util._exit_function.__code__)] = "multiprocessing"
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None and frame.f_code not in waits:
+    while frame is not None and id(frame.f_code) not in waits:
         frame = frame.f_back
-    return None if frame is None else waits[frame.f_code]
+    return None if frame is None else waits[id(frame.f_code)]
