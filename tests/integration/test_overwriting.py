@@ -1,4 +1,4 @@
-"""A training function that was edited, and a study that is started anew."""
+"""A training function that was edited, and a study that is restarted."""
 
 import json
 import subprocess

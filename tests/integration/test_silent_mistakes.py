@@ -256,7 +256,7 @@ def test_a_complete_study_says_that_there_is_nothing_to_do(tmp_path: Path, pytho
     assert re.search(
         r"nothing to do: study 'first' is complete: its 16 trials were completed on \d{4}-\d\d-\d\d \d\d:\d\d\. "
         r"To train longer, raise total_steps in the file, then: phyla change FILE \(.*\), and run it again\."
-        r" To start anew, .*--overwrite first \(.*\); to keep it, give the study another name",
+        r" To start from scratch, .*--overwrite first \(.*\); to keep it, give the study another name",
         told,
     )
 

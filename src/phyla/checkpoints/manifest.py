@@ -32,7 +32,7 @@ BUFFER_BYTES = 2**18
 """Small enough to stay in a core's own cache between reading and hashing."""
 THREADS_AT_MOST = 4
 CHANGED_BY = (
-    "training may have written into the checkpoint that it loads ({source}, trial.source.path), somebody else "
+    "training may have written into the checkpoint that it loads ({source}, trial.source.path), another program "
     "changed it, or the disk is failing"
 )
 """Why files may differ from the manifest of their checkpoint."""

@@ -157,7 +157,7 @@ class RemoteCheckpoints:
         try:
             run_each(put, [file.path for file in manifest.files])
         except FileNotFoundError as error:
-            why = "somebody removed it: the claim of its trial is over"
+            why = "it was removed: the claim of its trial is over"
             raise CheckpointMissing(f"checkpoint {name}: its upload is gone; {why}") from error
         except UnicodeEncodeError as error:
             raise CheckpointError(f"{path} has a file whose name is not UTF-8; save it under another") from error

@@ -36,7 +36,7 @@ def status(
     study: Annotated[
         str | None, Argument(metavar="NAME", help="Name of the study, or of the watched run.", show_default="all")
     ] = None,
-    watch: Annotated[bool, Option("--watch", help="Show a study while it runs, whoever trains it.")] = False,
+    watch: Annotated[bool, Option("--watch", help="Show a study while it runs, on whatever machine.")] = False,
     disk: Annotated[bool, Option("--disk", help="Of one: show what it takes on disk, and what keeps it.")] = False,
     provenance: Annotated[
         bool, Option("--provenance", help="Of one: show how it was started each time, and what changed.")

@@ -1,4 +1,4 @@
-"""What the directories are that lie where a study keeps its checkpoints, and whose they are."""
+"""Classify the directories in a study's checkpoint root by owner."""
 
 from collections.abc import Sequence
 from contextlib import suppress

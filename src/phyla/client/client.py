@@ -61,7 +61,7 @@ class Client:
         record: the study as it was when it was opened; the rules were made from its configuration.
         rules: what its decisions go by, until the configuration changes.
         repository: where a population's checkpoints are; None for a watched study, whose watcher cleans up.
-        collects: whether it collects checkpoints from time to time; False where somebody else does.
+        collects: whether it collects checkpoints from time to time; False where another process does.
         joins: whether others run the study, so that giving up here ends nothing there.
         others: further watched studies with their rules.
         clock: tells when to ask studies without work again.
@@ -103,7 +103,7 @@ class Client:
 
     @property
     def collect_every(self) -> int:
-        """Completed trials after which a collection is worth its while."""
+        """How many completed trials trigger a garbage collection."""
         return max(16, self.record.population_size // 2)
 
     # Working
@@ -304,7 +304,7 @@ class Client:
     # Checkpoints of a population
 
     def collect(self) -> CollectResult:
-        """Delete the checkpoints that nobody needs any more; what cannot be deleted now, `recover` deletes."""
+        """Delete the checkpoints that are no longer needed; what cannot be deleted now, `recover` deletes."""
         self._completed_since_collection = 0
         if self._checkpoints is None:
             return CollectResult()

@@ -219,7 +219,7 @@ class Controller:
             if isinstance(answer, Claimed) and room.left_s is not None:
                 expected_s = machine.expected_s(answer.trial, tx.last_completed(machine.RECENT))
                 if not room.holds(expected_s):
-                    # The decision is not stored: whoever comes next takes the same one.
+                    # The decision is not stored: the next claim makes the same one.
                     return claimed, _no_time("a trial", expected_s, room)
             tx.apply(commands)
             if isinstance(answer, Claimed):
@@ -259,7 +259,7 @@ class Controller:
 
     def _give_up(self, tx: Transaction) -> Ended:
         """End a study whose strategy changes state again and again and starts nothing."""
-        message = "the strategy was asked again and again and started nothing; this is a defect of the strategy"
+        message = "the strategy made no progress after repeated calls; this is a bug in the strategy"
         tx.apply([SetStudyState(StudyState.FAILED, message)])
         return Ended(state=StudyState.FAILED, message=message)
 
@@ -281,7 +281,7 @@ class Controller:
         return Ended(state=StudyState.FAILED, message=message)
 
     def _expire(self, tx: Transaction) -> None:
-        """Take leases back that ran out; looked at from time to time, by whoever claims.
+        """Take leases back that ran out; checked from time to time, by claims.
 
         Leases and waits that begin at a clock that was ahead are shortened.
         """
@@ -392,8 +392,8 @@ class Controller:
         changed = differences(self._config, stored)
         self._seen = stored
         why = (
-            f"the settings of the study were changed ({', '.join(changed)}). This process has handed in its work "
-            "and takes no more; start it again with the changed study file"
+            f"the settings of the study were changed ({', '.join(changed)}). This process has submitted its "
+            "results and accepts no more work; restart it with the changed study file"
         )
         self._outdated = why if changed else None
 
@@ -417,9 +417,9 @@ def _alone(tx: Transaction, claimed: int, count: int) -> StateError | None:
     members = [member for member in tx.members() if not member.retired]
     done = sum(member.state is MemberState.DONE for member in members)
     return StateError(
-        f"{count} trials were asked for at once, and there will not be as many: {claimed} of {len(members)} "
-        f"members can train now, {done} have finished or were given up, and nothing is running that the others "
-        f"could wait for. Ask for {claimed}, and from the start for a number that divides the population"
+        f"cannot hand out {count} trials at once: {claimed} of {len(members)} members can train now, {done} have "
+        f"finished or were given up, and no running trial could let the others go on. Ask for {claimed}, and from "
+        "the start for a number that divides the population"
     )
 
 

@@ -17,7 +17,7 @@ BACKFILLED_AT_ONCE = 50
 
 @final
 class Sightings:
-    """Takes in the checkpoints of a study as they come into sight.
+    """Registers the checkpoints of a study as they appear.
 
     Every call is one transaction, and may raise `StoreError`.
 

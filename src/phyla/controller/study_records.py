@@ -50,7 +50,7 @@ class StudyRecords:
         """Let every member start from a checkpoint that was brought here; all at once.
 
         Returns:
-            Whether they do; False if somebody else was quicker.
+            Whether they do; False if another process was quicker.
         """
         with self._store.transaction(self._study, exclusive=True) as tx:
             if not machine.awaits_imports(tx):
@@ -89,7 +89,7 @@ class StudyRecords:
         self._store.set_state(self._study, StudyState.FAILED, message)
 
     def begin_deleting(self) -> None:
-        """Mark the study as being deleted; `StateError` if somebody works on it, or on one that watches it."""
+        """Mark the study as being deleted; `StateError` if a worker is on it, or on one that watches it."""
         watching = [each.id for each in self._store.studies() if each.source == self._study]
         for each in (*watching, self._study):
             with self._store.transaction(each, exclusive=True, alone=True) as tx:

@@ -388,8 +388,8 @@ def _nothing_ready(view: View, rules: TrainRules, population: Sequence[Member]) 
         return Idle(seconds=None, why="other workers changed the population just now"), []
     if any(member.state is not MemberState.DONE for member in population):
         message = (
-            "every member waits for another and nothing is running, so nothing can ever go on; this is a defect "
-            "of the strategy: a member may only wait for what running trials can bring"
+            "every member waits for another and nothing is running, so nothing can ever go on; this is a bug in "
+            "the strategy: a member may only wait for what running trials can bring"
         )
         return None, [SetStudyState(StudyState.FAILED, message)]
     return None, [_end_study(view)]

@@ -76,7 +76,7 @@ def comparison_page(comparison: ComparedGroups) -> Page:
 
 
 def _limited(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return at most as many rows as a table shows, and what is left out."""
+    """Return the rows that a table shows, and a note on how many the others are."""
     left_out = f"the first {ROWS} of {number(len(rows))} rows" if len(rows) > ROWS else ""
     return {"rows": rows[:ROWS], "note": left_out}
 

@@ -71,7 +71,7 @@ class Doors:
 
 @contextmanager
 def discreet() -> Iterator[None]:
-    """Say to somebody without a token that the store failed, and only to the log why."""
+    """Tell a client without a token that the store failed; only the log has the reason."""
     try:
         yield
     except StoreError as error:

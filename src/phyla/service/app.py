@@ -184,7 +184,7 @@ def make_app(
     work: bool = True,
     pages: Callable[[Store, Doors, News], APIRouter] | None = None,
 ) -> FastAPI:
-    """Return the application that serves the studies of a store, which whoever opened it closes.
+    """Return the application that serves the studies of a store; the caller closes the store.
 
     `hosts` are the names that requests may be sent to. If only this machine reaches it (`loopback`), no token is
     needed as long as there is none. Without `work`, workers and other programs are not served.

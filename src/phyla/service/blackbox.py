@@ -1,6 +1,6 @@
 """The black-box form (Li et al. 2019, section 3): code in any language gets suggestions and says how they did.
 
-The client names the checkpoints, keeps their bytes, and deletes them once it learns that nobody needs them.
+The client names the checkpoints, keeps their bytes, and deletes those that are no longer needed.
 """
 
 import math
@@ -183,7 +183,7 @@ class _BlackBox:
         return self._end(name, trial, leased.token, AttemptState.RELEASED)
 
     def collect(self, name: Name, done: Deleted) -> Unneeded:
-        """Learn which checkpoints nobody needs any more; they are named until they are said to be deleted."""
+        """List the checkpoints that are no longer needed, until the client reports that it deleted them."""
         records = StudyRecords(self._store, self._study(name).id)
         deleted = [checkpoint for checkpoint in self._unneeded(name) if checkpoint in {*done.deleted}]
         records.set_checkpoints(deleted, CheckpointState.DELETED)

@@ -142,7 +142,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _published_token(store: Store, home: Path) -> None:
-    """Make the file with the token that whoever reads the home may use, unless it has one that opens the store."""
+    """Make the file with the token for all who can read the home, unless it has one that opens the store."""
     file = home / TOKEN_FILE
     # Of two services that start at once in one home, the second one uses the token of the first.
     with file_locks.hold_lock(home / f".{TOKEN_FILE}.lock"):

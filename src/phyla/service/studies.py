@@ -17,7 +17,7 @@ from phyla.validation import check_name
 CONTROLLERS_KEPT = 1000
 OTHER_SETTINGS = (
     "the settings of the study are not those of this worker's study file: they were changed, or this is another "
-    "file. The worker has handed in its work and takes no more; start it again with the file of the study"
+    "file. The worker has submitted its results and accepts no more work; restart it with the file of the study"
 )
 
 

@@ -13,7 +13,7 @@ from phyla.store import Store
 
 BYTES = 32
 PUBLISHED_TOKEN = "published"
-"""Name of the token that a service makes when it publishes itself; nobody else's has it."""
+"""Name of the token that a service makes when it publishes itself; no other token has it."""
 
 
 def create(store: Store, name: str, role: Role, lasts_s: float | None = None, file: Path | None = None) -> str:

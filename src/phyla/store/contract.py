@@ -137,13 +137,13 @@ class Store(Protocol):
     def delete_study(self, study: int) -> None:
         """Delete a study, with those that watch it and all that is known of them, in one transaction.
 
-        Its id, and those of its jobs, are never given again: whoever still works on it finds it
-        gone. Results of evaluations stay where another study has the same checkpoint. That nobody works on it is
-        for `StudyRecords.begin_deleting` to see to.
+        Its id, and those of its jobs, are never reused: a worker that is still on it gets `StudyNotFound`.
+        Results of evaluations stay where another study has the same checkpoint. `StudyRecords.begin_deleting`
+        checks that no worker is on it.
 
         Raises:
             StudyNotFound: there is no such study.
-            StoreBusy: somebody else holds the store for too long.
+            StoreBusy: another process holds the store for too long.
         """
 
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
@@ -168,7 +168,7 @@ class Store(Protocol):
             source: id of the study that this one watches; an exclusive transaction is that on both.
 
         Raises:
-            StoreBusy: somebody else holds the store for too long.
+            StoreBusy: another process holds the store for too long.
             StoreUnavailable: the store cannot be reached.
         """
 

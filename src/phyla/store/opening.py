@@ -28,7 +28,7 @@ def open_store(url: str, *, clock: Clock = system_clock, alone: bool = False) ->
     Raises:
         ConfigurationError: the URL is not understood, or SQLite is asked for on a network file system.
         StoreUnavailable: it cannot be opened or reached.
-        StoreBusy: somebody else holds it for too long.
+        StoreBusy: another process holds it for too long.
         SchemaMismatch: it was made by a newer version of phyla.
     """
     if url.startswith(SERVICES):

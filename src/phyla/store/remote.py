@@ -34,10 +34,10 @@ ONCE = frozenset({"change", "evaluate_again", "note", "note_start", "renew_ident
 PROMPT = frozenset({"renew", "report"})
 """What is called from time to time anyway, so that the next call will do."""
 ANSWER_S, PROMPT_ANSWER_S = 60.0, 10.0
-"""How long to wait for an answer: whoever waits for a lock in the database gets one after half a minute. What is
-prompt is tried again, on another connection, before leases run out."""
+"""How long to wait for an answer: a request that waits for a lock in the database gets one after half a minute.
+What is prompt is tried again, on another connection, before leases run out."""
 LOOK_S = 5.0
-"""How long whoever only looks, or begins, waits for a service; see `hold_on`."""
+"""How long a process that only looks, or begins, waits for a service; see `hold_on`."""
 LONG_POLL_S = 20.0
 
 
@@ -312,7 +312,7 @@ class Connection:
                 if token:
                     headers["Authorization"] = f"Bearer {token}"
                 try:
-                    # To read the certificates takes a while, and is for https alone.
+                    # Loading the certificates is slow, and only https needs them.
                     verify = address.startswith("https:")
                     base = address.rstrip("/").removesuffix("/v1")
                     self._client = self._httpx.Client(base_url=base, headers=headers, verify=verify)

@@ -36,9 +36,9 @@ class PBT(Strategy):
             again; the default is `steps_per_trial`.
         burn_in: no exploit before a member has trained this many steps.
         quorum: share of the population, from 0 to 1, that must have come as far as a member before it may decide.
-            It is compared with those only, each as it was then. At 1.0 everybody waits for the slowest member, and
-            a study is the same with any number of workers. At 0 nobody waits, and newest scores are compared, as
-            in the paper, which selects for age where members differ in speed or outnumber the workers.
+            It is compared with those only, each as it was then. At 1.0 all wait for the slowest member, and a
+            study is the same with any number of workers. At 0 none waits, and newest scores are compared, as in
+            the paper, which selects for age where members differ in speed or outnumber the workers.
         copy: what exploit takes over: weights and hyperparameters, or only one of them.
         min_scores: how many scores a member must have, since it started or took over weights, to donate, so that
             one lucky score does not spread. A choice that may not donate is drawn again, at most 5 times.
@@ -61,7 +61,7 @@ class PBT(Strategy):
         check_steps(self)
         for name in ("ready_interval", "burn_in"):
             if (getattr(self, name) or 0) >= self.total_steps:
-                why = "nobody would ever exploit or explore; use RandomSearch, or lower it"
+                why = "no member would ever exploit or explore; use RandomSearch, or lower it"
                 raise setting_error(self, f"{name} total_steps", why)
         check_rules(self, "choose", "exploit", optional=True)
         check_rules(self, "propose", "explore", optional=True)

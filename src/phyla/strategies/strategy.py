@@ -167,7 +167,7 @@ class Strategy(Protocol):
     def quorum(self) -> float:
         """Share of the population that must have come as far as a member before it may decide.
 
-        From 0 (nobody waits) to 1 (everybody waits, and a study is the same with any number of workers).
+        From 0 (no member waits) to 1 (all members wait, and a study is the same with any number of workers).
         """
         return 0.0
 

@@ -29,7 +29,7 @@ told, links to the best checkpoints of a watched study, snapshots of a watched d
 
 
 def shown(path: Path | RemotePlace) -> str:
-    """Return a path as text that says so if there is nothing; nobody looks at an object store for it."""
+    """Return a path as text, with a remark if nothing is there; object stores are not asked."""
     return str(path) if isinstance(path, RemotePlace) or path.exists() else f"{path} (not found on this machine)"
 
 

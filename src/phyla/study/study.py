@@ -430,7 +430,7 @@ class Study:
             LeaseLost: a trial was given to another worker meanwhile; the others count.
             NoCheckpoint: nothing was saved in a `checkpoint_dir`.
             NoFitness: the objective was never reported.
-            StateError: a trial was told before, with other metrics.
+            StateError: a trial already has a result, with other metrics.
             StoreError: the database failed; nothing counts yet, tell it again.
         """
         from phyla.study.running import ask as asking

@@ -189,7 +189,7 @@ class Supervisor:
             self._stop(PERSON if by_person else f"stopped by {signal.Signals(number).name}", at_once=again)
 
     def _pause(self) -> None:
-        """Stand still with the workers, whose leases nobody would renew, and with all that they run."""
+        """Pause with the workers, whose leases would not be renewed, and with their processes."""
         keeper.signal_marked(f"{self.launch.id}:", signal.SIGSTOP)
         ours = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTSTP)  # until `fg` or `bg`; nothing happens where no shell could say so

@@ -31,7 +31,7 @@ class Conditions:
     exp(N(-spread^2 / 2, spread^2)), whose mean is 1.
 
     Raises:
-        ConfigurationError: a number is out of range, nobody trains, or not exactly one of `step_s` and `trial_s`
+        ConfigurationError: a number is out of range, no worker trains, or not just one of `step_s` and `trial_s`
             says how long training takes.
     """
 
@@ -54,7 +54,7 @@ class Conditions:
         check(self, step_s=AMOUNT, trial_s=AMOUNT, load_s=AMOUNT, save_s=AMOUNT, eval_s=AMOUNT)
         check(self, spread=AMOUNT, restart_s=AMOUNT)
         if WorkKind.TRAIN not in self.kinds:
-            raise ConfigurationError("kinds: somebody has to train")
+            raise ConfigurationError("kinds: at least one worker has to train")
         if (self.step_s is None) == (self.trial_s is None):
             raise ConfigurationError("say how long training takes, in one way: step_s or trial_s")
 

@@ -394,7 +394,7 @@ class Simulator:
         if self._ended is None and self._cut_off:
             message = f"it makes no progress: {IN_VAIN} times in a row a worker left before its work was done"
         elif self._ended is None:
-            message = "it stands still: " + (self._idle.why if self._idle else "nobody asks for work")
+            message = "it stands still: " + (self._idle.why if self._idle else "no worker asks for work")
         orders = [(head.order, head.fitness) for head in heads if head.can_donate]
         trained = {steps for _, steps in self._trained.values()} - {0}
         self._steps["kept"] = self._count_kept_steps([head.trial for head in heads])

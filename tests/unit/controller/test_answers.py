@@ -240,7 +240,7 @@ def test_a_strategy_that_never_starts_anything_ends_the_study(monkeypatch: pytes
     assert claimed == []
     assert isinstance(rest, Ended)
     assert rest.state is StudyState.FAILED
-    assert "started nothing; this is a defect of the strategy" in (rest.message or "")
+    assert "no progress after repeated calls; this is a bug in the strategy" in (rest.message or "")
     with made.store.reader(made.study.id) as reader:
         assert (reader.study().state, reader.study().message) == (StudyState.FAILED, rest.message)
     assert len(asked) > 2 * 2

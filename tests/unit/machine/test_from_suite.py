@@ -311,7 +311,7 @@ def test_a_strategy_that_decides_without_end_and_starts_nothing_ends_its_study()
     assert claimed == []
     assert isinstance(ended, Ended)
     assert ended.state is StudyState.FAILED
-    assert "started nothing; this is a defect of the strategy" in (ended.message or "")
+    assert "no progress after repeated calls; this is a bug in the strategy" in (ended.message or "")
     with one.store.reader(one.study.id) as reader:
         found = reader.study()
     assert (found.state, found.message) == (ended.state, ended.message)

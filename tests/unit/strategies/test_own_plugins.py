@@ -184,7 +184,7 @@ def test_waiting_and_stopping_need_no_reason() -> None:
     assert ran(Scripted(Stop())) == ("", [])
     message, _ = ran(Scripted(Wait()))
     assert message.startswith("every member waits for another and nothing is running")
-    assert "this is a defect of the strategy: " in message
+    assert "this is a bug in the strategy: " in message
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ POPULATION = Listed([1.0, 2.0], [3.0, 4.0])
 WORST, BEST = POPULATION.slots
 OWN, DONOR = POPULATION.scored_trial(2), POPULATION.scored_trial(4)
 LOST: JsonObject = {"rule": "winner-takes-all", "of": 2, "own": facts(OWN)}
-WON: JsonObject = {"rule": "winner-takes-all", "of": 2, "own": facts(DONOR), "why": "nobody is better"}
+WON: JsonObject = {"rule": "winner-takes-all", "of": 2, "own": facts(DONOR), "why": "no member is better"}
 
 
 def pbt(**given: Any) -> PBT:

@@ -75,7 +75,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     refused("has no suites=", trial_s=1.0, evaluators=1)
     refused("eval_s=1.0: the study has no suites=", trial_s=1.0, eval_s=1.0)
     refused("choose 'train'", trial_s=1.0, kinds=["trian"])
-    refused("somebody has to train", trial_s=1.0, kinds=["evaluate"])
+    refused("kinds: at least one worker", trial_s=1.0, kinds=["evaluate"])
     name: Any = "digits"
     with raises(ConfigurationError, "digits"):
         simulate(name, trial_s=1.0)

@@ -1,4 +1,4 @@
-"""Checkpoints come into sight, and go: which suites run on them, and how soon."""
+"""Checkpoints are registered, and go: which suites run on them, and how soon."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -140,7 +140,7 @@ def make_group(
         group,
         priority=Priority.BACKFILL if (existed or older) and not fitness else Priority.FRESH,
         guaranteed=guaranteed,
-        # A population is served in turn, so that nobody starves; everything else newest first.
+        # A population is served in turn, so that no member starves; everything else newest first.
         rank=float(seen.number if fitness else -seen.number),
     )
     return group, tuple(make_jobs(view, suite, seen, group))

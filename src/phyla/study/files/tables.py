@@ -132,7 +132,7 @@ def said(where: Where, call: Callable[..., Any], *args: Any, **settings: Any) ->
 
 
 def check_keys(value: Mapping[str, Any], known: Collection[str], where: Where) -> None:
-    """Refuse keys that there are not."""
+    """Reject unknown keys."""
     for key in value:
         if key not in known:
             raise UsageError(f"{where}: unknown key {key!r}; {suggestion(key, known)}")

@@ -1,7 +1,7 @@
-"""Deletes a study or a watched run, for good or to start it anew: only what is provably its own.
+"""Deletes a study or a watched run, for good or to restart it from scratch: only what is provably its own.
 
-First its state in the store says that it is being deleted, so that nobody gets work of it any more; then its files
-go, and last its rows. Whoever deletes it again finishes what was interrupted.
+First its state in the store says that it is being deleted, so that no worker gets work of it any more; then its
+files go, and last its rows. Deleting it again finishes an interrupted deletion.
 """
 
 import contextlib
@@ -102,7 +102,7 @@ def delete(name: str, places: Places) -> tuple[Belongings, list[str]]:
 
 
 def _refuse_if_absent(store: "Store", record: StudyRecord, places: Places) -> None:
-    """Raise `CheckpointsAbsent` if checkpoints would stay behind somewhere else, and nobody would know of them."""
+    """Raise `CheckpointsAbsent` if checkpoints would stay behind in another place, unknown to any study."""
     if known_checkpoints(store, record):
         with contextlib.suppress(CheckpointsNotOurs):
             open_checkpoints(store, record.name, places.checkpoints(record.name, record.config)).check_owner()
@@ -140,7 +140,7 @@ def overwrite(study: Declared) -> Places:
 
 
 def _delete_files(store: "Store", record: StudyRecord, places: Places) -> tuple[Belongings, list[str]]:
-    """Delete the files of a study; what of them cannot be deleted is told, and harms nobody."""
+    """Delete the files of a study; return those that cannot be deleted, which do no harm."""
     records_of(store, record.id).begin_deleting()
     failpoint("delete.after_mark")
     found, left = _belongings(store, record, places), list[str]()

@@ -255,7 +255,7 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
             about,
             f"{len(strange)} directories in {root} are not known to this store, or were deleted and are there "
             f"again: {join_names(strange, UNKNOWN_SHOWN)}",
-            "phyla leaves them alone; delete them yourself if nobody needs them",
+            "phyla leaves them alone; delete them yourself if they are not needed",
         )
     problems = {}
     for row in rows:

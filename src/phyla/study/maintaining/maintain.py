@@ -69,7 +69,7 @@ class Maintenance:
         return machine.explain(keeping_of(self._study.config))
 
     def collect(self) -> CollectResult:
-        """Delete the checkpoints that nobody needs any more, if their directory is the study's."""
+        """Delete the checkpoints that are no longer needed, if their directory is the study's."""
         found = self.retention()
         if placed([*(row for row, _ in found.kept), *found.collectable]):
             self._repository.check_owner()

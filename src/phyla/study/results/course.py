@@ -13,7 +13,7 @@ SAMPLE = 30
 def course(reader: Reader, points: int) -> list[tuple[float, float, float]]:
     """Return how good the population was, from the first trial to the newest, at no more than `points` points.
 
-    A point is the best fitness so far, and of trials then the median, and that of which a quarter is no better.
+    A point is the best fitness so far, and of the trials at that time the median and the worse quartile.
     It is of a sample of trials, so that a long history takes no longer.
     """
     ends, found, top = [0], list[tuple[float, float, float]](), (-math.inf, math.nan)

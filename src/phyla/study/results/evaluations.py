@@ -139,7 +139,7 @@ class Evaluations:
         """Let workers try once more what failed for good, and nothing else; return how many evaluations that is.
 
         Raises:
-            StateError: nobody evaluates it any more.
+            StateError: no process evaluates it any more.
         """
         from phyla.configuration import suites_from
         from phyla.controller import sightings_of
@@ -197,7 +197,7 @@ class Evaluations:
             if isinstance(path, Path) and not is_there(path) and seen.snapshot:
                 from phyla.watcher.snapshots import snapshot_path
 
-                # Its home was moved, and nobody has watched since.
+                # Its home was moved, and no process has watched since.
                 moved = snapshot_path(self.places.folder("snapshots", self.name), seen)
                 path = moved if is_there(moved) else path
             if isinstance(path, Path) and not is_there(path) and len(seen.paths) == 1 and self._run.location:

@@ -505,6 +505,6 @@ def _cell(cell: Cell) -> Text:
 
 def pages_of(results: "Results") -> list[Page]:
     """Return the pages of a report of a study."""
-    newest = results._query(queries.recent, newest=ROWS).trials[: -ROWS - 1 : -1]
+    newest = results._query(queries.recent, newest=ROWS).trials[-ROWS:][::-1]
     pages = [study_page(results), trials_page(results.study(), newest, sum(results.counts().values()))]
     return [*pages, *([evaluations_page(results.evaluations())] if results.has_suites else [])]

@@ -58,7 +58,7 @@ class Progress:
     last_activity: float  # when a trial was last claimed or ended; the study's creation before the first one
     step_s: float | None = None  # what a step takes at present, with all that train at once; None if unknown
     damaged: tuple[Checkpoint, ...] = ()  # checkpoints whose files are not what was committed, oldest first
-    # Seconds for which nobody has renewed a lease, or begun or ended a trial, where a study is running and no
+    # Seconds for which no worker has renewed a lease, or begun or ended a trial, where a study is running and no
     # lease is left; None otherwise.
     silent_s: float | None = None
     # Attempts at queued trials that went back to the queue for a reason of their own, oldest first.
@@ -126,7 +126,7 @@ class Progress:
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until the study is complete, at the present pace; None if unknown, or where nobody works."""
+        """Seconds until the study is complete, at the present pace; None if unknown, or without a worker."""
         if self.study.state is StudyState.COMPLETED:
             return 0.0
         total, works = self.total_steps, self.study.state is StudyState.RUNNING and self.silent_s is None
@@ -242,7 +242,7 @@ def step_s(trials: Iterable[TrialRecord]) -> float | None:
 
 
 def silent_s(leases: Sequence[float], now: float, length_s: float, last_activity: float) -> float | None:
-    """Return for how many seconds nobody has worked on a study that is running; None while somebody may.
+    """Return for how many seconds no worker has been on a study that is running; None while one may be.
 
     `leases` say when each runs out, or ran out. Nobody is missed for a shorter time than a lease lasts.
     """

@@ -236,7 +236,7 @@ class Results:
         return self._query(queries.summary).counts
 
     def findings(self) -> list[Finding]:
-        """Return what is probably wrong although nothing raised, such as weights that nobody loads."""
+        """Return what is probably wrong although nothing raised, such as weights that training never loads."""
         return self._query(findings)
 
     def progress(self, most: int | None = None, first: int = 0) -> Progress:

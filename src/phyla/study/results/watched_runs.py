@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from phyla.study.results.evaluations import BestEvaluation, Evaluations
 
 COMMITTED_WITHIN_S = 60.0
-"""How long after its end a group may come into sight: that is the time when its transaction began."""
+"""How long after its end a group may become visible: that is the time when its transaction began."""
 
 ChangeKind: TypeAlias = Literal["seen", "quarantined", "complete", "partial", "skipped", "gone", "event"]
 

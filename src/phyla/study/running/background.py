@@ -1,4 +1,4 @@
-"""What goes on beside a run in a thread of its own, so that it neither slows nor ends the run."""
+"""Background tasks of a run, each in its own thread: they neither slow nor end the run."""
 
 import contextlib
 import json

@@ -143,8 +143,8 @@ def say_nothing_to_do(summary: Summary) -> None:
     why = f" ({study.message})" if early and study.message else ""
     LOG.warning(
         "nothing to do: study %r is complete%s%s. To train longer, %s in the file, then: phyla "
-        "change FILE (in Python: study.change()), and run it again. To start anew, which deletes what is stored, "
-        "run it with --overwrite %s (in Python: overwrite=True); to keep it, give the study another name",
+        "change FILE (in Python: study.change()), and run it again. To start from scratch, which deletes what is "
+        "stored, run it with --overwrite %s (in Python: overwrite=True); to keep it, give the study another name",
         study.name,
         since,
         why,

@@ -237,14 +237,14 @@ def _listed(changed: dict[str, Any]) -> str:
 
 
 def _say_if_edited(record: StudyRecord, name: str, code: Any) -> None:
-    """Say that a study, as it was before it was opened, is complete and was trained with another function."""
+    """Warn if a completed study was trained with a different function."""
     known: Any = record.config.get("code")
     # Where training goes on, the change is a finding of the study.
     if record.state is not StudyState.COMPLETED or not known or not code or known["began"] == code["now"]:
         return
     LOG.warning(
         "warning: %s was edited since study %r was trained. The study is complete, so this is the stored "
-        "result of the earlier %s. To start anew, which deletes what is stored: study.run(overwrite=True), on "
-        "the command line --overwrite %s. To keep it, give the study another name",
+        "result of the earlier %s. To start from scratch, which deletes what is stored: "
+        "study.run(overwrite=True), on the command line --overwrite %s. To keep it, give the study another name",
         *(code["name"], name, code["name"], name),
     )

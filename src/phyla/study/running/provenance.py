@@ -41,7 +41,7 @@ def noted(client: "Client", state: StudyState) -> Iterator[None]:
             facts, diff = collect(client.record.config.get("code"), directory)
             start = RunStart(study=client.record.id, at=at, facts=facts, diff=diff)
             records_of(client.store, client.record.id).note_start(start)
-        except Exception as error:  # noqa: BLE001  # what nobody may miss must not harm the study
+        except Exception as error:  # noqa: BLE001  # best effort: it must never fail the study
             LOG.warning("warning: how this study was started could not be noted: %r", error)
 
     thread = threading.Thread(target=note, name="phyla: provenance", daemon=True)

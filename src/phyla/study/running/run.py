@@ -261,7 +261,7 @@ def run_study(study: Declared, client: Client, crew: Crew) -> Results:
             _stop(client, launch, str(error))
             raise
         except Preempted as error:
-            # On other machines, or in a pool, somebody may wait for work without a lease, and goes on.
+            # On other machines, or in a pool, workers without a lease may wait for work, and go on.
             if not study.places.reaches_others and str(error) != CLOSED:
                 _stop(client, launch, f"{error}; run it again to resume")
             raise

@@ -31,7 +31,7 @@ class TrackerFeed:
         self._store = store
         self._study = study
         self._places = places
-        # Of a study that is started anew it is another file.
+        # A study that is restarted from scratch has another file.
         digest = hashlib.sha256(f"{study.created_at!r} {tracker.place}".encode()).hexdigest()[:16]
         self._file = places.folder("tracking", study.name) / f"{tracker.name}-{digest}.json"
         self._position = Remembered(self._file)

@@ -1,4 +1,4 @@
-"""What goes on beside a watched run: event files that follow it, and a command for each regression.
+"""Background tasks of a watched run: event files that follow it, and a command for each regression.
 
 The command is a list of arguments, never a shell's line. It gets the facts as JSON on standard input, and as
 `PHYLA_RUN`, `PHYLA_SUITE`, `PHYLA_TASK`, `PHYLA_CHECKPOINT`, `PHYLA_STEP` and `PHYLA_MESSAGE`.

@@ -172,8 +172,8 @@ class TrialSession:
         if other:
             counts = {name: self.result.get(name) for name in other}
             raise StateError(
-                f"tell(): trial {self.id} was told before, with {counts}, which counts; {other} does not replace "
-                "it, and nothing was changed"
+                f"tell(): trial {self.id} already has a result, {counts}; {other} does not replace it, and "
+                "nothing was changed"
             )
         return True
 
@@ -181,8 +181,8 @@ class TrialSession:
         """Reject the failure of a trial that already has a result."""
         if self.result is not None:
             raise StateError(
-                f"tell(error={error!r}): trial {self.id} was told before, with {dict(self.result)}, which counts; "
-                "it cannot fail any more, and nothing was changed"
+                f"tell(error={error!r}): trial {self.id} already has a result, {dict(self.result)}; it cannot "
+                "fail any more, and nothing was changed"
             )
 
     def should_stop(self) -> bool:
