@@ -44,8 +44,8 @@ MOST_PAUSE_S = 60.0
 """Longest wait of a worker whose trials repeatedly ask to be run again later; the first wait is 1 s."""
 
 SUITES_CHANGED = (
-    "the suites of the run were changed while this worker evaluated. It has returned its eval task and takes no "
-    "more; start it again with the changed suite file"
+    "the suites of the run were changed while this worker evaluated. It has returned its eval task and accepts "
+    "no more work; restart it with the changed suite file"
 )
 
 Beat: TypeAlias = Callable[[int, int, float], None]

@@ -5,6 +5,7 @@ Apart from that the programs are as others: with their own environment, working 
 children and exit status.
 """
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -138,8 +139,10 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
+        """Send a signal, as `subprocess.Popen` does: a process that has just ended gets none."""
         if self.returncode is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)

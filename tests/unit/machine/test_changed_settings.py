@@ -224,7 +224,7 @@ def test_what_cannot_be_found_here_ends_the_work_of_this_process_alone() -> None
     assert claimed == []
     assert isinstance(rest, Outdated)
     assert "strategy.explore.plugin, strategy.explore." in rest.why
-    assert "start it again with the changed study file" in rest.why
+    assert "restart it with the changed study file" in rest.why
     (row,) = at.trials()
     assert (row.state, row.fitness) == (JobState.COMPLETED, 11.0), answers
     assert isinstance(other.claim("v")[1], Outdated)
