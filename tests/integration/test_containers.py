@@ -118,6 +118,7 @@ def test_what_compose_starts_trains_the_study_to_its_end(machine: Machine) -> No
         assert COMPOSE["worker"]["deploy"]["replicas"] == 2
         with machine.run("worker", 1) as one, machine.run("worker", 2) as other:
             until(lambda: machine.checkpoints() >= 2, "they train")
+            until(lambda: psutil.Process(other.pid).children(), "both supervise workers", process=other)
             # As an engine drains a container; then `restart: on-failure` starts it again.
             other.send_signal(signal.SIGTERM)
             assert other.wait(180) == 75, machine.log("worker", 2)

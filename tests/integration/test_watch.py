@@ -146,9 +146,10 @@ def test_workers_join_the_run_with_the_suites_of_their_file(tmp_path: Path) -> N
 
 
 def test_killed_workers_watchers_and_everything(tmp_path: Path) -> None:
-    steps = list(range(0, 60, 10))
+    steps, go = list(range(0, 60, 10)), tmp_path / "go"
     words = watch_words(tmp_path, workers=2)
-    writer = writes(tmp_path / "ckpt", steps, 0.4)
+    for step in steps[:3]:
+        write(tmp_path / "ckpt", step)
     process = start(tmp_path, words, EVAL_S="0.3")
     until(lambda: has_run(tmp_path) and Look(tmp_path).states()["complete"], "group complete")
     kill(pids(process)[0])
@@ -158,13 +159,13 @@ def test_killed_workers_watchers_and_everything(tmp_path: Path) -> None:
     process.communicate()
     _, alive = psutil.wait_procs(workers, timeout=180)
     assert not alive, "a worker outlived its supervisor"
-    process = start(tmp_path, words, EVAL_S="0.1")
-    until(lambda: pids(process), "workers")
-    before = Look(tmp_path).states()["complete"]
-    until(lambda: Look(tmp_path).states()["complete"] > before or Look(tmp_path).running, "work under way")
+    writer = writes(tmp_path / "ckpt", steps[3:], 0.4)
+    process = start(tmp_path, words, EVAL_UNTIL=str(go))
+    until(lambda: pids(process) and Look(tmp_path).running, "an eval task is running", process=process)
     for pid in [*pids(process), process.pid]:
         kill(pid)
     process.communicate()
+    go.touch()
     run(tmp_path, words)
     writer.join()
     check_whole(tmp_path, steps)
