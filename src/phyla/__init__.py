@@ -6,6 +6,8 @@ aggregates in `phyla.evaluation`, the errors in `phyla.errors`.
 
 from typing import TYPE_CHECKING, Any
 
+from phyla.system.deferred import deferred
+
 if TYPE_CHECKING:
     from phyla.errors import PhylaError
     from phyla.evaluation import EvalTask, Policy, Suite, eval_task
@@ -90,21 +92,23 @@ __all__ = [
     "watch",
 ]
 
-_LATER = {
-    "phyla.errors": "PhylaError",
-    "phyla.evaluation": "EvalTask Policy Suite eval_task",
-    "phyla.integrations.optuna_search": "Optuna",
-    "phyla.records": "Constrained Maximize Minimize Pareto StartFrom WeightedSum",
-    "phyla.space": "Choice Float Int Ordinal Space",
-    "phyla.strategies": "ASHA PBT FromSuite GridSearch InitiatorPBT MedianStopping Perturb RandomSearch "
-    "Truncation",
-    "phyla.study": "Results Retention Retries Study compare continue_training load_evaluations "
-    "load_schedule load_study replay run_replicates watch",
-    "phyla.study.attached.attach": "attach",
-    "phyla.watcher": "Following",
-    "phyla.worker": "Command Evaluation Trial WorkerContext",
-}
-"""Modules, and the names of `__all__` that they have."""
+_load = deferred(
+    __name__,
+    {
+        "phyla.errors": "PhylaError",
+        "phyla.evaluation": "EvalTask Policy Suite eval_task",
+        "phyla.integrations.optuna_search": "Optuna",
+        "phyla.records": "Constrained Maximize Minimize Pareto StartFrom WeightedSum",
+        "phyla.space": "Choice Float Int Ordinal Space",
+        "phyla.strategies": "ASHA PBT FromSuite GridSearch InitiatorPBT MedianStopping Perturb RandomSearch "
+        "Truncation",
+        "phyla.study": "Results Retention Retries Study compare continue_training load_evaluations "
+        "load_schedule load_study replay run_replicates watch",
+        "phyla.study.attached.attach": "attach",
+        "phyla.watcher": "Following",
+        "phyla.worker": "Command Evaluation Trial WorkerContext",
+    },
+)
 
 _PUBLIC = ("evaluation", "lineage", "report", "space", "strategies", "study", "testing", "watcher", "worker")
 """Modules that have further names for users."""
@@ -114,9 +118,8 @@ def __getattr__(name: str) -> Any:
     """Import modules when they are first used; say where further names are."""
     from importlib import import_module, util
 
-    for module, names in _LATER.items():
-        if name in names.split():
-            return getattr(import_module(module), name)
+    if name in __all__:
+        return _load(name)
     if not name.startswith("_"):
         if util.find_spec(f"phyla.{name}") is not None:
             return import_module(f"phyla.{name}")
