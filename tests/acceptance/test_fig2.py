@@ -20,7 +20,7 @@ from phyla.space import Float, Params, Space
 from phyla.strategies import PBT, ExploreWith, Truncation
 from simulation import Simulation
 
-SEEDS, THEIRS = times(20, 50), 200
+SEEDS, THEIRS = times(10, 50), 200
 DETAILS = 0.01
 SPACE = Space(
     h0=Float(-10.0, 10.0), h1=Float(-10.0, 10.0), initial=[{"h0": 1.0, "h1": 0.0}, {"h0": 0.0, "h1": 1.0}]

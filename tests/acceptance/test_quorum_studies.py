@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from effort import times
+from effort import rarely, times
 from evaluation_simulation import EvaluatedStudy, nothing
 from phyla.controller import Controller, StudyChanges, StudyRecords
 from phyla.errors import ConfigurationError
@@ -44,7 +44,7 @@ def test_without_a_quorum_no_weights_are_older_either() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "score", "time"), [(8, 95.6, 221.0), (16, 103.0, 220.0)], ids=["8 of 8", "16 of 16"]
+    ("members", "score", "time"), [(8, 95.6, 221.0), rarely(16, 103.0, 220.0)], ids=["8 of 8", "16 of 16"]
 )
 def test_the_quality_of_a_barrier_at_nearly_the_speed_without(members: int, score: float, time: float) -> None:
     found = outcomes(0.8, members, members)
@@ -58,7 +58,7 @@ def test_a_slow_worker_costs_little_where_a_barrier_waits_for_it() -> None:
     assert barrier.time > 700
 
 
-@pytest.mark.parametrize("members", [4, 8, 16])
+@pytest.mark.parametrize("members", [4, 8, rarely(16)])
 def test_a_worker_that_is_stuck_for_good_holds_up_only_its_own_member(members: int) -> None:
     found = study(0.8, members, members, 0, stuck=True)
     free = study(0.8, members, members, 0)
