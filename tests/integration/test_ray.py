@@ -15,8 +15,8 @@ from facts import raises
 from phyla.errors import ConfigurationError, LauncherFailed
 from phyla.launchers import Launcher, Pool, launcher_named
 from phyla.supervision.gpus import VISIBLE
+from phyla.testing.launchers import Programs
 from pooled import TRIALS, Pooled
-from pools import Signs
 from ray_nodes import node
 from waiting import until
 
@@ -68,11 +68,11 @@ class Pools:
     """Pools of small programs, which are stopped at the end."""
 
     def __init__(self, folder: Path, launcher: Launcher) -> None:
-        self.folder, self.launcher, self.signs = folder, launcher, Signs(folder / "signs")
+        self.folder, self.launcher, self.programs = folder, launcher, Programs(folder / "programs")
         self.made: list[Pool] = []
 
     def start(self, *arguments: str, **more: Any) -> Pool:
-        self.made.append(self.signs.pool("ray", self.folder / f"pool-{len(self.made)}", *arguments, **more))
+        self.made.append(self.programs.pool("ray", self.folder / f"pool-{len(self.made)}", *arguments, **more))
         self.launcher.start(self.made[-1])
         return self.made[-1]
 
@@ -87,11 +87,11 @@ def pools(tmp_path: Path, launcher: Launcher) -> Iterator[Pools]:
 
 def test_a_command_ends_with_its_actor_and_begins_again_with_the_next(pools: Pools) -> None:
     pool = pools.start(workers=1, gpus=0.5)
-    (first,) = pools.signs.until_up(1)
+    (first,) = pools.programs.until_up(1)
     assert psutil.Process(first["pid"]).environ()[VISIBLE] == "0"
     os.kill(psutil.Process(first["pid"]).ppid(), signal.SIGKILL)
     until(lambda: not alive(first["pid"]), "the command has ended")
-    pools.signs.until_up(2)
+    pools.programs.until_up(2)
     assert pools.launcher.alive(pool) == 1
 
 
@@ -99,7 +99,7 @@ def test_a_store_of_this_machine_alone_is_refused_where_a_node_is_another(
     pools: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pools.start(workers=1, only_here="/home/me/.phyla/phyla.db")
-    pools.signs.until_up(1)
+    pools.programs.until_up(1)
     monkeypatch.setattr("platform.node", lambda: "elsewhere")
     with raises(ConfigurationError, "/home/me/.phyla/phyla.db", "--server"):
         pools.start(workers=1, only_here="/home/me/.phyla/phyla.db")
@@ -110,12 +110,12 @@ def test_workers_that_wait_for_resources_are_alive_and_are_stopped_first(
     pools: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = pools.start(workers=3)
-    assert {psutil.Process(told["pid"]).environ()[VISIBLE] for told in pools.signs.until_up(2)} == {""}
+    assert {psutil.Process(told["pid"]).environ()[VISIBLE] for told in pools.programs.until_up(2)} == {""}
     assert pools.launcher.alive(pool) == 3
     monkeypatch.setattr("phyla.launchers.ray.ANSWER_S", 2.0)
     pools.launcher.stop(pool, 600)
-    assert pools.signs.saved() == ["SIGTERM", "SIGTERM"]
-    assert len(pools.signs.up()) == 2
+    assert pools.programs.saved() == ["SIGTERM", "SIGTERM"]
+    assert len(pools.programs.up()) == 2
     assert pools.launcher.alive(pool) == 0
 
 

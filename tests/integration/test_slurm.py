@@ -11,8 +11,8 @@ from phyla.errors import ConfigurationError, LauncherFailed, StateError
 from phyla.launchers import Pool
 from phyla.launchers.pools import start_pool, stop_pool
 from phyla.launchers.slurm import Slurm, job_name
+from phyla.testing.launchers import Programs
 from pooled import TRIALS, Pooled
-from pools import Signs
 from slurm_cluster import Cluster
 from waiting import until
 
@@ -23,8 +23,8 @@ PARTITIONS = ("requeue", "cancel", "abrupt")
 
 
 @pytest.fixture
-def signs(tmp_path: Path) -> Signs:
-    return Signs(tmp_path / "signs")
+def programs(tmp_path: Path) -> Programs:
+    return Programs(tmp_path / "programs")
 
 
 def jobs(slurm: Cluster, pool: Pool) -> dict[str, str]:
@@ -44,21 +44,21 @@ def count(folder: Path, words: str) -> int:
     return sum(log.read_text().count(words) for log in folder.glob("worker-*.log"))
 
 
-def test_preempted_workers_save_and_come_back(slurm: Cluster, signs: Signs, tmp_path: Path) -> None:
+def test_preempted_workers_save_and_come_back(slurm: Cluster, programs: Programs, tmp_path: Path) -> None:
     pools = {
-        partition: signs.pool(
+        partition: programs.pool(
             "slurm", tmp_path / partition, workers=1, options={"partition": partition}, time_limit_s=3600.0
         )
         for partition in PARTITIONS
     }
     for pool in pools.values():
         Slurm().start(pool)
-    signs.until_up(3)
+    programs.until_up(3)
     before = {partition: jobs(slurm, pool) for partition, pool in pools.items()}
     preempt(slurm)
-    signs.until_up(6)
-    assert set(signs.saved()) == {"SIGTERM"}
-    assert len(signs.saved()) == 3
+    programs.until_up(6)
+    assert set(programs.saved()) == {"SIGTERM"}
+    assert len(programs.saved()) == 3
     assert {partition: [*jobs(slurm, pool)] for partition, pool in pools.items()} == {
         partition: [*those] for partition, those in before.items()
     }
@@ -68,18 +68,18 @@ def test_preempted_workers_save_and_come_back(slurm: Cluster, signs: Signs, tmp_
         assert log.read_text().count("worker ") == 2
 
 
-def test_what_a_person_cancels_ends(slurm: Cluster, signs: Signs, tmp_path: Path) -> None:
-    pool = signs.pool("slurm", tmp_path / "pool", workers=2)
+def test_what_a_person_cancels_ends(slurm: Cluster, programs: Programs, tmp_path: Path) -> None:
+    pool = programs.pool("slurm", tmp_path / "pool", workers=2)
     Slurm().start(pool)
-    signs.until_up(2)
+    programs.until_up(2)
     first, second = jobs(slurm, pool)
     slurm.call("scancel", first)
     until(lambda: [*jobs(slurm, pool)] == [second], "it has ended")
-    assert signs.saved() == ["SIGTERM"]
+    assert programs.saved() == ["SIGTERM"]
     # What Slurm sends before the end of the time reaches the worker, and the job waits in the queue again.
     slurm.call("scancel", "--signal=USR1", second)
     until(lambda: jobs(slurm, pool) == {second: "PD"}, "it waits again")
-    assert sorted(signs.saved()) == ["SIGTERM", "SIGUSR1"]
+    assert sorted(programs.saved()) == ["SIGTERM", "SIGUSR1"]
     # One is lost, and one is not.
     Slurm().start(pool)
     assert len(jobs(slurm, pool)) == 2
@@ -105,10 +105,10 @@ def test_a_study_runs_to_its_end_although_its_workers_are_preempted(slurm: Clust
     assert slurm.call("squeue", "-h") == ""
 
 
-def test_the_limits_of_a_pool_are_those_of_its_jobs(slurm: Cluster, signs: Signs, tmp_path: Path) -> None:
-    pool = signs.pool("slurm", tmp_path / "pool", workers=3, cpus=2, memory_mb=1, time_limit_s=1800.0)
+def test_the_limits_of_a_pool_are_those_of_its_jobs(slurm: Cluster, programs: Programs, tmp_path: Path) -> None:
+    pool = programs.pool("slurm", tmp_path / "pool", workers=3, cpus=2, memory_mb=1, time_limit_s=1800.0)
     Slurm().start(pool)
-    signs.until_up(2)
+    programs.until_up(2)
     told = slurm.call("squeue", "-h", "-r", f"--name={job_name(pool)}", "-o", "%C %m %l %t")
     assert sorted(told.splitlines()) == ["2 1M 30:00 PD", "2 1M 30:00 R", "2 1M 30:00 R"]
     assert (Slurm().alive(pool), Slurm().outcomes(pool)) == (3, {"queued": 1})
@@ -117,11 +117,20 @@ def test_the_limits_of_a_pool_are_those_of_its_jobs(slurm: Cluster, signs: Signs
     assert "\n#SBATCH --signal=USR1@120\n" in script
 
 
+def test_a_job_that_ends_by_itself_has_completed(slurm: Cluster, programs: Programs, tmp_path: Path) -> None:
+    pool = programs.pool("slurm", tmp_path / "pool", workers=1)
+    Slurm().start(pool)
+    programs.until_up(1)
+    programs.end()
+    until(lambda: Slurm().alive(pool) == 0, "the job has ended")
+    assert Slurm().outcomes(pool) == {"completed": 1}
+
+
 def test_what_slurm_refuses_is_shown(
-    slurm: Cluster, signs: Signs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slurm: Cluster, programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def pool(**more: Any) -> Pool:
-        return signs.pool("slurm", tmp_path / "pool", **more)
+        return programs.pool("slurm", tmp_path / "pool", **more)
 
     with raises(LauncherFailed, "sbatch", "nowhere"):
         Slurm().start(pool(options={"partition": "nowhere"}))
@@ -142,7 +151,7 @@ def test_what_slurm_refuses_is_shown(
     with raises(ConfigurationError, "5 minutes"):
         Slurm().start(pool(time_limit_s=60.0))
     with pytest.raises(ConfigurationError, match="backslash"):
-        Slurm().start(signs.pool("slurm", tmp_path / "a\\b"))
+        Slurm().start(programs.pool("slurm", tmp_path / "a\\b"))
     with monkeypatch.context() as patched:
         patched.setenv("PATH", str(tmp_path))
         with raises(LauncherFailed, "squeue"):

@@ -1,11 +1,21 @@
-"""For authors of strategies: check one against the contract, and predict its cost on a virtual clock.
+"""For authors of plug-ins: check one against its contract, and predict the cost of a strategy on a virtual clock.
 
-The real controller decides on a store in memory, and nothing is trained.
+Checks raise AssertionError, whatever runs the tests. A strategy is checked by the real controller on a store in
+memory, and nothing is trained; a launcher starts real processes.
 """
 
 from phyla.testing.checking import check_strategy
 from phyla.testing.conditions import LearningCurve
+from phyla.testing.launchers import check_launcher
 from phyla.testing.outcome import EvaluationLag, SimulatedRun
 from phyla.testing.simulating import Simulated, simulate
 
-__all__ = ["EvaluationLag", "LearningCurve", "Simulated", "SimulatedRun", "check_strategy", "simulate"]
+__all__ = [
+    "EvaluationLag",
+    "LearningCurve",
+    "Simulated",
+    "SimulatedRun",
+    "check_launcher",
+    "check_strategy",
+    "simulate",
+]

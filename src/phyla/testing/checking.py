@@ -17,6 +17,7 @@ from phyla.records import Maximize, Member, Objective, StudyState, TrialRecord
 from phyla.space import Choice, Float, Int, Space
 from phyla.strategies import Strategy, check_space
 from phyla.testing.conditions import DEFAULT_STEPS, Conditions, Fitness, LearningCurve
+from phyla.testing.requirements import require
 from phyla.testing.simulator import Simulator
 
 SPACE = Space(rate=Float(1e-5, 1.0, log=True), width=Int(1, 64), kind=Choice(["a", "b", "c"]))
@@ -81,14 +82,9 @@ def check_strategy(
         _require_same(alone, several, "with 4 workers than with 1, although its quorum is 1")
 
 
-def _require(holds: object, otherwise: str) -> None:
-    if not holds:
-        raise AssertionError(otherwise)
-
-
 def _require_same(first: list[str], second: list[str], when: str) -> None:
     for decision, other in zip_longest(first, second):
-        _require(decision == other, f"it decides differently {when}. First: {decision}; then: {other}")
+        require(decision == other, f"it decides differently {when}. First: {decision}; then: {other}")
 
 
 def _check_settings(strategy: Strategy) -> None:
@@ -102,7 +98,7 @@ def _check_settings(strategy: Strategy) -> None:
     stored = plugins.encode(strategy, name_of)
     again = plugins.decode(json.loads(json.dumps(stored)), names.__getitem__)
     why = "JSON has lists, but no tuples and no sets: convert such settings in __post_init__"
-    _require(again == strategy, f"{strategy!r} comes back from JSON as {again!r}; {why}")
+    require(again == strategy, f"{strategy!r} comes back from JSON as {again!r}; {why}")
 
 
 def _decisions(
@@ -112,17 +108,17 @@ def _decisions(
     measured = count(1)
 
     def limited(params: Any, step: int, rng: np.random.Generator) -> float:
-        _require(next(measured) <= most, f"a study has not ended after {most} trials; see `finished` and Stop")
+        require(next(measured) <= most, f"a study has not ended after {most} trials; see `finished` and Stop")
         return fitness(params, step, rng)
 
     conditions = Conditions(workers=workers, trial_s=1.0, spread=0.5, fail=fail)
     simulator = Simulator(rules, seed, conditions, fitness=limited, rng=np.random.default_rng(seed))
     run = simulator.run()
-    _require(run.state is StudyState.COMPLETED, f"a study does not complete: {run.message}")
+    require(run.state is StudyState.COMPLETED, f"a study does not complete: {run.message}")
     with simulator.store.reader(simulator.study) as reader:
         trials, members = [*reader.trials()], [*reader.members()]
     for trial in trials:
-        _require(trial.reason, f"{trial!r} was decided without a reason; give one as a dict")
+        require(trial.reason, f"{trial!r} was decided without a reason; give one as a dict")
     if rules.strategy.member_steps is not None and run.message is None:
         _check_budget(rules.strategy.member_steps, trials, members)
     return _in_words(trials)
@@ -131,11 +127,11 @@ def _decisions(
 def _check_budget(total: int, trials: Sequence[TrialRecord], members: Sequence[Member]) -> None:
     for trial in trials:
         age = trial.age + trial.end_step - trial.start_step
-        _require(age <= total, f"{trial!r} trains weights to an age of {age} steps; member_steps is {total}")
+        require(age <= total, f"{trial!r} trains weights to an age of {age} steps; member_steps is {total}")
     for member in members:
         # Members whose trials broke repeatedly are given up.
         ended = f"member {member.index} ended after {member.progress} steps; member_steps is {total}"
-        _require(
+        require(
             member.progress == total or member.broken_trial,
             f"{ended}, and has to be None where members may stop earlier",
         )
