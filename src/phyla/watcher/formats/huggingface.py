@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from phyla.watcher.format import Candidate, Check, CheckpointFormat, Finish, Verdict, check_order
+from phyla.watcher.format import Candidate, Check, CheckpointFormat, Finish, Verdict, check_order, is_companion
 from phyla.watcher.formats import weights
 from phyla.watcher.listing import Listing, Place, Root
 
@@ -21,8 +21,9 @@ class HuggingFace(CheckpointFormat):
 
     The Trainer writes straight into the final directory: weights, optimizer, random state, and
     `trainer_state.json` last (`Trainer._save_checkpoint`, transformers 5.23; older ones alike). A checkpoint
-    is ready when that file can be read and agrees with N, and the weights are whole and older. Older
-    versions wrote to `tmp-checkpoint-N` first, which is ignored.
+    is ready when that file can be read and agrees with N, the weights are whole, and nothing is newer but what
+    other ranks save, such as `rng_state_1.pth`. Older versions wrote to `tmp-checkpoint-N` first, which is
+    ignored.
     """
 
     name: ClassVar[str] = "huggingface"
@@ -60,7 +61,9 @@ def _check(root: Place, listed: Listing) -> Verdict:
         return Verdict.partial(
             "there are no weights in it: no *.safetensors or *.bin file, no index, no distributed checkpoint"
         )
-    return check_order(files[STATE], weight_set.verdict, weight_set.files, listed.folders_ns)
+    # Other ranks may save their random state later than that.
+    rest = [file for path, file in files.items() if path != STATE and not is_companion(file.name)]
+    return check_order(files[STATE], weight_set.verdict, rest, listed.folders_ns)
 
 
 def _check_without_state(root: Place, listed: Listing) -> Verdict:
