@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from facts import check_facts, raises
 from foreign import QUIET_S, START, index, safetensors, scans, torch_zip, trainer
 from phyla import plugins
-from phyla.errors import CheckpointStorageFailed, ConfigurationError
+from phyla.errors import ConfigurationError
 from phyla.watcher import StepFrom, format_names, get_format
 from phyla.watcher.format import Finish, check_file, load_formats
 from phyla.watcher.formats.pickles import extents, storages
@@ -95,19 +95,6 @@ class Acme(CheckpointFormat):
 def test_an_option_that_a_format_does_not_take_is_refused() -> None:
     with raises(ConfigurationError, "torch"):
         get_format("torch", marker="DONE")
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_directory_that_is_missing_or_empty_holds_nothing(name: str, tmp_path: Path) -> None:
-    assert get_format(name).scan(tmp_path / "none", now=START, previous={}) == []
-    assert get_format(name).scan(tmp_path, now=START, previous={}) == []
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_root_that_is_no_directory_is_an_error_with_advice(name: str, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(CheckpointStorageFailed, match="cannot be listed"):
-        get_format(name).scan(tmp_path / "file", now=START, previous={})
 
 
 @pytest.mark.parametrize("name", FORMATS)
