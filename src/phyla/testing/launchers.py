@@ -102,7 +102,7 @@ class Programs:
 
 @final
 @dataclass
-class _Site:
+class _Fleet:
     """A launcher under test, a folder, and the pools that it started there."""
 
     make: Callable[[], Launcher]
@@ -130,119 +130,119 @@ class _Site:
                 self.launcher.stop(pool, 0)
 
 
-def _starts_what_is_missing(site: _Site) -> None:
-    pool = site.pool()
-    require_equal(site.launcher.alive(pool), 0, "alive() before start()")
-    site.launcher.start(pool)
-    require_equal(site.launcher.alive(pool), 2, "alive() after start() of a pool of 2")
-    site.launcher.start(pool)
-    first, _ = site.programs.until_up(2)
-    site.programs.kill(first)
-    site.until_alive(pool, 1, "after one of 2 workers was killed")
-    site.launcher.start(pool)
-    site.programs.until_up(3)
-    require_equal(site.launcher.alive(pool), 2, "alive() after start() replaced a killed worker")
+def _starts_what_is_missing(fleet: _Fleet) -> None:
+    pool = fleet.pool()
+    require_equal(fleet.launcher.alive(pool), 0, "alive() before start()")
+    fleet.launcher.start(pool)
+    require_equal(fleet.launcher.alive(pool), 2, "alive() after start() of a pool of 2")
+    fleet.launcher.start(pool)
+    first, _ = fleet.programs.until_up(2)
+    fleet.programs.kill(first)
+    fleet.until_alive(pool, 1, "after one of 2 workers was killed")
+    fleet.launcher.start(pool)
+    fleet.programs.until_up(3)
+    require_equal(fleet.launcher.alive(pool), 2, "alive() after start() replaced a killed worker")
 
 
-def _another_process_finds_them(site: _Site) -> None:
-    site.launcher.start(site.pool())
-    pool, other = Pool.load(site.pool().folder), site.make()
+def _another_process_finds_them(fleet: _Fleet) -> None:
+    fleet.launcher.start(fleet.pool())
+    pool, other = Pool.load(fleet.pool().folder), fleet.make()
     assert pool is not None
     require_equal(other.alive(pool), 2, "alive() of a second launcher, which has only the folder of the pool")
-    site.programs.until_up(2)
+    fleet.programs.until_up(2)
     other.stop(pool, GRACE_S)
-    require_equal(site.launcher.alive(pool), 0, "alive() after stop() of a second launcher")
+    require_equal(fleet.launcher.alive(pool), 0, "alive() after stop() of a second launcher")
 
 
-def _workers_have_time_to_save(site: _Site) -> None:
-    pool = site.pool()
-    site.launcher.start(pool)
-    site.programs.until_up(2)
-    site.launcher.stop(pool, GRACE_S)
-    require_equal(site.programs.saved(), ["SIGTERM", "SIGTERM"], "signals that 2 workers got from stop()")
-    require_equal(site.launcher.alive(pool), 0, "alive() after stop()")
+def _workers_have_time_to_save(fleet: _Fleet) -> None:
+    pool = fleet.pool()
+    fleet.launcher.start(pool)
+    fleet.programs.until_up(2)
+    fleet.launcher.stop(pool, GRACE_S)
+    require_equal(fleet.programs.saved(), ["SIGTERM", "SIGTERM"], "signals that 2 workers got from stop()")
+    require_equal(fleet.launcher.alive(pool), 0, "alive() after stop()")
 
 
-def _stubborn_workers_are_killed(site: _Site) -> None:
-    pool = site.pool(ending="stubborn", workers=1)
-    site.launcher.start(pool)
-    (worker,) = site.programs.until_up(1)
-    site.launcher.stop(pool, 0.5)
-    require_equal(site.launcher.alive(pool), 0, "alive() after stop() of a worker that ignores SIGTERM")
+def _stubborn_workers_are_killed(fleet: _Fleet) -> None:
+    pool = fleet.pool(ending="stubborn", workers=1)
+    fleet.launcher.start(pool)
+    (worker,) = fleet.programs.until_up(1)
+    fleet.launcher.stop(pool, 0.5)
+    require_equal(fleet.launcher.alive(pool), 0, "alive() after stop() of a worker that ignores SIGTERM")
     if worker["host"] == platform.node():
         with contextlib.suppress(ProcessLookupError):
             os.kill(worker["pid"], 0)
             raise AssertionError("a worker that ignores SIGTERM is still there after stop()")
 
 
-def _an_empty_pool_is_stopped(site: _Site) -> None:
-    site.launcher.stop(site.pool(), 0)
+def _an_empty_pool_is_stopped(fleet: _Fleet) -> None:
+    fleet.launcher.stop(fleet.pool(), 0)
 
 
-def _ended_workers_are_not_alive(site: _Site) -> None:
-    pool = site.pool(workers=1)
-    site.launcher.start(pool)
-    site.programs.until_up(1)
-    site.programs.end()
-    site.until_alive(pool, 0, "after the only worker ended by itself")
-    outcomes = site.launcher.outcomes(pool)
+def _ended_workers_are_not_alive(fleet: _Fleet) -> None:
+    pool = fleet.pool(workers=1)
+    fleet.launcher.start(pool)
+    fleet.programs.until_up(1)
+    fleet.programs.end()
+    fleet.until_alive(pool, 0, "after the only worker ended by itself")
+    outcomes = fleet.launcher.outcomes(pool)
     require(outcomes.keys() <= OUTCOMES, f"outcomes() has {[*outcomes]}, and may have {sorted(OUTCOMES)}")
 
 
-def _pools_are_apart(site: _Site) -> None:
-    first, second = site.pool(name="first", workers=1), site.pool(name="second", workers=1)
-    site.launcher.start(first)
-    site.launcher.start(second)
-    site.programs.until_up(2)
-    site.launcher.stop(first, GRACE_S)
-    alive = (site.launcher.alive(first), site.launcher.alive(second))
+def _pools_are_apart(fleet: _Fleet) -> None:
+    first, second = fleet.pool(name="first", workers=1), fleet.pool(name="second", workers=1)
+    fleet.launcher.start(first)
+    fleet.launcher.start(second)
+    fleet.programs.until_up(2)
+    fleet.launcher.stop(first, GRACE_S)
+    alive = (fleet.launcher.alive(first), fleet.launcher.alive(second))
     require_equal(alive, (0, 1), "alive() of two pools after stop() of the first")
 
 
-def _text_arrives_as_it_is(site: _Site) -> None:
-    directory = site.folder / AWKWARD
+def _text_arrives_as_it_is(fleet: _Fleet) -> None:
+    directory = fleet.folder / AWKWARD
     directory.mkdir()
-    environment = {**site.settings.get("environment", {}), "VALUE": AWKWARD}
+    environment = {**fleet.settings.get("environment", {}), "VALUE": AWKWARD}
     # Slurm writes no logs where there is a backslash.
     name = AWKWARD.replace("\\", "")
-    site.launcher.start(site.pool(AWKWARD, name=name, workers=1, environment=environment, directory=directory))
-    (worker,) = site.programs.until_up(1)
+    fleet.launcher.start(fleet.pool(AWKWARD, name=name, workers=1, environment=environment, directory=directory))
+    (worker,) = fleet.programs.until_up(1)
     require_equal(worker["arguments"][:3], [AWKWARD, "--workers", "1"], "arguments of a worker, see Pool.worker()")
     require_equal(worker["value"], AWKWARD, "a variable of Pool.environment")
     require_equal(worker["directory"], str(directory), "the working directory, Pool.directory")
 
 
-def _workers_know_their_time_limit(site: _Site) -> None:
-    site.launcher.start(site.pool(workers=1, time_limit_s=LIMIT_S))
-    (worker,) = site.programs.until_up(1)
+def _workers_know_their_time_limit(fleet: _Fleet) -> None:
+    fleet.launcher.start(fleet.pool(workers=1, time_limit_s=LIMIT_S))
+    (worker,) = fleet.programs.until_up(1)
     words = worker["arguments"]
     require("--time-limit" in words, f"a worker of a pool with time_limit_s got no --time-limit: {words}")
     limit_s = float(words[words.index("--time-limit") + 1].removesuffix("s"))
     require(0.9 * LIMIT_S < limit_s <= LIMIT_S, f"--time-limit of a worker is {limit_s:g} s, not {LIMIT_S:g} s")
 
 
-def _output_is_where_logs_says(site: _Site) -> None:
-    pool = site.pool(workers=1)
-    site.launcher.start(pool)
-    (worker,) = site.programs.until_up(1)
-    where = Path(site.launcher.logs(pool))
+def _output_is_where_logs_says(fleet: _Fleet) -> None:
+    pool = fleet.pool(workers=1)
+    fleet.launcher.start(pool)
+    (worker,) = fleet.programs.until_up(1)
+    where = Path(fleet.launcher.logs(pool))
     if where.is_absolute():  # else it is a command
         line = f"worker {worker['pid']}\n"
         wait_until_equal(
             lambda: sum(line in log.read_text() for log in where.parent.glob(where.name)),
             1,
             f"logs at {where}, which logs() names, with the line that a worker printed",
-            site.wait_s,
+            fleet.wait_s,
         )
 
 
-def _unknown_options_are_refused(site: _Site) -> None:
-    pool = site.pool(options={**site.settings.get("options", {}), "colour of": "red"})
-    require_raises(ConfigurationError, lambda: site.launcher.start(pool), "start() with the option 'colour of'")
-    require_equal(site.launcher.alive(pool), 0, "alive() after start() refused an option")
+def _unknown_options_are_refused(fleet: _Fleet) -> None:
+    pool = fleet.pool(options={**fleet.settings.get("options", {}), "colour of": "red"})
+    require_raises(ConfigurationError, lambda: fleet.launcher.start(pool), "start() with the option 'colour of'")
+    require_equal(fleet.launcher.alive(pool), 0, "alive() after start() refused an option")
 
 
-CHECKS: tuple[Callable[[_Site], None], ...] = (
+CHECKS: tuple[Callable[[_Fleet], None], ...] = (
     _an_empty_pool_is_stopped,
     _starts_what_is_missing,
     _another_process_finds_them,
@@ -277,8 +277,8 @@ def check_launcher(make: Callable[[], Launcher], folder: Path, *, wait_s: float 
         AssertionError: it breaks the contract; the message says how.
     """
     for check in CHECKS:
-        site = _Site(make, folder.absolute() / check.__name__.strip("_"), wait_s, pool)
+        fleet = _Fleet(make, folder.absolute() / check.__name__.strip("_"), wait_s, pool)
         try:
-            check(site)
+            check(fleet)
         finally:
-            site.close()
+            fleet.close()
