@@ -206,8 +206,7 @@ def test_what_cannot_be_compared_is_told(cli: Phyla, words: tuple[str, ...], mes
 
 
 def test_a_study_without_a_finite_fitness_is_named(cli: Phyla) -> None:
-    lines = cli("compare", "pbt", "nans").splitlines()
-    assert lines[0] == "nans has no completed trial with a finite fitness, and is left out."
+    check_facts(cli("compare", "pbt", "nans").splitlines()[0], "nans", "finite fitness")
 
 
 def test_status_and_report_tell_where_the_time_went(cli: Phyla, tmp_path: Path) -> None:

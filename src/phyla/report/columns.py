@@ -1,6 +1,6 @@
 """Trials and attempts as arrays, so that figures of a long study need little memory.
 
-Records are looked at one after the other and not kept; the few that are shown one by one are read again, by id.
+Records are read in a stream and not kept in memory; the few that a figure shows singly are read again, by id.
 """
 
 import math
@@ -37,27 +37,27 @@ Read: TypeAlias = Callable[[Sequence[int]], Sequence[TrialRecord]]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Trials:
-    """The training trials of a study; of the completed ones, by id, an array for each thing."""
+    """The training trials of a study: counts of all, and of the completed ones, by id, an array per field."""
 
     id: Any
     member: Any
     progress: Any  # the member's clock at the end of the trial
     start: Any  # step of the weights at the start
     end: Any  # and at the end
-    parent: Any  # place in these arrays of the trial whose weights it started from; -1 for none
-    jump: Any  # place of the trial that was abandoned for these weights; -1 for none
+    parent: Any  # index into these arrays of the trial whose weights it started from; -1 for none
+    jump: Any  # index of the trial that was abandoned for these weights; -1 for none
     fitness: Any  # nan unless it is finite and the trial feasible
     order: Any  # sort key of the fitness, higher is better; -inf unless it is finite
     infeasible: Any  # whether a constraint is violated
     created: Any  # when it was decided, in seconds since the epoch
-    ended: Any  # when it completed; nan where that is not known
+    ended: Any  # when it completed; nan if unknown
     params: Sequence[JsonObject]  # equal hyperparameters are one object
-    values: Any  # a row per trial, a column per goal that is traded off: its metric; nan where it was not judged
-    orders: Any  # like `values`: its sort keys
+    values: Any  # a row per trial, a column per goal of a trade-off: its metric; nan if it has no criteria
+    orders: Any  # like `values`: the sort keys
     stopped: Any  # a row per trial that a stopping rule ended: when, and the steps that it trained
     counts: Counter[JobState]  # how many training trials are in each state
     newest: Mapping[int, int]  # id of every member's newest trial, in whatever state
-    last_ended: float  # when the last one of all ended; -inf without any
+    last_ended: float  # when the last trial in any state ended; -inf without trials
     read: Read
 
     def __len__(self) -> int:
@@ -68,9 +68,9 @@ class Trials:
         """Return the columns of all trials of a study.
 
         Args:
-            records: the trials by id; those that only measure are left out.
+            records: the trials by id; those that only measure are ignored.
             read: returns whole trials.
-            goals: what is traded off.
+            goals: the goals of the trade-off.
         """
         whole = {name: array("q") for name in ("id", "member", "progress", "start", "end", "parent", "jump")}
         real = {name: array("d") for name in ("fitness", "order", "created", "ended")}
@@ -112,13 +112,13 @@ class Trials:
             )
             for column, value in zip(columns, row, strict=True):
                 column.append(value)
-            # By its text: 1, 1.0 and True are equal, and not the same.
+            # The key is the text, because 1, 1.0 and True compare as equal.
             params.append(known.setdefault(repr(trial.params), trial.params))
-            found = trial.criteria or Criteria()
-            judged = len(found.orders) == len(goals)
-            infeasible.append(bool(found.infeasible))
-            values.extend([found.values[goal.metric] if judged else math.nan for goal in goals])
-            orders.extend(found.orders if judged else [math.nan] * len(goals))
+            criteria = trial.criteria or Criteria()
+            judged = len(criteria.orders) == len(goals)
+            infeasible.append(bool(criteria.infeasible))
+            values.extend([criteria.values[goal.metric] if judged else math.nan for goal in goals])
+            orders.extend(criteria.orders if judged else [math.nan] * len(goals))
         arrays = {name: np.array(column) for name, column in (whole | real).items()}
         for name in ("parent", "jump"):
             arrays[name] = _places(arrays["id"], arrays[name])
@@ -136,20 +136,20 @@ class Trials:
         )
 
     def records(self, places: Iterable[int]) -> Sequence[TrialRecord]:
-        """Return the whole trials at some places."""
+        """Return the complete records of the trials at these indices."""
         return self.read([int(self.id[place]) for place in places])
 
 
 def _places(ids: Any, wanted: Any) -> Any:
-    """Return the place of each wanted id, -1 where it is not among the ids."""
+    """Return the index of each wanted id; -1 for an id that is missing."""
     if not len(ids):
         return wanted
-    found = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
-    return np.where(ids[found] == wanted, found, -1)
+    places = np.searchsorted(ids, wanted).clip(max=len(ids) - 1)
+    return np.where(ids[places] == wanted, places, -1)
 
 
 def trained(trial: TrialRecord) -> int:
-    """Return the steps that a trial trained that completed, or that a rule stopped; 0 for another."""
+    """Return the steps that a trial trained if it completed or a stopping rule ended it, else 0."""
     return 0 if trial.reached_step is None else max(0, trial.reached_step - trial.start_step)
 
 
@@ -163,13 +163,13 @@ def finite_fitness(trial: TrialRecord) -> float | None:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Attempts:
-    """Attempts at trials, or at eval tasks, an array for each thing."""
+    """Attempts at trials or eval tasks, an array per field."""
 
     begin: Any  # when it was claimed, in seconds since the epoch
     end: Any  # when it ended; nan while it runs
-    worker: Any  # place of its worker in `workers`
-    lost: Any  # whether it failed, or its worker was gone
-    seconds: Any  # a row per attempt, a column for each of `PHASES`; nan where not known; all training if stopped
+    worker: Any  # index of its worker in `workers`
+    lost: Any  # whether it failed or its worker was lost
+    seconds: Any  # a row per attempt, a column per phase in `PHASES`; nan if unknown; all training if stopped
     workers: Sequence[str]
 
     def __len__(self) -> int:
@@ -181,14 +181,14 @@ class Attempts:
         begin, end, seconds, worker, lost = array("d"), array("d"), array("d"), array("i"), array("b")
         workers: dict[str, int] = {}
         names, unknown = [phase.value for phase in PHASES], [math.nan] * len(PHASES)
-        for one in records:
-            begin.append(one.claimed_at)
-            end.append(math.nan if one.ended_at is None else one.ended_at)
-            worker.append(workers.setdefault(one.worker, len(workers)))
-            lost.append(one.state in (AttemptState.FAILED, AttemptState.LOST))
-            known = one.timings
-            if known is None and one.state is AttemptState.CANCELLED and one.ended_at is not None:
-                known = {Phase.TRAINING: one.ended_at - one.claimed_at}
+        for attempt in records:
+            begin.append(attempt.claimed_at)
+            end.append(math.nan if attempt.ended_at is None else attempt.ended_at)
+            worker.append(workers.setdefault(attempt.worker, len(workers)))
+            lost.append(attempt.state in (AttemptState.FAILED, AttemptState.LOST))
+            known = attempt.timings
+            if known is None and attempt.state is AttemptState.CANCELLED and attempt.ended_at is not None:
+                known = {Phase.TRAINING: attempt.ended_at - attempt.claimed_at}
             seconds.extend(unknown if known is None else [known.get(name, 0.0) for name in names])
         return cls(
             begin=np.array(begin),
@@ -201,7 +201,7 @@ class Attempts:
 
     @property
     def timed(self) -> Any:
-        """Of which attempts it is known where the time went."""
+        """Whether the phases of each attempt were measured."""
         return ~np.isnan(self.seconds[:, 0])
 
 
@@ -214,12 +214,12 @@ class Waits(NamedTuple):
 
 
 def waits_of(groups: Iterable[Group]) -> dict[str, Waits]:
-    """Return when groups waited, by suite; those that were skipped are left out."""
+    """Return when groups waited, by suite; skipped groups are ignored."""
     times: dict[str, Waits] = defaultdict(lambda: Waits(array("d"), array("d")))
     for group in groups:
         if group.state is not GroupState.SKIPPED:
             times[group.suite].queued.append(group.created_at)
-            # The clock may have been set back meanwhile.
+            # The clock may have been set back in between.
             ended = math.nan if group.ended_at is None else max(group.created_at, group.ended_at)
             times[group.suite].ended.append(ended)
-    return {suite: Waits(*map(np.array, its)) for suite, its in times.items()}
+    return {suite: Waits(*map(np.array, waits)) for suite, waits in times.items()}

@@ -1,4 +1,4 @@
-"""What is compared of studies and their replicates: final values, tests, convergence."""
+"""Groups of replicates and what a comparison computes of them: final values, tests, convergence."""
 
 import math
 import statistics
@@ -33,7 +33,7 @@ MOST_NEEDED = 10_000
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedStudy:
-    """One study of a comparison: its records, what it is a replicate of (else its own name), and which one."""
+    """One study of a comparison: its data, the study that it replicates (or its own name), and its number."""
 
     data: StudyData
     group: str
@@ -63,14 +63,14 @@ class PairTest:
 
     Attributes:
         paired: whether replicates were compared in pairs of one seed.
-        count: replicates that were compared of each.
-        difference: median of the first less that of the second, over the replicates that were compared.
+        count: how many replicates of each group were compared.
+        difference: median of the first minus that of the second, over the compared replicates.
         p: two-sided; None where a group has fewer than two replicates to compare.
         p_holm: p adjusted for all pairs of groups (Holm 1979).
-        smallest: the smallest p that so few replicates can give; of pairs, those that differ count.
-        mean: mean of the first less that of the second.
+        smallest: the smallest p that this number of replicates can give; only pairs that differ count.
+        mean: mean of the first minus that of the second.
         interval: its 95 % t-interval (Welch's where replicates are not in pairs); None with fewer than two.
-        needed: replicates of each, more than there are, with which the observed difference would be significant
+        needed: replicates of each, more than there are, that would make the observed difference significant
             with a power of 80 %; None if it is, if there is no difference, or with fewer than two replicates.
     """
 
@@ -97,7 +97,7 @@ class PairTest:
         return "Wilcoxon signed-rank" if self.paired else "Mann-Whitney"
 
     def row(self) -> dict[str, str]:
-        """Return it as a row of a table; headings that begin with `>` are of numbers."""
+        """Return the test as a row of a table; a heading that begins with `>` is for numbers."""
         if self.needed is None:
             needed = "-" if self.is_significant else p_words(None) if self.p is None else "no difference"
         else:
@@ -115,7 +115,7 @@ class PairTest:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the test as JSON values."""
         return {
             **{name: getattr(self, name) for name in ("first", "second", "test", "difference", "p", "p_holm")},
             "n": list(self.count),
@@ -129,7 +129,7 @@ class PairTest:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StudyGroup:
-    """Replicates of one study: those with a finite fitness, and how good each was after how much work."""
+    """The replicates of one study that have a finite fitness, and the curve of each."""
 
     name: str
     studies: tuple[ComparedStudy, ...]
@@ -142,34 +142,34 @@ class StudyGroup:
 
     @cached_property
     def final(self) -> Spread:
-        """The last values of its replicates."""
-        values = [one.ys[-1] for one in self.curves]
+        """The final values of the replicates."""
+        values = [curve.ys[-1] for curve in self.curves]
         low, median, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
         return Spread(tuple(values), low, median, high, statistics.fmean(values))
 
     @cached_property
     def by_seed(self) -> dict[int, float]:
-        """The last values by the seed of the replicate."""
-        return {one.data.study.seed: value for one, value in zip(self.studies, self.final.values, strict=True)}
+        """The final values by seed of the replicate."""
+        return {study.data.study.seed: value for study, value in zip(self.studies, self.final.values, strict=True)}
 
     @property
     def steps(self) -> float:
-        """Steps that all members together have trained; the median over replicates."""
-        return statistics.median(one.data.total_steps for one in self.studies)
+        """Total steps of all members; the median over replicates."""
+        return statistics.median(study.data.total_steps for study in self.studies)
 
     @property
     def age(self) -> float:
         """Age of the best weights, in steps; the median over replicates."""
-        return statistics.median(one.data.best_age or 0 for one in self.studies)
+        return statistics.median(study.data.best_age or 0 for study in self.studies)
 
     @cached_property
     def time(self) -> TimeSpent:
-        """Where the time of its workers went, over all replicates."""
-        each = [one.data.time for one in self.studies]
+        """How the workers spent their time, over all replicates."""
+        times = [study.data.time for study in self.studies]
         return TimeSpent(
-            seconds={phase: sum(one.seconds[phase] for one in each) for phase in Phase},
-            timed=sum(one.timed for one in each),
-            ended=sum(one.ended for one in each),
+            seconds={phase: sum(time.seconds[phase] for time in times) for phase in Phase},
+            timed=sum(time.timed for time in times),
+            ended=sum(time.ended for time in times),
         )
 
 
@@ -180,9 +180,9 @@ class ComparedGroups:
     Attributes:
         groups: those with at least one finite fitness, in the order given.
         by: `steps` of all members together, or `time` in seconds in which anything was running.
-        target: the value whose first time is shown. By default it is the worst median of the groups' final values,
-            of two in the middle the worse one; so more than half of each group's replicates reached it.
-        notes: warnings, such as studies that were left out or are not complete.
+        target: the value to reach. By default it is the worst median of the groups' final values,
+            the worse of two middle values, so that more than half of each group's replicates reached it.
+        notes: warnings, such as studies that were excluded or are not complete.
     """
 
     groups: tuple[StudyGroup, ...]
@@ -198,21 +198,21 @@ class ComparedGroups:
 
     def reached(self, group: StudyGroup) -> tuple[int, float | None]:
         """Return how many replicates reached the target, and the median work until then, None if most did not."""
-        found = [one.first(self.target, maximize=self.maximize) for one in group.curves]
-        middle = statistics.median(math.inf if one is None else one for one in found)
-        return sum(one is not None for one in found), middle if math.isfinite(middle) else None
+        works = [curve.first(self.target, maximize=self.maximize) for curve in group.curves]
+        middle = statistics.median(math.inf if work is None else work for work in works)
+        return sum(work is not None for work in works), middle if math.isfinite(middle) else None
 
     @cached_property
     def tests(self) -> list[PairTest]:
-        """Tests of each two groups: in pairs where the other has all seeds of the smaller one, else as a whole."""
+        """Tests of each pair of groups: paired if the larger group has all seeds of the smaller, else unpaired."""
         pairs = list(combinations(self.groups, 2))
-        found = [_test(first, second, alpha=ALPHA / len(pairs)) for first, second in pairs]
-        adjusted = iter(holm([test.p for test in found if test.p is not None]))
-        found = [replace(test, p_holm=None if test.p is None else next(adjusted)) for test in found]
-        return [replace(test, needed=None) if test.is_significant else test for test in found]
+        tests = [_test(first, second, alpha=ALPHA / len(pairs)) for first, second in pairs]
+        adjusted = iter(holm([test.p for test in tests if test.p is not None]))
+        tests = [replace(test, p_holm=None if test.p is None else next(adjusted)) for test in tests]
+        return [replace(test, needed=None) if test.is_significant else test for test in tests]
 
     def table_of_groups(self) -> list[dict[str, str]]:
-        """Return a row of a table per group; headings that begin with `>` are of numbers."""
+        """Return a row of a table per group; a heading that begins with `>` is for numbers."""
         rows = []
         for group in self.groups:
             final, (count, work) = group.final, self.reached(group)
@@ -268,20 +268,20 @@ class ComparedGroups:
         return [
             {
                 "group": group.name,
-                "study": one.name,
-                "replicate": one.replicate,
-                "seed": one.data.study.seed,
-                "state": one.data.study.state.value,
-                "final": its.ys[-1],
-                "work": its.last,
-                "steps": one.data.total_steps,
-                "age": one.data.best_age,
-                "wall_s": one.data.wall_seconds,
-                "reached_target_at": its.first(self.target, maximize=self.maximize),
-                **{f"{phase.value}_s": one.data.time.seconds[phase] for phase in Phase},
+                "study": study.name,
+                "replicate": study.replicate,
+                "seed": study.data.study.seed,
+                "state": study.data.study.state.value,
+                "final": curve.ys[-1],
+                "work": curve.last,
+                "steps": study.data.total_steps,
+                "age": study.data.best_age,
+                "wall_s": study.data.wall_seconds,
+                "reached_target_at": curve.first(self.target, maximize=self.maximize),
+                **{f"{phase.value}_s": study.data.time.seconds[phase] for phase in Phase},
             }
             for group in self.groups
-            for one, its in zip(group.studies, group.curves, strict=True)
+            for study, curve in zip(group.studies, group.curves, strict=True)
         ]
 
 

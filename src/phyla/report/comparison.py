@@ -1,4 +1,4 @@
-"""The comparison of studies and their replicates: final values, tests, convergence."""
+"""StudyComparison: studies and their replicates compared, with figures and a report."""
 
 import os
 import statistics
@@ -43,18 +43,18 @@ class StudyComparison(ComparedGroups):
     def _ipython_display_(self) -> None:
         from phyla.report.notebook import display, summary
 
-        found = [rows for rows in (self.table_of_groups(), self.table_of_tests()) if rows]
-        shown = [
-            [[name.removeprefix(">") for name in rows[0]], *([*row.values()] for row in rows)] for rows in found
+        tables = [rows for rows in (self.table_of_groups(), self.table_of_tests()) if rows]
+        texts = [
+            [[name.removeprefix(">") for name in rows[0]], *([*row.values()] for row in rows)] for rows in tables
         ]
-        display(summary("; ".join([repr(self), *self.notes]), *shown), self.figure())
+        display(summary("; ".join([repr(self), *self.notes]), *texts), self.figure())
 
     def write_report(self, path: str | os.PathLike[str]) -> Path:
-        """Write one self-contained HTML file with the figures, in place of an existing one; return its path."""
+        """Write one self-contained HTML file with the figures, replacing an existing file; return its path."""
         from phyla.report.page import write_pages
         from phyla.report.sections import comparison_page, comparison_sections
 
-        now = max(one.data.last_moment for group in self.groups for one in group.studies)
+        now = max(study.data.last_moment for group in self.groups for study in group.studies)
         return write_pages(path, [comparison_page(self)], comparison_sections(self), now)
 
 
@@ -64,27 +64,29 @@ def compare_studies(
     """Compare at least two studies with one objective; those of one group are replicates."""
     _check(studies)
     notes = _different_fitness(studies)
-    groups: dict[str, dict[ComparedStudy, Curve]] = {one.group: {} for one in studies}
-    for one in sorted(studies, key=lambda one: -1 if one.replicate is None else one.replicate):
-        its = curve(one.data, by=by)
-        if its.xs:
-            groups[one.group][one] = its
+    groups: dict[str, dict[ComparedStudy, Curve]] = {study.group: {} for study in studies}
+    for study in sorted(studies, key=lambda study: -1 if study.replicate is None else study.replicate):
+        progress = curve(study.data, by=by)
+        if progress.xs:
+            groups[study.group][study] = progress
         else:
-            notes.append(f"{one.name} has no completed trial with a finite fitness, and is left out.")
-        if one.data.study.state is not StudyState.COMPLETED:
-            notes.append(f"{one.name} is {one.data.study.state.value}: what it has so far is taken as its end.")
+            notes.append(f"{study.name} is excluded: it has no completed trial with a finite fitness.")
+        if study.data.study.state is not StudyState.COMPLETED:
+            notes.append(f"{study.name} is {study.data.study.state.value}: its results so far count as final.")
     if not any(groups.values()):
-        names = ", ".join(one.name for one in studies)
+        names = ", ".join(study.name for study in studies)
         raise UsageError(f"none of the studies {names} has a completed trial with a finite fitness yet")
-    found = [
-        StudyGroup(name=name, studies=(*its,), curves=(*its.values(),)) for name, its in groups.items() if its
+    finite = [
+        StudyGroup(name=name, studies=(*curves,), curves=(*curves.values(),))
+        for name, curves in groups.items()
+        if curves
     ]
     maximize = studies[0].data.aim.maximize
     if target is None:
-        finals = [group.final.values for group in found]
+        finals = [group.final.values for group in finite]
         target = min(map(statistics.median_low, finals)) if maximize else max(map(statistics.median_high, finals))
     return StudyComparison(
-        groups=tuple(found),
+        groups=tuple(finite),
         metric=studies[0].data.aim.name,
         maximize=maximize,
         by=by,
@@ -95,38 +97,39 @@ def compare_studies(
 
 def _check(studies: Sequence[ComparedStudy]) -> None:
     if len(studies) < 2:
-        what = f"only {studies[0].name}" if studies else "none"
+        count = f"only {studies[0].name}" if studies else "none"
         raise UsageError(
-            f"a comparison needs at least two studies, or replicates of one; there is {what}. One study is shown "
-            "by `phyla report STUDY`; `phyla run FILE --replicates 5` makes replicates"
+            f"a comparison needs at least two studies, or replicates of one, but there is {count}. To see one "
+            "study run `phyla report STUDY`; to make replicates run `phyla run FILE --replicates 5`"
         )
     objectives: dict[object, list[ComparedStudy]] = {}
-    for one in studies:
+    for study in studies:
         # The order of constraints does not matter.
-        aim = one.data.aim
-        what, *constraints = aim.description.split(", subject to ")
-        key = (aim.name, aim.maximize, what, frozenset(" and ".join(constraints).split(" and ")))
-        objectives.setdefault(key, []).append(one)
+        aim = study.data.aim
+        goal, *constraints = aim.description.split(", subject to ")
+        key = (aim.name, aim.maximize, goal, frozenset(" and ".join(constraints).split(" and ")))
+        objectives.setdefault(key, []).append(study)
     if len(objectives) > 1:
-        told = "; ".join(
-            f"{', '.join(one.name for one in its)}: {its[0].data.aim.description}" for its in objectives.values()
+        aims = "; ".join(
+            f"{', '.join(study.name for study in group)}: {group[0].data.aim.description}"
+            for group in objectives.values()
         )
         raise UsageError(
-            f"studies with different objectives cannot be compared: {told}. Run them with one objective, "
-            "constraints too, under new names; metrics that it does not name are kept as well"
+            f"studies with different objectives cannot be compared: {aims}. Run them again with one objective, "
+            "constraints included, under new names; metrics that are not in the objective are stored too"
         )
 
 
 def _different_fitness(studies: Sequence[ComparedStudy]) -> list[str]:
     """Return a note if the studies compute fitness by different rules."""
     rules: dict[str, list[str]] = {}
-    for one in studies:
-        strategy: Any = one.data.study.config.get("strategy") or {}
+    for study in studies:
+        strategy: Any = study.data.study.config.get("strategy") or {}
         rule = strategy.get("fitness")
         if rule:
             plugin = str(rule["plugin"]).rpartition("/")[2]
             settings = ", ".join(f"{name}={value}" for name, value in rule.items() if name != "plugin")
-            rules.setdefault(f"{plugin}({settings})", []).append(one.name)
-    told = "; ".join(f"{rule} in {', '.join(names)}" for rule, names in rules.items())
-    differ = f"The studies compute fitness differently, so values may not be comparable: {told}."
+            rules.setdefault(f"{plugin}({settings})", []).append(study.name)
+    uses = "; ".join(f"{rule} in {', '.join(names)}" for rule, names in rules.items())
+    differ = f"The studies compute fitness differently, so values may not be comparable: {uses}."
     return [differ] if len(rules) > 1 else []

@@ -1,4 +1,4 @@
-"""StudyData and EvaluationData: what figures and reports read of a study, or of an evaluation."""
+"""StudyData and EvaluationData: snapshots of a study and of an evaluation, for figures and reports."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ Interval: TypeAlias = tuple[float, float]
 
 @final
 class Hyperparameter(NamedTuple):
-    """How one hyperparameter is drawn: by number, on a log axis or not, or by category, ordered or not."""
+    """How to draw one hyperparameter: as a number, on a log axis or not, or as a category, ordered or not."""
 
     name: str
     log: bool = False
@@ -44,13 +44,13 @@ class Hyperparameter(NamedTuple):
         return self.categories is not None and not self.ordered
 
     def place(self, value: Any) -> int | None:
-        """Return the place of a value among the categories; None if it is not one of them."""
+        """Return the index of a value among the categories; None if it is not a category."""
         known = enumerate(self.categories or ())
         return next((index for index, category in known if is_same(category, value)), None)
 
     def values(self, params: Sequence[JsonObject]) -> Any:
-        """Return its value in each of `params` as an array: a number, or a category's place; nan without one."""
-        raw = [one.get(self.name) for one in params]
+        """Return its value in each of `params` as an array: number or index of the category; nan if missing."""
+        raw = [assignment.get(self.name) for assignment in params]
         if self.categories is not None:
             places = {repr(value): self.place(value) for value in {repr(value): value for value in raw}.values()}
             raw = [places[repr(value)] for value in raw]
@@ -60,9 +60,9 @@ class Hyperparameter(NamedTuple):
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class StudyData:
-    """What figures and the report read of one study, as it was at one moment.
+    """A snapshot of one study, from which figures and the report are made.
 
-    `path_of` returns where a checkpoint is by its name; None for one that is not kept.
+    `path_of` returns the path of a checkpoint by name; None if it was deleted.
     """
 
     study: StudyRecord
@@ -81,12 +81,12 @@ class StudyData:
 
     @cached_property
     def winner(self) -> int | None:
-        """Place of the completed trial with the best finite fitness, the earliest among equals."""
+        """Index of the completed trial with the best finite fitness; the earliest of equals."""
         order = self.trials.order
         if not np.isfinite(order).any():
             return None
         best = np.flatnonzero(order == order.max())
-        # As in `Lineage.best`: among equals the best in the next goal.
+        # As in `Lineage.best`, the next goal breaks ties.
         goals = np.nan_to_num(self.trials.orders[best], nan=-math.inf).tolist()
         return int(best[max(range(len(best)), key=lambda at: (goals[at], -at))])
 
@@ -97,7 +97,7 @@ class StudyData:
 
     @cached_property
     def elites(self) -> dict[int, int]:
-        """Place of every member's best trial that has a finite fitness, the earliest among equals."""
+        """Index of each member's trial with the best finite fitness; the earliest of equals."""
         trials = self.trials
         good = np.flatnonzero(np.isfinite(trials.order))
         good = good[np.argsort(-trials.order[good], kind="stable")]
@@ -115,7 +115,7 @@ class StudyData:
 
     @cached_property
     def winner_path(self) -> list[int]:
-        """Places of the trials that trained the winner's weights, root first; empty while there is no winner."""
+        """Indices of the trials that trained the winner's weights, root first; empty without a winner."""
         path: list[int] = []
         at = -1 if self.winner is None else self.winner
         while at >= 0:
@@ -127,11 +127,13 @@ class StudyData:
     def schedule(self) -> Schedule | None:
         """The winner's schedule."""
         trials, path = self.trials, self.winner_path
-        # An import trained nothing.
+        # An imported checkpoint was not trained here.
         path = path[1:] if len(path) > 1 and trials.start[path[0]] == trials.end[path[0]] else path
-        columns = (one[path].tolist() for one in (trials.start, trials.end, trials.id, trials.member))
+        columns = (column[path].tolist() for column in (trials.start, trials.end, trials.id, trials.member))
         rows = zip(*columns, path, strict=True)
-        segments = [Segment(start, end, trials.params[at], trial, who) for start, end, trial, who, at in rows]
+        segments = [
+            Segment(start, end, trials.params[at], trial, member) for start, end, trial, member, at in rows
+        ]
         return Schedule(tuple(segments)) if segments else None
 
     @property
@@ -144,19 +146,19 @@ class StudyData:
         """The hyperparameters that completed trials had, in the order of the space, or of appearance."""
         space: Any = self.study.config.get("space") or {}
         described = {str(entry["name"]): entry for entry in space.get("parameters", ())}
-        distinct = {id(one): one for one in self.trials.params}.values()
+        distinct = {id(params): params for params in self.trials.params}.values()
         names = dict.fromkeys([*described, *(name for params in distinct for name in params)])
         values = {name: [params[name] for params in distinct if name in params] for name in names}
         return [_hyperparameter(name, used, described.get(name, {})) for name, used in values.items() if used]
 
     @property
     def total_steps(self) -> int:
-        """Steps that all members together have trained, in trials that a rule stopped, too."""
+        """Total steps of all members, including trials that a rule stopped."""
         return int((self.trials.end - self.trials.start).sum() + self.trials.stopped[:, 1].sum())
 
     @cached_property
     def last_moment(self) -> float:
-        """The latest time the records know of, in seconds since the epoch; what still runs is drawn up to it."""
+        """The latest time in the records, in seconds since the epoch; running attempts are drawn up to it."""
         attempts = self.attempts
         known = np.where(np.isnan(attempts.end), attempts.begin, attempts.end)
         last = float(known.max(initial=self.trials.last_ended))
@@ -164,12 +166,12 @@ class StudyData:
 
     @property
     def ends(self) -> Any:
-        """When each attempt ended; of those that still run, the last moment."""
+        """When each attempt ended; the last moment for running attempts."""
         return np.where(np.isnan(self.attempts.end), self.last_moment, self.attempts.end)
 
     @property
     def wall_seconds(self) -> float | None:
-        """Time from the first claim to the end of the last attempt; None without any."""
+        """Time from the first claim to the end of the last attempt; None without attempts."""
         return float(self.ends.max() - self.attempts.begin.min()) if len(self.attempts) else None
 
 
@@ -188,7 +190,7 @@ def _hyperparameter(name: str, used: Sequence[Any], entry: Mapping[str, Any]) ->
 @final
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class EvaluationData:
-    """The evaluation of one run, as it was at one moment; `members` are those of a study's trials."""
+    """A snapshot of the evaluation of one run; `members` maps the trials of a study to their members."""
 
     run: StudyRecord
     suites: Sequence[SuiteOutline]
@@ -205,15 +207,15 @@ class EvaluationData:
 
     @cached_property
     def checkpoints(self) -> list[Checkpoint]:
-        """The checkpoints that are shown, in the order in which they were seen."""
-        found = {cell.seen.id: cell.seen for cell in self.cells}
-        return sorted(found.values(), key=lambda seen: seen.number)
+        """The checkpoints in the order in which they were registered."""
+        checkpoints = {cell.seen.id: cell.seen for cell in self.cells}
+        return sorted(checkpoints.values(), key=lambda seen: seen.number)
 
     def suite(self, name: str) -> SuiteOutline:
-        """Return a suite by name; of one that was removed only the name is known."""
+        """Return a suite by name; an outline with only the name if the suite was removed."""
         return next((suite for suite in self.suites if suite.name == name), SuiteOutline(name=name))
 
     def values_of(self, suite: str) -> list[GroupValues]:
-        """Return the aggregates of a suite by number of the checkpoint; repetitions are left out."""
-        found = [one for one in self.values if one.group.suite == suite and one.group.replicate == 0]
-        return sorted(found, key=lambda one: one.seen.number)
+        """Return the aggregates of a suite by number of the checkpoint; repetitions are ignored."""
+        results = [result for result in self.values if result.group.suite == suite and result.group.replicate == 0]
+        return sorted(results, key=lambda result: result.seen.number)

@@ -1,4 +1,4 @@
-"""How numbers, times, trials and checkpoints read in figures and reports."""
+"""Numbers, times, trials and checkpoints as text for figures and reports."""
 
 import html
 import re
@@ -10,11 +10,11 @@ from phyla.records import Checkpoint, JobState, TrialRecord, escape_name, summar
 from phyla.strategies import describe
 
 PARAMS_SHOWN = 12
-"""Hyperparameters that appear under the pointer."""
+"""Hyperparameters that a tooltip shows."""
 
 
 def time_unit(longest: float) -> tuple[str, float]:
-    """Return the unit in which to draw seconds up to the longest, and the seconds in it."""
+    """Return the unit for an axis of seconds that ends at `longest`, and its length in seconds."""
     return ("s", 1.0) if longest < 300 else ("min", 60.0) if longest < 3 * 3600 else ("h", 3600.0)
 
 
@@ -24,12 +24,12 @@ def moment(seconds: float) -> datetime:
 
 
 def plain(text: str, limit: int | None = None) -> str:
-    """Return a text, cut to a length, so that Plotly, which reads some HTML in labels, shows it as it is."""
+    """Return a text, cut to a length, with the HTML escaped that Plotly interprets in labels."""
     return html.escape(text if limit is None else short(text, limit), quote=False)
 
 
 def text(markup: str) -> str:
-    """Return what Plotly shows of a label or of a text under the pointer, on one line."""
+    """Return the plain text of a Plotly label or tooltip, on one line."""
     return html.unescape(re.sub("<[^>]*>", "", markup.replace("<br>", "; ")))
 
 
@@ -43,19 +43,19 @@ def p_words(p: float | None) -> str:
 def outcome(trial: TrialRecord, metric: str) -> str:
     """Return how a trial ended."""
     if trial.state is JobState.COMPLETED:
-        told = [f"{metric} {score(trial.fitness)}"]
+        facts = [f"{metric} {score(trial.fitness)}"]
         if trial.criteria is not None:
             values = trial.criteria.values
-            told += [f"{name} {score(value)}" for name, value in values.items() if name != metric]
-            told += [f"infeasible: {trial.criteria.infeasible}"] if trial.criteria.infeasible else []
-        return ", ".join(told)
+            facts += [f"{name} {score(value)}" for name, value in values.items() if name != metric]
+            facts += [f"infeasible: {trial.criteria.infeasible}"] if trial.criteria.infeasible else []
+        return ", ".join(facts)
     if trial.stop_reason is not None:
         return describe(trial.stop_reason)
     return f"{trial.state.value}: {summarize_error(trial.error)}" if trial.error else trial.state.value
 
 
 def hover(trial: TrialRecord, metric: str) -> str:
-    """Return what appears under the pointer over a trial, as Plotly's HTML."""
+    """Return the tooltip of a trial, as Plotly's HTML."""
     end = trial.end_step if trial.reached_step is None else trial.reached_step
     params = [f"{plain(name, 40)} = {plain(number(value), 40)}" for name, value in trial.params.items()]
     more = [f"and {len(params) - PARAMS_SHOWN} more"] if len(params) > PARAMS_SHOWN else []
@@ -71,7 +71,7 @@ def hover(trial: TrialRecord, metric: str) -> str:
 
 
 def brief(trial: TrialRecord, metric: str) -> str:
-    """Return the least that appears under the pointer over a trial, where there are many."""
+    """Return the short tooltip of a trial, for figures of many trials."""
     return f"trial {trial.id}, member {trial.member}: {plain(outcome(trial, metric), 110)}"
 
 

@@ -1,4 +1,4 @@
-"""What notebooks show of an object: a short table, and below it the main figure."""
+"""The display of an object in a notebook: a short table, then the main figure."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ STYLE = 'style="text-align: left; vertical-align: top; white-space: pre-wrap"'
 
 
 def summary(title: str, *tables: Sequence[Sequence[str]]) -> dict[str, str]:
-    """Return tables, of rows of text, as plain text and as HTML that says nothing else."""
+    """Return tables, given as rows of text, as plain text and as equivalent HTML."""
     plain, page = [title], [f"<strong>{escape(title)}</strong>"]
     for rows in tables:
         plain += ["  ".join(row) for row in rows]
@@ -25,21 +25,21 @@ def summary(title: str, *tables: Sequence[Sequence[str]]) -> dict[str, str]:
     return {"text/plain": "\n".join(plain), "text/html": "".join(page)}
 
 
-def display(told: Mapping[str, str] | None, figure: "Figure | None" = None) -> None:
-    """Show a summary, if any, and below it a figure as Plotly's own data: its HTML may load a foreign script."""
+def display(texts: Mapping[str, str] | None, figure: "Figure | None" = None) -> None:
+    """Show a summary, then a figure as Plotly's JSON, because Plotly's HTML may load an external script."""
     from IPython import display as ipython
 
-    if told is not None:
-        ipython.display(dict(told), raw=True)
+    if texts is not None:
+        ipython.display(dict(texts), raw=True)
     if figure is not None:
         name = formatting.text(figure.layout.title.text or "figure")
-        text = {"text/plain": f"[{name}: a front end that knows Plotly shows it; see also write_report()]"}
+        text = {"text/plain": f"[{name}: use a front end that supports Plotly, or write_report()]"}
         drawn: Any = json.loads(figure.to_json() or "{}")
         ipython.display({**text, "application/vnd.plotly.v1+json": drawn}, raw=True)
 
 
 def dataframe(rows: Iterable[Mapping[str, Any]]) -> "pd.DataFrame":
-    """Return rows as a data frame; an ImportError says how to install pandas."""
+    """Return rows as a data frame; raise an ImportError with the install command if pandas is missing."""
     try:
         import pandas as pd
     except ImportError as error:

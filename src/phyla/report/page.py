@@ -1,4 +1,4 @@
-"""Pages as HTML, from the templates: for the dashboard, and as one file that needs nothing else."""
+"""Pages as HTML, from templates: for the dashboard, and as one self-contained file."""
 
 import os
 from base64 import b64encode
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     import jinja2
 
 PLOTLY = Path(__file__).parent / "plotly" / "plotly-cartesian.min.js.gz"
-"""Plotly's script with the traces that our figures have: a third of the whole one. CONTRIBUTING.md updates it."""
+"""Plotly's script with only the traces that our figures use, a third of the size; see CONTRIBUTING.md."""
 FILTERS = (format_count, duration, format_estimate, moment, number, params, score, short, escape_name, size)
 """Functions that templates use as filters."""
 
 
 def write_pages(path: str | os.PathLike[str], pages: Iterable[Page], later: Iterable[Section], now: float) -> Path:
-    """Write pages as one HTML file that works offline, with those sections that are made from the whole history.
+    """Write pages as one HTML file that works offline, with the sections that need the whole history.
 
-    Links between the pages lead to places in the file. It replaces an existing one, and appears complete or not at
-    all; folders on the way are created.
+    Links between the pages become anchors in the file. The file replaces an existing one atomically; missing
+    parent folders are created.
     """
-    pages, sections = [*pages], {one.name: one for one in later}
+    pages, sections = [*pages], {section.name: section for section in later}
     places = {page.key for page in pages if page.key} | {place for page in pages for place in _places(page)}
     file = environment().get_template("file.html")
     text = file.render(
@@ -49,8 +49,8 @@ def write_pages(path: str | os.PathLike[str], pages: Iterable[Page], later: Iter
 
 
 def _places(page: Page) -> set[str]:
-    """Return what rows of a page are about."""
-    tables = [one for one in page.sections if isinstance(one, Table) and one.anchors]
+    """Return the anchors of the rows of a page."""
+    tables = [section for section in page.sections if isinstance(section, Table) and section.anchors]
     return {row[0][1] for table in tables for row in table.rows if not isinstance(row[0], str)}
 
 
@@ -61,19 +61,19 @@ def section_html(section: Section, href: Callable[[str], str | None]) -> str:
 
 @cache
 def environment(*packages: str) -> "jinja2.Environment":
-    """Return the templates, also those of other packages; they escape everything, and fail without a name."""
+    """Return the templates of these packages and ours; they escape all values, and an unknown name is an error."""
     import jinja2
     from markupsafe import Markup
 
-    made = jinja2.Environment(
-        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(one) for one in (*packages, "phyla.report")]),
+    templates = jinja2.Environment(
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader(package) for package in (*packages, "phyla.report")]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters.update({one.__name__: one for one in FILTERS})
-    # In a script element only "<" could end it.
-    made.filters["json_of"] = lambda text: Markup(text.replace("<", "\\u003c"))
-    return made
+    templates.filters.update({function.__name__: function for function in FILTERS})
+    # Only "<" can end a script element.
+    templates.filters["json_of"] = lambda text: Markup(text.replace("<", "\\u003c"))
+    return templates

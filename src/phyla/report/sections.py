@@ -1,4 +1,4 @@
-"""Sections of pages that are made from the whole history: figures with the tables behind them, and tables."""
+"""Sections of pages that need the whole history: figures with the tables behind them, and tables."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ COMPARISON_SECTIONS = ("groups", "curves", "differences", "tests", "time", "stud
 WARNINGS = ("regression", "changed-source", "rewound", "same-samples")
 
 TESTS = (
-    "p is the probability of such a difference, or a larger one, in either direction if there were none. Groups "
+    "p is the probability of a difference at least this large, in either direction, if there were none. Groups "
     "whose replicates share seeds are compared in pairs. Adjusted by Holm for the number of rows; below "
     f"{ALPHA} in bold. Smallest p: the least that so few replicates can give. Seeds needed: replicates of each "
     "with which a difference like the observed one would be significant in 80 of 100 cases (normal approximation)."
@@ -61,7 +61,7 @@ def comparison_sections(comparison: ComparedGroups) -> Iterator[Section]:
     yield _groups_table(comparison)
     yield _tests_table(comparison)
     rows = [(group.name, time_words(group.time)) for group in comparison.groups]
-    lead = "Of all workers and replicates, failed attempts too."
+    lead = "Sum over all workers and replicates, including failed attempts."
     yield Table(name="time", title="Where did the time go?", lead=lead, columns=("study", "=time"), rows=rows)
     yield _studies_table(comparison)
 
@@ -76,7 +76,7 @@ def comparison_page(comparison: ComparedGroups) -> Page:
 
 
 def _limited(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the rows that a table shows, and a note on how many the others are."""
+    """Return the rows that a table shows, and a note with their total if there are more."""
     left_out = f"the first {ROWS} of {number(len(rows))} rows" if len(rows) > ROWS else ""
     return {"rows": rows[:ROWS], "note": left_out}
 
@@ -88,38 +88,41 @@ def _schedule_table(data: StudyData) -> Table:
     changes, names = data.schedule.changes(), data.schedule.names()
     whose = f"that are best in {goals[0].metric}" if goals else "of the winner"
     often = f"changed {format_count(len(changes) - 1, 'time')}" if len(changes) > 1 else "never changed"
-    what = f"Hyperparameters that trained the weights {whose}, {number(data.schedule.steps)} steps in all"
-    rows = [_segment(one, before, names) for before, one in zip([None, *changes], changes, strict=False)]
+    parameters = f"Hyperparameters that trained the weights {whose}, {number(data.schedule.steps)} steps in all"
+    rows = [_segment(segment, before, names) for before, segment in zip([None, *changes], changes, strict=False)]
     return Table(
         name=name,
         title=title,
-        lead=f"{what}; they {often}. Changed values are set in bold.",
+        lead=f"{parameters}; they {often}. Changed values are bold.",
         columns=(">from step", ">to step", *(f">{name}" for name in names), ">member", ">trial"),
         **_limited(rows),
     )
 
 
-def _segment(one: Segment, before: Segment | None, names: Sequence[str]) -> Row:
+def _segment(segment: Segment, before: Segment | None, names: Sequence[str]) -> Row:
     values = [
         Span(
-            short(number(one.params[name]), 60) if name in one.params else "-",
-            look="changed" if before and before.params.get(name) != one.params.get(name) else "",
+            short(number(segment.params[name]), 60) if name in segment.params else "-",
+            look="changed" if before and before.params.get(name) != segment.params.get(name) else "",
         )
         for name in names
     ]
-    member, trial = Span(str(one.member), f"members/{one.member}"), Span(str(one.trial), f"trials/{one.trial}")
-    return (number(one.start_step), number(one.end_step), *values, member, trial)
+    member, trial = (
+        Span(str(segment.member), f"members/{segment.member}"),
+        Span(str(segment.trial), f"trials/{segment.trial}"),
+    )
+    return (number(segment.start_step), number(segment.end_step), *values, member, trial)
 
 
 def _front_table(data: StudyData) -> Table:
     goals = data.aim.tradeoffs
-    kept = [(trial, path) for trial in data.front if (path := data.path_of(trial.checkpoint or ""))]
-    lead = f"Trials that no other beats in everything, the best in {goals[0].metric} first."
-    if len(kept) < len(data.front):
-        count, left = number(len(data.front)), number(len(kept))
-        lead += f" Of {count}, these {left} have their checkpoints; the most crowded were deleted."
+    stored = [(trial, path) for trial in data.front if (path := data.path_of(trial.checkpoint or ""))]
+    lead = f"Trials that no other trial beats in all goals, the best in {goals[0].metric} first."
+    if len(stored) < len(data.front):
+        count, present = number(len(data.front)), number(len(stored))
+        lead += f" These {present} of {count} still have their checkpoints; the most crowded were deleted."
     rows: list[Row] = []
-    for trial, path in kept:
+    for trial, path in stored:
         criteria = trial.criteria.values if trial.criteria else {}
         values = (score(criteria.get(goal.metric)) for goal in goals)
         at = number(trial.reached_step)
@@ -134,26 +137,26 @@ def _warnings_table(data: EvaluationData) -> Table:
     return Table(
         name="warnings",
         title="Regressions and warnings",
-        lead="Each checkpoint is compared with the best one before it, eval task by eval task, adjusted by Holm.",
+        lead="Each checkpoint is compared with the best earlier one, for each eval task, with p adjusted by Holm.",
         columns=("when (UTC)", "what", "=message"),
         **_limited(rows),
-        empty="There are none.",
+        empty="No regressions or warnings.",
     )
 
 
 def _causes_table(data: EvaluationData) -> Table:
     rows: list[Row] = []
-    for one in causes(cell for cell in data.cells if cell.replicate == 0):
-        steps = ", ".join(step_of(seen).removeprefix("step ") for seen in one.checkpoints[-4:])
-        count, why = number(len(one.checkpoints)), short(one.why or "", 300)
-        rows.append((one.status, one.suite, one.task or "all", count, steps, why))
+    for cause in causes(cell for cell in data.cells if cell.replicate == 0):
+        steps = ", ".join(step_of(seen).removeprefix("step ") for seen in cause.checkpoints[-4:])
+        count, why = number(len(cause.checkpoints)), short(cause.why or "", 300)
+        rows.append((cause.status, cause.suite, cause.task or "all", count, steps, why))
     return Table(
         name="causes",
-        title="Values that are missing, and why",
-        lead="Reasons that differ only in numbers are one row, with the newest of them.",
+        title="Missing values",
+        lead="Reasons that differ only in numbers share a row, which shows the newest.",
         columns=("state", "suite", "eval task", ">checkpoints", ">last at step", "=why"),
         **_limited(rows),
-        empty="None is missing.",
+        empty="No values are missing.",
     )
 
 
@@ -181,7 +184,7 @@ def _tests_table(comparison: ComparedGroups) -> Table:
         lead=TESTS,
         columns=[*rows[0]] if rows else (),
         **_limited(_listed(rows, looks)),
-        empty="There is one study, which is compared with nothing.",
+        empty="There is only one study, so there is nothing to test.",
     )
 
 

@@ -1,4 +1,4 @@
-"""The look that all figures share: colours, axes, notes, and how much they draw.
+"""The common style of all figures: colours, axes, notes, and limits on how much they draw.
 
 Text is a grey that reads on white and on black. The accents are from the palette of Okabe and Ito, which people
 with any kind of colour vision can tell apart; its blue is lightened, to read on black.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 ROWS = 100
-"""Rows of a table behind a figure; columns of one behind a matrix, a fifth of it."""
+"""Rows of a table behind a figure; the table behind a matrix has a fifth as many columns."""
 
 T = TypeVar("T")
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -33,10 +33,10 @@ FAILED = "#CC79A7"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 SCALE = "Cividis"
 PALETTE = (BEST, WINNER, JUMP, FAILED, "#E69F00", "#56B4E9")
-"""Colours of lines that are to be told apart."""
+"""Colours that distinguish lines."""
 
 NOTES = "notes"
-"""Name of the annotations that say what a figure leaves out."""
+"""Name of the annotations that explain a figure or list what it omits."""
 NOTE = {"xref": "paper", "yref": "paper", "showarrow": False}
 
 AXIS = {
@@ -86,12 +86,12 @@ TEMPLATE = {
 
 
 def series_colour(place: int) -> str:
-    """Return the colour of a line by its place among others."""
+    """Return the colour of the line with this index."""
     return PALETTE[place % len(PALETTE)]
 
 
 def figure(title: str, subtitle: str = "", *, height: int, notes: Sequence[str] = (), **grid: Any) -> Figure:
-    """Return a figure without traces: what it shows, with units; how to read it; notes on what it leaves out.
+    """Return a figure without traces, with its title, subtitle and notes.
 
     `height` is in pixels, without the notes; `grid` are arguments of Plotly's `make_subplots`.
     """
@@ -112,7 +112,7 @@ def figure(title: str, subtitle: str = "", *, height: int, notes: Sequence[str] 
 
 
 def panels(title: str, subtitle: str, names: Sequence[str], notes: Sequence[str]) -> tuple[Figure, list[Any]]:
-    """Return a figure with a panel for each name, and their places, `{"row": 1, "col": 1}` and so on."""
+    """Return a figure with a panel for each name, and the grid cell of each panel: `{"row": 1, "col": 1}` etc."""
     columns = min(len(names), 2 if len(names) <= 4 else 3)
     depth = math.ceil(len(names) / columns)
     height = 150 + depth * (330 if depth == 1 else 250)
@@ -126,7 +126,7 @@ def panels(title: str, subtitle: str, names: Sequence[str], notes: Sequence[str]
 
 
 def empty(title: str, why: str) -> Figure:
-    """Return a figure that says why there is nothing to draw."""
+    """Return a figure without data, with the reason as its text."""
     drawn = figure(title, height=220)
     drawn.update_xaxes(visible=False)
     drawn.update_yaxes(visible=False)
@@ -135,7 +135,7 @@ def empty(title: str, why: str) -> Figure:
 
 
 def categories(names: Sequence[str]) -> dict[str, Any]:
-    """Return a vertical axis of names, the first one at the top, a little away from what is drawn."""
+    """Return a vertical axis of names, the first at the top, with a gap between names and data."""
     return {
         "tickmode": "array",
         "tickvals": list(range(len(names))),
@@ -146,7 +146,7 @@ def categories(names: Sequence[str]) -> dict[str, Any]:
 
 
 Row: TypeAlias = tuple[Any, ...]
-"""A point (x, y), or (x, y, what appears under the pointer)."""
+"""A point (x, y), or (x, y, tooltip)."""
 
 
 def trace(rows: Iterable[Row], name: str, mode: str, **look: Any) -> list[dict[str, Any]]:
@@ -158,7 +158,7 @@ def trace(rows: Iterable[Row], name: str, mode: str, **look: Any) -> list[dict[s
 
 
 def _tidy(value: Any) -> Any:
-    """Return a number with the digits that a figure can show, None for nan; the rest as it is."""
+    """Return a number rounded to the digits that a figure can show, None for nan; other values unchanged."""
     if not isinstance(value, float):
         return value.item() if hasattr(value, "item") else value
     return float(f"{value:.6g}") if math.isfinite(value) else None
@@ -167,19 +167,19 @@ def _tidy(value: Any) -> Any:
 def line(
     rows: Iterable[Row], name: str, colour: str, width: float, *, mode: str = "lines", **look: Any
 ) -> list[dict[str, Any]]:
-    """Return a trace that is a line; none without rows."""
+    """Return a line trace; none without rows."""
     return trace(rows, name, mode, line_color=colour, line_width=width, **look)
 
 
 def marks(rows: Iterable[Row], name: str, colour: str, size: float, **look: Any) -> list[dict[str, Any]]:
-    """Return a trace of points; none without rows."""
+    """Return a trace of markers; none without rows."""
     return trace(rows, name, "markers", marker_color=colour, marker_size=size, **look)
 
 
 def band(
     xs: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str, **look: Any
 ) -> list[dict[str, Any]]:
-    """Return a trace that fills what lies between two lines."""
+    """Return a trace that fills the area between two lines."""
     fill = {"fill": "toself", "fillcolor": _faint(colour, 0.2), "line": {"width": 0}}
     edge = [*zip(xs, high, strict=True), *reversed([*zip(xs, low, strict=True)])]
     return trace(edge, "band", "lines", showlegend=False, **fill, **look)
@@ -192,8 +192,8 @@ def spread(
     name: str = "median",
     **look: Any,
 ) -> list[dict[str, Any]]:
-    """Return what draws the quantiles 0.05, 0.25, 0.5, 0.75, 0.95 of a population: two bands, and the median."""
-    low, lower, middle, upper, high = ([*zip(xs, its, strict=True)] for its in quantiles)
+    """Return traces for the quantiles 0.05, 0.25, 0.5, 0.75, 0.95 of a population: two bands, and the median."""
+    low, lower, middle, upper, high = ([*zip(xs, values, strict=True)] for values in quantiles)
     edge: dict[str, Any] = {"showlegend": False, "hoverinfo": None, **look}
     drawn = []
     for below, above, names, strength in (
@@ -229,18 +229,18 @@ def colorbar(title: str = "", **more: Any) -> dict[str, Any]:
 
 
 def menu(buttons: Sequence[Any]) -> dict[str, Any]:
-    """Return a menu at the lower right, away from the tools; its items are highlighted in a fixed light colour."""
+    """Return a menu at the lower right, away from Plotly's tools, in fixed colours that suit its highlight."""
     place = {"x": 1, "xanchor": "right", "y": 0, "yanchor": "top", "direction": "up", "pad": {"t": 28}}
     return {"buttons": buttons, "font": {"color": "#20252d"}, "bgcolor": "#e3e7ed", "bordercolor": GRID, **place}
 
 
 def pieces(lines: Iterable[Sequence[Row]]) -> list[Row]:
-    """Return the rows of several lines as those of one trace, with a gap after each line."""
+    """Join the rows of several lines into one trace, with a gap after each line."""
     return [row for line in lines for row in (*line, (None,) * len(line[0]))]
 
 
-def kept(items: Sequence[T], limit: int) -> list[T]:
-    """Return at most `limit` items, evenly spread, with the first and the last."""
+def pick_evenly(items: Sequence[T], limit: int) -> list[T]:
+    """Return at most `limit` evenly spread items, including the first and the last."""
     last = len(items) - 1
     if last < limit:
         return list(items)
@@ -248,7 +248,7 @@ def kept(items: Sequence[T], limit: int) -> list[T]:
 
 
 def outline(rows: Sequence[R], limit: int) -> list[R]:
-    """Return about `limit` rows: the extremes of each stretch, the first and the last."""
+    """Return about `limit` rows: the extremes of each interval, the first and the last."""
     count = len(rows)
     if count <= limit:
         return list(rows)
@@ -260,14 +260,14 @@ def outline(rows: Sequence[R], limit: int) -> list[R]:
 
 
 def is_wide(values: Collection[float]) -> bool:
-    """Return whether a linear axis would hide most of these values: all positive, of several magnitudes."""
+    """Return whether these values need a log axis: all are positive, and they span orders of magnitude."""
     return bool(values) and min(values) > 0 and max(values) > 20 * min(values)
 
 
 def sensible_range(
     values: Sequence[float], *, maximize: bool, always: Iterable[float] = ()
 ) -> tuple[float, float] | None:
-    """Return the range of nearly all values, of the best and of `always`, if a few bad ones would flatten it."""
+    """Return an axis range without the few worst values, if they would flatten the rest; it includes `always`."""
     ordered = sorted(values)
     if len(ordered) < 20:
         return None
@@ -280,72 +280,80 @@ def sensible_range(
 
 
 def tables(drawn: Figure) -> list[Table]:
-    """Return what a figure shows as tables: one for the lines of a panel that share their places, one a matrix.
+    """Return the data of a figure as tables: one for lines of a panel with the same x values, one per matrix.
 
     A table has at most 100 rows, an even selection, and its title says so. Traces without a name are left out.
     """
     groups: dict[tuple[Any, ...], list[Any]] = {}
-    for at, one in enumerate(drawn.data):
-        if one.name:
-            # A trace with words for each of its points stands alone.
-            key = (at,) if one.type == "heatmap" or one.text is not None else (one.xaxis, one.yaxis, *one.x)
-            groups.setdefault(key, []).append(one)
-    return [_matrix(drawn, *its) if its[0].type == "heatmap" else _lines(drawn, its) for its in groups.values()]
+    for at, trace in enumerate(drawn.data):
+        if trace.name:
+            # A trace with a tooltip per point gets a table of its own.
+            key = (
+                (at,)
+                if trace.type == "heatmap" or trace.text is not None
+                else (trace.xaxis, trace.yaxis, *trace.x)
+            )
+            groups.setdefault(key, []).append(trace)
+    return [
+        _matrix(drawn, *traces) if traces[0].type == "heatmap" else _lines(drawn, traces)
+        for traces in groups.values()
+    ]
 
 
 def _lines(drawn: Figure, traces: Sequence[Any]) -> Table:
     first, (across, down) = traces[0], _axes(drawn, traces[0])
     picked = [at for at, place in enumerate(first.x) if place is not None]
-    shown = kept(picked, ROWS)
+    places = pick_evenly(picked, ROWS)
     below = next((axis.title.text for axis in drawn.select_xaxes() if axis.title.text), "")
     heading, of = text(across.title.text or below), text(down.title.text or "")
-    columns = [heading, *((text(one.name) for one in traces) if len(traces) > 1 else [of])]
-    rows = [[_told(across, first.x[at]), *(_told(down, one.y[at]) for one in traces)] for at in shown]
+    columns = [heading, *((text(trace.name) for trace in traces) if len(traces) > 1 else [of])]
+    rows = [[_label(across, first.x[at]), *(_label(down, trace.y[at]) for trace in traces)] for at in places]
     more = [] if first.text is None else ["what"]
-    for row, at in zip(rows, shown, strict=True):
+    for row, at in zip(rows, places, strict=True):
         row += [text(first.text[at]) for _ in more]
     title = ": ".join(filter(None, [first.meta, of if len(traces) > 1 else text(first.name)]))
     return Table(
         name="",
-        title=title + _cut(shown, picked, "points"),
+        title=title + _cut(places, picked, "points"),
         columns=[*map(">{}".format, columns), *more],
         rows=rows,
     )
 
 
-def _matrix(drawn: Figure, one: Any) -> Table:
-    across, down = _axes(drawn, one)
-    cells = one.z if one.text is None else one.text
+def _matrix(drawn: Figure, trace: Any) -> Table:
+    across, down = _axes(drawn, trace)
+    cells = trace.z if trace.text is None else trace.text
     every = range(len(cells[0]))
-    shown = kept(every, ROWS // 5)
-    columns = ["", *(_told(across, at if one.x is None else one.x[at]) for at in shown)]
+    places = pick_evenly(every, ROWS // 5)
+    columns = ["", *(_label(across, at if trace.x is None else trace.x[at]) for at in places)]
     rows = [
-        [_told(down, at), *(_told(None, row[column]) for column in shown)] for at, row in enumerate(cells[:ROWS])
+        [_label(down, at), *(_label(None, row[column]) for column in places)]
+        for at, row in enumerate(cells[:ROWS])
     ]
-    title = ": ".join(filter(None, [one.meta, one.name])) + _cut(shown, every, "columns")
+    title = ": ".join(filter(None, [trace.meta, trace.name])) + _cut(places, every, "columns")
     return Table(name="", title=title, columns=columns, rows=rows)
 
 
-def _axes(drawn: Figure, one: Any) -> tuple[Any, Any]:
-    return drawn.layout[f"xaxis{(one.xaxis or '')[1:]}"], drawn.layout[f"yaxis{(one.yaxis or '')[1:]}"]
+def _axes(drawn: Figure, trace: Any) -> tuple[Any, Any]:
+    return drawn.layout[f"xaxis{(trace.xaxis or '')[1:]}"], drawn.layout[f"yaxis{(trace.yaxis or '')[1:]}"]
 
 
-def _told(axis: Any, value: Any) -> str:
-    """Return a value as an axis shows it."""
+def _label(axis: Any, value: Any) -> str:
+    """Return the label of a value on an axis."""
     if axis is not None and axis.ticktext is not None and value in axis.tickvals:
         return text(axis.ticktext[axis.tickvals.index(value)]).strip()
     return "-" if value is None else text(value) if isinstance(value, str) else number(value)
 
 
 def take_heading(figure: Figure) -> tuple[str, str]:
-    """Take a figure's title and subtitle off it, with the room they have, and return them as plain text."""
+    """Remove the title and subtitle of a figure, and their space; return them as plain text."""
     title = figure.layout.title
-    told = text(title.text or ""), text(title.subtitle.text or "")
+    heading = text(title.text or ""), text(title.subtitle.text or "")
     figure.layout.title = None
     figure.layout.margin.t = 44
     figure.layout.height -= 60
-    return told
+    return heading
 
 
-def _cut(shown: Sequence[Any], every: Sequence[Any], what: str) -> str:
-    return f" ({len(shown)} of {len(every):,} {what})" if len(shown) < len(every) else ""
+def _cut(places: Sequence[Any], every: Sequence[Any], noun: str) -> str:
+    return f" ({len(places)} of {len(every):,} {noun})" if len(places) < len(every) else ""

@@ -3,13 +3,13 @@
 import gzip
 import re
 from base64 import b64decode
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 import phyla
 from evaluated_run import HELDOUT, EvaluatedRun, eventful
+from page_text import PageText
 from phyla.pages import Drawing, Fact, Later, Page, Row, Span, Table
 from phyla.report import study_sections, write_pages
 from phyla.report.page import PLOTLY
@@ -19,34 +19,6 @@ from report_study import empty, large, simulated
 HOSTILE = "<script>alert('x')</script> \"quoted\" & </script>"
 GOLDEN = Path(__file__).parent / "golden.html"
 MOST_BYTES = 1_500_000
-
-
-class Read(HTMLParser):
-    """Collects tags, addresses, ids, and text outside of scripts and styles."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.tags: list[str] = []
-        self.loads: list[str] = []
-        self.ids: list[str] = []
-        self.text = ""
-        self._inside: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.loads += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data")]
-        self.ids += [value or "" for name, value in attrs if name == "id"]
-        if tag in ("script", "style"):
-            self._inside.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("script", "style"):
-            self._inside.pop()
-
-    def handle_data(self, data: str) -> None:
-        if not self._inside:
-            self.text += data
 
 
 def study(home: Path, metric: str = "score", members: int = 4) -> phyla.Study:
@@ -143,7 +115,7 @@ def test_a_page_reads_as_the_golden_one(tmp_path: Path) -> None:
 
 
 def test_a_file_loads_nothing_and_its_links_lead_into_it(written: str) -> None:
-    page = Read(written)
+    page = PageText(written)
     assert page.loads
     assert {link.removeprefix("#") for link in page.loads} <= {*page.ids}
     assert all(link.startswith("#") for link in page.loads)
@@ -164,7 +136,7 @@ def test_plotly_is_in_it_once_and_figures_have_tables(written: str) -> None:
 
 
 def test_the_page_of_a_study_says_what_matters(results: phyla.Results, written: str) -> None:
-    best, text = results.best, " ".join(Read(written).text.split())
+    best, text = results.best, " ".join(PageText(written).text.split())
     assert best is not None
     assert "drawn running" in text or "drawn completed" in text
     assert f"trial {best.trial} of member {best.member}, step {best.checkpoint.step}" in text
@@ -183,7 +155,7 @@ def test_what_users_wrote_is_shown_as_they_wrote_it(tmp_path: Path) -> None:
     train(made, 3, HOSTILE)
     text = made.results().write_report(tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<script>alert" not in text
-    page = Read(text)
+    page = PageText(text)
     assert page.tags.count("script") == 2 + text.count('<script type="application/json">')
     assert page.text.count("<script>alert('x')") > 8
 

@@ -1,7 +1,7 @@
-"""Functions that make a Plotly figure from records; the report, notebooks and the dashboard draw what is here.
+"""Functions that make a Plotly figure from records, for the report, notebooks and the dashboard.
 
-The mappings are in the order in which figures are shown. A figure without traces has nothing to show yet; its
-annotation says why.
+The mappings are in display order. A figure without traces has no data yet; its
+annotation explains why.
 """
 
 from collections.abc import Callable, Mapping

@@ -12,11 +12,11 @@ from phyla.report.data import StudyData
 from phyla.report.formatting import brief, hover, plain
 
 POINTS = 1_500
-"""Trials behind the front that are drawn; beyond, an even selection."""
+"""Trials behind the front; of more, an even selection is drawn."""
 
 
 def front_figure(data: StudyData) -> style.Figure:
-    """Return all trials by their first two goals, with the front on top; a third goal is the front's colour."""
+    """Return all trials by their first two goals, with the front on top, coloured by a third goal if any."""
     goals = data.aim.tradeoffs
     title = "What are the trade-offs?"
     if not goals:
@@ -39,22 +39,22 @@ def front_figure(data: StudyData) -> style.Figure:
     notes = []
     if drawn.sum() < judged.sum():
         missing = format_count(int(judged.sum() - drawn.sum()), "trial")
-        notes.append(f"Left out: {missing} with a goal that is not a finite number.")
+        notes.append(f"Omitted: {missing} with a goal that is not a finite number.")
     apart: dict[str, Sequence[TrialRecord]] = {}
-    for what, which in groups.items():
+    for label, which in groups.items():
         places = np.flatnonzero(which).tolist()
         if len(places) > POINTS:
-            notes.append(f"{POINTS:,} of {len(places):,} trials {what} are drawn: an even selection.")
-        apart[what] = trials.records(style.kept(places, POINTS))
+            notes.append(f"{POINTS:,} of {len(places):,} trials {label} are drawn: an even selection.")
+        apart[label] = trials.records(style.pick_evenly(places, POINTS))
     if len(goals) > 3:
-        notes.append(f"Not drawn: {', '.join(goal.metric for goal in goals[3:])}; point at a trial to see them.")
+        notes.append(f"Not drawn: {', '.join(goal.metric for goal in goals[3:])}; hover over a trial to see them.")
     if any(limits):
-        notes.append("A few trials lie outside of the range shown; double-click to see all.")
+        notes.append("A few trials lie outside the visible range; double-click to see all.")
     names = " and ".join(short(goal.metric, 24) for goal in goals[:3])
     subtitle = f"{format_count(len(data.front), 'trial')} that no other beats in {names}"
     figure = style.figure(title, subtitle, height=520, notes=notes)
     if len(goals) == 2 and len(data.front) > 1:
-        # The edge of what is dominated: steps between the trials of the front, worse than both.
+        # The edge of the dominated area: its corners are worse than the two nearest trials of the front.
         corners = sorted((_value(trial, goals[0]), _value(trial, goals[1])) for trial in data.front)
         shape = "vh" if goals[0].maximize else "hv"
         figure.add_traces(style.line(corners, "edge", style.WINNER, 1.2, line_shape=shape, showlegend=False))
@@ -66,14 +66,14 @@ def front_figure(data: StudyData) -> style.Figure:
             "reversescale": not goals[2].maximize,
             "colorbar": style.colorbar(goals[2].metric),
         }
-    for its, what, marker in (
+    for group, label, marker in (
         (apart["behind the front"], "behind", {"color": style.MUTED, "size": 5}),
         (apart["infeasible"], "infeasible", {"color": style.FAILED, "size": 6, "symbol": "x-thin-open"}),
         (data.front, "on the front", {"size": 9, "line": {"color": "#fff", "width": 1}, **top}),
     ):
-        told = hover if its is data.front else brief
-        rows = [(_value(t, goals[0]), _value(t, goals[1]), told(t, data.aim.name)) for t in its]
-        name = f"{format_count(len(its), 'trial')} {what}"
+        describe_trial = hover if group is data.front else brief
+        rows = [(_value(t, goals[0]), _value(t, goals[1]), describe_trial(t, data.aim.name)) for t in group]
+        name = f"{format_count(len(group), 'trial')} {label}"
         figure.add_traces(style.trace(rows, name, "markers", marker=marker))
     for update, goal, known in zip((figure.update_xaxes, figure.update_yaxes), goals, limits, strict=False):
         better = "higher" if goal.maximize else "lower"

@@ -1,4 +1,4 @@
-"""Is it working? How good the population is over progress."""
+"""Is it working? The fitness of the population over progress."""
 
 import math
 from typing import Any
@@ -18,17 +18,17 @@ def progress_figure(data: StudyData, baseline: StudyData | None = None) -> style
 
     Args:
         data: the study.
-        baseline: another study with the same objective; its best and its median are drawn as broken lines.
+        baseline: another study with the same objective; its best and its median are drawn as dashed lines.
 
     Returns:
-        The figure. Its range leaves out what a few members that diverged would stretch it to.
+        The figure. Its range ignores a few members that diverged.
     """
     title = "Is it working?"
     best = data.best
     if best is None:
         return style.empty(title, "No trial has completed with a finite fitness yet.")
-    places, found, sofar = _population(data)
-    traces = style.spread(places, found)
+    places, spread, sofar = _population(data)
+    traces = style.spread(places, spread)
     traces += style.line(zip(places, sofar, strict=True), "best so far", style.WINNER, 2.4, hoverinfo=None)
     answer = (
         f"Best {score(best.fitness)}, by trial {best.id} of member {best.member}; {_lately(data, places, sofar)}"
@@ -36,34 +36,39 @@ def progress_figure(data: StudyData, baseline: StudyData | None = None) -> style
     values = data.trials.fitness[np.isfinite(data.trials.fitness)].tolist()
     always: list[float] = []
     if baseline is not None and baseline.best is not None:
-        others, theirs, its_best = _population(baseline)
+        baseline_places, baseline_spread, baseline_best = _population(baseline)
         name = plain(baseline.study.name, 40)
-        for what, its, colour in (("best", its_best, style.WINNER), ("median", theirs[2], style.BEST)):
-            rows = zip(others, its, strict=True)
-            traces += style.line(rows, f"{name}: {what}", colour, 1.6, line_dash="dash", hoverinfo=None)
-        there = its_best[min(len(others), max(1, np.searchsorted(others, places[-1], side="right"))) - 1]
+        for label, values, colour in (
+            ("best", baseline_best, style.WINNER),
+            ("median", baseline_spread[2], style.BEST),
+        ):
+            rows = zip(baseline_places, values, strict=True)
+            traces += style.line(rows, f"{name}: {label}", colour, 1.6, line_dash="dash", hoverinfo=None)
+        there = baseline_best[
+            min(len(baseline_places), max(1, np.searchsorted(baseline_places, places[-1], side="right"))) - 1
+        ]
         answer = (
             f"Best {score(best.fitness)}; {short(baseline.study.name, 30)} had {score(there)} after as many steps"
         )
-        always.append(float(its_best[-1]))
+        always.append(float(baseline_best[-1]))
     limits = style.sensible_range(values, maximize=data.aim.maximize, always=always)
     inside = [value for value in values if limits is None or limits[0] <= value <= limits[1]]
-    # On a linear axis a loss that falls by orders of magnitude is a flat line after the first trials.
+    # A loss that falls by orders of magnitude would look flat on a linear axis.
     log = style.is_wide(inside) and not data.aim.maximize
     members = format_count(data.study.population_size, "member")
-    notes = [f"Bands: 5 to 95 % and 25 to 75 % of {members}, each where it has come."]
+    notes = [f"Bands: 5 to 95 % and 25 to 75 % of {members}, each up to its own progress."]
     lacking = {
         "failed": data.trials.counts[JobState.FAILED],
         "cancelled": data.trials.counts[JobState.CANCELLED],
-        "without a finite fitness that is feasible": len(data.trials) - len(values),
+        "without a finite, feasible fitness": len(data.trials) - len(values),
     }
     if any(lacking.values()):
         notes.append(
-            f"Trials left out: {', '.join(f'{count:,} {why}' for why, count in lacking.items() if count)}."
+            f"Trials omitted: {', '.join(f'{count:,} {why}' for why, count in lacking.items() if count)}."
         )
     if limits is not None and not log:
         outside = format_count(len(values) - len(inside), "trial")
-        notes.append(f"Outside of the range shown: {outside}; double-click to see all.")
+        notes.append(f"Outside the visible range: {outside}; double-click to see all.")
     figure = style.figure(title, answer, height=480, notes=notes)
     figure.add_traces(traces)
     better = "higher" if data.aim.maximize else "lower"
@@ -88,7 +93,7 @@ def _population(data: StudyData) -> tuple[Any, Any, Any]:
 
 
 def _lately(data: StudyData, places: Any, sofar: Any) -> str:
-    """Return what the last quarter of the progress brought."""
+    """Return the improvement in the last quarter of the progress, as text."""
     before = sofar[max(0, int(np.searchsorted(places, 0.75 * places[-1], side="right")) - 1)]
     gained = abs(sofar[-1] - before)
     if not math.isfinite(gained) or places[-1] == places[0]:

@@ -1,4 +1,4 @@
-"""What schedule did it find? Hyperparameters of the winner and of the population, a panel each."""
+"""What schedule did it find? A panel per hyperparameter, for the winner and the population."""
 
 import math
 from typing import Any
@@ -16,9 +16,9 @@ PANELS = 24
 PLACES = 100
 """Places along progress at which the population is drawn."""
 CHANGES = 400
-"""Changes of the winner's schedule that are drawn; beyond, its outline."""
+"""Changes of the winner's schedule; of more, the outline is drawn."""
 CATEGORIES = 40
-"""Categories that get a row."""
+"""Categories that get a label."""
 
 
 def schedules_figure(data: StudyData) -> style.Figure:
@@ -29,8 +29,8 @@ def schedules_figure(data: StudyData) -> style.Figure:
         why = "The search space has no hyperparameters." if len(data.trials) else "No trial has completed yet."
         return style.empty(title, why)
     notes = [
-        "Bands: 5 to 95 % and 25 to 75 % of members at that progress; choices: stronger where more have one.",
-        "The winner's schedule is by the steps that trained its weights.",
+        "Bands: 5 to 95 % and 25 to 75 % of members at that progress; choices: colour is the share.",
+        "The winner's schedule is over the steps that trained its weights.",
     ]
     if len(params) < len(data.hyperparameters):
         notes.append(f"The first {PANELS} of {len(data.hyperparameters)} hyperparameters are shown.")
@@ -53,21 +53,21 @@ def schedules_figure(data: StudyData) -> style.Figure:
 
 
 def _answer(data: StudyData) -> str:
-    """Return how each number changed along the winner's path, for as many hyperparameters as fit on a line."""
+    """Return how hyperparameters changed along the winner's path, as many as fit on a line."""
     if data.schedule is None:
         return "No winner yet"
     first, last = data.schedule.segments[0].params, data.schedule.segments[-1].params
-    told = [
+    changes = [
         f"{short(name, 24)} {number(first[name], 2)} to {number(last[name], 2)}"
         for name in last
         if name in first and first[name] != last[name]
     ]
-    more = f" and {len(told) - 4} more" if len(told) > 4 else ""
-    return f"The winner: {', '.join(told[:4])}{more}" if told else "The winner kept its hyperparameters"
+    more = f" and {len(changes) - 4} more" if len(changes) > 4 else ""
+    return f"The winner: {', '.join(changes[:4])}{more}" if changes else "The winner kept its hyperparameters"
 
 
 def _shares(places: Any, drawn: Any, param: Hyperparameter, name: str) -> dict[str, Any]:
-    """Return a row per category, with the share of members that have it."""
+    """Return a matrix with a row per category: the share of members that have it."""
     count = np.maximum(1, np.isfinite(drawn).sum(axis=0))
     shares = np.array([(drawn == at).sum(axis=0) / count for at in range(len(param.categories or ()))])
     cells = np.round(np.where(np.isfinite(drawn).any(axis=0), shares, math.nan), 3).tolist()
@@ -77,24 +77,24 @@ def _shares(places: Any, drawn: Any, param: Hyperparameter, name: str) -> dict[s
 
 
 def _changes(data: StudyData, param: Hyperparameter) -> list[style.Row]:
-    """Return the winner's schedule as a line, with what appears under the pointer; a gap where it has no value."""
+    """Return the winner's schedule as a line with tooltips, and gaps where it has no value."""
     rows: list[style.Row] = []
     segments = data.schedule.segments if data.schedule else ()
-    values = param.values([one.params for one in segments])
+    values = param.values([segment.params for segment in segments])
     for segment, value in zip(segments, values.tolist(), strict=True):
         start, end = segment.start_step, segment.end_step
         words = plain(number(segment.params.get(param.name)), 60)
-        told = f"steps {start:,} to {end:,}, trial {segment.trial}<br>{words}"
+        description = f"steps {start:,} to {end:,}, trial {segment.trial}<br>{words}"
         if rows and rows[-1][1] == value:
-            rows[-1] = (end, value, told)
+            rows[-1] = (end, value, description)
         else:
-            rows += [(start, value, told), (end, value, told)]
+            rows += [(start, value, description), (end, value, description)]
     return style.outline(rows, 2 * CHANGES)
 
 
 def _value_axis(values: Any, param: Hyperparameter) -> dict[str, Any]:
     if param.categories is not None:
-        places = style.kept(range(len(param.categories)), CATEGORIES)
+        places = style.pick_evenly(range(len(param.categories)), CATEGORIES)
         names = [plain(number(param.categories[place]), 24) for place in places]
         return {
             "tickvals": places,

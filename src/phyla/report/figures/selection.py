@@ -1,4 +1,4 @@
-"""Is selection healthy? How much the population still varies, and what its decisions take over."""
+"""Is selection healthy? The diversity of the population, and what its decisions take over."""
 
 import math
 from typing import Any
@@ -16,11 +16,11 @@ PLACES = 60
 
 
 def selection_figure(data: StudyData) -> style.Figure:
-    """Return founders left, diversity, takeovers, the age of donors and waits over progress, a panel each.
+    """Return a panel each for surviving founders, diversity, takeovers, ages of donors and waits, over progress.
 
-    Diversity is the standard deviation of a number, of its logarithm where the space is log, or the entropy of
-    choices, as a share of that at the start; the mean over hyperparameters. A wait is from the end of a member's
-    trial to its next decision: for the quorum, or for a free worker.
+    Diversity is the standard deviation of a number (of its logarithm if the space is log), or the entropy of
+    choices, relative to the start, averaged over hyperparameters. A wait is the time from the end of a member's
+    trial to its next decision, for the quorum or a free worker.
     """
     title, trials = "Is selection healthy?", data.trials
     if trials.jump.max(initial=-1) < 0:
@@ -29,8 +29,10 @@ def selection_figure(data: StudyData) -> style.Figure:
     places = grid(trials, PLACES)
     last, slots = newest(trials, places), np.searchsorted(places, trials.progress)
     founder = np.array(founders(trials.parent.tolist()))
-    left = [len(np.unique(founder[column[column >= 0]])) for column in last.T]
-    varied = [one for param in data.hyperparameters if (one := _diversity(param, data, last)) is not None]
+    survivors = [len(np.unique(founder[column[column >= 0]])) for column in last.T]
+    varied = [
+        diversity for param in data.hyperparameters if (diversity := _diversity(param, data, last)) is not None
+    ]
     jumps, decided = trials.jump >= 0, trials.parent >= 0
     decisions = np.bincount(slots, decided, len(places))
     shares = np.bincount(slots, jumps, len(places)) / np.where(decisions > 0, decisions, math.nan)
@@ -40,23 +42,21 @@ def selection_figure(data: StudyData) -> style.Figure:
     lower, middle, upper = quantiles([ages[slots == at] for at in range(len(places))], (0.25, 0.5, 0.75))
     median, longest = quantiles([waits[slots == at] / size for at in range(len(places))], (0.5, 0.95))
     panels: dict[str, tuple[tuple[str, Any], ...]] = {
-        "founders with living descendants": (("founders left", left),),
-        "diversity of hyperparameters, of that at the start": (
+        "founders with living descendants": (("founders left", survivors),),
+        "diversity of hyperparameters, relative to the start": (
             ("diversity", np.mean(varied or [0 * places], axis=0)),
         ),
         "share of decisions that took over weights": (("share of decisions", shares),),
-        "age of the weights taken over, against one's own (steps)": (
+        "age of the weights taken over, minus that of the abandoned (steps)": (
             *(("25 %", lower), ("75 %", upper), ("median", middle)),
         ),
         f"wait before a trial ({unit})": (("95 %", longest), ("median", median)),
     }
     figure = style.figure(
         title,
-        _answer(data, left, places, float(jumps.sum() / max(1, decided.sum())), waits),
+        _answer(data, survivors, places, float(jumps.sum() / max(1, decided.sum())), waits),
         height=820,
-        notes=[
-            "Blue: the median, where there is grey; grey: quartiles of the ages, the 95 % quantile of the waits."
-        ],
+        notes=["Blue: the value or median; grey: quartiles of the ages, 95 % quantile of the waits."],
         rows=len(panels),
         shared_xaxes=True,
         vertical_spacing=0.055,
@@ -78,12 +78,12 @@ def selection_figure(data: StudyData) -> style.Figure:
 
 
 def _diversity(param: Hyperparameter, data: StudyData, last: Any) -> Any:
-    """Return how much the members' values vary at each place, against the first; None if not at all."""
+    """Return the diversity of the members' values at each place, relative to the first; None if it is constant."""
     values = param.values(data.trials.params)
     drawn = np.where(last < 0, math.nan, (np.log(values) if param.log else values)[last])
-    found = np.array([_variety(column[np.isfinite(column)], param.categories is not None) for column in drawn.T])
-    first = next((one for one in found if one > 0), 0.0)
-    return found / first if first else None
+    variety = np.array([_variety(column[np.isfinite(column)], param.categories is not None) for column in drawn.T])
+    first = next((value for value in variety if value > 0), 0.0)
+    return variety / first if first else None
 
 
 def _variety(values: Any, choices: bool) -> float:
@@ -94,19 +94,19 @@ def _variety(values: Any, choices: bool) -> float:
 
 
 def _waits(data: StudyData) -> Any:
-    """Return the seconds from the end of the member's last trial to the decision on each; nan for the first."""
+    """Return, for each trial, the seconds since its member's previous trial ended; nan for the first."""
     last: dict[int, float] = {}
-    found = []
-    columns = (one.tolist() for one in (data.trials.member, data.trials.created, data.trials.ended))
+    waits = []
+    columns = (column.tolist() for column in (data.trials.member, data.trials.created, data.trials.ended))
     for member, created, ended in zip(*columns, strict=True):
-        found.append(created - last.get(member, math.nan))
+        waits.append(created - last.get(member, math.nan))
         last[member] = ended
-    return np.maximum(found, 0.0)
+    return np.maximum(waits, 0.0)
 
 
-def _answer(data: StudyData, left: list[int], places: Any, share: float, waits: Any) -> str:
-    told = f"{format_count(left[-1], 'founder')} left"
-    if left[-1] == 1 and data.study.population_size > 1:
-        told = f"All descend from one founder since step {int(places[left.index(1)]):,}"
+def _answer(data: StudyData, survivors: list[int], places: Any, share: float, waits: Any) -> str:
+    origin = f"{format_count(survivors[-1], 'founder')} left"
+    if survivors[-1] == 1 and data.study.population_size > 1:
+        origin = f"All descend from one founder since step {int(places[survivors.index(1)]):,}"
     wait = float(np.nanmedian(waits)) if np.isfinite(waits).any() else 0.0
-    return f"{told}; {share:.0%} of decisions took over weights; median wait {duration(wait)}"
+    return f"{origin}; {share:.0%} of decisions took over weights; median wait {duration(wait)}"
