@@ -243,9 +243,9 @@ def test_changed_operating_options_reach_a_running_service(remote: Remote) -> No
 def test_code_of_a_study_file_never_runs_at_the_service(remote: Remote) -> None:
     behind, there, _ = remote
     agreed = rules(replace(pbt(2), explore=ExploreWith(cast("Any", plain))))
-    with pytest.raises(NotImportable, match="decides with registered plug-ins only"):
+    with raises(NotImportable, "storing:plain"):
         there.create_study("study", to_config(agreed, 7), 7, 2)
-    with pytest.raises(ConfigurationError, match="not the configuration of a study"):
+    with pytest.raises(ConfigurationError):
         there.create_study("study", {"schema": 1, "options": {}}, 7, 2)
     assert not behind.studies()
 
@@ -274,7 +274,7 @@ def test_errors_come_as_they_were_raised(remote: Remote) -> None:
         there.look(99, queries.study)
     _, controller = made(there, 2)
     (claimed,), _ = controller.claim("w")
-    with pytest.raises(StateError, match="a worker is training or evaluating it"):
+    with raises(StateError, "w"):
         records_of(there, 1).begin_deleting()
     with raises(LeaseLost, "job 99"):
         controller.release(99, claimed.trial.token)
@@ -302,8 +302,7 @@ def test_a_service_that_does_not_reach_its_database_is_running(
     for each in tmp_path.glob("s.db*"):
         each.unlink()
     (tmp_path / "s.db").write_text("no database" * 100)
-    why = pytest.raises(StoreUnavailable, match=r"answered: the store cannot be reached; .* says why$")
-    with served(behind) as url, closing(open_store(url)) as store, why:
+    with served(behind) as url, closing(open_store(url)) as store, raises(StoreUnavailable, url, "log"):
         store.studies()
 
 
@@ -496,7 +495,7 @@ def test_tokens() -> None:
             assert claiming(controller_of(worker, record.id, rules(pbt(3)))).claim("w")[0]
             patch.setenv("PHYLA_TOKEN", "x" * 43)
             stranger = opened.enter_context(closing(open_store(url)))
-            with pytest.raises(AccessDenied, match="not known here, or has expired"):
+            with raises(AccessDenied, "phyla token create NAME --role ROLE"):
                 stranger.studies()
             behind.revoke_token("viewer")
             assert [token.name for token in behind.tokens()] == ["operator", "worker"]

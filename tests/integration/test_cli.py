@@ -570,7 +570,7 @@ def test_status_and_stop_while_a_study_runs(held: "tuple[Path, Path]", cli: Phyl
     check_facts(cli("change", "small", *at), resumed)
     with closing(open_store(f"sqlite:///{folder}/.phyla/phyla.db")) as store, store.reader(1) as reader:
         noted = [event.message for event in reader.events() if event.kind == "action"]
-    assert noted == [f"{person()} stopped the study", f"{person()} let the study go on"]
+    assert noted == [f"{person()} stopped the study", f"{person()} resumed the study"]
     again = in_process(folder, "run", "small.py", "--workers", 0)
     assert again.returncode == 0, again.stderr
     assert json.loads(cli("status", "small", "--json", *at))["completed_trials"] == 16

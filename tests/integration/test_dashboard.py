@@ -148,9 +148,9 @@ def test_a_study_is_followed_walked_through_stopped_and_resumed(shown: Shown) ->
     # A member that was given up tries again; the study is stopped, resumed, and evaluated again.
     (shown.home / "broken").unlink()
     page.goto(f"{shown.url}/studies/live")
-    page.get_by_role("link", name="Retry what was given up").click()
+    page.get_by_role("link", name="Retry given-up members").click()
     page.get_by_role("button", name="Retry").click()
-    expect(page.locator("#record")).to_contain_text("me let 1 member try again that was given up: 3")
+    expect(page.locator("#record")).to_contain_text("me retried 1 member that had been given up: 3")
     page.get_by_role("link", name="Stop").click()
     page.get_by_role("button", name="Stop").click()
     expect(page.locator("h1")).to_contain_text("stopped")
@@ -160,12 +160,12 @@ def test_a_study_is_followed_walked_through_stopped_and_resumed(shown: Shown) ->
     page.get_by_role("link", name="Resume").click()
     page.get_by_role("button", name="Resume").click()
     expect(page.locator("h1")).to_contain_text("running")
-    expect(page.locator("#record")).to_contain_text("me let the study go on")
+    expect(page.locator("#record")).to_contain_text("me resumed the study")
     page.get_by_role("link", name="Evaluations", exact=True).click()
     evaluated = page.locator("#suite-1").get_by_role("row").filter(has_text="0.5").last
     evaluated.get_by_role("link", name="evaluate again").click()
     page.get_by_role("button", name="Evaluate").click()
-    expect(page.locator("#record")).to_contain_text("me had suite school evaluate checkpoint")
+    expect(page.locator("#record")).to_contain_text("me requested another evaluation of checkpoint")
     # A further worker does all of it.
     assert start(shown.home, "live", 8).wait() == 0
     expect(page.locator("h1")).to_contain_text("completed")

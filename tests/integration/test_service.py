@@ -75,17 +75,11 @@ def test_a_study_of_another_language(http: httpx.Client) -> None:
         assert first.json() == http.post(f"{at}/complete", json=left).json()
         assert first.json()["counts"]
         renamed = http.post(f"{at}/complete", json={**left, "checkpoint": "s3://mine/again"}).json()
-        assert renamed == {
-            "counts": False,
-            "fitness": None,
-            "why": f"it was handed in before, with checkpoint 's3://mine/{trial['trial']}'",
-        }
+        assert (renamed["counts"], renamed["fitness"]) == (False, None)
+        check_facts(renamed["why"], f"checkpoint 's3://mine/{trial['trial']}'")
         changed = http.post(f"{at}/complete", json={**left, "metrics": {"loss": -1}}).json()
-        assert changed == {
-            "counts": False,
-            "fitness": None,
-            "why": f"it was handed in before, with {left['metrics']}",
-        }
+        assert (changed["counts"], changed["fitness"]) == (False, None)
+        check_facts(changed["why"], left["metrics"])
         done.append(trial)
     assert told["why"] == "the study is completed"
     assert sorted(trial["member"] for trial in done) == [0, 0, 1, 1]
@@ -136,13 +130,13 @@ BAD: Sequence[tuple[str, Any, int, str]] = (
     ("/studies", {**TABLE, "pbt": {}}, 422, "request, pbt"),
     ("/studies", {**TABLE, "spice": 1}, 422, "spice"),
     ("/studies", {**TABLE, "command": ["rm", "-r", "/"]}, 422, "command"),
-    ("/studies", {**TABLE, "pbt": {**PBT, "explore": RUNS_CODE}}, 422, "a request names no code"),
+    ("/studies", {**TABLE, "pbt": {**PBT, "explore": RUNS_CODE}}, 422, "os:system"),
     ("/studies", {**TABLE, "start_from": ["/etc"]}, 422, "start_from"),
     ("/studies", {**TABLE, "storage": "sqlite:////etc/x"}, 422, "unknown key 'storage'"),
-    ("/studies", {**TABLE, "pbt": {**PBT, "population_size": 10**9}}, 422, "must be at most 1,000,000"),
+    ("/studies", {**TABLE, "pbt": {**PBT, "population_size": 10**9}}, 422, "1,000,000"),
     ("/studies", {**TABLE, "space": DEEP}, 422, "nested too deeply"),
-    ("/studies/quadratic/suggestions", {"worker": "a\0b"}, 422, "no NUL"),
-    ("/studies/nothing/suggestions", {"worker": "me"}, 404, "there is no study 'nothing'"),
+    ("/studies/quadratic/suggestions", {"worker": "a\0b"}, 422, "NUL"),
+    ("/studies/nothing/suggestions", {"worker": "me"}, 404, "study 'nothing'"),
     ("/studies/quadratic/suggestions", {"worker": "me", "count": 0}, 422, "greater than or equal to 1"),
     ("/studies/quadratic/suggestions", {"worker": "me", "wait_s": "NaN"}, 422, "wait_s"),
     ("/studies/quadratic/trials/99/report", {"token": 1, "step": 1, "metrics": {}}, 404, NO_TRIAL),
@@ -155,10 +149,10 @@ BAD: Sequence[tuple[str, Any, int, str]] = (
 
 def test_bad_requests_are_told_what_is_wrong(http: httpx.Client) -> None:
     assert http.post("/studies", json=TABLE).status_code == 200
-    for path, body, status, said in BAD:
+    for path, body, status, fact in BAD:
         answer = http.post(path, json=body)
         assert answer.status_code == status, answer.text
-        assert said in answer.text, answer.text
+        check_facts(answer.json()["detail"], fact)
         assert answer.headers["content-type"] == "application/problem+json"
     assert http.get("/studies/quadratic").json()["trials"] == {}
 
@@ -168,17 +162,17 @@ def test_configurations_that_lead_elsewhere_are_refused(http: httpx.Client, stor
     with store.reader(1) as reader:
         config = dict(reader.study().config)
     starts = {"plugin": "phyla.trackers/tensorboard", "folder": "/etc"}
-    for change, said in (
+    for change, fact in (
         ({"name": "../../home"}, "study name '../../home'"),
-        ({"population_size": 10**9}, "the study's settings have 2 members"),
-        ({"config": {**config, "strategy": {"plugin": "os:system", "command": "true"}}}, "no code of study files"),
-        ({"config": {**config, "strategy": starts}}, "'phyla.trackers/tensorboard' is not installed here"),
-        ({"config": {**config, "suites": [starts]}}, "'phyla.trackers/tensorboard' is not installed here"),
+        ({"population_size": 10**9}, "2 members"),
+        ({"config": {**config, "strategy": {"plugin": "os:system", "command": "true"}}}, "os:system"),
+        ({"config": {**config, "strategy": starts}}, "'phyla.trackers/tensorboard'"),
+        ({"config": {**config, "suites": [starts]}}, "'phyla.trackers/tensorboard'"),
     ):
         given = {"name": "other", "config": config, "population_size": 2, **change}
         answer = http.post("/calls/0/store/create-study", json=given)
         assert answer.status_code == 422, answer.text
-        assert said in answer.text, answer.text
+        check_facts(answer.json()["detail"], fact)
     partial = {"config": {"lease_s": 60.0}, "before": config}
     answer = http.post("/calls/1/records/store-config", json=partial)
     assert answer.status_code == 422, answer.text
@@ -261,7 +255,7 @@ def test_a_request_that_a_stop_interrupts_is_answered(
     monkeypatch.setattr(store, held_up, wait)
     answer = asyncio.run(interrupted())
     assert answer.status_code == 503
-    assert answer.json()["detail"] == "the service is being stopped"
+    assert answer.json()["title"] == "StoreUnavailable"
 
 
 def test_the_published_file_does_not_say_what_is_sent_as_a_token(tmp_path: Path) -> None:
@@ -359,7 +353,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     home = tmp_path / "home"
     refused = phyla("--home", home, "serve", "--host", "0.0.0.0", "--port", "0")
     assert refused.returncode == 2
-    assert "has no tokens, so anybody could use it" in refused.stderr
+    check_facts(refused.stderr, "--host 0.0.0.0", "token create NAME --out FILE")
     # Behind a proxy it is open to others, too.
     refused = phyla("--home", home, "serve", "--allow-host", "phyla.example.org", "--port", "0")
     check_facts(refused.stderr, "--allow-host", "phyla.example.org")
@@ -373,7 +367,6 @@ def test_the_command_line(tmp_path: Path) -> None:
         there = ("--home", tmp_path / "w", "--server", service.url)
         denied = phyla(*there, "status")
         assert denied.returncode == 1
-        assert "a token is needed" in denied.stderr
         check_facts(denied.stderr, "create NAME --role ROLE", "phyla token")
         assert phyla(*there, "status", PHYLA_TOKEN_FILE=str(tmp_path / "secret")).returncode == 0
         # Who can read the home needs nothing else.
@@ -385,8 +378,7 @@ def test_the_command_line(tmp_path: Path) -> None:
         assert not (tmp_path / "new").exists()
     away = phyla(*there, "status")
     assert away.returncode == 1
-    assert "cannot be reached" in away.stderr
-    check_facts(away.stderr, "phyla serve")
+    check_facts(away.stderr, service.url, "phyla serve")
     assert "Traceback" not in away.stderr
 
 

@@ -31,7 +31,6 @@ def test_a_stranger_learns_nothing_of_a_store_that_cannot_be_reached(
         for path in ("/ready", "/v1/studies", "/metrics", "/", "/studies/a", "/events"):
             answer = client.get(path)
             assert answer.status_code == 503, (path, answer.text)
-            assert "the store cannot be reached" in answer.text
             assert "private" not in answer.text, (path, answer.text)
         assert client.get("/health").status_code == 200
     check_facts(caplog.text, "private.db")
@@ -43,7 +42,7 @@ def test_json_that_does_not_say_so_is_told_the_header() -> None:
         for kind in ({}, {"Content-Type": "application/x-www-form-urlencoded"}):
             answer = client.post("/v1/studies/hill/suggestions", content=b'{"worker": "me"}', headers=kind)
             assert answer.status_code == 422
-            assert answer.json()["detail"].endswith("; send JSON with the header Content-Type: application/json")
+            assert "Content-Type: application/json" in answer.json()["detail"]
         said = client.post("/v1/studies/hill/suggestions", json=["me"]).json()["detail"]
         assert "Content-Type" not in said
     store.close()
@@ -72,12 +71,13 @@ def hill() -> Iterator[httpx.Client]:
 def test_a_failure_of_what_is_over_says_that_it_does_not_count(hill: httpx.Client) -> None:
     for what, sent in (("fail", {"token": 1, "error": "x"}), ("release", {"token": 1})):
         told = hill.post(f"/studies/hill/trials/2/{what}", json=sent).json()
-        assert told == {"go_on": False, "why": "it does not count: it is completed"}
+        assert told["go_on"] is False
+        check_facts(told["why"], "completed")
     for _ in range(2):  # The answer may have been lost.
         told = hill.post("/studies/hill/trials/1/fail", json={"token": 1, "error": "x"}).json()
         assert told == {"go_on": False, "why": None}
     told = hill.post("/studies/hill/trials/1/release", json={"token": 1}).json()
-    assert told["why"] == "it does not count: it is failed"
+    check_facts(told["why"], "failed")
 
 
 def test_a_trial_that_a_rule_stopped_is_told_so(hill: httpx.Client) -> None:
@@ -85,4 +85,4 @@ def test_a_trial_that_a_rule_stopped_is_told_so(hill: httpx.Client) -> None:
     for _ in range(2):
         told = hill.post("/studies/hill/trials/1/report", json=reported).json()
         assert told["go_on"] is False
-        assert "a rule stopped it: " in told["why"]
+        check_facts(told["why"], "divergence")

@@ -60,7 +60,7 @@ def change(
         return
     maintenance = maintain(study, options.places(ctx))
     if maintenance.resume():
-        maintenance.note(options.person(), "let the study go on")
+        maintenance.note(options.person(), "resumed the study")
         results = load_study(study, **options.where(ctx))
         named, _, _ = str(results.study().config.get("train") or "").rpartition(":")
         again = maintenance.places.command("run", named if named.endswith(".py") else "FILE")

@@ -87,7 +87,7 @@ def token(
 ) -> None:
     """Make, list and revoke the tokens of a service; the store keeps only what proves them."""
     from phyla.records import Role
-    from phyla.service.tokens import PUBLISHED_TOKEN, create, listed
+    from phyla.service.tokens import PUBLISHED_TOKEN, create, list_tokens
     from phyla.study.places import open_existing
 
     if action not in ("create", "list", "revoke") or (name is None) != (action == "list"):
@@ -111,7 +111,7 @@ def token(
             "tokens are made on the machine of the database, not through the service: leave out --server"
         )
     if action == "list":
-        rows = listed(store)
+        rows = list_tokens(store)
         if as_json:
             print_json(rows)
         elif rows:

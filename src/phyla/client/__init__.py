@@ -1,4 +1,4 @@
-"""How workers and tools speak with studies."""
+"""The requests of workers, supervisors and tools to studies."""
 
 from phyla.client.checkpoint_custody import (
     CollectResult,

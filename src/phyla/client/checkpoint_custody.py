@@ -23,7 +23,7 @@ from phyla.records import Attempt, AttemptState, Checkpoint, CheckpointState, Jo
 from phyla.store import Reader, Store
 
 MEMORY = "memory"
-"""What a marker says in place of the id of a store in memory, which ends with its process."""
+"""Owner in markers of a store in memory, in place of an id, because it ends with its process."""
 
 
 @final
@@ -36,24 +36,24 @@ class CollectResult:
 
 
 def placed(rows: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Return the checkpoints that are in the study's place; black-box clients name and keep their own."""
+    """Return the checkpoints in the study's directory; black-box clients name and store their own."""
     return [row for row in rows if not row.weak and is_name(row.name)]
 
 
 def collect(store: Store, study: int, repository: Checkpoints, candidates: Sequence[Checkpoint]) -> CollectResult:
-    """Delete those candidates that no trial took meanwhile; needs nothing of the study's rules."""
+    """Delete the candidates that no trial has taken in the meantime."""
     return delete_marked(store, study, repository, records_of(store, study).mark_deleting(placed(candidates)))
 
 
 def delete_marked(store: Store, study: int, repository: Checkpoints, names: Sequence[str]) -> CollectResult:
-    """Delete checkpoints that were marked, as far as they can be deleted now."""
+    """Delete marked checkpoints, as far as possible now."""
     freed = 0
     deleted: list[str] = []
     try:
         freed = repository.delete(*names)
         deleted = list(names)
     except CheckpointError:
-        # One of them cannot be deleted now; the others can.
+        # At least one cannot be deleted now.
         for name in names:
             with suppress(CheckpointError):
                 freed += repository.delete(name)
@@ -65,37 +65,37 @@ def delete_marked(store: Store, study: int, repository: Checkpoints, names: Sequ
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sorted:
-    """Directories by what the store knows about them."""
+    """Directories classified by their records in the store."""
 
-    rows: dict[str, Checkpoint] = field(default_factory=dict)  # Checkpoints of the study, by name.
-    leftover: list[str] = field(default_factory=list)  # Of attempts of this store that are over.
-    forgotten: list[str] = field(default_factory=list)  # Made by this store for attempts that it does not know.
-    unknown: list[str] = field(default_factory=list)  # Not made by this store.
+    rows: dict[str, Checkpoint] = field(default_factory=dict)  # checkpoints of the study, by name
+    leftover: list[str] = field(default_factory=list)  # of ended attempts of this store
+    forgotten: list[str] = field(default_factory=list)  # made by this store for attempts that it has no record of
+    unknown: list[str] = field(default_factory=list)  # not made by this store
 
 
 def sort_out(reader: Reader, names: Sequence[str], prefix: str) -> Sorted:
-    """Say what directories are; a look after they were listed misses no row."""
-    found = Sorted()
+    """Classify directories; call it after listing them, so that no record is missed."""
+    directories = Sorted()
     for name in sorted(names):
-        row, made = reader.checkpoint(name), parse_name(name)
+        row, parsed = reader.checkpoint(name), parse_name(name)
         if row is not None:
-            found.rows[name] = row
-        elif made is None or made.prefix != prefix:
-            found.unknown.append(name)
-        elif made.claim is None:
-            found.leftover.append(name)
+            directories.rows[name] = row
+        elif parsed is None or parsed.prefix != prefix:
+            directories.unknown.append(name)
+        elif parsed.claim is None:
+            directories.leftover.append(name)
         else:
-            trial, token, claim = made.claim
+            trial, token, claim = parsed.claim
             attempt = reader.attempt(trial, token)
             if attempt is None or claim_digest(attempt.worker, attempt.claimed_at) != claim:
-                found.forgotten.append(name)
+                directories.forgotten.append(name)
             elif not _may_complete(reader, attempt):
-                found.leftover.append(name)
-    return found
+                directories.leftover.append(name)
+    return directories
 
 
 def _may_complete(reader: Reader, attempt: Attempt) -> bool:
-    """Return whether an attempt is running, or only let its lease run out, and may still complete."""
+    """Return whether an attempt is running, or may still complete although its lease expired."""
     if attempt.state is AttemptState.RUNNING or attempt.ended_at is None:
         return True
     if attempt.ended_at < attempt.expires_at:
@@ -105,7 +105,7 @@ def _may_complete(reader: Reader, attempt: Attempt) -> bool:
 
 
 def open_checkpoints(store: Store, study: str, root: Path | RemotePlace) -> Checkpoints:
-    """Return the checkpoints of a study, which are in the directory `root`, or below a URL; touches no file."""
+    """Return the checkpoints of a study in the directory `root`, or below a URL, without accessing files."""
     identity = store.identity()
     owner = Owner(
         store=identity.id if identity.lasting else MEMORY,
@@ -117,10 +117,10 @@ def open_checkpoints(store: Store, study: str, root: Path | RemotePlace) -> Chec
 
 
 def claim_checkpoints(store: Store, study: StudyRecord | None, repository: Checkpoints) -> Sequence[str]:
-    """Make sure that a checkpoint directory is the study's, before anything is decided.
+    """Check that a checkpoint directory belongs to the study, before any decision.
 
-    It is made and marked if the study never had a checkpoint. The names of directories in it that this store did
-    not make are returned; they are left alone. `CheckpointsNotOurs` if it has some that the store has forgotten.
+    The directory is created and marked if the study never had a checkpoint. The names of directories in it that
+    this store did not make are returned and not touched. `CheckpointsNotOurs` if the store lost records of some.
     """
     ownership = repository.ownership
     if ownership is None:
@@ -128,22 +128,22 @@ def claim_checkpoints(store: Store, study: StudyRecord | None, repository: Check
     ownership.claim(None if study is None else known_checkpoints(store, study))
     names = sorted({*repository.names(), *repository.staged(), *repository.deleting()})
     if study is None:
-        forgotten = [name for name in names if (made := parse_name(name)) and made.prefix == repository.prefix]
+        forgotten = [name for name in names if (parsed := parse_name(name)) and parsed.prefix == repository.prefix]
         unknown = [name for name in names if name not in forgotten]
     else:
-        found = store.look(study.id, sort_out, names, repository.prefix)
-        forgotten, unknown = found.forgotten, found.unknown
+        directories = store.look(study.id, sort_out, names, repository.prefix)
+        forgotten, unknown = directories.forgotten, directories.unknown
     if forgotten:
         raise ownership.make_restored_error(forgotten)
     return unknown
 
 
 def known_checkpoints(store: Store, study: StudyRecord) -> int:
-    """Return how many checkpoints of a study should be where it keeps them, lost ones included."""
+    """Return how many checkpoints a study's directory should have, including lost ones."""
     live, deleting = (
         placed(store.look(study.id, queries.checkpoints, state=state))
         for state in (CheckpointState.LIVE, CheckpointState.DELETING)
     )
-    # Lost ones have no index; they only matter when there is nothing else.
+    # Lost checkpoints have no index; they matter only if there are no others.
     every = () if live or deleting else placed(store.look(study.id, queries.checkpoints))
     return len(live) + len(deleting) + sum(row.state is CheckpointState.LOST for row in every)

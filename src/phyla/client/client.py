@@ -1,4 +1,4 @@
-"""What workers, their supervisor and tools ask of studies."""
+"""The requests of workers, their supervisor and tools to studies."""
 
 import contextlib
 import logging
@@ -43,28 +43,28 @@ from phyla.store import Store
 LOG = logging.getLogger("phyla")
 
 IDLE_LOOK_S = 1.0
-"""How often a study without work is asked again by a worker that other studies keep busy."""
+"""How often a worker that is busy with other studies asks a study without work again."""
 
 
 @final
 class Client:
-    """Speaks with one study of any kind, or with several watched ones, through their store.
+    """Sends requests to one study of any kind, or to several watched ones, through their store.
 
     Every method may raise `StoreError`. A worker is named `host:slot:pid:launch`; a lease is named by (job,
-    token), and job ids are unique in a store. What takes a token raises `LeaseLost` when that lease is gone.
+    token), and job ids are unique in a store. Methods with a token raise `LeaseLost` if the lease is gone.
 
-    With several studies a worker gets work of the checkpoint that it has loaded; then of the most urgent class;
-    and among studies that are equally urgent, of one after the other.
+    With several studies a worker gets work for the checkpoint that it has loaded first, then work of the most
+    urgent class; equally urgent studies take turns.
 
     Args:
-        store: where the studies are remembered.
+        store: the store of the studies.
         record: the study as it was when it was opened; the rules were made from its configuration.
-        rules: what its decisions go by, until the configuration changes.
-        repository: where a population's checkpoints are; None for a watched study, whose watcher cleans up.
-        collects: whether it collects checkpoints from time to time; False where another process does.
-        joins: whether others run the study, so that giving up here ends nothing there.
-        others: further watched studies with their rules.
-        clock: tells when to ask studies without work again.
+        rules: the rules of its decisions, until the configuration changes.
+        repository: the checkpoints of a population; None for a watched study, whose watcher cleans up.
+        collects: whether it runs garbage collections; False if another process does.
+        joins: whether other processes run the study, so that giving up does not fail it.
+        watched: further watched studies with their rules.
+        clock: the clock for asking studies without work again.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class Client:
         *,
         collects: bool = True,
         joins: bool = False,
-        others: Sequence[tuple[StudyRecord, Rules]] = (),
+        watched: Sequence[tuple[StudyRecord, Rules]] = (),
         clock: Clock = system_clock,
     ) -> None:
         self.store = store
         self.record = record
         self.controllers = {
-            each.id: controller_of(store, each.id, theirs, each.config, source=each.source)
-            for each, theirs in ((record, rules), *others)
+            study.id: controller_of(store, study.id, study_rules, study.config, source=study.source)
+            for study, study_rules in ((record, rules), *watched)
         }
         self.controller = self.controllers[record.id]
         self._checkpoints = repository
@@ -97,7 +97,7 @@ class Client:
 
     @property
     def repository(self) -> Checkpoints:
-        """Where the checkpoints of a population are."""
+        """The checkpoints of a population."""
         assert self._checkpoints is not None, "a watched study has no checkpoints of its own"
         return self._checkpoints
 
@@ -106,7 +106,7 @@ class Client:
         """How many completed trials trigger a garbage collection."""
         return max(16, self.record.population_size // 2)
 
-    # Working
+    # Requests of workers
 
     def exchange(
         self,
@@ -120,20 +120,20 @@ class Client:
         whole: bool = False,
         held: AbstractSet[int] | None = None,
     ) -> tuple[list[Answer], list[Work], NoWork | None]:
-        """Hand in finished work and claim more; for one study in one transaction.
+        """Submit finished work and claim more; for one study in one transaction.
 
         Args:
-            completions: what was finished; a lease that is gone is an answer here, and is not raised.
-            worker: the worker that asks for work.
-            count: how much it wants at most.
-            kinds: what it can do; eval tasks come first.
-            holding: id of the checkpoint, as it was seen, that it has loaded.
-            room: how many GPUs, which labels, and how much time it has.
-            whole: without completions: that many trials of a population, or none.
-            held: the jobs that the worker knows it holds; work whose answer was lost is then given to it again.
+            completions: finished work; a lost lease is returned as an answer, not raised.
+            worker: the name of the worker.
+            count: the most jobs to claim.
+            kinds: the kinds of work it can do; eval tasks come first.
+            holding: id of the registered checkpoint that it has loaded.
+            room: its GPUs, labels and remaining time.
+            whole: claim exactly `count` trials of a population, or none; only without completions.
+            held: the jobs that the worker knows it holds; jobs leased to it whose answer was lost are sent again.
 
         Returns:
-            An answer per completion; the work; and, when this is less than `count`, why.
+            An answer per completion; the work; and the reason if this is less than `count`.
         """
         if len(self.controllers) > 1:
             answers: list[Answer] = []
@@ -154,7 +154,7 @@ class Client:
         return answer
 
     def _discard_stopped(self, completions: Sequence[Completion | Evaluated], answers: Sequence[Answer]) -> None:
-        """Delete checkpoints of trials that a rule stopped when they were handed in; no row names them."""
+        """Delete the checkpoints of completions that a rule stopped; they have no record."""
         names = {
             done.checkpoint.name
             for done, answer in zip(completions, answers, strict=True)
@@ -174,7 +174,7 @@ class Client:
         room: Room,
         held: AbstractSet[int] | None,
     ) -> tuple[list[Work], NoWork | None]:
-        """Ask one study after the other, each in a transaction of its own, until one has work."""
+        """Ask the studies in turn, each in its own transaction, until one has work."""
         if not count:
             return [], None
         ended: list[Ended] = []
@@ -182,7 +182,7 @@ class Client:
         for study, has_work in self._in_turn(holding, room):
             now = self._clock()
             if not has_work and 0 <= now - self._asked_at.get(study, float("-inf")) < IDLE_LOOK_S:
-                # Asking costs a transaction that writes; it only matters for leases that ran out, and at the end.
+                # Asking costs a write transaction, and helps only if leases expired or the study ended.
                 continue
             _, claimed, rest = self.controllers[study].complete(
                 (), worker, count, kinds=kinds, holding=holding, room=room, held=held
@@ -197,12 +197,12 @@ class Client:
                 if rest.seconds is not None:
                     waits.append(rest.seconds)
         if len(ended) == len(self.controllers):
-            messages = [each.message for each in ended if each.message]
+            messages = [end.message for end in ended if end.message]
             return [], Ended(state=StudyState.COMPLETED, message="; ".join(messages) or None)
         return [], Idle(seconds=min(waits, default=None), why="no checkpoint waits for evaluation")
 
     def _in_turn(self, holding: int | None, room: Room) -> list[tuple[int, bool]]:
-        """Return the studies in the order in which to ask them, and whether each has something to do."""
+        """Return the studies in the order in which to ask them, and whether each has work."""
         order = []
         for study in self.controllers:
             job = self.store.look(study, queries.next_eval_job, holding, room)
@@ -218,32 +218,32 @@ class Client:
         for study, controller in self.controllers.items():
             if self.store.look(study, queries.job, job) is not None:
                 return controller
-        raise LeaseLost(f"none of the studies that this process works for has job {job}; was its study deleted?")
+        raise LeaseLost(f"job {job} is in none of the studies of this process; its study may have been deleted")
 
     def fail(self, failure: Failure) -> None:
         """Record that an attempt at a job failed."""
         if failure.damage is not None:
-            LOG.warning("%s; it is not used any more", failure.damage)
+            LOG.warning("%s; it will not be used again", failure.damage)
         self._controller_of(failure.job).fail(failure)
 
     def release(self, job: int, token: int, error: str | None = None) -> None:
-        """Return a job to the queue, with what it said if it asked for that; this does not count as a failure."""
+        """Return a job to the queue, with its message if any; it does not count as a failure."""
         self._controller_of(job).release(job, token, error)
 
     def report(self, trial: int, token: int, reports: Sequence[Report]) -> ReportAnswer:
-        """Store what training reported so far; return whether the lease stands, and whether a rule stops it."""
+        """Store the reports of training; return whether the lease holds, and whether a rule stops the trial."""
         return self.controller.report(trial, token, reports)
 
     def save_progress(self, trial: int, token: int, checkpoint: Checkpoint) -> None:
-        """Remember where a retry of a trial resumes; `UsageError` if the step is none of the trial's."""
+        """Record the checkpoint from which a retry resumes; `UsageError` if its step is outside the trial."""
         self.controller.save_progress(trial, token, checkpoint)
 
     def checkpoint(self, name: str, *, study: int) -> Checkpoint | None:
-        """Return what was recorded of a checkpoint."""
+        """Return the record of a checkpoint."""
         return next(iter(self.store.look(study, queries.checkpoints, names=[name])), None)
 
     def group_results(self, group: int, *, study: int) -> GroupResults:
-        """Return what the ledger has of a group."""
+        """Return the results of a group from the ledger."""
         return self.store.look(study, queries.group_results, group)
 
     def best_group(self, suite: str, *, study: int) -> Group | None:
@@ -252,23 +252,23 @@ class Client:
 
     @property
     def idle_s(self) -> float:
-        """Seconds after which to ask again for work though nothing was committed."""
+        """Seconds after which to ask for work again without a commit."""
         return self._changes.idle_s
 
     def wait(self, seconds: float) -> bool:
-        """Return whether there may be work, after `seconds` at the latest; for one thread at a time."""
+        """Wait at most `seconds` for a commit; return whether there may be work. One thread at a time."""
         return self._changes.wait(seconds)
 
-    # Supervising
+    # Requests of supervisors
 
     def study(self) -> StudyRecord:
-        """Return the study as it stands; of several, the first one."""
+        """Return the current record of the study; of several, the first."""
         return self.store.look(self.record.id, queries.study)
 
     def waiting(self) -> Sequence[Waiting]:
-        """Return how many eval tasks that may start ask for GPUs or a label."""
+        """Return the numbers of ready eval tasks by their needs of GPUs and labels."""
         studies = self.controllers
-        return [each for study in studies for each in self.store.look(study, queries.waiting, resting=False)]
+        return [tasks for study in studies for tasks in self.store.look(study, queries.waiting, resting=False)]
 
     def is_active(self) -> bool:
         """Return whether there may be more work."""
@@ -276,7 +276,7 @@ class Client:
         return any(state in (StudyState.RUNNING, StudyState.DRAINING) for state in states)
 
     def has_completed(self) -> bool:
-        """Return whether any trial has completed; of several studies, of the first one."""
+        """Return whether any trial has completed; of several studies, in the first."""
         return self.store.look(self.record.id, queries.summary).newest is not None
 
     def renew(self, worker: str) -> None:
@@ -285,26 +285,28 @@ class Client:
             controller.renew(worker)
 
     def lose_worker(self, worker: str, error: str, *, counts: bool) -> int:
-        """Take back all that a dead worker held; return how many attempts that were.
+        """Take back all jobs of a dead worker; return the number of attempts.
 
-        With `counts` the jobs are to blame, so that it counts towards their attempts.
+        With `counts` the loss counts towards the attempts of the jobs.
         """
-        return sum(each.lose_worker(worker, error, counts=counts) for each in self.controllers.values())
+        return sum(
+            controller.lose_worker(worker, error, counts=counts) for controller in self.controllers.values()
+        )
 
     def fail_study(self, study: int, message: str) -> None:
-        """Stop a study, which has failed: no more work of it is given out."""
+        """Mark a study as failed: it hands out no more work."""
         records_of(self.store, study).fail_study(message)
 
     def give_up(self, message: str) -> None:
-        """Say that a launcher ends because its workers do, again and again."""
-        # What a watched study lacks stays queued.
+        """Give up because the workers of a launcher keep dying."""
+        # Evaluations of a watched study stay queued.
         if not self._joins and not self.record.watched:
             self.fail_study(self.record.id, message)
 
     # Checkpoints of a population
 
     def collect(self) -> CollectResult:
-        """Delete the checkpoints that are no longer needed; what cannot be deleted now, `recover` deletes."""
+        """Delete the checkpoints that are no longer needed; if some deletion fails, `recover` repeats it."""
         self._completed_since_collection = 0
         if self._checkpoints is None:
             return CollectResult()
@@ -314,10 +316,10 @@ class Client:
         return collect(self.store, self.record.id, self._checkpoints, collectable)
 
     def recover(self) -> None:
-        """Clean up a population after processes that died, and take back lost checkpoints that are there again.
+        """Clean up a population after dead processes, and restore lost checkpoints that reappeared.
 
-        Only what this store made and knows to be over is deleted. What a running or late attempt may still be
-        writing is left alone.
+        Only directories of this store's ended attempts are deleted, never those that a running or late attempt may
+        still write.
         """
         repository = self._checkpoints
         if repository is None:
@@ -326,16 +328,16 @@ class Client:
         committed = repository.names()
         staged, begun = repository.staged(), repository.deleting()
         names = sorted({*committed, *staged, *begun})
-        found = self.store.look(self.record.id, sort_out, names, repository.prefix)
+        directories = self.store.look(self.record.id, sort_out, names, repository.prefix)
         deleting = self.store.look(self.record.id, queries.checkpoints, state=CheckpointState.DELETING)
         gone = (CheckpointState.DELETING, CheckpointState.DELETED)
-        deleted = [name for name in begun if name in found.rows and found.rows[name].state in gone]
-        for name in found.leftover:
+        deleted = [name for name in begun if name in directories.rows and directories.rows[name].state in gone]
+        for name in directories.leftover:
             repository.discard(name)
-        repository.delete(*found.leftover, *deleted)
+        repository.delete(*directories.leftover, *deleted)
         delete_marked(self.store, self.record.id, repository, [row.name for row in placed(deleting)])
         back = []
-        for row in (found.rows[name] for name in committed if name in found.rows):
+        for row in (directories.rows[name] for name in committed if name in directories.rows):
             if row.state is CheckpointState.LOST:
                 with contextlib.suppress(CheckpointError):
                     if repository.check(row.name).digest == row.digest:

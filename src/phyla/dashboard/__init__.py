@@ -1,4 +1,4 @@
-"""The dashboard: pages that show studies while they run. Needs `phyla[server]`."""
+"""The dashboard: live pages of studies in a browser. Needs `phyla[server]`."""
 
 from phyla.dashboard.routes import dashboard_of
 

@@ -1,4 +1,4 @@
-"""What an operator may do from the dashboard: what the command line does, with a record of who did it."""
+"""Actions of operators in the dashboard: those of the command line, recorded with the name of the token."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,78 +14,79 @@ from phyla.store import Store
 from phyla.study.maintaining.maintain import Maintenance
 from phyla.study.places import Places, check_kept
 
-Given = Mapping[str, str]
+Arguments = Mapping[str, str]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that an operator may do to a study."""
+    """An action on a study."""
 
-    title: str  # what it is, before the name of the study
-    text: str  # what follows from it, to be confirmed
-    run: Callable[[Store, Places, StudyRecord, Given], str]  # does it, and returns in words what was done
+    title: str  # precedes the name of the study
+    text: str  # its consequences, shown for confirmation
+    run: Callable[
+        [Store, Places, StudyRecord, Arguments], str
+    ]  # executes it and returns a description for the record
 
-    def do(self, store: Store, places: Places, name: str, who: str, given: Given) -> None:
-        """Do it, and remember who did; `PhylaError` if it cannot be done."""
+    def do(self, store: Store, places: Places, name: str, user: str, arguments: Arguments) -> None:
+        """Execute the action and record the user; `PhylaError` if it is not possible."""
         study = store.find_study(name)
         if study is None:
             raise UsageError(f"there is no study {name!r}")
         check_kept(study)
-        done = self.run(store, places, study, given)
-        Maintenance(store, study, places).note(who, done)
+        done = self.run(store, places, study, arguments)
+        Maintenance(store, study, places).note(user, done)
 
 
-def _stop(store: Store, places: Places, study: StudyRecord, given: Given) -> str:
+def _stop(store: Store, places: Places, study: StudyRecord, arguments: Arguments) -> str:
     Maintenance(store, study, places).stop("stopped from the dashboard")
     return "stopped the study"
 
 
-def _resume(store: Store, places: Places, study: StudyRecord, given: Given) -> str:
+def _resume(store: Store, places: Places, study: StudyRecord, arguments: Arguments) -> str:
     if not Maintenance(store, study, places).resume():
-        raise StateError(f"study {study.name!r} is running already")
-    return "let the study go on"
+        raise StateError(f"study {study.name!r} is already running")
+    return "resumed the study"
 
 
-def _retry(store: Store, places: Places, study: StudyRecord, given: Given) -> str:
+def _retry(store: Store, places: Places, study: StudyRecord, arguments: Arguments) -> str:
     members = Maintenance(store, study, places).retry()
     listed = ", ".join(map(str, members[:20])) + (" and others" if len(members) > 20 else "")
-    were = "was" if len(members) == 1 else "were"
-    return f"let {format_count(len(members), 'member')} try again that {were} given up: {listed}"
+    return f"retried {format_count(len(members), 'member')} that had been given up: {listed}"
 
 
-def _evaluate(store: Store, places: Places, study: StudyRecord, given: Given) -> str:
-    seen, suite = given.get("checkpoint", ""), given.get("suite", "")
+def _evaluate(store: Store, places: Places, study: StudyRecord, arguments: Arguments) -> str:
+    seen, suite = arguments.get("checkpoint", ""), arguments.get("suite", "")
     if not seen.isdecimal() or len(seen) > 18:
-        raise UsageError(f"checkpoint {seen!r}: give its number")
+        raise UsageError(f"checkpoint {seen!r}: pass the id of a registered checkpoint, a number")
     with store.reader(study.id) as reader:
         try:
             checkpoint = reader.seen(int(seen))
         except KeyError as error:
-            raise UsageError(f"{study.name!r} has seen no checkpoint {seen}") from error
+            raise UsageError(f"study {study.name!r} has no registered checkpoint {seen}") from error
     Sightings(store, study, suites_from(study.config, plugins.absent)).evaluate_again(checkpoint.id, suite)
-    return f"had suite {suite} evaluate checkpoint {checkpoint.name} again"
+    return f"requested another evaluation of checkpoint {checkpoint.name} by suite {suite}"
 
 
 ACTIONS: Mapping[str, Action] = {
     "stop": Action(
-        "Stop", "Its workers finish their trial and end. What it has found stays, and it can go on later.", _stop
+        "Stop", "Workers finish their trials and exit. Results are kept, and the study can be resumed.", _stop
     ),
     "resume": Action(
         "Resume",
-        "It may go on, and members that were given up try again. Workers that wait for it begin at once; "
-        "without any, run its study file again.",
+        "The study continues, and members that were given up try again. Waiting workers start at once; "
+        "if there are none, run the study file again.",
         _resume,
     ),
     "retry": Action(
-        "Retry what was given up in",
-        "Members whose trials kept breaking decide again. Their failed trials stay as they are.",
+        "Retry given-up members of",
+        "Members that were given up after repeated failures start a new trial. Failed trials are kept.",
         _retry,
     ),
     "evaluate": Action(
         "Evaluate again in",
-        "Eval tasks that failed, or were skipped, run once more. Where all have results, the suite runs with "
-        "other seeds, beside the first results.",
+        "Eval tasks that failed or were skipped run again. If all have results, the suite runs once more with "
+        "other seeds; the first results are kept.",
         _evaluate,
     ),
 }

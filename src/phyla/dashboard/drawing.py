@@ -1,4 +1,4 @@
-"""Figures for pages, drawn behind them in a thread, and kept until the store has changed."""
+"""Figures of pages, drawn in a thread and cached until the store changes."""
 
 import asyncio
 import time
@@ -23,16 +23,16 @@ from phyla.study.results.evaluations import ROWS, Evaluations
 from phyla.study.results.results import Results
 
 KEPT = 20
-"""Studies, or comparisons, whose figures are kept."""
+"""Cached studies and comparisons."""
 SHARE = 80
-"""Drawing the same figures again takes at most this part of the time."""
+"""Redrawing the same figures takes at most 1 / SHARE of the time."""
 Names = tuple[str, ...]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """Sections of a study as HTML, by name; drawn after a change, until a moment, in some seconds."""
+    """Sections of a study as HTML, by name: the change they show, when they were drawn, and how long it took."""
 
     figures: Mapping[str, str]
     change: int
@@ -42,7 +42,7 @@ class _Drawn:
 
 @final
 class Drawings:
-    """Draws figures again when the store has changed, but never all the time."""
+    """Redraws figures when the store has changed, at a limited rate."""
 
     def __init__(self, store: Store, places: Places, news: News) -> None:
         self._store, self._places, self._news = store, places, news
@@ -51,26 +51,28 @@ class Drawings:
         self._turn = asyncio.Semaphore(1)
 
     async def get(self, studies: Names, figure: str) -> tuple[str, str]:
-        """Return a figure of a study, or of several that are compared, as HTML, and what tells it from others.
+        """Return a figure of a study, or of several compared studies, as HTML, and its ETag.
 
-        What has been drawn is returned at once, and drawn anew behind that if the store has changed.
+        A cached figure is returned at once, and redrawn in the background if the store has changed.
         """
-        found, now = self._drawn.get(studies), time.monotonic()
-        due = found is None or (found.change != self._news.change and now - found.at > SHARE * found.took_s)
+        drawing, now = self._drawn.get(studies), time.monotonic()
+        due = drawing is None or (
+            drawing.change != self._news.change and now - drawing.at > SHARE * drawing.took_s
+        )
         if due and studies not in self._tasks:
             task = self._tasks[studies] = asyncio.create_task(self._draw(studies))
             task.add_done_callback(lambda _: self._tasks.pop(studies, None))
-        if found is None:
+        if drawing is None:
             await asyncio.shield(self._tasks[studies])
-            found = self._drawn[studies]
-        if figure not in found.figures:
-            raise StudyNotFound(f"there is no figure {figure!r}; there are: {', '.join(found.figures)}")
-        return f'"{found.change}-{found.at}"', found.figures[figure]
+            drawing = self._drawn[studies]
+        if figure not in drawing.figures:
+            raise StudyNotFound(f"unknown figure {figure!r}; choose one of: {', '.join(drawing.figures)}")
+        return f'"{drawing.change}-{drawing.at}"', drawing.figures[figure]
 
     async def _draw(self, studies: Names) -> None:
         async with self._turn:
             change, began = self._news.change, time.monotonic()
-            figures = await run_in_threadpool(drawn, self._store, self._places, studies)
+            figures = await run_in_threadpool(draw, self._store, self._places, studies)
             at = time.monotonic()
             self._drawn[studies] = _Drawn(figures, change, at, at - began)
             self._drawn.move_to_end(studies)
@@ -78,25 +80,27 @@ class Drawings:
                 self._drawn.popitem(last=False)
 
 
-def drawn(store: Store, places: Places, studies: Sequence[str]) -> dict[str, str]:
-    """Draw all figures of a study, or of several that are compared; return them as HTML by name."""
+def draw(store: Store, places: Places, studies: Sequence[str]) -> dict[str, str]:
+    """Draw all figures of a study, or of several compared studies; return them as HTML by name."""
     sections = _sections(store, places, studies)
-    return {one.name: section_html(one, partial(address, studies[0], may=False)) for one in sections}
+    return {section.name: section_html(section, partial(address, studies[0], may=False)) for section in sections}
 
 
 def address(study: str, link: str, *, may: bool) -> str | None:
-    """Return the address of a link on a page of a study; None of what the reader may not do."""
+    """Return the address of a link on a page of a study; None if the user may not follow it."""
     if link.startswith("do/") and not may:
         return None
     return link if link[:1] in ("/", "?") else f"/studies/{quote(study, safe='')}/{link}"
 
 
 def _sections(store: Store, places: Places, studies: Sequence[str]) -> Iterator[Section]:
-    known = [found for found in map(store.find_study, studies) if found is not None]
+    known = [study for study in map(store.find_study, studies) if study is not None]
     if len(known) != len(studies) or not known:
-        raise StudyNotFound(f"there is no study among {', '.join(studies)} of that name")
+        raise StudyNotFound(f"unknown study among: {', '.join(studies)}")
     if len(known) > 1:
-        yield from comparison_sections(compare([Results(store, one, places) for one in known if not one.watched]))
+        yield from comparison_sections(
+            compare([Results(store, study, places) for study in known if not study.watched])
+        )
         return
     (study,) = known
     if not study.watched:

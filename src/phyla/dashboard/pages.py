@@ -1,4 +1,4 @@
-"""What each page shows, read from the store; the templates say how."""
+"""The context of each page, read from the store, for the templates."""
 
 import hashlib
 from collections.abc import Sequence
@@ -42,17 +42,17 @@ FILES |= {"dashboard.css": HERE, "dashboard.js": HERE, "plotly.js": PLOTLY.paren
 ANCESTORS = 12
 ENDED = (StudyState.COMPLETED, StudyState.DELETING)
 DIGITS = 18
-"""No id has more."""
+"""The most digits of an id."""
 LOG_BYTES = 16 * 1024
 
 
 @final
 class Pages:
-    """Reads what the pages show.
+    """Reads the contexts of pages.
 
     Args:
-        store: where studies are remembered.
-        places: where their files are, as far as this machine has them.
+        store: the store of the studies.
+        places: the places of their files, as far as this machine can reach them.
     """
 
     def __init__(self, store: Store, places: Places) -> None:
@@ -63,20 +63,20 @@ class Pages:
         name = request.path_params["name"]
         study = self._store.find_study(name)
         if study is None:
-            raise StudyNotFound(f"there is no study {name!r} in {self._store.url}")
+            raise StudyNotFound(f"no study {name!r} in {self._store.url}")
         check_kept(study)
         return study
 
     def studies(self, request: Request) -> dict[str, Any]:
         """Read the list of studies and watched runs, newest first."""
-        known = [one for one in reversed(self._store.studies()) if one.state is not StudyState.DELETING]
+        known = [study for study in reversed(self._store.studies()) if study.state is not StudyState.DELETING]
         first = _number(request.query_params.get("from"))
         page = known[first : first + ROWS]
         rows = []
-        for study in (one for one in page if not one.watched):
+        for study in (study for study in page if not study.watched):
             with self._store.reader(study.id) as reader:
                 rows.append(seen_from(progress_of(reader, ()), self._places.locks))
-        runs = [standing(Evaluations(self._store, one, self._places)) for one in page if one.watched]
+        runs = [standing(Evaluations(self._store, study, self._places)) for study in page if study.watched]
         return {
             "title": "Studies",
             "rows": rows,
@@ -93,11 +93,11 @@ class Pages:
         return _page(study_page(Results(self._store, study, self._places), first=first))
 
     def evaluations(self, request: Request) -> dict[str, Any]:
-        """Read what the suites of a study found on its newest checkpoints."""
+        """Read the evaluations of a study's newest checkpoints."""
         return _page(evaluations_page(Evaluations(self._store, self._find(request), self._places)))
 
     def trials(self, request: Request) -> dict[str, Any]:
-        """Read a page of the trials of a study: the newest ones, or those after one."""
+        """Read a page of the trials of a study: the newest, or those after an id."""
         study, after = self._find(request), _number(request.query_params.get("after"))
         with self._store.reader(study.id) as reader:
             first = "after" in request.query_params
@@ -120,11 +120,11 @@ class Pages:
             "member": member,
             "progress": progress,
             "at": progress.trials.get(index),
-            "trials": trials_table(rows, "history", "Its trials", links=later_link(rows)),
+            "trials": trials_table(rows, "history", "Trials", links=later_link(rows)),
         }
 
     def trial(self, request: Request) -> dict[str, Any]:
-        """Read one trial, and what belongs to it."""
+        """Read one trial with its attempts, relatives, evaluations and log."""
         study, key = self._find(request), _number(request.path_params["trial"])
         with self._store.reader(study.id) as reader:
             trial = reader.job(key)
@@ -142,7 +142,7 @@ class Pages:
                     reader.ancestry(trial.id, 1 + ANCESTORS)[1:],
                     "lineage",
                     "Parents",
-                    lead="Where its weights come from, the nearest first.",
+                    lead="The origin of its weights, nearest first.",
                     empty="It started fresh.",
                 ),
                 "children": trials_table(
@@ -162,7 +162,7 @@ class Pages:
             }
 
     def workers(self, request: Request) -> dict[str, Any]:
-        """Read what workers are at, and on which machines studies were started."""
+        """Read the current jobs of workers, and the machines on which studies were started."""
         rows: list[dict[str, Any]] = []
         machines: list[Any] = []
         for study in self._store.studies():
@@ -184,7 +184,7 @@ class Pages:
                     }
                     for attempt in reader.running()
                 ]
-                machines += [(study, one, dict(one.facts)) for one in reader.starts()[-1:]]
+                machines += [(study, start, dict(start.facts)) for start in reader.starts()[-1:]]
         rows.sort(key=lambda row: (row["worker"], row["study"].id))
         return {
             "title": "Workers and devices",
@@ -194,12 +194,16 @@ class Pages:
         }
 
     def comparison(self, request: Request) -> dict[str, Any]:
-        """Read which studies are to be compared; what comes of it are figures."""
-        known = [one for one in reversed(self._store.studies()) if not one.watched and one.state not in ENDED[1:]]
+        """Read the chosen studies of a comparison; its results are figures."""
+        known = [
+            study
+            for study in reversed(self._store.studies())
+            if not study.watched and study.state not in ENDED[1:]
+        ]
         chosen = [
             name
             for name in dict.fromkeys(request.query_params.getlist("study"))
-            if any(one.name == name for one in known)
+            if any(study.name == name for study in known)
         ]
         return {
             "title": " and ".join(chosen) if 1 < len(chosen) < 4 else "Compare studies",
@@ -209,11 +213,11 @@ class Pages:
         }
 
 
-# What pages share
+# Helpers of pages
 
 
 def _number(text: str | None) -> int:
-    """Return a number of an address; 0 without it, and for what no database has."""
+    """Return a number of an address; 0 if it is missing or not a valid id."""
     return int(text) if text and text.isdecimal() and len(text) <= DIGITS else 0
 
 
@@ -228,9 +232,9 @@ def _page(page: Page) -> dict[str, Any]:
 def _end_of_log(
     places: Places, study: str, trial: TrialRecord, attempts: Sequence[Attempt]
 ) -> tuple[str, str] | None:
-    """Return the name of the log of a trial's newest attempt, and its end; None if this machine does not have it.
+    """Return the path of the log of a trial's newest attempt, and its end; None if it is not on this machine.
 
-    Nothing that the store says is taken for a path, except the number of a worker.
+    Nothing from the store becomes part of a path, except the number of a worker.
     """
     if not attempts:
         return None
@@ -249,19 +253,19 @@ def _end_of_log(
 
 @cache
 def environment() -> "jinja2.Environment":
-    """Return the templates, with what only those of the dashboard use."""
-    made = templates("phyla.dashboard")
-    made.filters.update({one.__name__: one for one in (describe, fitness, summarize_error)})
-    made.globals.update(static=_static_address)
-    return made
+    """Return the templates of the dashboard, with their own filters."""
+    pages = templates("phyla.dashboard")
+    pages.filters.update({function.__name__: function for function in (describe, fitness, summarize_error)})
+    pages.globals.update(static=_static_address)
+    return pages
 
 
 def static_file(name: str) -> Path:
-    """Return a script or style of the pages; those of reports are the same."""
+    """Return the file of a script or style; reports share some of them."""
     return FILES[name] / name if name != "plotly.js" else PLOTLY
 
 
 @cache
 def _static_address(name: str) -> str:
-    """Return the address of a script or style, which changes with what is in it."""
+    """Return the address of a script or style, with a digest of its content."""
     return f"/static/{name}?v={hashlib.sha256(static_file(name).read_bytes()).hexdigest()[:12]}"

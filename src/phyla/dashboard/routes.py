@@ -1,4 +1,4 @@
-"""The routes of the dashboard, who may use them, and what the pages need: scripts, figures, news of changes."""
+"""The routes of the dashboard: pages, figures, events, actions, scripts and signing in."""
 
 import asyncio
 import gzip
@@ -27,12 +27,12 @@ Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 COOKIE = "phyla_token"
 MOST_BYTES = 4096
-"""Of a form."""
+"""Size limit of a form."""
 PAGES_KNOWN = 1000
 LOOK_S = 10.0
-"""How often a page looks without news."""
+"""Interval at which a page refreshes without events."""
 SHARE = 100
-"""Showing a page again takes at most this part of the time."""
+"""Refreshing a page takes at most 1 / SHARE of the time."""
 # Plotly makes an empty style element and empty style attributes, and one attribute for the pixels of a heat map.
 EMPTY, PIXELS = (
     "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=",
@@ -43,7 +43,7 @@ POLICY = f"default-src 'none'; script-src 'self'; style-src {STYLES}; img-src 's
 HEADERS = {
     "Content-Security-Policy": f"{POLICY}; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
-    # Forms would have no origin with a stricter one.
+    # With a stricter policy forms have no Origin header.
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
@@ -51,7 +51,7 @@ STATIC = {name: f"text/{'css' if name.endswith('css') else 'javascript'}" for na
 
 
 def dashboard_of(places: Places) -> Callable[[Store, Doors, News], APIRouter]:
-    """Return what makes the routes of the dashboard, for `phyla.service.make_app`."""
+    """Return a function that makes the routes of the dashboard, for `phyla.service.make_app`."""
     return partial(_routes, places)
 
 
@@ -83,13 +83,13 @@ def _routes(places: Places, store: Store, doors: Doors, news: News) -> APIRouter
 
 @final
 class _Entrance:
-    """Lets people in: by the token of a request, or by signing in with one."""
+    """Authenticates users: by the token of a request, or by signing in with one."""
 
     def __init__(self, doors: Doors) -> None:
         self._doors = doors
 
     async def reader(self, request: Request) -> Token | None:
-        """Return the token of a request that may read; `AccessDenied` if it may not."""
+        """Return the token of a request that may read; raise `AccessDenied` if it may not."""
         authorization = _authorization(request)
         await self._doors.check(authorization, Role.VIEWER)
         request.state.token = token = await self._doors.token(authorization)
@@ -100,7 +100,7 @@ class _Entrance:
         token = await self.reader(request)
         if token is None or not token.role.allows(Role.OPERATOR):
             raise AccessDenied(
-                "the dashboard changes nothing without a token of an operator: make one where the store is with "
+                "actions in the dashboard need an operator's token: create one on the machine of the store with "
                 "`phyla token create NAME --role operator`, and sign in with it"
             )
         return token
@@ -110,10 +110,10 @@ class _Entrance:
         return _answer(request, "sign_in.html", {"title": "Sign in", "why": None})
 
     async def sign_in(self, request: Request) -> Response:
-        """Let a person in who has a token."""
+        """Sign a user in with a token."""
         secret = (await _form(request)).get("token", "").strip()
         if await self._doors.token(f"Bearer {secret}") is None:
-            why = "That token is not known here, or has expired."
+            why = "Unknown or expired token."
             return _answer(request, "sign_in.html", {"title": "Sign in", "why": why}, 401)
         answer = RedirectResponse("/", 303)
         secure = request.headers.get("x-forwarded-proto", request.url.scheme) == "https"
@@ -121,7 +121,7 @@ class _Entrance:
         return answer
 
     async def sign_out(self, request: Request) -> Response:
-        """Let a browser forget its token."""
+        """Delete the token from the browser."""
         await _form(request)
         answer = RedirectResponse("/", 303)
         answer.delete_cookie(COOKIE)
@@ -130,14 +130,14 @@ class _Entrance:
 
 @final
 class _Views:
-    """Shows pages and their figures, and tells pages when to look again."""
+    """Serves pages and their figures, and notifies open pages of changes."""
 
     def __init__(self, entrance: _Entrance, drawings: Drawings, news: News) -> None:
         self._entrance, self._drawings, self._news = entrance, drawings, news
         self._took_s: dict[str, float] = {}
 
     def page(self, name: str, read: Callable[[Request], Mapping[str, Any]]) -> Endpoint:
-        """Return the endpoint of a page, whose template is filled with what is read."""
+        """Return the endpoint of a page: a template and the function that reads its context."""
 
         async def answer(request: Request) -> Response:
             await self._entrance.reader(request)
@@ -151,7 +151,7 @@ class _Views:
         return answer
 
     async def figure(self, request: Request) -> Response:
-        """Give the section of a figure of one study, or of several."""
+        """Return a figure of one study, or of several, as a section."""
         await self._entrance.reader(request)
         names = (request.path_params.get("name") or "").split() or sorted(
             set(request.query_params.getlist("study"))
@@ -162,7 +162,7 @@ class _Views:
         return Response(text, media_type="text/html", headers={"ETag": tag, "Cache-Control": "no-cache"})
 
     async def events(self, request: Request) -> Response:
-        """Tell a page when something was committed, and otherwise from time to time."""
+        """Send an event when something was committed, and periodically."""
         await self._entrance.reader(request)
         return StreamingResponse(
             self._changes(request.query_params.get("page", "/")), media_type="text/event-stream"
@@ -177,7 +177,7 @@ class _Views:
                 yield b"data: %d\n\n" % change
                 await asyncio.sleep(max(1.0, SHARE * self._took_s.get(address, 0.0)))
         except asyncio.CancelledError:
-            return  # the service is being stopped
+            return  # the service is stopping
 
 
 @final
@@ -188,15 +188,15 @@ class _Actions:
         self._entrance, self._store, self._places = entrance, store, places
 
     async def confirm(self, request: Request) -> Response:
-        """Ask whether an action is meant."""
+        """Ask for confirmation of an action."""
         await self._entrance.operator(request)
         action, name = _action(request), request.path_params["name"]
         arguments = dict(request.query_params)
-        context = {"title": f"{action.title} {name}", "name": name, "action": action, "given": arguments}
+        context = {"title": f"{action.title} {name}", "name": name, "action": action, "arguments": arguments}
         return _answer(request, "confirm.html", context)
 
     async def act(self, request: Request) -> Response:
-        """Do what a form asks for."""
+        """Execute the action of a form."""
         arguments = await _form(request)
         token = await self._entrance.operator(request)
         action, name = _action(request), request.path_params["name"]
@@ -205,7 +205,7 @@ class _Actions:
 
 
 def _with_errors(endpoint: Endpoint) -> Endpoint:
-    """Return an endpoint whose errors are pages, and whose answers have the headers of all pages."""
+    """Return an endpoint that shows errors as pages, and sets the common headers."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -227,7 +227,7 @@ def _with_errors(endpoint: Endpoint) -> Endpoint:
 
 
 def _error(request: Request, status: int, error: PhylaError) -> Response:
-    return _answer(request, "error.html", {"title": "That did not work", "why": str(error)}, status)
+    return _answer(request, "error.html", {"title": "Error", "why": str(error)}, status)
 
 
 def _answer(request: Request, template: str, context: Mapping[str, Any], status: int = 200) -> Response:
@@ -242,7 +242,7 @@ def _answer(request: Request, template: str, context: Mapping[str, Any], status:
         who=token and token.name,
         may=may,
         href=partial(address, study, may=may),
-        # What is drawn from the whole history comes after the page.
+        # Figures of the whole history load after the page.
         later=lambda name: Drawing(name=name, title=name.capitalize(), lead="Being drawn"),
         source=lambda name: f"{home}/figures/{name}" + ("" if study else f"?{query}"),
     )
@@ -252,7 +252,7 @@ def _answer(request: Request, template: str, context: Mapping[str, Any], status:
 def _action(request: Request) -> Action:
     name = request.path_params["action"]
     if name not in ACTIONS:
-        raise StudyNotFound(f"there is no action {name!r}")
+        raise StudyNotFound(f"unknown action {name!r}")
     return ACTIONS[name]
 
 
@@ -266,23 +266,23 @@ def _authorization(request: Request) -> str | None:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """Return the fields of a form that a page of this dashboard sent; `AccessDenied` for one from elsewhere."""
+    """Return the fields of a form of this dashboard; raise `AccessDenied` for a form of another site."""
     origin, host = request.headers.get("origin"), request.headers.get("host", "")
     site = request.headers.get("sec-fetch-site", "same-origin")
     if origin is None or urlsplit(origin).netloc != host or site != "same-origin":
-        raise AccessDenied(f"a form from {origin or 'nowhere'} changes nothing at {host}")
+        raise AccessDenied(f"rejected a form from {origin or 'an unknown origin'}: it must come from {host}")
     read = b""
     async for chunk in request.stream():
         read += chunk
         if len(read) > MOST_BYTES:
-            raise AccessDenied(f"a form may have {MOST_BYTES} bytes")
+            raise AccessDenied(f"the form exceeds {MOST_BYTES} bytes")
     return {name: values[0] for name, values in parse_qs(read.decode("utf-8", "replace")).items()}
 
 
 async def _static(request: Request) -> Response:
     name = request.path_params["file"]
     if name not in STATIC:
-        raise StudyNotFound("there is no such file")
+        raise StudyNotFound(f"unknown file {name!r}")
     headers = {"Content-Encoding": "gzip", "Cache-Control": "max-age=31536000, immutable"}
     return Response(_compressed(name), media_type=STATIC[name], headers=headers)
 

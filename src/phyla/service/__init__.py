@@ -1,4 +1,4 @@
-"""The service: studies over HTTP, for workers and tools that do not reach the database. Needs `phyla[server]`."""
+"""The service: studies over HTTP, for workers and tools without access to the database. Needs `phyla[server]`."""
 
 from phyla.service.app import make_app
 

@@ -1,4 +1,4 @@
-"""Which requests are allowed."""
+"""Access control of requests, by tokens and roles."""
 
 import logging
 import time
@@ -16,12 +16,12 @@ from phyla.store import Store
 
 LOG = logging.getLogger("phyla.service")
 TOKENS_S = 5.0
-"""How long a token that was revoked may still open the service."""
+"""How long a revoked token may still be accepted."""
 
 
 @final
 class Doors:
-    """Decides who may do what: by tokens, or, where `open_without` is set and the store has none, everybody."""
+    """Checks the roles of tokens; with `open_without` it allows all requests while there are no tokens."""
 
     def __init__(self, store: Store, *, open_without: bool) -> None:
         self._store = store
@@ -30,25 +30,25 @@ class Doors:
         self._looked_at = float("-inf")
 
     async def check(self, authorization: str | None, needed: Role) -> None:
-        """Raise `AccessDenied` unless a request may do what takes a role."""
+        """Raise `AccessDenied` unless a request has the role."""
         token = await self.token(authorization)
         if token is None and not self._tokens and self._open_without:
             return
         if token is None:
-            given = "the token is not known here, or has expired" if authorization else "a token is needed"
+            problem = "unknown or expired token" if authorization else "a token is needed"
             raise AccessDenied(
-                f"{given}: on the machine of the database, make one with `phyla token create NAME --role ROLE` "
-                "(viewer reads, worker also works, operator also creates studies), and give it in the "
+                f"{problem}: create one on the machine of the database with `phyla token create NAME --role ROLE` "
+                "(viewer reads, worker also works, operator also creates studies), and pass it in the "
                 "variable PHYLA_TOKEN or in the file that PHYLA_TOKEN_FILE names"
             )
         if not token.role.allows(needed):
             raise AccessDenied(
-                f"token {token.name!r} has the role {token.role}; this takes the role {needed}: on the "
-                f"machine of the database, make one with `phyla token create NAME --role {needed}`"
+                f"token {token.name!r} has the role {token.role}, but this needs the role {needed}: create one on "
+                f"the machine of the database with `phyla token create NAME --role {needed}`"
             )
 
     async def token(self, authorization: str | None) -> Token | None:
-        """Return the token that a request has; None without one, or with one that opens nothing."""
+        """Return the valid token of a request; None without one."""
         if time.monotonic() - self._looked_at > TOKENS_S:
             await self._look()
         token = self._known(authorization)
@@ -61,7 +61,7 @@ class Doors:
         with discreet():
             self._tokens = await run_in_threadpool(self._store.tokens)
         self._looked_at = time.monotonic()
-        # When the last token is revoked, nothing is open again.
+        # Revoking the last token does not open the service again.
         self._open_without = self._open_without and not self._tokens
 
     def _known(self, authorization: str | None) -> Token | None:
@@ -71,16 +71,16 @@ class Doors:
 
 @contextmanager
 def discreet() -> Iterator[None]:
-    """Tell a client without a token that the store failed; only the log has the reason."""
+    """Hide the reason of store errors from clients that may have no token; the log has it."""
     try:
         yield
     except StoreError as error:
-        LOG.warning("the store cannot be reached: %s", error)
-        raise StoreUnavailable("the store cannot be reached; the log of the service says why") from None
+        LOG.warning("cannot reach the store: %s", error)
+        raise StoreUnavailable("the service cannot reach its store; see the log of the service") from None
 
 
 def may(doors: Doors, role: Role) -> Any:
-    """Return the dependency of a route that takes a role."""
+    """Return the dependency of a route that needs a role."""
 
     async def check(authorization: Annotated[str | None, Header(description="`Bearer TOKEN`")] = None) -> None:
         await doors.check(authorization, role)

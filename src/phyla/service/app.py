@@ -1,4 +1,4 @@
-"""The application: routes for every method that travels, tokens, limits, and what becomes of errors."""
+"""The application: routes for every remote method, tokens, limits, and error responses."""
 
 import asyncio
 import json
@@ -47,10 +47,10 @@ from phyla.wire import Call, call_of, problem
 VERSION = metadata.version("phyla")
 LOG = logging.getLogger("phyla.service")
 MOST_BYTES = 16 * 2**20
-"""Of a request: a completion with all its reports, or a page of checkpoints that came into sight."""
+"""Size limit of a request: a completion with all its reports, or a page of registered checkpoints."""
 BIG = 2**63
 GUARDED = ("/v1/", "/metrics")
-"""What needs a token, sent as a header; the dashboard looks after its own pages."""
+"""Paths that need a token in a header; the dashboard checks its own pages."""
 LOOPBACK = ["localhost", "127.0.0.1", "::1"]
 
 Id = Annotated[int, Path(ge=0, lt=BIG)]
@@ -71,13 +71,13 @@ STATUS: Sequence[tuple[type[PhylaError], int]] = (
 
 
 class Problem(BaseModel):
-    """What went wrong (RFC 9457)."""
+    """An error (RFC 9457)."""
 
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
     type: str
     """`urn:phyla:error:` and the name of the error."""
     title: str
-    """The kind of error, in words."""
+    """The name of the error."""
     status: int
     """The HTTP status."""
     detail: str
@@ -92,13 +92,13 @@ class Described(BaseModel):
 
 
 class NewestChange(BaseModel):
-    """The number of the newest change that this replica of the service has seen; after it restarts, another."""
+    """The number of the newest change that this replica of the service has seen; it differs after a restart."""
 
     change: int
 
 
 class ChangesWanted(BaseModel):
-    """Which change is known, and how long to wait for the next one."""
+    """The last known change, and how long to wait for the next."""
 
     model_config = ConfigDict(extra="forbid")
     after: Annotated[int, Field(ge=-1, lt=BIG)] = -1
@@ -107,9 +107,9 @@ class ChangesWanted(BaseModel):
 
 @final
 class Limits:
-    """Measures requests, answers those that a stop interrupts, and refuses those it should not serve.
+    """Measures requests, answers those that a shutdown interrupts, and rejects those that it must not serve.
 
-    Those were sent to another name than those in `hosts`, if there are any, have no token, or are too large.
+    Rejected are requests to a name outside `hosts` (if given), without a token, or too large.
     """
 
     def __init__(
@@ -138,19 +138,19 @@ class Limits:
         try:
             await self._limited(scope, receive, noted)
         except asyncio.CancelledError:
-            # It is being stopped, and what runs in a thread may still be done: the client asks again.
-            await _problem("StoreUnavailable", 503, "the service is being stopped")(scope, receive, noted)
+            # A handler in a thread may still finish during the shutdown; the client retries.
+            await _problem("StoreUnavailable", 503, "the service is stopping")(scope, receive, noted)
         finally:
-            # Routes and not paths, whose number has no bound.
+            # Label by route: the number of paths is unbounded.
             route = getattr(scope.get("route"), "path", "none")
             self.figures.seconds.labels(route, status).observe(time.perf_counter() - began)
 
     async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
         host = re.sub(r":\d*$", "", request.headers.get("host", "")).strip("[]").lower()
-        # A page that a browser was tricked into must not reach a service on this machine under another name.
+        # Against DNS rebinding: a malicious page must not reach a local service under another name.
         if self.hosts is not None and host not in self.hosts:
-            why = f"the service does not answer to the name {host!r}; phyla serve --allow-host NAME lets it"
+            why = f"host {host!r} is not allowed; allow it with `phyla serve --allow-host {host}`"
             await _problem("WrongHost", 400, why)(scope, receive, send)
             return
         if scope["path"].startswith(GUARDED):
@@ -159,9 +159,9 @@ class Limits:
             except PhylaError as error:
                 await _refusal(request, error)(scope, receive, send)
                 return
-        told = dict(scope["headers"]).get(b"content-length", b"0")
-        if not told.isdigit() or int(told) > self.most:
-            await _problem("TooLarge", 413, f"a request may have {self.most} bytes")(scope, receive, send)
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > self.most:
+            await _problem("TooLarge", 413, f"the request exceeds {self.most} bytes")(scope, receive, send)
             return
         read = 0
 
@@ -170,7 +170,7 @@ class Limits:
             message = await receive()
             read += len(message.get("body", b""))
             if read > self.most:
-                raise HTTPException(413, f"a request may have {self.most} bytes")
+                raise HTTPException(413, f"the request exceeds {self.most} bytes")
             return message
 
         await self.app(scope, counted, send)
@@ -186,8 +186,8 @@ def make_app(
 ) -> FastAPI:
     """Return the application that serves the studies of a store; the caller closes the store.
 
-    `hosts` are the names that requests may be sent to. If only this machine reaches it (`loopback`), no token is
-    needed as long as there is none. Without `work`, workers and other programs are not served.
+    `hosts` are the allowed host names of requests. If only this machine can reach it (`loopback`), requests need
+    no token until the first one is created. Without `work`, only the pages are served.
     """
     studies, news = Studies(store), News(store)
     doors = Doors(store, open_without=loopback)
@@ -216,12 +216,12 @@ def make_app(
 
     @app.get("/health", tags=["operation"])
     async def health() -> dict[str, str]:
-        """Say that the process is alive."""
+        """Check that the process is alive."""
         return {"status": "alive"}
 
     @app.get("/ready", tags=["operation"])
     def ready() -> dict[str, str]:
-        """Say that the store can be reached."""
+        """Check that the service can reach its store."""
         with discreet():
             store.identity()
         return {"status": "ready"}
@@ -237,17 +237,17 @@ def make_app(
 
     @app.get("/metrics", tags=["operation"], dependencies=[may(doors, Role.VIEWER)])
     def metrics() -> Response:
-        """Give figures about the studies and about this replica, for Prometheus."""
+        """Return metrics of the studies and of this replica, for Prometheus."""
         return Response(figures.text(), media_type="text/plain; version=0.0.4")
 
     @app.post("/v1/service", tags=["operation"], dependencies=[may(doors, Role.VIEWER)])
     def service() -> Described:
-        """Say which version this is, and what time it is here."""
+        """Return the version and the time of the service."""
         return Described(version=VERSION, time=system_clock())
 
     @app.post("/v1/changes", tags=["work"], dependencies=[may(doors, Role.VIEWER)])
     async def changes(wait: ChangesWanted) -> NewestChange:
-        """Wait until something was committed that may mean work, or for `wait_s` seconds."""
+        """Wait for a commit that may mean work, at most `wait_s` seconds."""
         return NewestChange(change=await news.after(wait.after, wait.wait_s))
 
     app.include_router(black_box(studies, doors, news), dependencies=[Depends(_sound)])
@@ -256,7 +256,7 @@ def make_app(
 
 
 def _add_calls(app: FastAPI, studies: Studies, doors: Doors) -> None:
-    """Add the routes of queries, and of the methods of parts."""
+    """Add the routes of queries and of the methods of parts."""
     for name, query in QUERIES.items():
         reads = partial(studies.look, query)
         path = f"/v1/read/{{study}}/{travelling(name)}"
@@ -294,7 +294,7 @@ _SUSPECT = re.compile(rb"\\u0000|\\u[dD][89a-fA-F]|\d{19}")
 
 
 async def _sound(request: Request) -> None:
-    """Refuse numbers and text that no database holds."""
+    """Reject numbers and text that databases cannot store."""
     body = await request.body()
     if _SUSPECT.search(body):
         _check(json.loads(body))
@@ -309,18 +309,20 @@ def _check(value: Any) -> None:
         for item in value:
             _check(item)
     elif isinstance(value, int) and not -BIG <= value < BIG:
-        raise UsageError(f"{value}: a number is below 2**63")
-    elif isinstance(value, str) and ("\0" in value or any("\ud800" <= one <= "\udfff" for one in value)):
-        raise UsageError(f"{value!r}: text has no NUL and no lone surrogate")
+        raise UsageError(f"{value}: numbers must be below 2**63")
+    elif isinstance(value, str) and (
+        "\0" in value or any("\ud800" <= character <= "\udfff" for character in value)
+    ):
+        raise UsageError(f"{value!r}: text must not have NUL characters or lone surrogates")
 
 
 # Errors
 
 
 def _problem(kind: str, status: int, detail: str, **more: Any) -> Response:
-    told = {"type": f"urn:phyla:error:{kind}", "title": kind, "status": status, "detail": detail, **more}
+    fields = {"type": f"urn:phyla:error:{kind}", "title": kind, "status": status, "detail": detail, **more}
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {"Retry-After": "1"} if status == 503 else None
-    return Response(json.dumps(told), status, headers, media_type="application/problem+json")
+    return Response(json.dumps(fields), status, headers, media_type="application/problem+json")
 
 
 def _refusal(request: Request, error: PhylaError) -> Response:
@@ -330,8 +332,8 @@ def _refusal(request: Request, error: PhylaError) -> Response:
     if status >= 500 or isinstance(error, AccessDenied):
         client = request.client.host if request.client else "?"
         LOG.warning("%s %s from %s: %s: %s", request.method, request.url.path, client, status, error)
-    told = problem(error, status)
-    return _problem(told["title"], status, told["detail"])
+    fields = problem(error, status)
+    return _problem(fields["title"], status, fields["detail"])
 
 
 def _answer_errors(app: FastAPI) -> None:
@@ -340,12 +342,15 @@ def _answer_errors(app: FastAPI) -> None:
         return _refusal(request, error)
 
     async def deep(request: Request, error: Exception) -> Response:
-        return _problem("UsageError", 422, "body: it is nested too deeply")
+        return _problem("UsageError", 422, "body: nested too deeply")
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        wrong = [{"where": ".".join(map(str, one["loc"])), "what": one["msg"]} for one in error.errors()[:20]]
-        first = wrong[0] if wrong else {"where": "body", "what": "it cannot be read"}
+        wrong = [
+            {"where": ".".join(map(str, failure["loc"])), "what": failure["msg"]}
+            for failure in error.errors()[:20]
+        ]
+        first = wrong[0] if wrong else {"where": "body", "what": "cannot be parsed"}
         if first["where"] == "body" and "json" not in request.headers.get("content-type", ""):
             first["what"] += "; send JSON with the header Content-Type: application/json"
         return _problem("UsageError", 422, f"{first['where']}: {first['what']}", errors=wrong)
@@ -356,7 +361,7 @@ def _answer_errors(app: FastAPI) -> None:
 
     async def bug(request: Request, error: Exception) -> Response:
         LOG.exception("%s %s failed", request.method, request.url.path, exc_info=error)
-        return _problem("InternalError", 500, "this is a bug in the service; its log has more")
+        return _problem("InternalError", 500, "this is a bug in the service; see its log")
 
     handlers: Sequence[tuple[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]] = (
         (PhylaError, ours),

@@ -1,4 +1,4 @@
-"""The black-box form (Li et al. 2019, section 3): code in any language gets suggestions and says how they did.
+"""The black-box form (Li et al. 2019, section 3): code in any language gets suggestions and reports results.
 
 The client names the checkpoints, keeps their bytes, and deletes those that are no longer needed.
 """
@@ -83,7 +83,7 @@ def black_box(studies: Studies, doors: Doors, news: News) -> APIRouter:
 
 @final
 class _BlackBox:
-    """Answers requests: each public method is a route, and its docstring the description of that."""
+    """Answers requests: each public method is a route, and its docstring is the route's description."""
 
     def __init__(self, studies: Studies, news: News) -> None:
         self._studies, self._store, self._news = studies, studies.store, news
@@ -94,23 +94,23 @@ class _BlackBox:
         return [self._view(record) for record in records if record.kind is StudyKind.POPULATION]
 
     def create_study(self, table: StudyTable) -> StudyView:
-        """Create a study, or find the one that exists under this name with the same settings."""
+        """Create a study, or return the existing one with the same name and settings."""
         study = study_of(table.model_dump(), Where(FilePath("request"), imports=False), runs=False)
         config = to_config(study.rules, study.seed)
         members = study.rules.strategy.population_size
         return self._view(self._studies.create(study.name, config, study.seed, members))
 
     def look(self, name: Name) -> StudyView:
-        """Say how a study stands."""
+        """Return the state of a study."""
         return self._view(self._study(name))
 
     def list_trials(
         self,
         name: Name,
         after: Annotated[int, Query(ge=0, lt=BIG, description="The id above which to begin.")] = 0,
-        limit: Annotated[int, Query(ge=1, le=1000, description="How many at most.")] = 100,
+        limit: Annotated[int, Query(ge=1, le=1000, description="The most trials to return.")] = 100,
     ) -> list[TrialView]:
-        """List trials by id, from the first one whose id is above `after`."""
+        """List trials by id, from the first id above `after`."""
         with self._reader(name) as reader:
             return [_view(TrialView, trial) for trial in reader.trials(after=after, limit=limit)]
 
@@ -126,16 +126,16 @@ class _BlackBox:
             await self._news.after(change, left_s)
 
     def report(self, name: Name, trial: Id, reported: ReportedStep) -> GoOn:
-        """Report metrics, and learn whether to go on; keeps the lease.
+        """Report metrics, renew the lease, and return whether to continue.
 
-        The same step and metrics again, as after an answer that was lost, count once.
+        Repeating the same step and metrics, for example after a lost answer, counts once.
         """
         controller = self._controller(name)
         with self._reader(name) as reader:
             _check_step(reader, trial, reported.step)
         standing = controller.report(trial, reported.token, [Report(reported.step, reported.metrics)])
         if standing.stop_reason is not None:
-            return GoOn(go_on=False, why=f"a rule stopped it: {standing.stop_reason}")
+            return GoOn(go_on=False, why=f"a rule stopped the trial: {standing.stop_reason}")
         if standing.cancelled:
             return GoOn(go_on=False, why="the lease is gone: another worker has the trial, or it was cancelled")
         with self._reader(name) as reader:
@@ -145,14 +145,14 @@ class _BlackBox:
         return GoOn(go_on=True)
 
     def renew(self, name: Name, renewed: Renewed) -> GoOn:
-        """Keep all leases of a worker."""
+        """Renew all leases of a worker."""
         self._controller(name).renew(renewed.worker)
         return GoOn(go_on=True)
 
     def complete(self, name: Name, trial: Id, saved: Saved) -> Completed:
-        """Hand in what a trial left, with its last metrics. Asked again, the answer is the same.
+        """Submit the checkpoint of a trial with its last metrics. Repeating the request gives the same answer.
 
-        What comes again under another name, or with other metrics, does not count; the answer says what does.
+        A second submission with another checkpoint or other metrics does not count; the answer has the first.
         """
         controller = self._controller(name)
         assert isinstance(controller.rules, TrainRules)
@@ -160,17 +160,17 @@ class _BlackBox:
             completion = _completion(reader, controller.rules.reported_metrics, trial, saved)
         (answer,), _, _ = controller.complete([completion])
         if isinstance(answer, Stopped):
-            return Completed(counts=False, why=f"a rule stopped it: {answer.reason}")
+            return Completed(counts=False, why=f"a rule stopped the trial: {answer.reason}")
         if not isinstance(answer, Accepted):
             raise answer
         with self._reader(name) as reader:
             difference = _difference(reader.trial(trial), saved)
         if difference is not None:
-            return Completed(counts=False, why=f"it was handed in before, with {difference}")
+            return Completed(counts=False, why=f"the trial was submitted before, with {difference}")
         return Completed(counts=True, fitness=answer.fitness)
 
     def fail(self, name: Name, trial: Id, failed: Failed) -> GoOn:
-        """Say that an attempt failed."""
+        """Report that an attempt failed."""
         self._check_trial(name, trial)
         failure = Failure(job=trial, token=failed.token, error=failed.error, retryable=failed.retryable)
         self._controller(name).fail(failure)
@@ -183,7 +183,7 @@ class _BlackBox:
         return self._end(name, trial, leased.token, AttemptState.RELEASED)
 
     def collect(self, name: Name, done: Deleted) -> Unneeded:
-        """List the checkpoints that are no longer needed, until the client reports that it deleted them."""
+        """List the checkpoints that are no longer needed, until the client reports their deletion."""
         records = StudyRecords(self._store, self._study(name).id)
         deleted = [checkpoint for checkpoint in self._unneeded(name) if checkpoint in {*done.deleted}]
         records.set_checkpoints(deleted, CheckpointState.DELETED)
@@ -193,7 +193,7 @@ class _BlackBox:
     def _study(self, name: str) -> StudyRecord:
         record = self._store.find_study(name)
         if record is None or record.kind is not StudyKind.POPULATION:
-            raise StudyNotFound(f"there is no study {name!r}")
+            raise StudyNotFound(f"no study {name!r}")
         return record
 
     def _controller(self, name: str) -> Controller:
@@ -213,20 +213,24 @@ class _BlackBox:
             _trial(reader, trial)
 
     def _end(self, name: str, trial: int, token: int, meant: AttemptState) -> GoOn:
-        """Say what became of an attempt that was to end in a certain way."""
+        """Return the answer to a request that ends an attempt, with a reason if it ended otherwise."""
         with self._reader(name) as reader:
             attempt = reader.attempt(trial, token)
-        why = None if attempt is None or attempt.state is meant else f"it does not count: it is {attempt.state}"
+        why = (
+            None
+            if attempt is None or attempt.state is meant
+            else f"the request does not count: the attempt is {attempt.state}"
+        )
         return GoOn(go_on=False, why=why)
 
     def _unneeded(self, name: str) -> list[str]:
-        """Return the checkpoints of black-box clients that no trial starts from any more."""
+        """Return the checkpoints of black-box clients that no trial will start from."""
         with self._reader(name) as reader:
             return [row.name for row in reader.checkpoints(CheckpointState.DELETING) if row.weak]
 
 
 def _trial(reader: Reader, trial: int) -> TrialRecord:
-    """Return the trial of an id; 404 if there is none."""
+    """Return a trial by id; 404 if there is none."""
     for record in reader.trials(after=trial - 1, limit=1):
         if record.id == trial:
             return record
@@ -234,14 +238,14 @@ def _trial(reader: Reader, trial: int) -> TrialRecord:
 
 
 def _check_step(reader: Reader, trial: int, step: int, *, least: int = 0) -> None:
-    """Refuse a step that is not one of a trial's."""
+    """Reject a step outside a trial."""
     record = _trial(reader, trial)
     if not min(record.start_step + least, record.end_step) <= step <= record.end_step:
-        raise UsageError(f"step {step}: trial {trial} goes on from {record.start_step} to {record.end_step}")
+        raise UsageError(f"step {step}: trial {trial} trains from {record.start_step} to {record.end_step}")
 
 
 def _claim(controller: Controller, wanted: Wanted) -> tuple[Suggestions, float | None]:
-    """Claim trials; return them, and how long to wait at most before the next try."""
+    """Claim trials; return them, and the longest wait before the next try."""
     held = None if wanted.held is None else frozenset(wanted.held)
     _, jobs, rest = controller.complete((), wanted.worker, wanted.count, held=held)
     suggestions = [
@@ -256,16 +260,16 @@ def _claim(controller: Controller, wanted: Wanted) -> tuple[Suggestions, float |
 
 
 def _completion(reader: Reader, needed: Sequence[str], trial: int, saved: Saved) -> Completion:
-    """Return what a client handed in; raise if it cannot be that of the trial."""
+    """Return the completion that a client submitted; raise if it does not fit the trial."""
     study, row = reader.study().id, reader.checkpoint(saved.checkpoint)
     _check_step(reader, trial, saved.step, least=1)
     if row is not None and row.trial != trial:
-        raise StateError(f"checkpoint {saved.checkpoint!r} is that of trial {row.trial}; choose another name")
+        raise StateError(f"checkpoint name {saved.checkpoint!r} is taken by trial {row.trial}; choose another")
     reports = [*(report.metrics for report in reader.reports(trial, saved.token)), saved.metrics]
     values = {name: [metrics[name] for metrics in reports if name in metrics] for name in needed}
     missing = [name for name in needed if not values[name]]
     if missing:
-        raise UsageError(f"metrics: {', '.join(missing)} is missing, which the objective needs")
+        raise UsageError(f"metrics: the objective needs {', '.join(missing)}")
     checkpoint = Checkpoint(
         study=study,
         name=saved.checkpoint,
@@ -287,14 +291,14 @@ def _completion(reader: Reader, needed: Sequence[str], trial: int, saved: Saved)
 
 
 def _difference(trial: TrialRecord, saved: Saved) -> str | None:
-    """Return with what a trial was handed in, if that is not what came now."""
-    kept = {name: trial.metrics.get(name) for name in saved.metrics}
-    if any(math.isfinite(value) and kept[name] != value for name, value in saved.metrics.items()):
-        return f"{kept}"
+    """Return what a trial was submitted with before, if this submission differs."""
+    stored = {name: trial.metrics.get(name) for name in saved.metrics}
+    if any(math.isfinite(value) and stored[name] != value for name, value in saved.metrics.items()):
+        return f"{stored}"
     return None if trial.checkpoint == saved.checkpoint else f"checkpoint {trial.checkpoint!r}"
 
 
 def _view(kind: type[View], trial: TrialRecord, **more: Any) -> View:
-    """Return what a model shows of a trial; its fields are called as those of the record."""
+    """Return a model of a trial; its fields have the names of the record's."""
     names = {*kind.model_fields} - {"trial", *more}
     return kind(trial=trial.id, **{name: getattr(trial, name) for name in names}, **more)

@@ -1,4 +1,4 @@
-"""How requests that wait learn of commits."""
+"""Notification of waiting requests about commits."""
 
 import asyncio
 import logging
@@ -13,29 +13,29 @@ from phyla.store import Store
 LOG = logging.getLogger("phyla.service")
 MOST_WAIT_S = 30.0
 LOOK_S = 0.25
-"""How often the thread that listens looks whether it is to end."""
+"""How often the listening thread checks whether to end."""
 
 
 @final
 class News:
-    """Tells those who wait that something was committed; a thread of its own listens to the store."""
+    """Notifies waiting requests of commits; its own thread listens to the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        # Two replicas, or two runs of one, must not mean different changes by one number.
+        # Replicas and restarts must not reuse the number of another change.
         self.change = int(system_clock() * 1000)
         self._changed: asyncio.Event = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = threading.Event()
 
     def start(self) -> None:
-        """Begin to listen, in the event loop that is running."""
+        """Start to listen, in the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._listen, name="phyla-news", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and release every request that waits."""
+        """End the thread, and release all waiting requests."""
         self._ended.set()
         self._tell()
         self._thread.join()
@@ -46,7 +46,7 @@ class News:
             try:
                 changed = changes.wait(LOOK_S)
             except StoreError as error:
-                LOG.warning("the store cannot be listened to: %s", error)
+                LOG.warning("cannot listen to the store: %s", error)
                 changed = not self._ended.wait(1.0)
             if changed and self._loop is not None and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._tell)
@@ -58,7 +58,7 @@ class News:
         self._changed = asyncio.Event()
 
     async def after(self, change: int, seconds: float) -> int:
-        """Return the newest change once it is not the given one, or after some seconds."""
+        """Return the newest change once it differs from `change`, or after `seconds`."""
         if change == self.change and not self._ended.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), seconds)

@@ -1,4 +1,4 @@
-"""What black-box clients and the service send each other."""
+"""The messages between black-box clients and the service."""
 
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ Metrics = dict[Annotated[str, Field(max_length=200)], float]
 
 
 class Model(BaseModel):
-    """What a request has; an unknown key is an error."""
+    """A message; unknown keys are rejected."""
 
     model_config = ConfigDict(extra="forbid", ser_json_inf_nan="strings", use_attribute_docstrings=True)
 
@@ -27,7 +27,7 @@ class StudyTable(BaseModel):
 
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
     name: str
-    """Of the study, unique in the service."""
+    """The name of the study, unique in the service."""
     space: dict[str, Any]
     """The hyperparameters by name, each with its type and bounds, as in `[space]`."""
     objective: Any
@@ -35,75 +35,75 @@ class StudyTable(BaseModel):
 
 
 class StudyView(Model):
-    """How a study stands."""
+    """The state of a study."""
 
     name: str
-    """Of the study."""
+    """The name of the study."""
     state: str
     """`running`, `stopped`, `completed`, `failed` or another state of a study."""
     message: str | None
-    """Why it is in this state, where there is something to say."""
+    """The reason of this state, if there is one."""
     population_size: int
-    """How many members it has."""
+    """The number of members."""
     trials: dict[str, int]
-    """How many trials are in which state."""
+    """The number of trials by state."""
 
 
 class Wanted(Model):
-    """A worker, and how many trials it wants."""
+    """A request for trials."""
 
     worker: Annotated[str, Field(min_length=1, max_length=200)]
-    """Unique among those that work on the study; leases go by it."""
+    """The name of the worker, unique in the study; leases belong to it."""
     count: Annotated[int, Field(ge=1, le=1000)] = 1
-    """How many trials it wants at most."""
+    """The most trials to return."""
     wait_s: Annotated[float, Field(ge=0, le=MOST_WAIT_S)] = 0.0
-    """How many seconds to wait at most until there is one."""
+    """The longest wait for a trial, in seconds."""
     held: list[Id] | None = None
-    """The trials that the worker has, `[]` for none. Others that are leased to it are suggested again: it never
-    got the answer that named them. Without `held`, they wait until their leases end."""
+    """The trials that the worker has, `[]` for none. Other trials leased to it are suggested again, because the
+    answer with them was lost. Without `held`, they wait until their leases expire."""
 
 
 class Suggestion(Model):
-    """A trial to train; under a lease, which `renew` and `report` keep."""
+    """A trial to train, under a lease that `renew` and `report` renew."""
 
     trial: int
     """Its id."""
     token: int
-    """Of the lease: requests about the trial give it, and a newer one replaces it."""
+    """The fencing token of the lease; requests about the trial need it, and a newer token invalidates it."""
     member: int
     """The member of the population that it trains, from 0."""
     parent: int | None
     """The trial whose checkpoint it starts from; null: from scratch."""
     checkpoint: str | None
-    """Whose weights to start from, by the name that the client gave it; null: from scratch."""
+    """The checkpoint to start from, by the name that its client chose; null: from scratch."""
     params: dict[str, Any]
     """The hyperparameters by name."""
     start_step: int
     """The age of the weights that it starts from, in steps."""
     end_step: int
-    """The age of the weights up to which to train."""
+    """The age of the weights at which to stop training."""
     seed: int
-    """For the random numbers of this trial."""
+    """The seed of this trial."""
     expires_at: float
-    """When the lease ends, in seconds since the epoch."""
+    """When the lease expires, in seconds since the epoch."""
 
 
 class Suggestions(Model):
-    """Trials to train; when there is none, whether there will be more, and why."""
+    """Trials to train; without any, whether the study has ended, and why."""
 
     suggestions: list[Suggestion]
     """At most `count`."""
     ended: bool
-    """Whether the study has ended, so that there are no more."""
+    """Whether the study has ended: there will be no more trials."""
     why: str | None
-    """Why there is no suggestion; null where there is one."""
+    """Why there is no suggestion; null if there is one."""
 
 
 class Leased(Model):
-    """Under which lease the request is made."""
+    """A request under a lease."""
 
     token: Token
-    """The one of the suggestion."""
+    """The token of the suggestion."""
 
 
 class ReportedStep(Leased):
@@ -116,35 +116,35 @@ class ReportedStep(Leased):
 
 
 class Saved(ReportedStep):
-    """What training left."""
+    """The checkpoint and metrics of a completed trial."""
 
     checkpoint: Annotated[str, Field(min_length=1, max_length=500)]
-    """A name that no other trial of the study gave."""
+    """The name of the checkpoint, unique in the study."""
     size_bytes: Annotated[int, Field(ge=0, lt=BIG)] = 0
-    """How large it is, only to be shown."""
+    """Its size, only for display."""
 
 
 class Failed(Leased):
-    """Why an attempt failed."""
+    """The failure of an attempt."""
 
     error: Text
-    """What went wrong."""
+    """The error."""
     retryable: bool = True
-    """Whether it may be tried again."""
+    """Whether a retry may succeed."""
 
 
 class Renewed(Model):
-    """Who is still at work."""
+    """A worker that is still alive."""
 
     worker: Annotated[str, Field(min_length=1, max_length=200)]
-    """The name under which it got its trials."""
+    """The name with which it requested its trials."""
 
 
 class GoOn(Model):
-    """Whether to go on: not when the lease is gone, or a rule stopped the trial."""
+    """Whether to continue; not if the lease is gone or a rule stopped the trial."""
 
     go_on: bool
-    """Whether to go on training."""
+    """Whether to continue training."""
     why: str | None = None
     """Why not."""
 
@@ -155,7 +155,7 @@ class Completed(Model):
     counts: bool
     """Whether it does."""
     fitness: float | None = None
-    """What selection compares; null where it does not count, or is not known yet."""
+    """The number that selection compares; null if the completion does not count, or if it is not known yet."""
     why: str | None = None
     """Why it does not count."""
 
@@ -168,7 +168,7 @@ class TrialView(Model):
     member: int
     """The member of the population that it trains, from 0."""
     generation: int
-    """How many trials the member completed before."""
+    """The number of trials that the member completed before."""
     state: str
     """`pending`, `running`, `completed`, `failed` or `cancelled`."""
     parent: int | None
@@ -178,26 +178,26 @@ class TrialView(Model):
     start_step: int
     """The age of the weights that it starts from, in steps."""
     end_step: int
-    """The age of the weights up to which it is to train."""
+    """The age of the weights at which it stops."""
     reached_step: int | None
-    """The age of the weights that it left."""
+    """The age of the weights in its checkpoint."""
     fitness: float | None
-    """What selection compares."""
+    """The number that selection compares."""
     checkpoint: str | None
-    """What it left, by the name that the client gave it."""
+    """Its checkpoint, by the name that its client chose."""
     error: str | None
-    """Why it failed last."""
+    """The last error."""
 
 
 class Deleted(Model):
-    """What the client has deleted."""
+    """Deleted checkpoints."""
 
     deleted: list[Text] = []
-    """Checkpoints that are gone."""
+    """The names of deleted checkpoints."""
 
 
 class Unneeded(Model):
-    """What to delete now; say so the next time."""
+    """Checkpoints to delete now; report the deletion in the next request."""
 
     checkpoints: list[str]
-    """Those that no trial will start from any more, by the names that clients gave them."""
+    """The names of checkpoints that no trial will start from."""

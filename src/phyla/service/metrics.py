@@ -1,4 +1,4 @@
-"""Figures for Prometheus: how the studies stand, and what requests cost this replica."""
+"""Metrics for Prometheus: the state of the studies, and the time of requests to this replica."""
 
 from collections.abc import Iterator
 from typing import final
@@ -15,7 +15,7 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 
 
 @final
 class Figures(Collector):
-    """Reads the store when it is asked, so that replicas of a service say the same about studies."""
+    """Reads the store on each scrape, so that replicas of a service agree about studies."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -30,15 +30,15 @@ class Figures(Collector):
         )
 
     def text(self) -> bytes:
-        """Return all figures."""
+        """Return all metrics."""
         return generate_latest(self._registry)
 
     def describe(self) -> Iterator[Metric]:
-        """Return nothing: what there is depends on the studies."""
+        """Return nothing, because the metrics depend on the studies."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """Return the figures of the studies that are not over."""
+        """Return the metrics of running and draining studies."""
         trials = GaugeMetricFamily("phyla_trials", "Trials by state", labels=("study", "state"))
         leases = GaugeMetricFamily("phyla_leases", "Jobs that workers hold", labels=("study",))
         waiting = GaugeMetricFamily("phyla_evaluations_queued", "Evaluations that wait", labels=("study",))

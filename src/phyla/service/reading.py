@@ -36,4 +36,4 @@ _EVALUATION = (
 _SHOWN = (progress, course, findings, given_up, read_story, tracked_trials, run_news, achieved)
 _ALL: Sequence[Query[..., Any]] = (*_STUDY, *_TRIALS, *_CHECKPOINTS, *_EVALUATION, *_SHOWN)
 QUERIES: Mapping[str, Query[..., Any]] = {query.__name__: query for query in _ALL}
-"""Every query that travels, by its name."""
+"""Every remote query by name."""

@@ -44,11 +44,11 @@ def serve_store(
 ) -> None:
     """Serve a store until a signal ends it; port 0 takes a free one.
 
-    `names` are further names that requests may be sent to, and `publish` is the home in which to write where the
-    service is, and a token for it. Without `work` only the dashboard is served.
+    `names` are further allowed host names of requests. `publish` is the home in which to write the address of the
+    service and a token for it. Without `work` only the dashboard is served.
 
     Raises:
-        ConfigurationError: it cannot listen there; or others reach the address, and there is no token.
+        ConfigurationError: it cannot listen there; or other machines can reach it, and there is no token.
     """
     with ExitStack() as stack:
         listening = stack.enter_context(_listening(host, port))
@@ -58,34 +58,35 @@ def serve_store(
         stack.callback(store.close)
         if isinstance(store, RemoteStore):
             raise ConfigurationError(
-                f"--storage {storage}: this is a service already; name its database, or open {store.url} in a "
+                f"--storage {storage}: this is already a service; pass its database, or open {store.url} in a "
                 "browser"
             )
-        # Who gives it another name has a proxy, which others reach.
+        # Another name implies a proxy, which other machines can reach.
         loopback = is_loopback(host) and not names
         if publish is not None:
             _published_token(store, publish)
         if not loopback and not store.tokens():
-            given = f"--allow-host {names[0]}" if names else f"--host {host}"
+            option = f"--allow-host {names[0]}" if names else f"--host {host}"
             raise ConfigurationError(
-                f"{given} lets others reach it, and {store.url} has no tokens, so anybody could use it; make one "
-                "first, with the same --home or --storage: phyla token create NAME --out FILE"
+                f"{option} makes the service reachable from other machines, but {store.url} has no tokens, so it "
+                "would be open to all users; first create a token with the same --home or --storage: "
+                "phyla token create NAME --out FILE"
             )
         hosts = [*LOOPBACK, host, *names] if loopback or names else None
         app = make_app(store, hosts=hosts, loopback=loopback, work=work, pages=pages)
-        shown = _name_here() if host in ("0.0.0.0", "::") else host
-        url = f"http://{f'[{shown}]' if ':' in shown else shown}:{listening.getsockname()[1]}"
+        name_in_url = _name_here() if host in ("0.0.0.0", "::") else host
+        url = f"http://{f'[{name_in_url}]' if ':' in name_in_url else name_in_url}:{listening.getsockname()[1]}"
         if publish is not None:
-            told = {"url": url, "host": platform.node(), "pid": os.getpid()}
-            _publish(publish / "service.json", told)
-            stack.callback(_withdraw, publish / "service.json", told)
-            # uvicorn raises a signal again once it has stopped for it.
+            service = {"url": url, "host": platform.node(), "pid": os.getpid()}
+            _publish(publish / "service.json", service)
+            stack.callback(_withdraw, publish / "service.json", service)
+            # uvicorn raises the signal again after its shutdown.
             signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         logs = logging.StreamHandler()
         logs.setFormatter(JsonLines())
         for name in ("phyla", "uvicorn"):
             logging.getLogger(name).addHandler(logs)
-        none = "" if store.studies() else ", which has no study yet,"
+        none = "" if store.studies() else ", which has no studies yet,"
         say(f"{'serving' if work else 'showing'} {store.url}{none} at {url}")
         config = uvicorn.Config(
             app,
@@ -102,25 +103,25 @@ def serve_store(
 
 @final
 class JsonLines(logging.Formatter):
-    """One JSON object per line of the log."""
+    """Formats each record of the log as a line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write a record."""
-        told: dict[str, Any] = {"time": record.created, "level": record.levelname, "from": record.name}
+        """Return a record as JSON."""
+        fields: dict[str, Any] = {"time": record.created, "level": record.levelname, "from": record.name}
         if record.exc_info:
-            told["traceback"] = self.formatException(record.exc_info)
-        return json.dumps({**told, "message": record.getMessage()})
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps({**fields, "message": record.getMessage()})
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
+    """Return whether only this machine can reach an address."""
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
 
 
 def _name_here() -> str:
-    """Return the name under which others find this machine, if it finds itself under it."""
+    """Return a name of this machine that resolves here, else the loopback address."""
     for name in (platform.node(), socket.getfqdn()):
         with suppress(OSError):
             socket.getaddrinfo(name, None)
@@ -136,15 +137,15 @@ def _listening(host: str, port: int) -> socket.socket:
         raise ConfigurationError(
             f"cannot listen on {host}, port {port}: {error.strerror or error}; --port 0 takes a free one"
         ) from error
-    # uvicorn's workers would inherit it otherwise.
+    # Child processes must not inherit it.
     listening.set_inheritable(False)
     return listening
 
 
 def _published_token(store: Store, home: Path) -> None:
-    """Make the file with the token for all who can read the home, unless it has one that opens the store."""
+    """Create the token file for all users who can read the home, unless it has a valid token."""
     file = home / TOKEN_FILE
-    # Of two services that start at once in one home, the second one uses the token of the first.
+    # If two services start at once in one home, the second uses the token of the first.
     with file_locks.hold_lock(home / f".{TOKEN_FILE}.lock"):
         known = [token for token in store.tokens() if token.name == PUBLISHED_TOKEN]
         with suppress(OSError, ValueError):
@@ -156,14 +157,14 @@ def _published_token(store: Store, home: Path) -> None:
         create(store, PUBLISHED_TOKEN, Role.OPERATOR, file=file)
 
 
-def _withdraw(file: Path, told: object) -> None:
-    """Remove what says where this service is, unless another one has taken its place."""
+def _withdraw(file: Path, service: object) -> None:
+    """Remove the address of this service, unless another service has replaced it."""
     with suppress(OSError, ValueError):
-        if json.loads(file.read_text()) == told:
+        if json.loads(file.read_text()) == service:
             file.unlink()
 
 
-def _publish(file: Path, told: object) -> None:
+def _publish(file: Path, service: object) -> None:
     draft = file.with_name(f".{file.name}.{os.getpid()}")
-    draft.write_text(json.dumps(told))
+    draft.write_text(json.dumps(service))
     draft.replace(file)

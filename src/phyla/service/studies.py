@@ -1,4 +1,4 @@
-"""The studies of a service: their controllers, made from what is stored and kept while that stays the same."""
+"""The studies of a service: their controllers, made from the stored settings and cached until those change."""
 
 import json
 from functools import lru_cache
@@ -16,21 +16,21 @@ from phyla.validation import check_name
 
 CONTROLLERS_KEPT = 1000
 OTHER_SETTINGS = (
-    "the settings of the study are not those of this worker's study file: they were changed, or this is another "
+    "the stored settings of the study differ from this worker's study file: they were changed, or it is another "
     "file. The worker has submitted its results and accepts no more work; restart it with the file of the study"
 )
 
 
 @final
 class Studies:
-    """Calls methods of a study's parts by name, for a service."""
+    """Calls the methods of a study's parts by name."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self._made = lru_cache(CONTROLLERS_KEPT)(self._make)
 
     def look(self, query: Query[..., Any], study: int, arguments: dict[str, Any], _: str | None) -> Any:
-        """Answer a query about a study, whatever the settings of the caller."""
+        """Answer a query about a study; the caller's settings do not matter."""
         try:
             return self.store.look(study, query, **arguments)
         except KeyError as error:
@@ -43,7 +43,7 @@ class Studies:
         return getattr(self._part(part, name, study, arguments), name)(**arguments)
 
     def _part(self, part: Part[Any], name: str, study: int, arguments: dict[str, Any]) -> Any:
-        """Return what has a method that needs no controller, once its arguments make sense."""
+        """Return the part with a method that needs no controller, after checking the arguments."""
         if part is STORE:
             if name == "create_study":
                 rules = check_config(arguments["config"], arguments["kind"])
@@ -68,11 +68,11 @@ class Studies:
         return getattr(controller, name)(**arguments)
 
     def controller(self, study: int) -> Controller:
-        """Return the controller of a study, which goes by its stored settings."""
+        """Return the controller of a study with its stored settings."""
         return self._now(study)[0]
 
     def _now(self, study: int) -> tuple[Controller, str]:
-        """Return what goes by the settings that are stored now, and their digest."""
+        """Return a controller with the current settings, and their digest."""
         record = self._record(study)
         return self._made(study, record.kind, record.source, json.dumps(record.config))
 
@@ -95,32 +95,32 @@ class Studies:
 
 
 def _check_study(name: str, members: int, rules: Rules) -> None:
-    """Refuse a name that leads elsewhere as part of a path, and members that the settings do not have."""
+    """Reject a name that is unsafe in paths, and a number of members that differs from the settings."""
     check_name(f"study name {name!r}", name)
     meant = rules.strategy.population_size if isinstance(rules, TrainRules) else 0
     if members != meant:
-        raise ConfigurationError(f"population_size={members}: the study's settings have {meant} members")
+        raise ConfigurationError(f"population_size={members}: the settings of the study have {meant} members")
 
 
 def check_config(config: JsonObject, kind: StudyKind) -> Rules:
-    """Return the rules of a configuration, as a service goes by them: it runs no code of a study file.
+    """Return the rules of a configuration for a service, which runs no code of study files.
 
-    Functions of suites are run by workers only, and stand-ins take their place here.
+    Only workers run the functions of suites; placeholders replace them here.
 
     Raises:
-        ConfigurationError: the configuration makes no sense, or needs what is not installed here.
+        ConfigurationError: the configuration is invalid, or needs a package that is not installed here.
         NotImportable: a rule uses a function or class that is not a registered plug-in.
     """
     try:
         if kind is StudyKind.POPULATION:
-            keeping_of(config)  # raises where it is not there
+            keeping_of(config)  # raises if it is missing
             return from_config(config, find_in_suites=plugins.absent)
         lease_s: Any = config["lease_s"]
         return WatchRules(suites=suites_from(config, plugins.absent), lease_s=float(lease_s))
     except NotImportable as error:
         raise NotImportable(
-            f"a service decides with registered plug-ins only, and runs no code of study files ({error}). "
-            "Register what the study uses as an entry point, and install it where the service runs"
+            f"a service uses registered plug-ins only, and runs no code of study files ({error}). "
+            "Register the plug-in as an entry point, and install its package on the machine of the service"
         ) from error
     except PhylaError:
         raise

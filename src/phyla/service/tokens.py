@@ -1,4 +1,4 @@
-"""Making and listing tokens."""
+"""Creating and listing tokens."""
 
 import os
 import secrets
@@ -13,15 +13,15 @@ from phyla.store import Store
 
 BYTES = 32
 PUBLISHED_TOKEN = "published"
-"""Name of the token that a service makes when it publishes itself; no other token has it."""
+"""Reserved name of the token that a service creates when it publishes itself."""
 
 
 def create(store: Store, name: str, role: Role, lasts_s: float | None = None, file: Path | None = None) -> str:
-    """Make a token and return its secret, which is kept nowhere but in `file`, if one is given.
+    """Create a token and return its secret, which is stored only in `file`, if given.
 
     Raises:
-        ConfigurationError: the file exists, or cannot be written; then there is no token.
-        StateError: there is a token of that name.
+        ConfigurationError: the file exists or cannot be written; no token was created.
+        StateError: a token of that name exists.
     """
     now, secret = system_clock(), secrets.token_urlsafe(BYTES)
     if file is not None:
@@ -42,16 +42,21 @@ def write_secret(file: Path, secret: str) -> None:
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise ConfigurationError(f"{file}: cannot be made: {error.strerror}") from error
+        raise ConfigurationError(f"{file}: cannot be created: {error.strerror}") from error
     with os.fdopen(descriptor, "w") as opened:
         opened.write(f"{secret}\n")
 
 
-def listed(store: Store) -> Sequence[Mapping[str, str]]:
-    """Return what is known of the tokens of a store, for a table."""
+def list_tokens(store: Store) -> Sequence[Mapping[str, str]]:
+    """Return the tokens of a store as rows of a table, without secrets."""
     return [
-        {"name": one.name, "role": one.role, "created": _day(one.created_at), "expires": _day(one.expires_at)}
-        for one in store.tokens()
+        {
+            "name": token.name,
+            "role": token.role,
+            "created": _day(token.created_at),
+            "expires": _day(token.expires_at),
+        }
+        for token in store.tokens()
     ]
 
 

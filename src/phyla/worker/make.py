@@ -81,7 +81,7 @@ def open_watched(store: Store, suites: Mapping[str, Sequence[Suite]]) -> tuple[C
     runs = [_load_watched(store, name, tuple(declared)) for name, declared in suites.items()]
     rules = [WatchRules(suites=evaluated.suites, lease_s=lease_of(record)) for record, evaluated in runs]
     (first, *rest), (first_rules, *other_rules) = [record for record, _ in runs], rules
-    client = Client(store, first, first_rules, others=list(zip(rest, other_rules, strict=True)))
+    client = Client(store, first, first_rules, watched=list(zip(rest, other_rules, strict=True)))
     return client, runs
 
 

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-import pytest
-
 from evaluation_simulation import evaluated, failed, suite_of
+from facts import raises
 from phyla.client import Client
 from phyla.controller import EVALUATE_ONLY, Sightings
 from phyla.errors import LeaseLost
@@ -31,7 +30,7 @@ class Bench:
     def new_client(self) -> Client:
         rules = WatchRules(suites=(SUITE,))
         first, second = self.studies
-        return Client(self.store, first, rules, others=[(second, rules)], clock=self.clock)
+        return Client(self.store, first, rules, watched=[(second, rules)], clock=self.clock)
 
     def sees(self, which: int, step: int) -> None:
         self.sightings[which].observe(
@@ -94,7 +93,7 @@ def test_work_of_a_study_that_was_deleted_counts_no_more() -> None:
     lost = replace(work, job=replace(work.job, id=work.job.id + 1000))
     (answer,), _, _ = bench.client.exchange([evaluated(lost)], "w", 0)
     assert isinstance(answer, LeaseLost)
-    with pytest.raises(LeaseLost, match="was its study deleted"):
+    with raises(LeaseLost, f"job {lost.job.id}"):
         bench.client.fail(failed(lost))
 
 

@@ -176,7 +176,7 @@ def _actions(study: StudyRecord, given_up: int) -> list[Span]:
     found += [Span("Compare with others", f"/compare?study={quote(study.name)}")]
     found += [Span("Stop", "do/stop")] if study.state is StudyState.RUNNING else []
     found += [Span("Resume", "do/resume")] if study.state in (StudyState.STOPPED, StudyState.FAILED) else []
-    return found + ([Span("Retry what was given up", "do/retry")] if given_up and _decides(study) else [])
+    return found + ([Span("Retry given-up members", "do/retry")] if given_up and _decides(study) else [])
 
 
 def _decides(study: StudyRecord) -> bool:
