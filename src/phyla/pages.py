@@ -1,4 +1,4 @@
-"""Pages as values: what is shown of a study, as text; a browser, a file, a terminal or a notebook draws them."""
+"""Pages as values: the content of a study's pages, for browsers, files, terminals and notebooks."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from typing import NamedTuple, TypeAlias, final
 
 @final
 class Span(NamedTuple):
-    """Text that leads somewhere, or looks different.
+    """Text with a link or a look.
 
     A link is an address below the study, such as `trials/12`, of the dashboard (`/compare`), or of the same page
-    (`?from=100`). What begins with `do/` is only for those who may change something.
+    (`?from=100`). Links that begin with `do/` are only for operators.
     """
 
     text: str
@@ -23,8 +23,8 @@ Row: TypeAlias = Sequence[Text]
 
 
 def text_of(parts: Iterable[Text]) -> str:
-    """Return parts of a line as one text."""
-    return "".join(one if isinstance(one, str) else one.text for one in parts)
+    """Join the parts of a line into one text."""
+    return "".join(part if isinstance(part, str) else part.text for part in parts)
 
 
 @final
@@ -47,13 +47,13 @@ class Table:
     """A section that is a table.
 
     Attributes:
-        name: of the section, in addresses.
-        columns: headings; the first character of one may say how it is set, as in `phyla.terminal.table`.
-        lead: how to read it.
-        note: what it leaves out.
-        empty: stands in its place if it has no rows; without that nothing does.
-        links: to the rows before and after these.
-        anchors: whether the first link of a row leads to what the row is about.
+        name: name of the section in addresses.
+        columns: headings; the first character may set the layout, as in `phyla.terminal.table`.
+        lead: explains how to read it.
+        note: describes what it omits.
+        empty: replaces a table without rows; if it is empty too, the section is hidden.
+        links: links to the previous and next rows.
+        anchors: whether the first link of each row is its anchor.
     """
 
     name: str
@@ -73,14 +73,14 @@ class Table:
 
     @property
     def looks(self) -> list[str]:
-        """What is special about each row; nothing about most."""
-        return [next((one.look for one in row if isinstance(one, Span) and one.look), "") for row in self.rows]
+        """The look of each row; empty for most."""
+        return [next((cell.look for cell in row if isinstance(cell, Span) and cell.look), "") for row in self.rows]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """A section that is a figure, as Plotly's JSON, and the tables behind it; without one the lead says why."""
+    """A section with a figure, as Plotly's JSON, and its tables; without a figure the lead has the reason."""
 
     name: str
     title: str
@@ -91,7 +91,7 @@ class Drawing:
 
 @final
 class Later(NamedTuple):
-    """A section that is made from the whole history, and so not at once."""
+    """A section that needs the whole history, and is drawn later."""
 
     name: str
 
@@ -107,16 +107,16 @@ class Page:
 
     Attributes:
         study: name of the study.
-        key: its address below the study's; empty for the first one.
+        key: its address below the study's; empty for the main page.
         title: its heading.
-        state: of the study.
-        kind: what it is a page of.
-        messages: what a person should know first.
+        state: the state of the study.
+        kind: the subject of the page.
+        messages: important messages, shown first.
         score: the best value.
-        lines: about the best one, and about all.
-        facts: the numbers.
-        actions: where to go from here, and what to do.
-        sections: what follows.
+        lines: the best trial, and a summary.
+        facts: the main numbers.
+        actions: links to other pages and actions.
+        sections: the content.
     """
 
     study: str

@@ -1,4 +1,4 @@
-"""What a person sees: lines, tables, and on a terminal something in place below them.
+"""Output to the terminal: lines, tables, and a live display below them.
 
 All of it goes through `show` (which commands import as `print`), `console` or a `Display`. These make control
 characters visible: errors, names and paths come from a database or from training code, and must not command the
@@ -23,23 +23,23 @@ from rich.text import Text
 
 from phyla import settings
 
-STOPPING = "stopping: what is running goes back to the queue (Ctrl-C stops at once)"
+STOPPING = "stopping: running jobs return to the queue (Ctrl-C stops at once)"
 STOPPING_AT_ONCE = "stopping at once"
 
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x80-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that command a terminal, turn text around, or cannot be written: all but newline and tab."""
+"""Control, bidirectional and unwritable characters, except newline and tab."""
 
 LOOKS = {"winner": "bold", "changed": "bold", "odd": "red"}
-"""Styles of what is special in a page."""
+"""Styles of looks in a page."""
 NOTHING = "-"
-"""Stands in a table for what there is not."""
+"""Placeholder for missing values in tables."""
 UNCUT = 1_000_000
-"""Columns of what goes into a file or a pipe, where nothing needs to be cut to a window."""
+"""Width of output to a file or a pipe, where lines are not cut."""
 
 
 def visible(text: str) -> str:
-    """Return text with control characters written out, as Python's `ascii` does; newlines and tabs stay."""
-    return _COMMANDS.sub(lambda found: ascii(found.group())[1:-1], text)
+    """Return text with control characters escaped, as Python's `ascii` does, except newlines and tabs."""
+    return _COMMANDS.sub(lambda match: ascii(match.group())[1:-1], text)
 
 
 def show(*values: object, end: str = "\n", file: IO[str] | None = None, flush: bool = False) -> None:
@@ -48,14 +48,14 @@ def show(*values: object, end: str = "\n", file: IO[str] | None = None, flush: b
 
 
 class _Visible(Console):
-    """Makes control characters in texts visible; markup and emoji codes in them mean nothing."""
+    """Escapes control characters in texts; markup and emoji codes are not interpreted."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print; in a file or a pipe without the blanks that fill a table's rows."""
+        """Print; in a file or a pipe without trailing blanks."""
         if self.is_terminal:
             super().print(*objects, **options)
             return
@@ -65,24 +65,24 @@ class _Visible(Console):
 
 
 def console(stream: IO[str] | None = None) -> Console:
-    """Return a console that colours nothing by itself; without a terminal it cuts only to `COLUMNS`."""
-    made = _Visible(file=stream, highlight=False, markup=False, emoji=False)
-    if not made.is_terminal:
-        made.width = settings.columns() or UNCUT
-    return made
+    """Return a console without automatic highlighting; without a terminal it cuts only to `COLUMNS`."""
+    terminal = _Visible(file=stream, highlight=False, markup=False, emoji=False)
+    if not terminal.is_terminal:
+        terminal.width = settings.columns() or UNCUT
+    return terminal
 
 
 def table(headings: Sequence[str], rows: Iterable[Iterable[object]], styles: Iterable[str | None] = ()) -> Table:
-    """Return a table of rows of one line each, in these styles; markup in cells means nothing, None is a dash.
+    """Return a table with one line per row, in these styles; markup in cells is not interpreted, None is a dash.
 
-    The first character of a heading may say how its column is set: `>` to the right, `~` cut where there is too
-    little room, `=` on several lines there.
+    The first character of a heading may set the layout of its column: `>` aligned right, `~` cut if there is too
+    little room, `=` wrapped.
     """
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for heading in headings:
         mark = heading[:1]
         name = heading[1:] if mark and mark in ">~=" else heading
-        made.add_column(
+        grid.add_column(
             name,
             justify="right" if mark == ">" else "left",
             no_wrap=mark not in ("~", "="),
@@ -92,21 +92,21 @@ def table(headings: Sequence[str], rows: Iterable[Iterable[object]], styles: Ite
     for row, style in zip(rows, chain(styles, repeat("")), strict=False):
         texts = (NOTHING if cell is None else " ".join(str(cell).split()) for cell in row)
         cut = (not heading.startswith("=") for heading in headings)
-        made.add_row(
+        grid.add_row(
             *(
-                Text(visible(text), no_wrap=one, overflow="ellipsis")
-                for text, one in zip(texts, cut, strict=False)
+                Text(visible(text), no_wrap=no_wrap, overflow="ellipsis")
+                for text, no_wrap in zip(texts, cut, strict=False)
             ),
             style=style,
         )
-    return made
+    return grid
 
 
 @contextmanager
 def _or_nowhere(stream: IO[str]) -> Iterator[None]:
-    """Print; once the terminal or the reader has gone, or the disk is full, what follows goes nowhere.
+    """Print; discard further output once the terminal or reader is gone, or the disk is full.
 
-    The run matters more than its lines.
+    The run matters more than its output.
     """
     try:
         yield
@@ -116,19 +116,19 @@ def _or_nowhere(stream: IO[str]) -> Iterator[None]:
 
 
 class Display:
-    """Prints lines; on a terminal, above a drawing, the last of which may stay.
+    """Prints lines; on a terminal, above a live drawing, the last of which may stay.
 
-    A script that prints results of its own has them on standard output, so that these lines go to `stderr`.
+    If a script prints its own results on standard output, these lines go to `stderr`.
     """
 
     def __init__(self, *, stays: bool = False, stderr: bool = False, draws: bool = True) -> None:
         self._message = ""
         self.live: Live | None = None
         self._stream = sys.stderr if stderr else sys.stdout
-        made = console(self._stream)
-        if draws and self._stream.isatty() and not made.is_dumb_terminal:
+        terminal = console(self._stream)
+        if draws and self._stream.isatty() and not terminal.is_dumb_terminal:
             self.live = Live(
-                console=made,
+                console=terminal,
                 get_renderable=self._drawn,
                 refresh_per_second=4,
                 transient=not stays,
@@ -145,7 +145,7 @@ class Display:
                 self.live.stop()
 
     def draw(self) -> RenderableType:
-        """Return what is drawn in place."""
+        """Return the live drawing."""
         raise NotImplementedError
 
     def print(self, line: str, style: str = "") -> None:
@@ -157,7 +157,7 @@ class Display:
                 self.live.console.print(Text(line, style=style), soft_wrap=True)
 
     def interrupted(self) -> None:
-        """Say what happens now; called inside a signal handler, where a terminal is not drawn on."""
+        """Show that the run is stopping; called inside a signal handler, where drawing is not safe."""
         self._message = STOPPING_AT_ONCE if self._message else STOPPING
         if self.live is None:
             # After SIGHUP the terminal is gone, and after Ctrl-C the `tee` of a pipe. The run stops anyway.

@@ -284,12 +284,12 @@ def test_a_service_that_is_away(remote: Remote, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("phyla.store.remote.LOOK_S", 0.3)
     _, there, _ = remote
     plain = there.url.removeprefix("http://")
-    for url, said in (
-        ("http://127.0.0.1:9", r"http://127\.0\.0\.1:9 cannot be reached: .*; is it running\?"),
-        (f"https://{plain}", "there is no TLS at this address: write http://"),
-        ("http://nowhere.invalid:8470", "nowhere.invalid:8470 cannot be reached: .*; check the name of the host$"),
+    for url, remedy in (
+        ("http://127.0.0.1:9", "phyla serve"),
+        (f"https://{plain}", "http://"),
+        ("http://nowhere.invalid:8470", "name of the host"),
     ):
-        with pytest.raises(StoreUnavailable, match=said), closing(open_store(url)) as away:
+        with raises(StoreUnavailable, url, remedy), closing(open_store(url)) as away:
             away.studies()
 
 

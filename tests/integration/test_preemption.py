@@ -327,8 +327,7 @@ def test_what_hangs_is_ended_after_the_grace_time_and_goes_back_to_the_queue(
     process.send_signal(number)
     output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == status, output
-    told = "did not stop within 0.5 s, and was ended; what it did since its last save is repeated. Look at"
-    assert f"{'worker 0' if workers else 'what runs'} {told}" in output
+    check_facts(output, "worker 0" if workers else "what runs", "0.5 s", "--grace")
     store = open_store(f"sqlite:///{tmp_path / '.phyla' / 'phyla.db'}")
     found = store.find_study("deaf")
     assert found is not None

@@ -22,7 +22,7 @@ from phyla.records import Role
 from phyla.service import make_app
 from phyla.service.tokens import create
 from phyla.store import Store, open_store
-from phyla.store.remote import where_is
+from phyla.store.remote import read_address
 from serving import Service, phyla, served
 
 PBT = {"population_size": 2, "steps_per_trial": 10, "total_steps": 20, "quorum": 1.0}
@@ -263,7 +263,7 @@ def test_the_published_file_does_not_say_what_is_sent_as_a_token(tmp_path: Path)
     (tmp_path / "service.token").write_text("opens-it\n")
     told = {"url": "http://elsewhere", "token_file": str(tmp_path / "private")}
     (tmp_path / "service.json").write_text(json.dumps(told))
-    assert where_is(f"published:{tmp_path}/service.json") == ("http://elsewhere", "opens-it")
+    assert read_address(f"published:{tmp_path}/service.json") == ("http://elsewhere", "opens-it")
 
 
 def test_checkpoints_of_other_languages_are_not_sought_here(store: Store, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The stateless decision maker: load, decide, commit, one transaction each."""
+"""The stateless decision maker: each request loads, decides and commits in one transaction."""
 
 from phyla.controller.connect import PARTS, changes_of, controller_of, records_of, sightings_of
 from phyla.controller.controller import EVALUATE_ONLY, TRAIN_ONLY, Controller

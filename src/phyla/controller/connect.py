@@ -1,4 +1,4 @@
-"""The parts of a study where its store is: in this process, or at a service that the store is reached through."""
+"""The parts of a study, in this process or at the service of its store."""
 
 from collections.abc import Sequence
 
@@ -38,28 +38,28 @@ SIGHTINGS = Part(
     },
 )
 PARTS = (WORK, CHANGES, RECORDS, SIGHTINGS)
-"""What travels to a service, which runs it on its own store."""
+"""The parts with remote methods, which a service runs on its own store."""
 
 
 def controller_of(
     store: Store, study: int, rules: Rules, config: JsonObject | None = None, *, source: int | None = None
 ) -> Controller:
-    """Return the controller of a study; one at a service goes by the rules that are stored there."""
+    """Return the controller of a study; at a service it uses the stored rules."""
     if isinstance(store, RemoteStore):
         return store.part(WORK, study, settings=None if config is None else settings_digest(config))
     return Controller(store, study, rules, config, source=source)
 
 
 def changes_of(store: Store, study: int, rules: TrainRules) -> StudyChanges:
-    """Return what changes the settings of a study; a service makes the rules from the settings that it gets."""
+    """Return the part that changes settings; a service makes the rules from the settings that it receives."""
     return store.part(CHANGES, study) if isinstance(store, RemoteStore) else StudyChanges(store, study, rules)
 
 
 def records_of(store: Store, study: int) -> StudyRecords:
-    """Return what keeps the records of a study."""
+    """Return the part that keeps the records of a study."""
     return store.part(RECORDS, study) if isinstance(store, RemoteStore) else StudyRecords(store, study)
 
 
 def sightings_of(store: Store, study: StudyRecord, suites: Sequence[Suite]) -> Sightings:
-    """Return what takes in the checkpoints of a study."""
+    """Return the part that registers the checkpoints of a study."""
     return store.part(SIGHTINGS, study.id) if isinstance(store, RemoteStore) else Sightings(store, study, suites)

@@ -1,4 +1,4 @@
-"""The controller. It may die between any two calls; another one answers the same."""
+"""The controller. It may die between any two calls; another controller gives the same answers."""
 
 import logging
 import traceback
@@ -49,22 +49,22 @@ TRAIN_ONLY = frozenset({WorkKind.TRAIN})
 EVALUATE_ONLY = frozenset({WorkKind.EVALUATE})
 EXPIRED_AT_ONCE = 100
 CLOCK_SLACK_S = 1.0
-"""By how much a claim may be ahead of the time before the clock counts as set back."""
+"""How far a claim may lie in the future before the clock counts as set back."""
 
 
 @final
 class Controller:
-    """Answers workers about one study; every answer is one transaction, and may raise `StoreError`.
+    """Answers requests of workers about one study, each in one transaction; it may raise `StoreError`.
 
-    Each transaction compares the stored configuration with that of the rules. Where it was changed, finished work
-    still counts, and nothing is decided, stopped or collected: that needs a process with the new settings.
+    Each transaction compares the stored configuration with that of the rules. If it was changed, finished work
+    still counts, but decisions, stops and collections need a process with the new settings.
 
     Args:
-        store: where the study is remembered.
+        store: the store of the study.
         study: its id.
-        rules: what its decisions go by.
-        config: the stored configuration that the rules were made from; None for the one that is found first.
-        source: id of the study that it watches; None for one that watches no other.
+        rules: the rules of its decisions.
+        config: the configuration from which the rules were made; None for the first that is read.
+        source: id of the study that it watches, if any.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class Controller:
 
     @property
     def outdated(self) -> bool:
-        """Whether the last transaction met settings that are not those of the rules."""
+        """Whether the stored settings differed from the rules in the last transaction."""
         return self._outdated is not None
 
     def claim(self, worker: str, count: int = 1) -> tuple[list[Claimed], NoWork | None]:
-        """Give a worker up to `count` trials; with fewer, also say why."""
+        """Give a worker up to `count` trials, and the reason if there are fewer."""
         _, claimed, rest = self.complete((), worker, count)
         return [work for work in claimed if isinstance(work, Claimed)], rest
 
@@ -116,11 +116,11 @@ class Controller:
     ) -> tuple[list[Answer], list[Work], NoWork | None]:
         """Accept finished work and, in the same transaction, give the worker its next.
 
-        A completion whose lease is gone is answered with the error, and one that a rule stops with the reason;
-        neither holds up the others. Eval jobs are given out before trials, so that scores come while they
-        matter. With `whole`, which goes without completions, it is `count` trials or none. If a strategy or one
-        of its rules raises, the completions still count, and the study is stopped with what it raised. Given the
-        jobs that the worker knows it holds, others that are leased to it come first: it never learned of them.
+        The answer to a completion is the error if its lease is gone, or the reason if a rule stops it; the others
+        are not affected. Eval jobs are handed out before trials, so that scores arrive while they matter. With
+        `whole`, and no completions, it hands out `count` trials or none. If a strategy or one of its rules raises,
+        the completions still count, and the study fails with the error. With `held`, the jobs that the worker
+        knows it holds, other jobs leased to it come first, because the answer with them was lost.
         """
         gone: frozenset[str] = frozenset()
         while True:
@@ -149,7 +149,7 @@ class Controller:
             except _TooFew as error:
                 if error.never is not None:
                     raise error.never from None
-                return [], [], Idle(seconds=None, why="fewer members may train now than were asked for")
+                return [], [], Idle(seconds=None, why="too few members can train now")
             except Exception as error:
                 if not deciding or isinstance(error, StoreError) or not isinstance(self.rules, TrainRules):
                     raise
@@ -177,12 +177,12 @@ class Controller:
             and isinstance(answer, Accepted)
             and self._outdated is not None
         ):
-            # Whether its member has trained all its steps depends on settings that this process does not have.
+            # Whether its member has finished depends on the new settings, which this process does not have.
             tx.apply(machine.reopen(tx, tx.trial(answer.job).member))
         return answer
 
     def _apply(self, tx: Transaction, commands: Sequence[Command]) -> None:
-        """Apply commands, then aggregate or end the groups of which they ended a job."""
+        """Apply commands, then aggregate or end the groups whose jobs they ended."""
         tx.apply(commands)
         for group in machine.ended_groups(commands):
             tx.apply(machine.settle_group(tx, self.rules, group))
@@ -200,8 +200,8 @@ class Controller:
     ) -> tuple[list[Work], NoWork | None]:
         self._expire(tx)
         rules = self.rules
-        # Leased to the worker, which does not know of it because an answer was lost.
-        lost = [] if held is None else [each for each in tx.running(worker) if each.job not in held]
+        # Jobs leased to the worker whose answer was lost.
+        lost = [] if held is None else [attempt for attempt in tx.running(worker) if attempt.job not in held]
         claimed: list[Work] = [machine.restore_claim(tx, attempt) for attempt in lost[:count]]
         late: NoTime | None = None
         rounds = 0
@@ -219,7 +219,7 @@ class Controller:
             if isinstance(answer, Claimed) and room.left_s is not None:
                 expected_s = machine.expected_s(answer.trial, tx.last_completed(machine.RECENT))
                 if not room.holds(expected_s):
-                    # The decision is not stored: the next claim makes the same one.
+                    # The decision is not stored; the next claim repeats it.
                     return claimed, _no_time("a trial", expected_s, room)
             tx.apply(commands)
             if isinstance(answer, Claimed):
@@ -235,7 +235,7 @@ class Controller:
     def _claim_evaluation(
         self, tx: Transaction, worker: str, holding: int | None, gone: frozenset[str], room: Room
     ) -> ClaimedEvaluation | NoTime | None:
-        """Give a worker an eval job, or None when there is none to start now."""
+        """Give a worker an eval job; None if none can start now."""
         while True:
             claimed, commands = machine.claim_evaluation(
                 tx, worker, self.rules.lease_s, holding=holding, lost=gone, room=room
@@ -258,21 +258,21 @@ class Controller:
         return Idle(seconds=seconds, why="no checkpoint waits for evaluation")
 
     def _give_up(self, tx: Transaction) -> Ended:
-        """End a study whose strategy changes state again and again and starts nothing."""
+        """Fail a study whose strategy keeps changing state without starting a trial."""
         message = "the strategy made no progress after repeated calls; this is a bug in the strategy"
         tx.apply([SetStudyState(StudyState.FAILED, message)])
         return Ended(state=StudyState.FAILED, message=message)
 
     def _undecided(self, error: Exception) -> Ended:
-        """End a study about which no decision can be taken."""
+        """Fail a study whose strategy raised an error."""
         frames = [*traceback.extract_tb(error.__traceback__)]
         if isinstance(error, UsageError):
-            # Where phyla refuses something says nothing; the code that gave it does.
+            # The line in phyla that rejects a value does not help; the line that passed it does.
             frames = [frame for frame in frames if not frame.filename.startswith((_PHYLA, "<"))]
         where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
         message = (
             f"{type(self.population.strategy).__name__} could not decide: {type(error).__name__}: {error}{where}. "
-            "Completed trials are kept, and running ones finish. Fix it, then run the study again."
+            "Completed trials are kept, and running ones finish. Fix the error, then run the study again."
         )
         LOG.exception(message)
         with self._transaction() as tx:
@@ -281,9 +281,9 @@ class Controller:
         return Ended(state=StudyState.FAILED, message=message)
 
     def _expire(self, tx: Transaction) -> None:
-        """Take leases back that ran out; checked from time to time, by claims.
+        """Take back expired leases; claims check this periodically.
 
-        Leases and waits that begin at a clock that was ahead are shortened.
+        Leases and waits that were set by a clock that was ahead are shortened.
         """
         now, lease_s = tx.now(), self.rules.lease_s
         if 0 <= now - self._looked_at < min(1.0, lease_s / 10):
@@ -294,7 +294,7 @@ class Controller:
             delay_s = max(suite.policy.start_delay_s for suite in self.rules.suites)
             tx.apply([LimitNotBefore(now + delay_s)])
         for attempt in tx.expired(EXPIRED_AT_ONCE):
-            error = f"the lease of worker {attempt.worker} ran out: it did not renew it for {lease_s:g} s"
+            error = f"the lease of worker {attempt.worker} expired: it was not renewed for {lease_s:g} s"
             self._apply(tx, machine.lose(tx, self.rules, attempt.job, attempt.token, error, counts=False))
         self._looked_at = now
 
@@ -310,7 +310,7 @@ class Controller:
 
     @repeatable
     def release(self, job: int, token: int, error: str | None = None) -> None:
-        """Return a job to the queue, with what it said if it asked for that; this does not count as a failure.
+        """Return a job to the queue, with its message if any; this does not count as a failure.
 
         Raises:
             LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
@@ -320,7 +320,7 @@ class Controller:
 
     @repeatable
     def lose_worker(self, worker: str, error: str, *, counts: bool) -> int:
-        """Take back everything a dead worker held; return how many attempts that were."""
+        """Take back all jobs of a dead worker; return the number of attempts."""
         with self._transaction() as tx:
             held = tx.running(worker)
             for attempt in held:
@@ -334,7 +334,7 @@ class Controller:
             tx.apply([RenewAttempts(worker, tx.now() + self.rules.lease_s)])
 
     def report(self, trial: int, token: int, reports: Sequence[Report]) -> ReportAnswer:
-        """Store what training reported so far, let rules stop it, and say how its attempt stands."""
+        """Store the reports of training, apply stopping rules, and return the state of the attempt."""
         with self._transaction() as tx:
             standing, commands = machine.report(tx, self._judging, trial, token, reports)
             tx.apply(commands)
@@ -342,7 +342,7 @@ class Controller:
 
     @repeatable
     def save_progress(self, trial: int, token: int, checkpoint: Checkpoint) -> None:
-        """Remember where a retry of the trial resumes.
+        """Record the checkpoint from which a retry of the trial resumes.
 
         Raises:
             LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
@@ -352,21 +352,21 @@ class Controller:
 
     @repeatable
     def retention(self) -> KeptCheckpoints:
-        """Return which checkpoints are kept and which may go; changes nothing.
+        """Return which checkpoints to keep and which to collect; read-only.
 
-        Where the settings were changed, none may.
+        If the settings were changed, none is collectable.
         """
         with self._store.reader(self._study) as reader:
             self._compare(reader.study().config)
-            found = machine.retention(reader, self.population.keeping)
+            checkpoints = machine.retention(reader, self.population.keeping)
         if self._outdated is None:
-            return found
-        kept = [(row, "the study has settings that this process does not have") for row in found.collectable]
-        return replace(found, kept=(*found.kept, *kept), collectable=())
+            return checkpoints
+        withheld = [(row, "the settings of the study were changed") for row in checkpoints.collectable]
+        return replace(checkpoints, kept=(*checkpoints.kept, *withheld), collectable=())
 
     @property
     def _judging(self) -> TrainRules:
-        """The rules by which running trials are judged: none of them is stopped by settings that were changed."""
+        """The rules that judge running trials; outdated stopping rules do not apply."""
         return self.population if self._outdated is None else replace(self.population, stopping=())
 
     @contextmanager
@@ -374,7 +374,7 @@ class Controller:
         """Open a transaction, and compare the settings of the study with those of this process."""
         while True:
             known = self._outdated
-            # Settings that this process does not have may be those of a strategy that is exclusive.
+            # The new settings may be those of an exclusive strategy.
             exclusive = isinstance(self.rules, TrainRules) and (known is not None or self.rules.exclusive)
             with self._store.transaction(self._study, exclusive=exclusive, source=self._source) as tx:
                 if isinstance(self.rules, TrainRules):
@@ -384,7 +384,7 @@ class Controller:
                     return
 
     def _compare(self, stored: JsonObject) -> None:
-        """Find out whether the stored configuration decides differently from that of the rules."""
+        """Check whether the stored configuration leads to other decisions than that of the rules."""
         if self._config is None:
             self._config = stored
         if stored == self._seen:
@@ -398,12 +398,12 @@ class Controller:
         self._outdated = why if changed else None
 
 
-def _no_time(what: str, expected_s: float | None, room: Room) -> NoTime:
-    return NoTime(why=f"{what} takes about {expected_s:.3g} s, and {room.left_s:.3g} s are left")
+def _no_time(work: str, expected_s: float | None, room: Room) -> NoTime:
+    return NoTime(why=f"{work} takes about {expected_s:.3g} s, and {room.left_s:.3g} s are left")
 
 
 class _TooFew(Exception):
-    """Rolls back the claim of some trials where all of them, or none, were asked for."""
+    """Rolls back a partial claim when all trials or none were requested."""
 
     def __init__(self, never: StateError | None) -> None:
         super().__init__()
@@ -411,22 +411,22 @@ class _TooFew(Exception):
 
 
 def _alone(tx: Transaction, claimed: int, count: int) -> StateError | None:
-    """Return the error of asking for more trials than there can be; None if waiting may bring them."""
+    """Return the error if the requested trials can never train at once; None if waiting may help."""
     if len(tx.running()) > claimed or tx.open_groups():
         return None
     members = [member for member in tx.members() if not member.retired]
     done = sum(member.state is MemberState.DONE for member in members)
     return StateError(
         f"cannot hand out {count} trials at once: {claimed} of {len(members)} members can train now, {done} have "
-        f"finished or were given up, and no running trial could let the others go on. Ask for {claimed}, and from "
-        "the start for a number that divides the population"
+        f"finished or were given up, and no running trial can make more members ready. Request {claimed}, and in "
+        "the next study a number that divides the population"
     )
 
 
 def _set_back(attempts: Iterable[Attempt], now: float) -> list[str]:
-    """Return the workers whose leases were given by a clock that was ahead, and not renewed since it was set back.
+    """Return the workers with leases from a clock that was ahead, not renewed since it was set back.
 
-    A worker that is alive renews them soon. Those of a dead one are to end when one that is given now would.
+    Live workers renew them soon. Those of dead workers must expire when a new lease would.
     """
     ahead = (row for row in attempts if now + CLOCK_SLACK_S < row.claimed_at < row.expires_at)
     return sorted({row.worker for row in ahead})

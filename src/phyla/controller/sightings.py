@@ -1,4 +1,4 @@
-"""What a watcher tells and asks about the checkpoints of a study."""
+"""The requests of watchers about the checkpoints of a study."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -22,9 +22,9 @@ class Sightings:
     Every call is one transaction, and may raise `StoreError`.
 
     Args:
-        store: where the study is remembered.
+        store: the store of the study.
         study: the study.
-        suites: what is run on its checkpoints.
+        suites: the suites to run on its checkpoints.
     """
 
     def __init__(self, store: Store, study: StudyRecord, suites: Sequence[Suite]) -> None:
@@ -32,44 +32,46 @@ class Sightings:
         self._study = study
         self.suites = tuple(suites)
 
-    def observe(self, found: Sequence[Checkpoint], *, first_look: bool = False, rewinds: bool = True) -> None:
-        """Note checkpoints, oldest first, and queue or skip suites on them; see `phyla.machine.observe`."""
+    def observe(
+        self, checkpoints: Sequence[Checkpoint], *, first_look: bool = False, rewinds: bool = True
+    ) -> None:
+        """Register checkpoints, oldest first, and queue or skip suites on them; see `phyla.machine.observe`."""
         failpoint("watch.before_observe")
         with self._exclusive() as tx:
-            for each in found:
-                tx.apply([*machine.observe(tx, self.suites, each, first_look=first_look, rewinds=rewinds)])
+            for checkpoint in checkpoints:
+                tx.apply([*machine.observe(tx, self.suites, checkpoint, first_look=first_look, rewinds=rewinds)])
         failpoint("watch.after_observe")
 
     def gone(self, seen: Mapping[int, str], *, unless_held: bool = False) -> frozenset[int]:
-        """Note that checkpoints vanished.
+        """Record that checkpoints vanished.
 
         Returns:
-            Those of which it was noted, now or before.
+            The checkpoints for which it is recorded, now or earlier.
         """
         if not seen:
             return frozenset()
         with self._exclusive() as tx:
             held = tx.held_paths() if unless_held else frozenset[int]()
-            told = frozenset(seen) - held
-            for number in sorted(told):
+            noted = frozenset(seen) - held
+            for number in sorted(noted):
                 row = tx.seen(number)
                 if row.state is CheckpointState.READY:
                     tx.apply([*machine.gone(tx, row, seen[number])])
-            return told
+            return noted
 
     def note(self, kind: str, message: str, *, seen: int | None = None) -> None:
-        """Remember something that a person should know."""
+        """Record an event that users should see."""
         with self._exclusive() as tx:
             event = EvalEvent(study=self._study.id, kind=kind, seen=seen, message=message, created_at=tx.now())
             tx.apply([machine.Insert(event)])
 
     def backfill(self) -> int:
-        """Queue what suites miss on checkpoints that were seen before; return how many changes that is."""
+        """Queue missing evaluations of registered checkpoints; return the number of changes."""
         return len(self._on_all(machine.backfill))
 
     def retry(self) -> int:
-        """Queue once more what failed for good; return how many evaluations that is."""
-        return sum(isinstance(one, machine.InsertJobs) for one in self._on_all(machine.try_again))
+        """Queue permanently failed evaluations again; return their number."""
+        return sum(isinstance(command, machine.InsertJobs) for command in self._on_all(machine.try_again))
 
     def _on_all(
         self, decide: Callable[[Transaction, Sequence[Suite], Checkpoint], Sequence[Command]]
@@ -88,23 +90,23 @@ class Sightings:
             after = page[-1].id
 
     def evaluate_again(self, seen: int, suite: str) -> None:
-        """Run a suite on a checkpoint again, as a person asks; see `phyla.machine.evaluate_again`."""
+        """Run a suite on a checkpoint again, at a user's request; see `phyla.machine.evaluate_again`."""
         with self._exclusive() as tx:
             tx.apply(machine.evaluate_again(tx, suite_named(self.suites, suite), tx.seen(seen)))
 
     def drain(self, why: str) -> None:
-        """Say that no more checkpoints come: the final one is guaranteed, then the study ends."""
+        """Drain the study: no more checkpoints will come; the final one is evaluated, then the study ends."""
         with self._exclusive() as tx:
             tx.apply([*machine.drain(tx, self.suites, why)])
             tx.apply(machine.finish_watching(tx))
         failpoint("watch.after_drain")
 
     def seen(self, after: int = 0) -> list[Checkpoint]:
-        """Return the checkpoints seen, by id, from the first one whose id is above `after`."""
+        """Return the registered checkpoints by id, from the first id above `after`."""
         return self._store.look(self._study.id, queries.seen, after=after)
 
     def held(self) -> tuple[frozenset[int], Mapping[str, Checkpoint]]:
-        """Return which checkpoints queued or best groups refer to, and the best one of each suite."""
+        """Return the checkpoints of queued or best groups, and the best checkpoint of each suite."""
         needed = self._store.look(self._study.id, queries.in_use, [suite.name for suite in self.suites])
         return needed.held, needed.checkpoints
 

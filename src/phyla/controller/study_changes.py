@@ -1,4 +1,4 @@
-"""Other settings for a study, and what follows from them for its population."""
+"""Changes of a study's settings, and their effects on its population."""
 
 from collections.abc import Mapping
 from typing import Any, final
@@ -9,7 +9,7 @@ from phyla.errors import ConfigurationError, StoreBusy
 from phyla.machine import SetConfig, TrainRules
 from phyla.records import Json, JsonObject, StudyRecord, StudyState
 from phyla.store import Store
-from phyla.store.retry import again
+from phyla.store.retry import retry_on
 from phyla.system.failpoints import failpoint
 
 
@@ -18,9 +18,9 @@ class StudyChanges:
     """Changes the settings of one study with a population; every call is one transaction.
 
     Args:
-        store: where the study is remembered.
+        store: the store of the study.
         study: its id.
-        rules: what its decisions go by from then on.
+        rules: the new rules.
     """
 
     def __init__(self, store: Store, study: int, rules: TrainRules) -> None:
@@ -28,7 +28,7 @@ class StudyChanges:
         self._study = study
         self._rules = rules
 
-    @again(StoreBusy)
+    @retry_on(StoreBusy)
     def change(
         self,
         config: JsonObject,
@@ -37,17 +37,17 @@ class StudyChanges:
         before: JsonObject | None = None,
         fresh: bool = False,
     ) -> StudyRecord:
-        """Store another configuration, that of these rules, and let the population follow it.
+        """Store the configuration of the new rules, and adapt the population.
 
-        Trials that are running go on as they were decided, except those of members that are retired. Decisions
-        that others are taking now come first; those that follow go by this configuration, wherever they are taken.
+        Running trials continue unchanged, except those of retired members. Decisions in progress finish first; all
+        later decisions use this configuration, in any process.
 
         Returns:
-            The study as it is then.
+            The changed study.
 
         Raises:
             ConfigurationError: new members would have nothing to train.
-            StudyChanged: another change came between.
+            StudyChanged: another change came first.
         """
         rules = self._rules
         strategy = rules.strategy
@@ -56,16 +56,16 @@ class StudyChanges:
             if before is not None:
                 check_unchanged(tx.study(), before)
             earlier: Any = stored.get("changes", [])
-            told: dict[str, Json] = {name: list(values) for name, values in changes.items()}
-            entry: Json = {"at": tx.now(), "changes": told}
+            pairs: dict[str, Json] = {name: list(values) for name, values in changes.items()}
+            entry: Json = {"at": tx.now(), "changes": pairs}
             tx.apply([SetConfig({**config, "changes": [*earlier, entry]})])
             active = sum(not tx.member(index).retired for index in range(tx.study().population_size))
             beside = machine.youngest(tx)
             if strategy.population_size > active and strategy.finished(beside):
                 raise ConfigurationError(
-                    f"the study cannot grow to {strategy.population_size} members: all {active} have spent their "
-                    f"{beside.progress} steps, and new ones join where the others are, so they would have "
-                    f"nothing to train; raise total_steps above {beside.progress} as well"
+                    f"the study cannot grow to {strategy.population_size} members: all {active} have trained "
+                    f"{beside.progress} steps, and new members start at the progress of the others, so "
+                    f"they would have nothing to train;  raise total_steps above {beside.progress}, too"
                 )
             for number in range(strategy.population_size - active):
                 tx.apply(machine.join(tx, rules, beside, number, fresh=fresh))

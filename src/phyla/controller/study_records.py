@@ -1,4 +1,4 @@
-"""What is done to a study without its rules: files, state and configuration, in one transaction each."""
+"""Changes of a study that need no rules: files, state and configuration, in one transaction each."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ class StudyRecords:
 
     @repeatable
     def mark_deleting(self, candidates: Sequence[Checkpoint]) -> list[str]:
-        """Mark checkpoints for deletion, except those a trial took since they were looked at; return which."""
+        """Mark checkpoints for deletion, except those that a trial took since; return the marked names."""
         if not candidates:
             return []
         with self._store.transaction(self._study, exclusive=True) as tx:
@@ -41,16 +41,16 @@ class StudyRecords:
 
     @repeatable
     def set_unusable(self, name: str, damage: str | None) -> None:
-        """Mark a checkpoint as lost or damaged, so that it is no donor, no parent and not the best any more."""
+        """Mark a checkpoint as lost or damaged, so that it cannot be a donor, a parent or the best."""
         with self._store.transaction(self._study, exclusive=True) as tx:
             tx.apply(machine.set_unusable(tx, name, damage))
 
     @repeatable
     def import_checkpoints(self, imports: Sequence[Imported]) -> bool:
-        """Let every member start from a checkpoint that was brought here; all at once.
+        """Make every member start from an imported checkpoint, all at once.
 
         Returns:
-            Whether they do; False if another process was quicker.
+            Whether it did; False if another process was first.
         """
         with self._store.transaction(self._study, exclusive=True) as tx:
             if not machine.awaits_imports(tx):
@@ -62,47 +62,47 @@ class StudyRecords:
         return True
 
     def note_start(self, start: RunStart) -> None:
-        """Remember how the study was started."""
+        """Record how the study was started."""
         with self._store.transaction(self._study, exclusive=False) as tx:
             tx.apply([Insert(start)])
 
     def store_config(self, config: JsonObject, before: JsonObject) -> None:
-        """Store a configuration that decides nothing differently; `StudyChanged` if it was changed meanwhile.
+        """Store a configuration that leads to the same decisions; `StudyChanged` if it was changed in between.
 
         A watched study that had ended runs again.
         """
         with self._store.transaction(self._study, exclusive=True, alone=True) as tx:
-            if tx.study().config != config:  # else the answer was lost, and it is asked again
+            if tx.study().config != config:  # else this is a retry after a lost answer
                 check_unchanged(tx.study(), before)
                 done = [member.index for member in tx.members() if member.state is MemberState.DONE]
                 tx.apply([SetConfig(config)])
                 if tx.study().state is StudyState.COMPLETED:
-                    # A configuration wakes members, and these have nothing to do.
+                    # A new configuration makes members ready, but these have finished.
                     members = map(tx.locked_member, done)
-                    tx.apply([Update(replace(one, state=MemberState.DONE)) for one in members])
+                    tx.apply([Update(replace(member, state=MemberState.DONE)) for member in members])
             if tx.study().watched:
                 tx.apply([SetStudyState(StudyState.RUNNING)])
 
     @repeatable
     def fail_study(self, message: str) -> None:
-        """Stop the study, which has failed: no more work of it is given out."""
+        """Mark the study as failed: it hands out no more work."""
         self._store.set_state(self._study, StudyState.FAILED, message)
 
     def begin_deleting(self) -> None:
-        """Mark the study as being deleted; `StateError` if a worker is on it, or on one that watches it."""
-        watching = [each.id for each in self._store.studies() if each.source == self._study]
-        for each in (*watching, self._study):
-            with self._store.transaction(each, exclusive=True, alone=True) as tx:
-                held = [one for one in tx.running() if one.expires_at > tx.now()]
+        """Mark the study as being deleted; `StateError` if a worker has a job of it, or of its watchers."""
+        watching = [study.id for study in self._store.studies() if study.source == self._study]
+        for study in (*watching, self._study):
+            with self._store.transaction(study, exclusive=True, alone=True) as tx:
+                held = [attempt for attempt in tx.running() if attempt.expires_at > tx.now()]
                 if held:
-                    workers = sorted({one.worker for one in held})
+                    workers = sorted({attempt.worker for attempt in held})
                     count = "a worker is" if len(workers) == 1 else f"{len(workers)} workers are"
-                    left_s = max(one.expires_at for one in held) - tx.now()
+                    left_s = max(attempt.expires_at for attempt in held) - tx.now()
                     name = tx.study().name
                     raise StateError(
                         f"study {name!r} was not deleted: {count} training or evaluating it "
-                        f"({', '.join(workers[:3])}). Stop them first; a worker that died holds its lease for "
-                        f"{left_s:.0f} s more"
+                        f"({', '.join(workers[:3])}). Stop them first; the lease of a dead worker expires in "
+                        f"at most {left_s:.0f} s"
                     )
-                if each == self._study:
+                if study == self._study:
                     tx.apply([SetStudyState(StudyState.DELETING)])

@@ -41,7 +41,7 @@ from phyla.service.reading import QUERIES
 from phyla.service.studies import Studies
 from phyla.settings import system_clock
 from phyla.store import STORE, Store
-from phyla.store.remote import travelling
+from phyla.store.remote import path_name
 from phyla.wire import Call, call_of, problem
 
 VERSION = metadata.version("phyla")
@@ -259,7 +259,7 @@ def _add_calls(app: FastAPI, studies: Studies, doors: Doors) -> None:
     """Add the routes of queries and of the methods of parts."""
     for name, query in QUERIES.items():
         reads = partial(studies.look, query)
-        path = f"/v1/read/{{study}}/{travelling(name)}"
+        path = f"/v1/read/{{study}}/{path_name(name)}"
         _add(app, path, "read", f"read_{name}", call_of(query), reads, [may(doors, Role.VIEWER)])
     for part in (STORE, *PARTS):
         for role, methods in part.methods.items():

@@ -110,7 +110,7 @@ def unmet(needed: Conditions, values: Mapping[str, Scalar]) -> str:
 
 def check_list(option: str, value: object) -> list[Any]:
     """The constraints, or the starting points (`initial`), that Space was given."""
-    what = "functions" if option == "constraints" else "starting points"
+    noun = "functions" if option == "constraints" else "starting points"
     if isinstance(value, Parameter):
         raise SpaceError(
             f"{option!r} is an option of Space; give a parameter of that name as Space({{{option!r}: {value!r}}})"
@@ -118,7 +118,7 @@ def check_list(option: str, value: object) -> list[Any]:
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
         alone = callable(value) if option == "constraints" else isinstance(value, Mapping)
         instead = f"; write {option}=[{name_of(value)}]" if alone else f", got {value!r}"
-        raise SpaceError(f"{option} must be a list of {what}{instead}")
+        raise SpaceError(f"{option} must be a list of {noun}{instead}")
     for constraint in value if option == "constraints" else ():
         if not callable(constraint):
             raise SpaceError(f"a constraint must be a function, got {constraint!r}")

@@ -49,14 +49,14 @@ class AnyParameter(ABC, Generic[Value]):
 
     def _call(self, *positional: object, options: Sequence[str] = OPTIONS) -> str:
         """The constructor call of a parameter like this one; options that have their default are left out."""
-        shown = [repr(list(value) if isinstance(value, tuple) else value) for value in positional]
+        arguments = [repr(list(value) if isinstance(value, tuple) else value) for value in positional]
         defaults = {attribute.name: attribute.default for attribute in fields(self) if attribute.kw_only}
-        shown += [
+        arguments += [
             f"{name}={getattr(self, name)!r}"
             for name in options
             if name in defaults and getattr(self, name) != defaults[name]
         ]
-        return f"{type(self).__name__}({', '.join(shown)})"
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
     def start(self, rng: "np.random.Generator") -> Value:
         """A value to start from: the initial one, one from the initial range, or one from the prior."""

@@ -1,4 +1,4 @@
-"""Where studies are remembered: one contract, on SQLite (in a file or in memory) and on PostgreSQL."""
+"""The store of studies: one contract, on SQLite (in a file or in memory) and on PostgreSQL."""
 
 from phyla.machine import Reader
 from phyla.store.contract import (

@@ -18,17 +18,17 @@ from phyla.records import (
 )
 
 NEWEST_DURATIONS = 100
-"""How many of an eval task's newest results its mean duration is taken from."""
+"""Number of newest results from which the mean duration of an eval task is computed."""
 
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Query: TypeAlias = Callable[Concatenate[Reader, P], R]
-"""A function that only reads; its arguments and its result can be JSON."""
+"""A read-only function whose arguments and result can be JSON."""
 
 
 class Transaction(View, Protocol):
-    """A view that can be written; everything is committed at the end, or nothing."""
+    """A writable view; all changes commit at the end, or none."""
 
     def apply(self, commands: Sequence[Command]) -> list[str]:
         """Apply commands in order.
@@ -37,18 +37,18 @@ class Transaction(View, Protocol):
             Names of the checkpoints that `MarkDeleting` commands marked.
 
         Raises:
-            phyla.machine.ParentGone: a `TakeCheckpoint` named one that is not live. Nothing is committed.
+            phyla.machine.ParentGone: a `TakeCheckpoint` named a checkpoint that is not live. Nothing is committed.
         """
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreIdentity:
-    """Which store this is; every study's checkpoint directory names the store that owns it.
+    """The identity of a store; the checkpoint directory of a study names the store that owns it.
 
     Attributes:
-        id: random; a store that is moved keeps it, a copied or restored one gets another.
-        copied_from: the id of the store that this one is a copy of; None if it is none.
+        id: random; a moved store keeps it, a copied or restored store gets another.
+        copied_from: the id of the store of which this is a copy, if it is one.
         lasting: whether the store outlives its process.
     """
 
@@ -58,16 +58,16 @@ class StoreIdentity:
 
 
 class Changes(Protocol):
-    """Tells when something was committed, so that a worker without work need not ask again and again."""
+    """Notifies of commits, so that workers without work need not poll."""
 
     @property
     def idle_s(self) -> float:
-        """Seconds after which to ask again for work though nothing was committed."""
+        """Seconds after which to ask for work again without a commit."""
 
     def wait(self, seconds: float) -> bool:
-        """Return whether something was committed since the last call, after `seconds` at the latest.
+        """Wait at most `seconds`; return whether there was a commit since the last call.
 
-        The first call returns at once: what was committed before it is not known.
+        The first call returns at once, because earlier commits are unknown.
 
         Raises:
             StoreUnavailable: the store cannot be reached.
@@ -78,23 +78,23 @@ class Changes(Protocol):
 
 
 class Store(Protocol):
-    """Remembers studies. Safe for use by several threads and, except in memory, several processes."""
+    """Stores studies. Safe for use by several threads and, except in memory, several processes."""
 
     @property
     def url(self) -> str:
-        """Where it is, without any password."""
+        """Its URL without password."""
 
     def hold_on(self, seconds: float) -> None:
-        """Wait so long, from now on, for a server that is away; this also shortens a wait that has begun.
+        """Set how long to wait for an unreachable server; this also shortens a wait in progress.
 
         It takes no lock, so a signal handler may call it.
         """
 
     def identity(self) -> StoreIdentity:
-        """Return which store this is; the first call makes its id, and so does one that finds it copied."""
+        """Return the identity; the first call creates the id, as does the first call after a copy."""
 
     def renew_identity(self) -> StoreIdentity:
-        """Give the store another id, because it was restored in place from a backup, and return it."""
+        """Create and return a new identity, after the store was restored in place from a backup."""
 
     def create_study(
         self,
@@ -107,26 +107,26 @@ class Store(Protocol):
         location: FileName = "",
         source: int | None = None,
     ) -> StudyRecord:
-        """Create a study with all members ready, or return the one that exists under that name.
+        """Create a study with all members ready, or return the existing study of that name.
 
         Args:
             name: unique in the store.
-            config: what it is made with.
+            config: its configuration.
             seed: root of all randomness of a population.
             population_size: number of members.
-            kind: where its checkpoints come from.
-            location: the directory that is watched.
-            source: id of the study that is watched.
+            kind: the source of its checkpoints.
+            location: the watched directory.
+            source: id of the watched study.
         """
 
     def tokens(self) -> Sequence[Token]:
-        """Return the tokens that open a service on this store, by name."""
+        """Return the tokens for a service on this store, by name."""
 
     def add_token(self, token: Token) -> None:
-        """Add a token; `StateError` if there is one of that name."""
+        """Add a token; `StateError` if the name is taken."""
 
     def revoke_token(self, name: str) -> None:
-        """Remove a token, so that it opens nothing any more; `StateError` if there is none of that name."""
+        """Revoke a token; `StateError` if there is none of that name."""
 
     def find_study(self, name: str) -> StudyRecord | None:
         """Return a study by name, or None."""
@@ -135,11 +135,11 @@ class Store(Protocol):
         """Return all studies by id, watched ones included."""
 
     def delete_study(self, study: int) -> None:
-        """Delete a study, with those that watch it and all that is known of them, in one transaction.
+        """Delete a study, the studies that watch it, and all their records, in one transaction.
 
-        Its id, and those of its jobs, are never reused: a worker that is still on it gets `StudyNotFound`.
-        Results of evaluations stay where another study has the same checkpoint. `StudyRecords.begin_deleting`
-        checks that no worker is on it.
+        Its id and those of its jobs are never reused: a worker that still has its jobs gets `StudyNotFound`.
+        Evaluation results are kept if another study has the same checkpoint. `StudyRecords.begin_deleting` checks
+        that no worker has a job of it.
 
         Raises:
             StudyNotFound: there is no such study.
@@ -149,7 +149,7 @@ class Store(Protocol):
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
         """Set the state of a study.
 
-        That it is running says that it is resumed: broken trials in a row are counted afresh, and members that
+        Setting it to running resumes the study: the count of consecutive broken trials restarts, and members that
         were given up for broken trials try again.
         """
 
@@ -163,9 +163,9 @@ class Store(Protocol):
         Args:
             study: id of the study.
             exclusive: no other exclusive transaction on this study runs at the same time.
-            alone: no other transaction that `transaction` opens on this study runs at the same time: those that
-                began before have ended, and those that begin later see what this one wrote.
-            source: id of the study that this one watches; an exclusive transaction is that on both.
+            alone: no other writing transaction on this study runs at the same time: earlier ones have ended, and
+                later ones see the changes of this one.
+            source: id of the study that this one watches; an exclusive transaction is exclusive on both.
 
         Raises:
             StoreBusy: another process holds the store for too long.
@@ -173,12 +173,12 @@ class Store(Protocol):
         """
 
     def reader(self, study: int) -> AbstractContextManager[Reader]:
-        """Open a consistent look at one study; a store behind a service has none, see `look`."""
+        """Open a consistent view of one study; not available through a service, see `look`."""
 
     def look(self, study: int, query: "Query[P, R]", /, *args: P.args, **named: P.kwargs) -> R:
-        """Ask a query about one study, which is answered in one transaction, here or at a service.
+        """Answer a query about one study in one transaction, here or at a service.
 
-        A service knows those that `phyla.service.reading` lists.
+        A service knows the queries that `phyla.service.reading` lists.
 
         Raises:
             StudyNotFound: there is no such study.
@@ -186,16 +186,16 @@ class Store(Protocol):
         """
 
     def changes(self) -> Changes:
-        """Return what waits for commits, by this process or another; for one thread."""
+        """Return an object that waits for commits of any process; for use by one thread."""
 
     def close(self) -> None:
         """Release every connection."""
 
 
 def reports_that_count(reader: Reader, trial: TrialRecord) -> list[Report]:
-    """Return the reports of a trial by their steps: of each attempt, up to the step where the next one went on."""
+    """Return the valid reports of a trial by step: of each attempt up to the step where the next continued."""
     reports: list[Report] = []
     for token in range(1, trial.token + 1):
-        if its := reader.reports(trial.id, token):
-            reports = [*(report for report in reports if report.step < its[0].step), *its]
+        if later := reader.reports(trial.id, token):
+            reports = [*(report for report in reports if report.step < later[0].step), *later]
     return sorted(reports, key=lambda report: report.step)

@@ -1,4 +1,4 @@
-"""Open a store by its URL. What needs SQLAlchemy is imported when it is used."""
+"""Open a store by its URL; SQLAlchemy is imported lazily."""
 
 from typing import TYPE_CHECKING, cast
 
@@ -22,11 +22,11 @@ def open_store(url: str, *, clock: Clock = system_clock, alone: bool = False) ->
         url: `memory://`, `sqlite:///path/to/file.db`, `postgresql://user@host/database`, or `http://host:port`,
             the address of a service that has opened one of these. In the path of a SQLite file write `?` as
             `%3F` and `%` as `%25`.
-        clock: tells the time, except on PostgreSQL, whose own clock counts.
-        alone: whether no other process opens the database meanwhile. Then SQLite may be on a network file system.
+        clock: the clock, except on PostgreSQL, which uses that of its server.
+        alone: whether only this process uses the database. Then SQLite may be on a network file system.
 
     Raises:
-        ConfigurationError: the URL is not understood, or SQLite is asked for on a network file system.
+        ConfigurationError: the URL is invalid, or names SQLite on a network file system.
         StoreUnavailable: it cannot be opened or reached.
         StoreBusy: another process holds it for too long.
         SchemaMismatch: it was made by a newer version of phyla.
@@ -46,15 +46,15 @@ def open_store(url: str, *, clock: Clock = system_clock, alone: bool = False) ->
 
 
 def schema_revision(url: str) -> str | None:
-    """Return the schema's revision in a SQL database, None before the first one.
+    """Return the revision of a SQL database's schema; None for a new database.
 
-    Changes nothing.
+    Read-only.
 
     Args:
         url: as for `open_store`; a SQLite file must exist.
 
     Raises:
-        ConfigurationError: the URL is not understood, or SQLite is asked for on a network file system.
+        ConfigurationError: the URL is invalid, or names SQLite on a network file system.
         StoreUnavailable: it cannot be opened or reached.
     """
     from phyla.store.sql.schema import revision

@@ -1,4 +1,4 @@
-"""A store behind a service: `phyla serve` opens the database, this process speaks HTTP with it."""
+"""A store behind a service: `phyla serve` opens the database, and this process sends HTTP requests."""
 
 import json
 import logging
@@ -26,18 +26,18 @@ LOG = logging.getLogger("phyla")
 K = TypeVar("K")
 
 PUBLISHED = "published:"
-"""Before the path of the file in which a service says where it is."""
+"""Prefix of the path of a file with the address of a service."""
 TOKEN_FILE = "service.token"
-"""Beside that file; which file is sent as a token is not for that one to say."""
+"""Token file beside it; the address file must not choose which file is sent as a token."""
 ONCE = frozenset({"change", "evaluate_again", "note", "note_start", "renew_identity"})
-"""What is not asked again if it may have been done; all else gives the same answer twice."""
+"""Methods that are not retried if they may have been executed; all others are idempotent."""
 PROMPT = frozenset({"renew", "report"})
-"""What is called from time to time anyway, so that the next call will do."""
+"""Methods that are called periodically, so that the next call replaces a retry."""
 ANSWER_S, PROMPT_ANSWER_S = 60.0, 10.0
-"""How long to wait for an answer: a request that waits for a lock in the database gets one after half a minute.
-What is prompt is tried again, on another connection, before leases run out."""
+"""How long to wait for an answer: a request that waits for a lock in the database is answered within 30 s.
+Prompt methods are called again, on another connection, before leases expire."""
 LOOK_S = 5.0
-"""How long a process that only looks, or begins, waits for a service; see `hold_on`."""
+"""How long a process that only reads, or starts, waits for a service; see `hold_on`."""
 LONG_POLL_S = 20.0
 
 
@@ -49,7 +49,7 @@ class Part(Generic[K]):
     Attributes:
         name: its name in the path of a request.
         kind: the class.
-        methods: those that travel, by the role that they take.
+        methods: the remote methods by the role that they need.
     """
 
     name: str
@@ -58,17 +58,17 @@ class Part(Generic[K]):
 
     def path(self, study: int | str, method: str) -> str:
         """Return the path of a method."""
-        return f"/v1/calls/{study}/{self.name}/{travelling(method)}"
+        return f"/v1/calls/{study}/{self.name}/{path_name(method)}"
 
     def at(self, connection: "Connection", study: int, method: str, patience_s: float, **how: Any) -> Any:
-        """Return what calls a method at a service; `AttributeError` if it does not travel."""
+        """Return a function that calls a method at a service; `AttributeError` if it is not remote."""
         if not any(method in names for names in self.methods.values()):
-            raise AttributeError(f"{self.kind.__name__}.{method} does not travel to a service")
+            raise AttributeError(f"{self.kind.__name__}.{method} is not available through a service")
         return partial(connection.call, getattr(self.kind, method), self.path(study, method), patience_s, **how)
 
 
-def travelling(name: str) -> str:
-    """Return the name of a function as it is in a path."""
+def path_name(name: str) -> str:
+    """Return the name of a function in paths."""
     return name.replace("_", "-")
 
 
@@ -84,13 +84,13 @@ STORE: Part[Any] = Part(
 
 @final
 class RemoteStore:
-    """Speaks with a service about all studies; the methods are those of `Store`, but `transaction` and `reader`.
+    """The store of a service; it has the methods of `Store`, except `transaction` and `reader`.
 
     Args:
-        url: `http://host:port` or `https://...`; or `published:FILE`, where the file says where the service is.
+        url: `http://host:port` or `https://...`; or `published:FILE`, a file with the address of the service.
 
     Raises:
-        ConfigurationError: the libraries are missing, or the URL has a user in it.
+        ConfigurationError: libraries are missing, or the URL has a user.
     """
 
     def __init__(self, url: str) -> None:
@@ -103,17 +103,17 @@ class RemoteStore:
         return STORE.at(self.connection, 0, name, self.look_s)
 
     def hold_on(self, seconds: float) -> None:
-        """Wait so long for the service, whatever it is asked."""
+        """Set how long to wait for the service, for all requests."""
         self.look_s = self.connection.most_s = seconds
 
     def look(self, study: int, query: Query[P, R], /, *args: P.args, **named: P.kwargs) -> R:
-        """Ask a query about one study, which the service answers in one transaction."""
-        path = f"/v1/read/{study}/{travelling(query.__name__)}"
+        """Answer a query about one study in one transaction at the service."""
+        path = f"/v1/read/{study}/{path_name(query.__name__)}"
         call: Callable[P, R] = partial(self.connection.call, query, path, self.look_s)
         return call(*args, **named)
 
     def part(self, part: "Part[K]", study: int, *, settings: str | None = None) -> K:
-        """Return what has the methods of a part, which run at the service, for one study.
+        """Return a part of one study, whose methods run at the service.
 
         Args:
             part: the part.
@@ -127,15 +127,15 @@ class RemoteStore:
         return self.connection.service()
 
     def changes(self) -> "RemoteChanges":
-        """Return what waits for commits."""
+        """Return an object that waits for commits."""
         changes = RemoteChanges(self.connection)
         self._changes.append(changes)
         return changes
 
     def close(self) -> None:
-        """Release every connection."""
-        for each in self._changes:
-            each.close()
+        """Close all connections."""
+        for changes in self._changes:
+            changes.close()
         self.connection.close()
 
 
@@ -150,17 +150,17 @@ class _RemotePart:
 
 
 class _NotPublished(StoreUnavailable):
-    """The file in which a service says where it is is not there, or not yet."""
+    """The file with the address of a service does not exist, or not yet."""
 
 
 def hold_on(store: Store) -> None:
-    """Let a process that works wait for its server longer than one that only looks."""
+    """Make a working process wait for its server longer than one that only reads."""
     store.hold_on(PATIENCE_S)
 
 
 @final
 class RemoteChanges:
-    """Waits for commits by a request that the service answers when there is one; for one thread."""
+    """Waits for commits with a long-polling request; for one thread."""
 
     idle_s = 15.0
 
@@ -171,7 +171,7 @@ class RemoteChanges:
         self._asking: threading.Thread | None = None
 
     def wait(self, seconds: float) -> bool:
-        """Return whether something was committed since the last call, after `seconds` at the latest."""
+        """Wait at most `seconds`; return whether there was a commit since the last call."""
         if self._asking is None or not self._asking.is_alive():
             self._asking = threading.Thread(target=self._ask, name="phyla-changes", daemon=True)
             self._asking.start()
@@ -194,7 +194,7 @@ class RemoteChanges:
 
 @final
 class Connection:
-    """Sends requests to a service, again if it is away for a while."""
+    """Sends requests to a service, with retries while it is unreachable."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -202,11 +202,11 @@ class Connection:
             import pydantic  # noqa: F401  # phyla.wire needs it
         except ImportError as error:
             raise ConfigurationError(
-                f'{url}: a service is reached with libraries that are not installed: pip install "phyla[server]"'
+                f'{url}: libraries for services are not installed: pip install "phyla[server]"'
             ) from error
         if "@" in url and not url.startswith(PUBLISHED):
             raise ConfigurationError(
-                f"{mask_password(url)}: the URL of a service has no user and no password; give its token in the "
+                f"{mask_password(url)}: the URL of a service must have no user or password; pass its token in the "
                 "variable PHYLA_TOKEN, or in the file that PHYLA_TOKEN_FILE names"
             )
         self._httpx = httpx
@@ -227,26 +227,28 @@ class Connection:
         settings_digest: str | None = None,
         **named: Any,
     ) -> Any:
-        """Call a function at the service; its first parameter stays there."""
+        """Call a function at the service, without its first parameter."""
         from phyla.wire import call_of
 
         call, name = call_of(function), function.__name__
         headers = {} if settings_digest is None else {"Phyla-Settings": settings_digest}
         body = call.request(*positional, **named)
         answer_s = PROMPT_ANSWER_S if name in PROMPT else ANSWER_S
-        return call.result(self._sent(path, body, headers, patience_s, answer_s, once=name in ONCE))
+        return call.result(self._send(path, body, headers, patience_s, answer_s, once=name in ONCE))
 
     def changes(self, after: int, wait_s: float) -> int:
-        """Return the number of the newest change the service knows of; waits for one after a given number."""
+        """Wait for a change after the number `after`; return the number of the newest."""
         body = json.dumps({"after": after, "wait_s": wait_s}).encode()
-        return int(json.loads(self._sent("/v1/changes", body, {}, 0.0, ANSWER_S, once=False))["change"])
+        return int(json.loads(self._send("/v1/changes", body, {}, 0.0, ANSWER_S, once=False))["change"])
 
     def service(self) -> dict[str, Any]:
-        """Return what the service says of itself."""
-        told: dict[str, Any] = json.loads(self._sent("/v1/service", b"{}", {}, LOOK_S, ANSWER_S, once=False))
-        return told
+        """Return the description of the service."""
+        description: dict[str, Any] = json.loads(
+            self._send("/v1/service", b"{}", {}, LOOK_S, ANSWER_S, once=False)
+        )
+        return description
 
-    def _sent(
+    def _send(
         self, path: str, body: bytes, headers: dict[str, str], patience_s: float, answer_s: float, *, once: bool
     ) -> bytes:
         httpx, patience = self._httpx, Patience(lambda: min(patience_s, self.most_s))
@@ -261,18 +263,18 @@ class Connection:
                     LOG.warning("the service %s answers again", self._shown)
                 if answer.status_code == 200:
                     return answer.content
-                told = self._told(answer)
-                # A plain 500 is of a proxy, or of a service that was ended while it worked on the request.
-                broken = answer.status_code == 500 and not told
+                problem = self._problem_of(answer)
+                # A 500 without a problem comes from a proxy, or from a service that was killed during the request.
+                broken = answer.status_code == 500 and not problem
                 if answer.status_code not in (502, 503, 504) and not broken:
-                    self._refused(answer, told)
-                error = told.get("detail") or f"status {answer.status_code}"
-                sent = broken or told.get("title") == ConnectionLost.__name__
-                said = f"answered: {error}"
-                busy = told.get("title") == StoreBusy.__name__
+                    self._raise_problem(answer, problem)
+                error = problem.get("detail") or f"status {answer.status_code}"
+                sent = broken or problem.get("title") == ConnectionLost.__name__
+                failure = f"answered: {error}"
+                busy = problem.get("title") == StoreBusy.__name__
             except (httpx.TransportError, _NotPublished) as failed:
                 error, busy = str(failed) or type(failed).__name__, False
-                said = f"cannot be reached: {error}"
+                failure = f"cannot be reached: {error}"
                 unsent = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, _NotPublished)
                 sent = not isinstance(failed, unsent)
                 self._forget(client)
@@ -281,38 +283,38 @@ class Connection:
                     raise StoreBusy(str(error))
                 via = client if self._url != self._shown else None
                 where = f"{self._shown} names {via.base_url}, which" if via else self._shown
-                raise StoreUnavailable(f"the service {where} {said}{_advice(said)}")
+                raise StoreUnavailable(f"the service {where} {failure}{_advice(failure)}")
             if patience.pause_s > 1 and not busy and not self._away:
                 self._away = True
-                LOG.warning("the service %s %s; trying again", self._shown, said)
+                LOG.warning("the service %s %s; trying again", self._shown, failure)
             patience.pause()
 
-    def _told(self, answer: "httpx.Response") -> dict[str, Any]:
+    def _problem_of(self, answer: "httpx.Response") -> dict[str, Any]:
         with suppress(ValueError):
-            told = answer.json()
-            if isinstance(told, dict):
-                return told
+            problem = answer.json()
+            if isinstance(problem, dict):
+                return problem
         return {}
 
-    def _refused(self, answer: "httpx.Response", told: dict[str, Any]) -> NoReturn:
+    def _raise_problem(self, answer: "httpx.Response", problem: dict[str, Any]) -> NoReturn:
         from phyla.wire import error_of
 
-        if not told:
+        if not problem:
             raise StoreUnavailable(
-                f"{self._shown} answered with status {answer.status_code}, and not as a service of phyla does; is "
-                "this its address?"
+                f"{self._shown} answered with status {answer.status_code}, but not as a service of phyla; check "
+                "the address"
             )
-        raise error_of(told)
+        raise error_of(problem)
 
     def _open(self) -> "httpx.Client":
         with self._lock:
             if self._client is None or self._process != os.getpid():
-                address, token = where_is(self._url)
+                address, token = read_address(self._url)
                 headers = {"Content-Type": "application/json"}
                 if token:
                     headers["Authorization"] = f"Bearer {token}"
                 try:
-                    # Loading the certificates is slow, and only https needs them.
+                    # Loading CA certificates is slow; only https needs them.
                     verify = address.startswith("https:")
                     base = address.rstrip("/").removesuffix("/v1")
                     self._client = self._httpx.Client(base_url=base, headers=headers, verify=verify)
@@ -322,7 +324,7 @@ class Connection:
             return self._client
 
     def _forget(self, client: "httpx.Client | None") -> None:
-        """Look again where a service is that says so in a file: it may have been started elsewhere."""
+        """Drop the connection to a published service, so that its address is read again: it may have moved."""
         if self._url.startswith(PUBLISHED):
             with self._lock:
                 if self._client is client:
@@ -336,30 +338,30 @@ class Connection:
             self._client = None
 
 
-def _advice(said: str) -> str:
-    """Return what to do about a service that does not do what it is asked."""
-    if said.startswith("answered"):
+def _advice(failure: str) -> str:
+    """Return what to do about a failed request."""
+    if failure.startswith("answered"):
         return ""
-    if "WRONG_VERSION_NUMBER" in said:
-        return "; there is no TLS at this address: write http://, or give the address of the proxy in front of it"
-    if "[Errno -" in said or "nodename" in said:  # as getaddrinfo says on Linux, and on a Mac
+    if "WRONG_VERSION_NUMBER" in failure:
+        return "; the address has no TLS: use http://, or the address of the proxy in front of it"
+    if "[Errno -" in failure or "nodename" in failure:  # as getaddrinfo says on Linux, and on a Mac
         return "; check the name of the host"
-    return "; is it running? On the machine of the database, phyla serve starts it"
+    return "; is it running? Start it on the machine of the database with `phyla serve`"
 
 
-def where_is(url: str) -> tuple[str, str | None]:
-    """Return the address of a service, and the token for it, if there is one."""
+def read_address(url: str) -> tuple[str, str | None]:
+    """Return the address of a service, and its token, if any."""
     if not url.startswith(PUBLISHED):
         return url, settings.token()
     file = Path(url.removeprefix(PUBLISHED))
     try:
-        told = json.loads(file.read_text())
-        address = str(told["url"])
-        found, beside = settings.token(), file.with_name(TOKEN_FILE)
-        if found is None and beside.exists():
-            found = settings.token_in(beside)
+        published = json.loads(file.read_text())
+        address = str(published["url"])
+        token, beside = settings.token(), file.with_name(TOKEN_FILE)
+        if token is None and beside.exists():
+            token = settings.token_in(beside)
     except FileNotFoundError:
-        raise _NotPublished(f"there is no {file}, which phyla serve --publish writes") from None
+        raise _NotPublished(f"{file} does not exist; `phyla serve --publish` writes it") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _NotPublished(f"{file} does not say where it is ({error})") from error
-    return address, found
+        raise _NotPublished(f"{file} has no address of a service ({error})") from error
+    return address, token

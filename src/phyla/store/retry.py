@@ -1,4 +1,4 @@
-"""Retries of requests whose transaction was cut short."""
+"""Retries of requests after transient errors."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -12,15 +12,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def again(*errors: type[StoreError]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def retry_on(*errors: type[StoreError]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Retry a request that raises one of these errors, up to `RETRIES` times.
 
-    Its first transaction may have been committed, with only the answer lost: the retry must then do no harm.
+    The first transaction may have committed with its answer lost, so a retry must be safe.
     """
 
     def decorated(request: Callable[P, R]) -> Callable[P, R]:
         @wraps(request)
-        def made(*args: P.args, **named: P.kwargs) -> R:
+        def retried(*args: P.args, **named: P.kwargs) -> R:
             for _ in range(RETRIES):
                 try:
                     return request(*args, **named)
@@ -28,10 +28,10 @@ def again(*errors: type[StoreError]) -> Callable[[Callable[P, R]], Callable[P, R
                     continue
             return request(*args, **named)
 
-        return made
+        return retried
 
     return decorated
 
 
-repeatable = again(StoreBusy, ConnectionLost)
+repeatable = retry_on(StoreBusy, ConnectionLost)
 """For requests that are safe to retry: after a deadlock, a lock held for too long, or a lost connection."""

@@ -1,4 +1,4 @@
-"""The URL of a SQLite file: every path can be written as one and read back."""
+"""URLs of SQLite files, for any path."""
 
 import os
 import re
@@ -9,15 +9,15 @@ from phyla.errors import ConfigurationError
 
 PREFIX = "sqlite:///"
 MEMORY = "memory://"
-"""URL of a store that ends with its process."""
+"""URL of a store in memory, which ends with its process."""
 
 _ESCAPED = re.compile(r"[%?#\x00-\x1f\x7f\ud800-\udfff]")
-"""Characters that a URL would read differently, and bytes of a file name that are no text."""
+"""Characters with a meaning in URLs, and undecodable bytes of file names."""
 
 
 def sqlite_url(path: Path) -> str:
     """Return the URL of a SQLite file; `?`, `%` and `#` in its path are escaped, as in `%3F`."""
-    text = _ESCAPED.sub(lambda found: "".join(f"%{byte:02X}" for byte in os.fsencode(found[0])), path.as_posix())
+    text = _ESCAPED.sub(lambda match: "".join(f"%{byte:02X}" for byte in os.fsencode(match[0])), path.as_posix())
     return f"{PREFIX}{text}"
 
 

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from phyla.records import Json, JsonObject, on_one_line
 
 
-def describe(reason: JsonObject, who: str = "") -> str:
+def describe(reason: JsonObject, member: str = "") -> str:
     """Return a stored reason, of a decision or of a stop, on one line for a person; `who` is its subject, if any.
 
     As in "member 7, 19th of 20, took over member 3's weights at step 4,000; lr 0.01 to 0.012".
     """
     decision, compared = reason.get("decision"), _mapping(reason.get("compared"))
     if "decision" not in reason and "rule" in reason and "step" in reason:
-        return f"{who} was {_stop(reason)}" if who else _stop(reason)
+        return f"{member} was {_stop(reason)}" if member else _stop(reason)
     own, donor, opponent = (_mapping(compared.get(name)) for name in ("own", "donor", "opponent"))
     giver = _mapping(reason.get("donor"))
     words = _WORDS.get(str(decision), str(decision)) if decision else _own(reason)
@@ -51,8 +51,8 @@ def describe(reason: JsonObject, who: str = "") -> str:
     changes = [f"{name} {_change(_mapping(change))}" for name, change in _mapping(reason.get("changes")).items()]
     words = "; ".join(filter(None, [words, ", ".join(changes)]))
     if not isinstance(rank, int):
-        return f"{who} {words}".lstrip()
-    return ", ".join(filter(None, [who, f"{_ordinal(rank)} of {_number(compared.get('of'))}", words]))
+        return f"{member} {words}".lstrip()
+    return ", ".join(filter(None, [member, f"{_ordinal(rank)} of {_number(compared.get('of'))}", words]))
 
 
 _WORDS = {

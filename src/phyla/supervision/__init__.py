@@ -1,1 +1,1 @@
-"""Supervision of the worker processes of a run on one machine: their GPUs, their time, their ends."""
+"""Supervision of the worker processes of a run on one machine: their GPUs, time limits and exits."""

@@ -1,4 +1,4 @@
-"""Which GPUs each worker sees."""
+"""Assignment of GPUs to workers."""
 
 import functools
 import logging
@@ -14,45 +14,45 @@ LOG = logging.getLogger("phyla")
 AUTO: Final = "auto"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 Gpus: TypeAlias = float | Literal["auto"]
-"""GPUs of each worker: `auto` for one, or as many as there are to share; see `gpu_environments`."""
+"""GPUs per worker: `auto` for one each, shared if there are too few; see `gpu_environments`."""
 
 
 def gpu_environments(
     workers: int, gpus_per_worker: Gpus, gpus: Sequence[str] | None = None
 ) -> list[dict[str, str]]:
-    """Return one environment per worker, with `CUDA_VISIBLE_DEVICES` set if GPUs are wanted.
+    """Return an environment per worker, with `CUDA_VISIBLE_DEVICES` set if it uses GPUs.
 
     Args:
-        workers: how many there are.
-        gpus_per_worker: `auto` gives one each, and shares evenly, with a warning, where there are fewer GPUs than
-            workers; a whole number gives that many each; a fraction lets workers share: 0.5, 0.25, ...
-        gpus: which GPUs there are; None for all visible ones.
+        workers: the number of workers.
+        gpus_per_worker: `auto` assigns one each, or shares evenly, with a warning, if there are fewer GPUs than
+            workers; a whole number assigns that many each; with a fraction workers share: 0.5, 0.25, ...
+        gpus: the available GPUs; None for all visible ones.
 
     Raises:
-        ConfigurationError: there are too few GPUs for that, or the number makes no sense.
+        ConfigurationError: there are too few GPUs, or the number is invalid.
     """
     if gpus_per_worker == 0:
         return [{} if gpus is None else _seeing(gpus) for _ in range(workers)]
     if gpus_per_worker == AUTO:
         return _one_each(workers, visible_gpus() if gpus is None else gpus)
-    number = isinstance(gpus_per_worker, (int, float)) and not isinstance(gpus_per_worker, bool)
-    given = float(gpus_per_worker) if number else -1.0
-    whole = given.is_integer()
-    share = 1 if whole else round(1 / given) if 0 < given < 1 else 0
-    if given < 0 or not share or (not whole and abs(share * given - 1) > 1e-9):
+    is_number = isinstance(gpus_per_worker, (int, float)) and not isinstance(gpus_per_worker, bool)
+    number = float(gpus_per_worker) if is_number else -1.0
+    whole = number.is_integer()
+    share = 1 if whole else round(1 / number) if 0 < number < 1 else 0
+    if number < 0 or not share or (not whole and abs(share * number - 1) > 1e-9):
         raise ConfigurationError(
             f"gpus_per_worker={gpus_per_worker!r}: use 'auto', a whole number, or a fraction 1/n such as 0.5"
         )
-    found = visible_gpus() if gpus is None else gpus
-    each = int(given) if whole else 1
-    needed = -(-workers // share) * each
-    if needed > len(found):
+    available = visible_gpus() if gpus is None else gpus
+    per_worker = int(number) if whole else 1
+    needed = -(-workers // share) * per_worker
+    if needed > len(available):
         raise ConfigurationError(
-            f"{workers} workers with gpus_per_worker={given:g} need {needed} GPUs, but {len(found)} "
-            f"are visible ({', '.join(found) or 'none'}); use fewer workers or a fraction such as 0.5"
+            f"{workers} workers with gpus_per_worker={number:g} need {needed} GPUs, but {len(available)} "
+            f"are visible ({', '.join(available) or 'none'}); use fewer workers or a fraction such as 0.5"
         )
-    firsts = [index // share * each for index in range(workers)]
-    return [_seeing(found[first : first + each]) for first in firsts]
+    starts = [index // share * per_worker for index in range(workers)]
+    return [_seeing(available[first : first + per_worker]) for first in starts]
 
 
 def _one_each(workers: int, gpus: Sequence[str]) -> list[dict[str, str]]:
@@ -62,7 +62,7 @@ def _one_each(workers: int, gpus: Sequence[str]) -> list[dict[str, str]]:
         share = -(-workers // len(gpus))
         LOG.warning(
             "%d workers share %d GPU%s (%s), up to %d on each. For one each, start %d (workers=%d, --workers %d); "
-            "if sharing is meant, say so with gpus_per_worker=%.3g (--gpus-per-worker %.3g)",
+            "to share without this warning, set gpus_per_worker=%.3g (--gpus-per-worker %.3g)",
             *(workers, len(gpus), "" if len(gpus) == 1 else "s", ", ".join(gpus), share),
             *(len(gpus), len(gpus), len(gpus), 1 / share, 1 / share),
         )
@@ -70,7 +70,7 @@ def _one_each(workers: int, gpus: Sequence[str]) -> list[dict[str, str]]:
 
 
 def seen_gpus(environment: Mapping[str, str], pool: Sequence[str]) -> list[str]:
-    """Return the GPUs that a worker with this environment sees, where there are those of the pool."""
+    """Return the GPUs of the pool that a worker with this environment sees."""
     named = environment.get(VISIBLE)
     return list(pool) if named is None else [gpu for gpu in named.split(",") if gpu]
 
@@ -89,7 +89,7 @@ def visible_gpus() -> list[str]:
 
 @functools.cache
 def _listed(command: str) -> list[str]:
-    """Return the GPUs that `nvidia-smi` lists, which takes it a second; none where it hangs."""
+    """Return the GPUs that `nvidia-smi` lists, which takes a second; none if it hangs."""
     try:
         listed = subprocess.run([command, "-L"], capture_output=True, text=True, check=False, timeout=60).stdout
     except (OSError, subprocess.TimeoutExpired) as error:

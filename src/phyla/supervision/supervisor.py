@@ -1,4 +1,4 @@
-"""Worker processes of this machine, and the supervisor that watches over them."""
+"""The supervisor of the worker processes of this machine."""
 
 import contextlib
 import logging
@@ -31,18 +31,18 @@ from phyla.worker.spec import Exit, WorkerSpec
 
 POLL_S = 0.05
 LOOK_S = 1.0
-"""Seconds between two looks at the eval tasks that wait for more GPUs than a usual worker has."""
+"""Seconds between checks for eval tasks that need more GPUs than a usual worker has."""
 COLLECT_S = 1.0
-"""Seconds between two collections of checkpoints, while trials complete, and between two looks at long logs."""
+"""Seconds between garbage collections while trials complete, and between checks of log sizes."""
 
 CRASHES_IN_A_ROW = 10
-"""Workers that die without a completed trial in between before the run gives up."""
+"""Deaths of workers, without a completed trial in between, after which the run gives up."""
 
 SPOILED_IN_A_ROW = 2
-"""The same for those in which phyla fails because user code has changed the process."""
+"""The same for workers in which phyla fails because user code has modified the process."""
 
 OUTDATED_S = (1.0, 60.0)
-"""Seconds until a worker with old settings is started again: at first, and at most; they double each time."""
+"""Seconds until a worker with outdated settings restarts: first, and at most; doubled each time."""
 
 LOG = logging.getLogger("phyla")
 LOG_TAIL = 2000
@@ -51,17 +51,17 @@ LOG_TAIL = 2000
 @final
 @dataclass(eq=False)
 class Supervisor:
-    """Starts worker processes on this machine and keeps them going until the study ends.
+    """Starts worker processes on this machine and restarts them until the study ends.
 
-    It renews the leases of processes that are alive, also where training code holds the interpreter for long. It
-    takes back at once what a dead one held and starts another, ends one that stalls, and collects checkpoints.
+    It renews the leases of live processes, even while training code blocks the interpreter. It takes back the jobs
+    of a dead process at once and starts another, kills processes that stall, and collects checkpoints.
 
     Args:
         launch: names the workers; they inherit its lock.
         environments: extra environment variables, one mapping per worker.
-        gpus: those that eval tasks may have which ask for several.
-        stall_timeout_s: seconds without a step, a report or a finished trial before a worker is ended, counted
-            from its first request on; None never ends one.
+        gpus: the GPUs that eval tasks with several GPUs may use.
+        stall_timeout_s: seconds without a step, a report or a finished trial before a worker is killed, counted
+            from its first request; None never kills.
         on_interrupt: called for each interrupt inside the signal handler, so it must be brief.
     """
 
@@ -83,9 +83,9 @@ class Supervisor:
         self._started = 0
         self._processes: dict[int, WorkerProcess] = {}
         self._later: list[tuple[float, WorkerSpec]] = []
-        # How often each worker in turn lacked the study's settings, since it last handed in work.
+        # How often in a row each worker had outdated settings.
         self._outdated: dict[int, int] = {}
-        # Usual workers that wait until a wide one gives them their GPUs back.
+        # Usual workers that wait for their GPUs while a wide worker uses them.
         self._parked: dict[int, WorkerSpec] = {}
         self._looked_at = float("-inf")
         self._packing = Packing(
@@ -101,16 +101,15 @@ class Supervisor:
         self._out_of_time = False
 
     def run(self) -> bool:
-        """Work until the study ends; return False when a person interrupted it.
+        """Work until the study ends; return False if a user interrupted it.
 
-        The first signal lets every worker save and return its trial to the queue, a second Ctrl-C ends them at
-        once.
+        On the first signal every worker saves and returns its trial to the queue; a second Ctrl-C kills them.
 
         Raises:
-            Preempted: a signal, or the end of its time, stopped the run before its work was done.
-            StudyFailed: workers cannot start, or die again and again.
+            Preempted: a signal or the time limit stopped the run before the study ended.
+            StudyFailed: workers cannot start, or keep dying.
             CheckpointsAbsent: the directory of the checkpoints is gone.
-            StudyChanged: settings or suites were changed, and workers cannot take them over.
+            StudyChanged: settings or suites were changed, and workers cannot adopt them.
             StoreError: the database failed.
         """
         try:
@@ -119,7 +118,7 @@ class Supervisor:
             message = f"cannot run workers: {error}; {advice_on(error)}. Then run the study again"
             self.client.give_up(message)
             raise StudyFailed(message) from error
-        why = self._stopped_by or (self.term.over(wholly=False) if self._out_of_time else PERSON)
+        why = self._stopped_by or (self.term.end_message(over=False) if self._out_of_time else PERSON)
         if why != PERSON and self.client.is_active():
             raise Preempted(why)
         return self._stopped_by != PERSON
@@ -129,7 +128,7 @@ class Supervisor:
         ended = threading.Event()
         with contextlib.ExitStack() as stack:
             for number in self.term.signals:
-                with contextlib.suppress(ValueError):  # not the main thread: its owner decides
+                with contextlib.suppress(ValueError):  # not the main thread: the signals belong to its owner
                     before = signal.signal(number, lambda number, frame: self.interrupt(number))
                     stack.callback(signal.signal, number, before)
             if signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
@@ -146,7 +145,7 @@ class Supervisor:
                     start_new_session=True,
                     pass_fds=inherited(self.launch),
                 )
-                # It goes on in the background until its standard input is closed, however this process ends.
+                # It runs in the background until its standard input closes, however this process ends.
                 stack.enter_context(helper).wait()
             stack.callback(self._end_all)
             stack.callback(ended.set)
@@ -169,7 +168,7 @@ class Supervisor:
                     if self._uncollected:
                         self._uncollected = 0
                         with contextlib.suppress(StoreBusy, StoreUnavailable):
-                            # What stays is collected the next time.
+                            # The next collection deletes the rest.
                             self.client.collect()
                 self.on_tick()
                 time.sleep(POLL_S)
@@ -177,9 +176,9 @@ class Supervisor:
             raise self._cannot_go_on
 
     def interrupt(self, number: int) -> None:
-        """Stop: gracefully the first time, at once when a person asks for it again.
+        """Stop gracefully; at once if a user repeats the interrupt.
 
-        Other signals may come twice at once: to the process, and to its group.
+        Other signals may arrive twice: at the process, and at its group.
         """
         by_person = number == signal.SIGINT
         again = self._interrupted()
@@ -189,10 +188,10 @@ class Supervisor:
             self._stop(PERSON if by_person else f"stopped by {signal.Signals(number).name}", at_once=again)
 
     def _pause(self) -> None:
-        """Pause with the workers, whose leases would not be renewed, and with their processes."""
+        """Pause together with the workers and their processes, because their leases would not be renewed."""
         keeper.signal_marked(f"{self.launch.id}:", signal.SIGSTOP)
         ours = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        signal.raise_signal(signal.SIGTSTP)  # until `fg` or `bg`; nothing happens where no shell could say so
+        signal.raise_signal(signal.SIGTSTP)  # until `fg` or `bg`; ignored without a shell
         signal.signal(signal.SIGTSTP, ours)
         keeper.signal_marked(f"{self.launch.id}:", signal.SIGCONT)
 
@@ -205,25 +204,25 @@ class Supervisor:
                 process.popen.send_signal(signal.SIGKILL if at_once else signal.SIGTERM)
 
     def _interrupted(self) -> bool:
-        """Return whether the run was asked to stop, which may happen between any two statements."""
+        """Return whether the run was interrupted, which may happen between any two statements."""
         return bool(self._stopped_by)
 
     def _watch_time(self) -> None:
         now = system_clock()
         if now >= self.term.stops_at and not self._interrupted():
             self.on_interrupt()
-            self._stop(self.term.over(wholly=True), at_once=False)
+            self._stop(self.term.end_message(over=True), at_once=False)
         elif self._clock() >= self._kills_at:
             self._kills_at = math.inf
             for index in self._processes:
-                LOG.warning("worker %d %s", index, self.term.deaf)
+                LOG.warning("worker %d %s", index, self.term.overrun_message)
             self._stop(self._stopped_by, at_once=True)
         elif now >= self.term.ends_at:
-            self._stop(self.term.over(wholly=True), at_once=True)
+            self._stop(self.term.end_message(over=True), at_once=True)
         if self._out_of_time and not any(
             WorkKind.TRAIN in process.spec.kinds for process in self._processes.values()
         ):
-            # What is evaluated meanwhile is all that there will be to evaluate.
+            # No trial will add evaluations.
             for process in self._processes.values():
                 process.close_soon(Closing.WHEN_IDLE)
 
@@ -254,10 +253,10 @@ class Supervisor:
             self._parked.clear()
         with contextlib.suppress(StoreBusy, StoreUnavailable):
             asked = wide_tasks(self.client.waiting(), above=max(evaluating), labels=self.specs[0].labels)
-            kept = [
+            protected = [
                 worker for worker, process in processes.items() if worker < len(self.specs) and process.beats < 1
             ]
-            while (reserved := packing.reserve(asked, kept)) is not None:
+            while (reserved := packing.reserve(asked, protected)) is not None:
                 for worker in packing.in_the_way(reserved):
                     if worker in processes:
                         processes[worker].close_soon(Closing.NOW)
@@ -266,7 +265,7 @@ class Supervisor:
         return self._interrupted() or self._out_of_time
 
     def _start(self, spec: WorkerSpec) -> None:
-        """Start a usual worker, or let it wait for its GPUs; a wide one gets another room when it is needed."""
+        """Start a usual worker, or park it until its GPUs are free; wide workers start with new reservations."""
         if self._ending() or spec.index >= len(self.specs):
             return
         if self._packing.may_run(spec.index):
@@ -285,15 +284,15 @@ class Supervisor:
         process = WorkerProcess.start(spec, self.launch, mark, environment, self._clock())
         self._processes[spec.index] = process
         if self._interrupted():
-            # The interrupt came before this process was known.
+            # The interrupt came before this process was registered.
             process.popen.terminate()
 
     def _renew(self, ended: threading.Event) -> None:
-        """Renew leases in a thread of its own: deleting large checkpoints may take longer than a lease."""
+        """Renew leases in their own thread, because deleting large checkpoints may take longer than a lease."""
         while not ended.wait(self.renew_s):
             for process in list(self._processes.values()):
                 with contextlib.suppress(StoreError):
-                    # A lease lasts for three of these; the next one may succeed.
+                    # A lease lasts for three renewals; the next may succeed.
                     self.client.renew(process.spec.name)
 
     def _look_at(self, process: WorkerProcess) -> None:
@@ -302,13 +301,13 @@ class Supervisor:
             self._check_progress(process)
             return
         self._close(process)
-        left, status = status == Exit.LEFT, 0 if status == Exit.LEFT else status
+        user_left, status = status == Exit.LEFT, 0 if status == Exit.LEFT else status
         spec, how = process.spec, f"worker process {process.popen.pid} {describe_end(status)}"
         try:
             end = tail(Path(spec.log), LOG_TAIL)
         except OSError as error:
             end = f"({spec.log} cannot be read: {error.strerror})"
-        if left and not self._said_left:
+        if user_left and not self._said_left:
             LOG.warning("worker %d: %s", spec.index, (end.splitlines() or [""])[-1])
             self._said_left = True
         within = f"{how} within the trial{LOG_FOLLOWS}{spec.log}"
@@ -317,7 +316,7 @@ class Supervisor:
             if process.closing:
                 self._start(spec)
             elif not self._interrupted() and self.client.is_active():
-                # Somebody asked this worker alone to stop.
+                # A user stopped only this worker.
                 self._start_again(spec, f"{how} while the study was running")
         elif status == Exit.OUTDATED:
             self.client.lose_worker(spec.name, within, counts=False)
@@ -336,10 +335,10 @@ class Supervisor:
             failed = StudyFailed(f"worker {spec.index} cannot start (its log is {spec.log}):\n{end}")
             if spec.index not in self._outdated:
                 raise failed
-            # The others that run may finish what they are at.
+            # Running workers may finish their work.
             self._cannot_go_on = failed
         elif self._interrupted():
-            self.client.lose_worker(spec.name, "its worker was ended while the run stopped", counts=False)
+            self.client.lose_worker(spec.name, "its worker was killed while the run stopped", counts=False)
         else:
             no_room = full([Path(spec.log).parent])
             how = f"{how}; {no_room}" if no_room else how
@@ -364,7 +363,7 @@ class Supervisor:
         held += self.client.lose_worker(spec.name, why, counts=counts)
         self.client.recover()
         if held and counts and (WorkKind.TRAIN not in spec.kinds or self.client.has_completed()):
-            # A member or an eval task that ends its worker is given up after some attempts; the others go on.
+            # A member or an eval task that kills its worker is given up after some attempts; the study continues.
             self._crashes = 0
         self._start_again(spec, why)
 
@@ -372,16 +371,18 @@ class Supervisor:
         self._crashes += 1
         if self._crashes >= CRASHES_IN_A_ROW or self._spoiled >= SPOILED_IN_A_ROW:
             count = max(self._crashes, self._spoiled)
-            message = f"{count} workers in a row ended without any progress, the last one: {why}"
+            message = f"{count} workers in a row ended without progress, the last: {why}"
             self.client.give_up(message)
             raise StudyFailed(message)
         self._start(spec)
 
     def _start_later(self, spec: WorkerSpec, why: str) -> None:
-        """Start a worker that lacks the study's settings again after a while; this does not count as a crash."""
+        """Restart a worker with outdated settings after a delay; this does not count as a crash."""
         if not any(self._outdated.values()):
             LOG.warning(
-                "worker %d ended: %s. Until then, workers are tried again from time to time", spec.index, why
+                "worker %d ended: %s. Until then, workers restart periodically to check the settings",
+                spec.index,
+                why,
             )
         first_s, most_s = OUTDATED_S
         times = self._outdated.get(spec.index, 0)

@@ -1,4 +1,4 @@
-"""When a run has to stop, and how."""
+"""The time limit of a run, and how it stops."""
 
 import math
 import signal
@@ -9,20 +9,20 @@ from phyla import settings
 
 PERSON = "interrupted by a person"
 GRACE_S = 30.0
-"""Seconds that a run which a signal stops waits for training and eval tasks that do not notice."""
+"""Seconds that a run waits for training and eval tasks to stop after a signal."""
 STOP_AHEAD_S = 60.0
-"""How long before the end of its time, at most, a run asks its workers to save and stop."""
+"""The most seconds before the time limit at which a run asks its workers to save and stop."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """When a run has to stop.
+    """The time limit and signals of a run.
 
     Attributes:
-        stop_signal: a signal that asks it to, besides SIGINT, SIGTERM and SIGHUP; None for no other.
-        limit_s: seconds that it may last; None for no limit.
-        grace_s: seconds that what runs has to stop after a signal, before it is ended.
+        stop_signal: a signal that stops it, besides SIGINT, SIGTERM and SIGHUP; None for no other.
+        limit_s: the longest duration in seconds; None for no limit.
+        grace_s: seconds that workers have to stop after a signal, before they are killed.
         began_at: when it began, in seconds since the epoch.
     """
 
@@ -33,7 +33,7 @@ class Term:
 
     @property
     def ends_at(self) -> float:
-        """When workers that are still running are ended, in seconds since the epoch."""
+        """When running workers are killed, in seconds since the epoch."""
         return math.inf if self.limit_s is None else self.began_at + self.limit_s
 
     @property
@@ -43,20 +43,20 @@ class Term:
 
     @property
     def deaf(self) -> str:
-        """Say that something did not stop in time."""
+        """The message about a worker that did not stop in time."""
         return (
-            f"did not stop within {self.grace_s:g} s, and was ended; what it did since its last save is repeated. "
-            "Look at trial.should_stop, or raise grace_s (--grace) if saving takes longer"
+            f"did not stop within {self.grace_s:g} s and was killed; work since its last save will be repeated. "
+            "Check trial.should_stop in training, or raise grace_s (--grace) if saving takes longer"
         )
 
-    def over(self, *, wholly: bool) -> str:
-        """Say that the time is over, or that too little of it is left."""
-        how = "is over" if wholly else "leaves too little time for more work"
+    def end_message(self, *, over: bool) -> str:
+        """Return the message that the time limit is reached, or that too little time is left."""
+        how = "is reached" if over else "leaves too little time for more work"
         return f"the time limit of {0 if self.limit_s is None else self.limit_s:g} s {how}"
 
     @property
     def signals(self) -> tuple[int, ...]:
-        """The signals that ask it to stop."""
+        """The signals that stop it."""
         more = [] if self.stop_signal is None else [self.stop_signal]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup makes it
             more.append(signal.SIGHUP)

@@ -17,7 +17,7 @@ from phyla.worker.containment import keeper
 from phyla.worker.spec import BEATS, LAST_WORDS, WorkerSpec
 
 WORKER = "import gc; gc.disable(); from phyla.worker.process import main; main()"
-"""What a worker process runs. Imports make no garbage: to look for it took a fifth of the time until it works."""
+"""The program of a worker process. Without garbage collection during imports it starts a fifth faster."""
 
 
 def inherited(launch: Launch) -> tuple[int, ...]:
@@ -28,7 +28,7 @@ def inherited(launch: Launch) -> tuple[int, ...]:
 @final
 @dataclass
 class WorkerProcess:
-    """A process, what it is to do, and what it last showed of its progress; `mark` is that of all it starts."""
+    """A worker process, its spec and its progress; `mark` identifies all processes that it starts."""
 
     spec: WorkerSpec
     popen: "subprocess.Popen[str]"
@@ -40,18 +40,18 @@ class WorkerProcess:
     deadline: float = 0.0
     ends_at: float = math.inf
     looked_at: float = -math.inf
-    epoch: float = math.inf  # when the supervisor's clock was 0, as of the last look
+    epoch: float = math.inf  # the time at which the supervisor's clock was 0, as of the last look
 
     @classmethod
     def start(
         cls, spec: WorkerSpec, launch: Launch, mark: str, environment: Mapping[str, str], now: float
     ) -> Self:
-        """Start a process, whose name and pid are that of a worker of the launch."""
+        """Start a process for a worker of the launch."""
         Path(spec.beat_file).write_bytes(bytes(LAST_WORDS.stop))
         saving = {} if spec.save_every_s is None else {SAVE_EVERY: f"{spec.save_every_s:g}"}
         with open(spec.log, "a") as output:
             popen = subprocess.Popen(
-                # Not with the current directory first on its path: a random.py there would replace Python's.
+                # -P: a random.py in the current directory must not replace Python's.
                 [sys.executable, "-P", "-c", WORKER],
                 stdin=subprocess.PIPE,
                 stdout=output,
@@ -64,13 +64,13 @@ class WorkerProcess:
         assert popen.stdin is not None
         spec = replace(spec, name=launch.worker_name(spec.index, popen.pid))
         with contextlib.suppress(BrokenPipeError):
-            # It died at once: its exit status and its log will tell.
+            # It died at once; its exit status and log have the reason.
             popen.stdin.write(spec.to_json() + "\n")
             popen.stdin.flush()
         return cls(spec, popen, mark, now)
 
     def close_soon(self, closing: Closing) -> None:
-        """Tell it to end once it has handed in what it is at."""
+        """Ask it to exit after its current work."""
         if closing > self.closing:
             self.closing = closing
             with open(self.spec.beat_file, "r+b") as file:
@@ -78,21 +78,21 @@ class WorkerProcess:
                 file.write(bytes([closing]))
 
     def look(self, now: float) -> int:
-        """Note what it shows of its progress; return how many trials it has completed since the last look."""
+        """Read its progress; return how many trials it completed since the last look."""
         beats, trials, deadline = BEATS.unpack_from(Path(self.spec.beat_file).read_bytes())
         completed = int(trials) - self.trials
         self.trials = trials
         if beats != self.beats:
             self.beats, self.progressed_at = beats, now
         if deadline != self.deadline:
-            # It was set before a pause, perhaps, that this look is the first one after.
+            # It may have been set before a pause that ended since the last look.
             self.deadline, self.ends_at = deadline, deadline - min(self.epoch, system_clock() - now)
         self.looked_at, self.epoch = now, system_clock() - now
         return completed
 
     def overdue(self, stall_timeout_s: float | None) -> str | None:
-        """Return why it is to be ended, if it took too long, as of the last look."""
-        ended = f"so worker process {self.popen.pid} was ended"
+        """Return why to kill it if it took too long, as of the last look."""
+        ended = f"so worker process {self.popen.pid} was killed"
         if self.deadline and self.looked_at > self.ends_at:
             late = "its eval task took longer than its timeout_s"
             return f"{late}, {ended}; raise timeout_s if that is not enough"
@@ -103,15 +103,15 @@ class WorkerProcess:
         return None
 
     def last_words(self) -> tuple[int, str]:
-        """Return how many trials it had completed when it could not go on, and why it could not."""
+        """Return how many trials it had completed when it failed, and why it failed."""
         content = Path(self.spec.beat_file).read_bytes()
         return int(BEATS.unpack_from(content)[1]), content[LAST_WORDS].decode(errors="replace").rstrip()
 
     def clean_up(self) -> None:
-        """End all that it has started, once it has ended itself."""
+        """Kill the processes that it started, after its own end."""
         if self.popen.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
-                # It died before it read everything.
+                # It died before it read all input.
                 self.popen.stdin.close()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.popen.pid, signal.SIGKILL)

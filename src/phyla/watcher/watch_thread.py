@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import final
 
 from phyla.errors import ConnectionLost, StoreError
-from phyla.store.retry import again
+from phyla.store.retry import retry_on
 from phyla.system.patience import PATIENCE_S, no_waiting
 from phyla.watcher.directory_watcher import DirectoryWatcher
 from phyla.watcher.file_events import FileEvents
@@ -46,7 +46,7 @@ class WatchThread:
         if self._thread.ident is not None:
             self._thread.join()
 
-    @again(ConnectionLost)
+    @retry_on(ConnectionLost)
     def tend(self) -> None:
         """Remove snapshots that are no longer needed; call it after `stop`."""
         for watcher in self._watchers:

@@ -13,7 +13,7 @@ POOL = [str(gpu) for gpu in range(8)]
 
 def test_idle_gpus_are_taken_before_those_of_workers() -> None:
     packing = Packing(POOL, [["0"], ["1"]])
-    (key,) = [packing.reserve({2: 1}, kept=[])]
+    (key,) = [packing.reserve({2: 1}, protected=[])]
     assert key == 2
     assert packing.reserved[key].gpus == {"2", "3"}
     assert packing.in_the_way(key) == []
@@ -22,24 +22,26 @@ def test_idle_gpus_are_taken_before_those_of_workers() -> None:
 
 def test_the_large_one_waits_for_all_and_nobody_overtakes_it() -> None:
     packing = Packing(POOL, [[gpu] for gpu in POOL])
-    small = packing.reserve({2: 1}, kept=[])
+    small = packing.reserve({2: 1}, protected=[])
     assert small is not None
     assert packing.in_the_way(small) == [0, 1]
     # Eight are not free, and what asks for two again comes after what asks for eight.
-    assert packing.reserve({8: 1, 2: 5}, kept=[]) is None
+    assert packing.reserve({8: 1, 2: 5}, protected=[]) is None
     packing.release(small)
-    assert packing.reserve({8: 1, 2: 5}, kept=[0, 1]) is None, "those that just started are offered work first"
-    large = packing.reserve({8: 1, 2: 5}, kept=[])
+    assert packing.reserve({8: 1, 2: 5}, protected=[0, 1]) is None, (
+        "those that just started are offered work first"
+    )
+    large = packing.reserve({8: 1, 2: 5}, protected=[])
     assert large is not None
     assert packing.reserved[large].gpus == set(POOL)
     assert not any(map(packing.may_run, range(8)))
     packing.release(large)
-    pairs = [packing.reserve({2: 5}, kept=[]) for _ in range(5)]
+    pairs = [packing.reserve({2: 5}, protected=[]) for _ in range(5)]
     assert pairs == [8, 9, 10, 11, None], "four pairs fit"
 
 
 def test_what_asks_for_more_than_there_is_gets_no_room() -> None:
-    assert Packing(POOL[:4], [["0"]]).reserve({8: 1}, kept=[]) is None
+    assert Packing(POOL[:4], [["0"]]).reserve({8: 1}, protected=[]) is None
 
 
 class Machine:
@@ -91,8 +93,8 @@ class Machine:
         waiting = {size: count for size, count in self.waiting.items() if count}
         while True:
             before = {len(room.gpus) for room in self.packing.reserved.values()}
-            kept = [worker for worker in self.left if worker not in self.turns]
-            made = self.packing.reserve(waiting, kept)
+            protected = [worker for worker in self.left if worker not in self.turns]
+            made = self.packing.reserve(waiting, protected)
             if made is None:
                 break
             size = len(self.packing.reserved[made].gpus)

@@ -97,12 +97,12 @@ def _queue_again(
 ) -> list[Command]:
     """Queue a locked group again: without some of its jobs, and with those that it lacks then."""
     now = view.now()
-    left = [job for job in view.group_jobs(group.id) if job not in withdrawn]
+    remaining = [job for job in view.group_jobs(group.id) if job not in withdrawn]
     queued = replace(group, state=GroupState.QUEUED, why=None, ended_at=None, **changes)
     return [
         *(Update(change_state(job, JobState.CANCELLED, error=why, ended_at=now)) for job in withdrawn),
         *([] if queued == group else [Update(queued)]),
-        InsertJobs(tuple(make_jobs(view, suite, seen, queued, left))),
+        InsertJobs(tuple(make_jobs(view, suite, seen, queued, remaining))),
     ]
 
 
@@ -147,14 +147,14 @@ def evaluate_again(view: View, suite: Suite, seen: Checkpoint) -> list[Command]:
     Raises:
         StateError: it is being evaluated, cannot be, or the study takes no more work.
     """
-    what, study = f"suite {suite.name!r} on checkpoint {escape_name(seen.name)}", view.study()
+    evaluation, study = f"suite {suite.name!r} on checkpoint {escape_name(seen.name)}", view.study()
     if study.state not in (StudyState.RUNNING, StudyState.DRAINING):
-        raise StateError(f"{what} cannot run: {study.name!r} is {study.state}; let it go on first")
+        raise StateError(f"{evaluation} cannot run: {study.name!r} is {study.state}; let it go on first")
     if not seen.usable:
-        raise StateError(f"{what} cannot run: the checkpoint is {seen.state}")
+        raise StateError(f"{evaluation} cannot run: the checkpoint is {seen.state}")
     groups = groups_on(view, seen, suite)
     if any(group.state is GroupState.QUEUED for group in groups):
-        raise StateError(f"{what} is queued or running already")
+        raise StateError(f"{evaluation} is queued or running already")
     first = _first_group(view, seen, suite)
     locked = None if first is None else view.locked_group(first.id)
     if locked is not None and locked.state in (GroupState.PARTIAL, GroupState.SKIPPED):

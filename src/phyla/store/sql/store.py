@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import insert  # its ON CONFLICT is SQLite's
 from phyla.errors import ConnectionLost, StateError, StoreError, StoreUnavailable, StudyNotFound
 from phyla.records import FileName, JsonObject, Member, MemberState, StudyKind, StudyRecord, StudyState, Token
 from phyla.store.contract import P, Query, R, StoreIdentity
-from phyla.store.retry import again, repeatable
+from phyla.store.retry import repeatable, retry_on
 from phyla.store.sql.backend import Backend, SqlSession, StudyLock, Watch
 from phyla.store.sql.rows import MEMBERS, STUDIES, TOKENS, Values
 from phyla.store.sql.schema import ensure_schema
@@ -95,7 +95,7 @@ class SqlStore:
     def hold_on(self, seconds: float) -> None:
         self._patience_s = seconds if self._backend.served else 0.0
 
-    @again(ConnectionLost)
+    @retry_on(ConnectionLost)
     def identity(self) -> StoreIdentity:
         with self._session(write=False) as session:
             row, place = session.row(_IDENTITY, {}), self._backend.place(session)
@@ -119,7 +119,7 @@ class SqlStore:
     def _make_identity(self, row: Any) -> StoreIdentity:
         return StoreIdentity(id=row[0], copied_from=row[2], lasting=self._backend.lasting)
 
-    @again(ConnectionLost)
+    @retry_on(ConnectionLost)
     def create_study(
         self,
         name: str,
@@ -155,12 +155,12 @@ class SqlStore:
             assert record is not None
             return record
 
-    @again(ConnectionLost)
+    @retry_on(ConnectionLost)
     def find_study(self, name: str) -> StudyRecord | None:
         with self._session(write=False) as session:
             return session.first(STUDIES, _STUDY_BY_NAME, {"name": name})
 
-    @again(ConnectionLost)
+    @retry_on(ConnectionLost)
     def studies(self) -> Sequence[StudyRecord]:
         with self._session(write=False) as session:
             return session.all(STUDIES, ALL_STUDIES, {})
@@ -174,7 +174,7 @@ class SqlStore:
             for deletion in _DELETIONS:
                 session.run(deletion, {"study": study})
 
-    @again(ConnectionLost)
+    @retry_on(ConnectionLost)
     def set_state(self, study: int, state: StudyState, message: str | None = None) -> None:
         with self._session(write=True) as session:
             changes: Values = {"state": state, "message": message}
@@ -185,7 +185,7 @@ class SqlStore:
             if state is StudyState.RUNNING:
                 session.run(RETRY_GIVEN_UP, {"study": study})
 
-    @again(ConnectionLost)
+    @retry_on(ConnectionLost)
     def tokens(self) -> Sequence[Token]:
         with self._session(write=False) as session:
             return session.all(TOKENS, _ALL_TOKENS, {})

@@ -47,7 +47,7 @@ class OwnRun:
                 raise
         if isinstance(end, Outdated):
             raise StudyChanged(end.why)
-        why = self._stopped_by or (self._term.over(wholly=False) if isinstance(end, NoTime) else PERSON)
+        why = self._stopped_by or (self._term.end_message(over=False) if isinstance(end, NoTime) else PERSON)
         if why != PERSON and self._client.is_active():
             raise Preempted(why)
         return self._stopped_by != PERSON
@@ -69,7 +69,7 @@ class OwnRun:
 
     @contextlib.contextmanager
     def _time_limit(self) -> Iterator[None]:
-        left_s, why = self._term.stops_at - settings.system_clock(), self._term.over(wholly=True)
+        left_s, why = self._term.stops_at - settings.system_clock(), self._term.end_message(over=True)
         timer = threading.Timer(left_s, self._stop, [why])
         timer.daemon = True
         if self._term.limit_s is not None:
@@ -113,7 +113,7 @@ class Deadline:
         self.passed = True
         signal.pthread_kill(threading.main_thread().ident or 0, number)
         self._client.store.hold_on(0.0)
-        LOG.warning("what runs %s", self._term.deaf)
+        LOG.warning("what runs %s", self._term.overrun_message)
         by_person = number == signal.SIGINT
         # Code outside of Python may not notice. The kernel of a notebook has more to lose than a trial.
         if self.done.wait(UNNOTICED_S) or (by_person and "IPython" in sys.modules):

@@ -327,7 +327,10 @@ def _train(
             client, crew, spec, here, launch=launch, logs=logs, lease_s=rules.lease_s, progress=done, on_tick=tick
         )
     except Preempted as error:
-        if "train" in crew.kinds and str(error) in (crew.term.over(wholly=True), crew.term.over(wholly=False)):
+        if "train" in crew.kinds and str(error) in (
+            crew.term.end_message(over=True),
+            crew.term.end_message(over=False),
+        ):
             why = in_vain(client.store.look(client.record.id, achieved), crew.term)
             if why is not None:
                 raise TimeTooShort(why) from None
