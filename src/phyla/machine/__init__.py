@@ -1,4 +1,4 @@
-"""The machine: `(view, event) -> commands`. Pure: it reads a view and changes nothing."""
+"""The machine: `(view, event) -> commands`. Pure and read-only."""
 
 from phyla.machine.capacity import ANY_GPUS, NO_LIMIT, RECENT, Room, expected_s
 from phyla.machine.claim import claim

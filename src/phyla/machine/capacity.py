@@ -1,4 +1,4 @@
-"""What a worker has for its next job: GPUs, labels and time. Jobs that do not fit are not handed to it."""
+"""The capacity of a worker for its next job: GPUs, labels and time; it gets only jobs that fit."""
 
 import math
 from collections.abc import Sequence
@@ -8,25 +8,25 @@ from typing import final
 from phyla.records import JobKind, TrialRecord
 
 RECENT = 20
-"""Completed trials from which durations are learned."""
+"""Completed trials from which durations are estimated."""
 ANY_GPUS = (0, 1_000_000)
 SLOW = 0.9
-"""The quantile of their seconds per step that a trial is expected to take."""
+"""The quantile of their seconds per step that predicts the pace of a trial."""
 WHOLE = 0.9
-"""A job that takes more than this part of a whole run is handed out anyway: later runs would have no more time."""
+"""A job that takes more than this part of a whole run is handed out anyway: later runs have no more time."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What a worker has for its next job.
+    """The capacity of a worker for its next job.
 
     Attributes:
-        gpus: least and greatest number of GPUs that an eval task may ask for.
-        labels: what eval tasks may ask for; those that ask for no label always fit.
-        left_s: seconds until it is asked to stop; None for no limit.
-        run_s: seconds that its whole run has, from its start.
-        resting: identities of eval tasks that are not given out now.
+        gpus: least and greatest number of GPUs that an eval task may need.
+        labels: the labels that eval tasks may need; those without a label always fit.
+        left_s: seconds until it must stop; None for no limit.
+        run_s: the time limit of its whole run, in seconds.
+        resting: identities of eval tasks that are not handed out now.
     """
 
     gpus: tuple[int, int] = ANY_GPUS
@@ -36,7 +36,7 @@ class Room:
     resting: frozenset[str] = frozenset()
 
     def holds(self, expected_s: float | None) -> bool:
-        """Return whether to begin a job of this expected duration; None is an unknown duration."""
+        """Return whether to start a job of this expected duration; None if unknown."""
         if self.left_s is None or expected_s is None:
             return True
         return expected_s <= self.left_s or expected_s > WHOLE * self.run_s
@@ -46,16 +46,16 @@ NO_LIMIT = Room()
 
 
 def expected_s(trial: TrialRecord, recent: Sequence[TrialRecord]) -> float | None:
-    """Return how long an attempt at a trial takes, by the durations of completed ones; None where there are none.
+    """Return the expected duration of an attempt at a trial, from completed trials; None without any.
 
     Only trials that ended in their first attempt count: for others, the steps of the last attempt are unknown.
 
     Args:
-        trial: a trial that was claimed; its saved progress need not be trained again.
+        trial: a claimed trial; its saved progress is not trained again.
         recent: the newest completed trials.
 
     Returns:
-        Seconds: its steps at the pace of the slower ones of these.
+        Seconds: its steps at the pace of the slower of these trials.
     """
     paces = sorted(
         (previous.ended_at - previous.started_at) / (previous.reached_step - previous.start_step)

@@ -1,4 +1,4 @@
-"""Claiming: pick a member that is ready, decide, and start the trial."""
+"""Claiming: pick a ready member, decide, and start the trial."""
 
 import math
 import reprlib
@@ -41,14 +41,14 @@ from phyla.strategies.checks import check_returned
 
 _PLAIN = (str, float, int, type(None))
 Step = tuple[ClaimAnswer | None, list[Command]]
-"""An answer and commands; with no answer the caller applies the commands and asks again."""
+"""An answer and commands; without an answer the caller applies the commands and repeats the request."""
 
 
 def claim(view: View, rules: TrainRules, worker: str, gone: frozenset[str] = frozenset()) -> Step:
     """Give a worker its next trial.
 
     Returns:
-        The answer and the commands that make it true. Without an answer: apply the commands, ask again.
+        The answer and its commands. Without an answer: apply the commands and repeat the request.
     """
     study = view.study()
     if study.state is not StudyState.RUNNING:
@@ -76,21 +76,21 @@ def claim(view: View, rules: TrainRules, worker: str, gone: frozenset[str] = fro
         if answer is not None or commands:
             return answer, commands
         if compared is None:
-            # Members that are farther need as many others at that point.
+            # Members with more progress need at least as many peers there.
             beyond = _line(member, rules)
     if skipped:
-        return Idle(seconds=None, why="other workers are deciding about the members that are ready"), []
+        return Idle(seconds=None, why="other workers are deciding about the ready members"), []
     return _nothing_ready(view, rules, population)
 
 
 def _completion_reason(view: View, rules: TrainRules) -> str | None:
-    """Return why the study is complete before its members are; None while it is not."""
+    """Return why the study is complete before its members; None if it is not."""
     reasons = (rule.ends(view.members(), rules.objective, view) for rule in rules.stopping)
     return next((why for why in reasons if why is not None), None) or _goal(view, rules)
 
 
 def _goal(view: View, rules: TrainRules) -> str | None:
-    """Return the message that the objective's `stop_at` is reached; None while it is not."""
+    """Return the message that the objective's `stop_at` is reached; None if it is not."""
     wanted = order_to_stop_at(rules.objective)
     if wanted is None:
         return None
@@ -104,7 +104,7 @@ def _goal(view: View, rules: TrainRules) -> str | None:
 
 
 def _line(member: Member, rules: TrainRules) -> float:
-    """Return how far a member has come as others see it; who has published nothing never waits for a quorum."""
+    """Return a member's published progress; a member without published states never waits for a quorum."""
     own = member.published
     return -1.0 if own is None else rules.strategy.line(own.progress)
 
@@ -116,7 +116,7 @@ def slot_of(worker: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A worker's request with the rules to decide by; checkpoints that are `gone` cannot be taken over."""
+    """A worker's request with the rules of the decision; checkpoints in `gone` cannot be donors."""
 
     view: View
     rules: TrainRules
@@ -124,11 +124,11 @@ class _Claim:
     gone: frozenset[str]
 
     def decide(self, member: Member, compared: Sequence[Member] | None) -> Step:
-        """Decide about one ready member; no answer and no commands mean that it waits."""
+        """Decide about one ready member; without answer and commands it waits."""
         rules, study, head = self.rules, self.view.study(), member.head
         lost = head is not None and head.checkpoint in self.gone
         if lost:
-            # A checkpoint that cannot be loaded cannot be measured.
+            # A damaged checkpoint cannot be measured.
             member = replace(member, measures_left=0)
         if member.measures_left > 0 and head is not None:
             return self._measure(member, head, {"decision": "measure"})
@@ -190,7 +190,7 @@ class _Claim:
     def _start(self, member: Member, start: Start, seed: int) -> Step:
         head = member.head
         if start.weights is not None and start.weights.checkpoint in self.gone and head is not None:
-            # The donor's bytes went between the decision and its commit: keep one's own state.
+            # The donor's files were deleted between decision and commit: the member continues its own state.
             start = replace(
                 start,
                 weights=head,
@@ -217,7 +217,7 @@ class _Claim:
         )
 
     def _check_params(self, start: Start, head: Scored | None) -> JsonObject:
-        """Return the hyperparameters to train with; reject new ones that the space does not allow."""
+        """Return the hyperparameters of the trial; reject values outside the space."""
         if any(start.params == state.params for state in (head, start.weights) if state is not None):
             return start.params
         strategy = self.rules.strategy
@@ -227,7 +227,7 @@ class _Claim:
         return run_check(self.rules.space.validate, proposed, f"{named} proposes what the space does not allow")
 
     def _check_json(self, name: str, value: object) -> None:
-        """Reject the part of a decision that cannot be stored, and name its place."""
+        """Reject values of a decision that cannot be stored, and name their place."""
         if isinstance(value, Mapping):
             for key, item in value.items():
                 if not isinstance(key, _PLAIN):
@@ -275,7 +275,7 @@ class _Claim:
             parent=weights.trial if weights else None,
             parent_checkpoint=weights.checkpoint if weights else None,
             parent_index=weights.index if weights else 0,
-            # Parameters that the space has gained since then get their defaults.
+            # Parameters that were added to the space since get their defaults.
             params=self.rules.space.with_defaults(chosen),
             start_step=start_step,
             end_step=start_step + steps,
@@ -299,7 +299,7 @@ class _Claim:
         return answer, [*taking, Insert(trial), Insert(attempt), Update(busy)]
 
     def retry(self, trial: TrialRecord) -> Step:
-        """Give out a trial that is queued for a retry."""
+        """Hand out a trial that is queued for a retry."""
         running = start_job(trial, self.worker, self.view.now())
         attempt = lease(running, self.rules.lease_s)
         member = replace(self.view.locked_member(trial.member), slot=slot_of(self.worker))
@@ -310,14 +310,14 @@ class _Claim:
         """Run the suite on a checkpoint again; the member waits for that."""
         seen = self.view.find_seen(subject.checkpoint, subject.index)
         if seen is None or not seen.usable:
-            # A state that cannot be confirmed is not taken over; the member decides again without it.
+            # A state that cannot be confirmed is no donor; the member decides again without it.
             owner = member if subject.member == member.index else self.view.locked_member(subject.member)
             changed = without_trial(owner, subject.trial)
             return [] if changed == owner else [Update(changed)]
         return replicate(self.view, self.rules, subject, times)
 
     def _recover(self, member: Member, head: Scored, population: Sequence[Member], context: Context) -> Decision:
-        """Give a member whose own checkpoint is lost the best state that can still be had."""
+        """Give a member whose checkpoint is lost the best remaining state."""
         strategy = self.rules.strategy
         row = self.view.checkpoint(head.checkpoint)
         damaged = row is not None and row.error is not None
@@ -346,7 +346,7 @@ class _Claim:
 
 
 def _from_import(member: Member, rules: TrainRules, population: Sequence[Member], context: Context) -> Decision:
-    """Start a member as the strategy starts fresh ones, but from its import."""
+    """Start a member with fresh hyperparameters of the strategy, but from its import."""
     head = member.head
     assert head is not None
     decision = rules.strategy.decide(replace(member, head=None), population, context)
@@ -361,7 +361,7 @@ def _from_import(member: Member, rules: TrainRules, population: Sequence[Member]
 
 
 def _end_study(view: View) -> SetStudyState:
-    """Return how a study ends once all members are done, naming those that were given up."""
+    """Return the final state of a study whose members are all done, with the members that were given up."""
     members = [member for member in view.members() if not member.retired]
     broken = [member for member in members if member.given_up]
     if not broken:
@@ -369,11 +369,11 @@ def _end_study(view: View) -> SetStudyState:
     last = max(member.broken_trial or 0 for member in broken)
     indices = ", ".join(str(member.index) for member in broken[:10]) + (", ..." if len(broken) > 10 else "")
     error = summarize_error(view.trial(last).error)
-    why = f"{'' if len(broken) == 1 else 's'} {indices}: trials broke again; the last one, {last}, with: {error}"
+    why = f"{'' if len(broken) == 1 else 's'} {indices}: trials kept failing; the last, {last}, with: {error}"
     if len(broken) < len(members):
         return SetStudyState(StudyState.COMPLETED, f"given up member{why}")
     message = (
-        f"every member was given up, member{why}. Completed trials are kept; what the broken ones trained "
+        f"every member was given up, member{why}. Completed trials are kept; the training of failed ones "
         "is lost. Fix the cause, then resume the study."
     )
     return SetStudyState(StudyState.FAILED, message)
@@ -381,15 +381,15 @@ def _end_study(view: View) -> SetStudyState:
 
 def _nothing_ready(view: View, rules: TrainRules, population: Sequence[Member]) -> Step:
     if any(member.state is MemberState.RUNNING for member in population):
-        return Idle(seconds=None, why="every member is being trained, or waits for others"), []
+        return Idle(seconds=None, why="every member is training, or waits for others"), []
     if rules.suites and view.open_groups():
         return Idle(seconds=None, why="training waits for evaluations"), []
     if [member for member in view.members() if not member.retired] != population:
         return Idle(seconds=None, why="other workers changed the population just now"), []
     if any(member.state is not MemberState.DONE for member in population):
         message = (
-            "every member waits for another and nothing is running, so nothing can ever go on; this is a bug in "
-            "the strategy: a member may only wait for what running trials can bring"
+            "every member waits for another and nothing is running, so the study cannot continue; this is a bug "
+            "in the strategy: a member may only wait for results of running trials"
         )
         return None, [SetStudyState(StudyState.FAILED, message)]
     return None, [_end_study(view)]

@@ -1,4 +1,4 @@
-"""Commands: the changes that the machine asks for; a store applies them in order, in one transaction."""
+"""Commands: the changes that the machine requests; a store applies them in order, in one transaction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ from phyla.records import (
 class Insert:
     """Add a record.
 
-    A checkpoint of this study's that is there under the same name stays as it is, since a request may be sent
-    again; so does a result that is in the ledger. The index of a new member is the number of members before. A
-    checkpoint, an event and a start get their id.
+    An existing checkpoint of the study with the same name is not changed, because requests may be repeated; nor is
+    a result in the ledger. The index of a new member is the previous number of members. The store assigns the ids
+    of checkpoints, events and starts.
     """
 
     record: TrialRecord | Attempt | Member | Checkpoint | EvalResult | EvalEvent | RunStart
@@ -41,7 +41,7 @@ class Insert:
 @final
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Replace a record's row, found by its key. A group has to be locked."""
+    """Replace a record's row, found by its key. A group must be locked."""
 
     record: TrialRecord | EvalJob | Member | Checkpoint | Group
 
@@ -49,7 +49,7 @@ class Update:
 @final
 @dataclass(frozen=True, slots=True)
 class InsertJobs:
-    """Add jobs of groups that exist; ids are given by the store."""
+    """Add jobs of existing groups; the store assigns ids."""
 
     jobs: Sequence[EvalJob]
 
@@ -57,7 +57,7 @@ class InsertJobs:
 @final
 @dataclass(frozen=True, slots=True)
 class InsertGroup:
-    """Add a group whose checkpoint is known, with its eval tasks; ids are given by the store."""
+    """Add a group on a registered checkpoint, with its eval tasks; the store assigns ids."""
 
     group: Group
     tasks: Sequence[EvalJob]
@@ -66,7 +66,7 @@ class InsertGroup:
 @final
 @dataclass(frozen=True, slots=True)
 class InsertCheckpoint:
-    """Add a checkpoint with its groups and their eval tasks; ids are given by the store, links filled in."""
+    """Add a checkpoint with its groups and their eval tasks; the store assigns ids and references."""
 
     checkpoint: Checkpoint
     groups: Sequence[tuple[Group, Sequence[EvalJob]]] = ()
@@ -98,7 +98,7 @@ class RenewAttempts:
 @final
 @dataclass(frozen=True, slots=True)
 class SetConfig:
-    """Replace the study's configuration; members that are done, and not retired, are ready to be asked again."""
+    """Replace the study's configuration; done members that are not retired become ready again."""
 
     config: JsonObject
 
@@ -116,7 +116,7 @@ class TakeCheckpoint:
 class MarkDeleting:
     """Mark a live checkpoint for deletion, unless a trial took it since `taken` was read.
 
-    Rows that changed are left alone; the store returns which were marked.
+    Changed rows are skipped; the store returns the marked names.
     """
 
     name: str
@@ -126,7 +126,7 @@ class MarkDeleting:
 @final
 @dataclass(frozen=True, slots=True)
 class SetCheckpointState:
-    """Set the state of a checkpoint of this study's; `error` says what is wrong with a damaged one."""
+    """Set the state of a checkpoint of this study; `error` describes the damage, if any."""
 
     name: str
     state: CheckpointState
@@ -146,9 +146,9 @@ class AddReports:
 @final
 @dataclass(frozen=True, slots=True)
 class SetTally:
-    """Set what an attempt reported of the objective so far, and add the marks its trial came to since.
+    """Set the tally of an attempt's reports of the objective, and add the marks that its trial has reached.
 
-    A mark that an earlier attempt of the trial came to is replaced.
+    A mark that an earlier attempt of the trial reached is replaced.
     """
 
     trial: int
@@ -169,7 +169,7 @@ class SetStudyState:
 @final
 @dataclass(frozen=True, slots=True)
 class SetStrategyState:
-    """Store the strategy's JSON state and count its version up."""
+    """Store the strategy's JSON state and increment its version."""
 
     state: Json
 
@@ -177,7 +177,7 @@ class SetStrategyState:
 @final
 @dataclass(frozen=True, slots=True)
 class StartGroup:
-    """Note that an eval task of a group was claimed; needs no lock."""
+    """Record that an eval task of a group was claimed; needs no lock."""
 
     group: int
 
@@ -185,7 +185,7 @@ class StartGroup:
 @final
 @dataclass(frozen=True, slots=True)
 class Reprioritise:
-    """Give a queued group, and its pending eval tasks, another class of urgency."""
+    """Set the priority class of a queued group and its pending eval tasks."""
 
     group: int
     priority: int
@@ -194,7 +194,7 @@ class Reprioritise:
 @final
 @dataclass(frozen=True, slots=True)
 class LimitNotBefore:
-    """Let pending eval tasks that could only start later start at this time."""
+    """Set the latest start time of pending eval tasks that would start later."""
 
     latest: float
 
@@ -222,7 +222,7 @@ Command: TypeAlias = (
 
 
 class ParentGone(Exception):
-    """A checkpoint that a decision wanted to start from is not live any more."""
+    """The checkpoint that a decision starts from is no longer live."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"checkpoint {name} is not live")

@@ -1,4 +1,4 @@
-"""What follows from the result of a trial, and from trials that break."""
+"""The effects of completed and of failed trials."""
 
 from dataclasses import replace
 from typing import cast
@@ -130,7 +130,7 @@ def _result(trial: TrialRecord, done: Completion) -> tuple[str, int]:
 
 def _update_trained(member: Member, trial: TrialRecord, scored: Scored, rules: TrainRules) -> Member:
     trained = max(0, scored.step - trial.start_step)
-    # Weights that are older than the member has come take its clock along.
+    # Older weights move the member's clock forward.
     start = max(member.progress, trial.age)
     awaits = rules.suite_fitness is not None
     state = replace(
@@ -174,7 +174,7 @@ def _update_measured(member: Member, again: Scored, rules: TrainRules) -> Member
 def without_checkpoint(
     view: View, trial: TrialRecord, failure: Failure, name: str
 ) -> tuple[AttemptState, list[Command]] | None:
-    """Take a trial back that cannot start, since a checkpoint is lost or damaged; None if it does not need it."""
+    """Take back a trial whose checkpoint is lost or damaged; None if it does not need the checkpoint."""
     if name == trial.progress:
         pending = change_state(trial, JobState.PENDING, progress=None, progress_step=None, worker=None)
         return AttemptState.RELEASED, [*set_unusable(view, name, failure.damage), Update(pending)]
@@ -214,7 +214,7 @@ def _came_before(view: View, cause: Cause) -> bool:
 
 
 def quarantine(view: View, rules: TrainRules, trial: TrialRecord, failures: int, error: str) -> list[Command]:
-    """Give a trial up, and let its member go on from its true ancestor."""
+    """Give up a trial; its member continues from its true ancestor."""
     member = view.locked_member(trial.member)
     broken = trial.kind is JobKind.TRAIN
     replacements = member.replacements + (1 if broken else 0)
@@ -231,7 +231,7 @@ def quarantine(view: View, rules: TrainRules, trial: TrialRecord, failures: int,
         message = (
             f"{in_a_row} trials in a row failed, the last one (trial {trial.id} of member {trial.member}) with: "
             f"{summarize_error(error)}. "
-            "Completed trials are kept; what the failed ones trained is lost. Fix the error, then run the study "
+            "Completed trials are kept; the training of failed ones is lost. Fix the error, then run the study "
             "again."
         )
         commands.append(SetStudyState(StudyState.FAILED, message))
@@ -239,7 +239,7 @@ def quarantine(view: View, rules: TrainRules, trial: TrialRecord, failures: int,
 
 
 def save_progress(view: View, trial_id: int, token: int, checkpoint: Checkpoint) -> list[Command]:
-    """Remember where a retry of the trial resumes."""
+    """Record where a retry of the trial resumes."""
     trial = verify_token(view.locked_trial(trial_id), trial_id, token)
     if trial is None:
         raise LeaseLost(f"trial {trial_id} has already ended; its progress is not needed")

@@ -16,7 +16,7 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     ),
     JobState.RUNNING: frozenset({JobState.PENDING, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED}),
     JobState.COMPLETED: frozenset(),
-    # What failed is withdrawn when its suite has another version of it.
+    # A failed job is withdrawn when its suite has another version of it.
     JobState.FAILED: frozenset({JobState.CANCELLED}),
     JobState.CANCELLED: frozenset(),
 }
@@ -38,7 +38,7 @@ def change_state(job: J, to: JobState, **changes: Any) -> J:
 
 
 def start_job(job: J, worker: str, now: float) -> J:
-    """Return a pending job as a worker claims it."""
+    """Return a pending job as claimed by a worker."""
     return change_state(job, JobState.RUNNING, token=job.token + 1, worker=worker, started_at=now)
 
 
@@ -73,7 +73,7 @@ def verify_token(job: J | None, job_id: int, token: int) -> J | None:
         LeaseLost: a newer claim, a cancellation or a quarantine took the lease away.
     """
     if job is None:
-        raise LeaseLost(f"there is no job {job_id} in this study; it may be one of another study")
+        raise LeaseLost(f"this study has no job {job_id}; it may belong to another study")
     name = name_of(job)
     if job.token != token:
         raise LeaseLost(
@@ -88,5 +88,5 @@ def verify_token(job: J | None, job_id: int, token: int) -> J | None:
 
 
 def name_of(job: TrialRecord | EvalJob) -> str:
-    """Return what messages call a job."""
+    """Return the name of a job in messages."""
     return f"trial {job.id}" if isinstance(job, TrialRecord) else f"eval job {job.id}"

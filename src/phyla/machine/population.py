@@ -1,4 +1,4 @@
-"""Who is in the population: members that start from what exists, that join, and that are retired."""
+"""Changes of the population: members that start from imports, that join, and that are retired."""
 
 import math
 from collections.abc import Sequence
@@ -34,16 +34,16 @@ from phyla.strategies.starts import scored_trial
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """A checkpoint that was copied into the study's place and committed there.
+    """A checkpoint that was copied into the study's directory and committed there.
 
     Attributes:
         name: its name there.
-        origin: where it was copied from.
+        origin: the path from which it was copied.
         step: age of its weights.
-        params: flat hyperparameters that are given with it; the others are chosen when a member starts.
+        params: its flat hyperparameters; missing ones are chosen when a member starts.
         index: place within it.
         digest: identity of its content.
-        size_bytes: bytes of its files together.
+        size_bytes: total size of its files.
     """
 
     name: str
@@ -100,22 +100,22 @@ def import_start(view: View, index: int, imports: Sequence[Imported]) -> list[Co
         size_bytes=entry.size_bytes,
         created_at=now,
     )
-    # Several members may start from one checkpoint; the first of them brings it.
+    # Several members may start from one checkpoint; the first one inserts it.
     brought: list[Command] = [Insert(row)] if index < len(imports) else []
     return [Insert(trial), *brought, Update(replace(member, head=scored_trial(trial)))]
 
 
 def youngest(view: View) -> Member:
-    """Return the member that came least far, of those that are not retired; of them, not done if there is one."""
+    """Return the unretired member with the least progress; of equals, one that is not done."""
     return min(_active(view), key=lambda m: (m.state is MemberState.DONE, m.progress, m.generation, m.index))
 
 
 def join(view: View, rules: TrainRules, beside: Member, number: int, *, fresh: bool) -> list[Command]:
     """Add a member at the steps and generations of another member.
 
-    Barriers, burn-in and the end of the study stay common to all: the new member trains as much as the other one
-    still has to. It starts from the better half of the published members, the best one first, and with
-    hyperparameters near theirs; or fresh, if no member has published a score.
+    Barriers, burn-in and the end of the study stay common to all: the new member has the same remaining training
+    as the other. It starts from the better half of the published members, the best first, with hyperparameters
+    near theirs; or fresh, if no member has published a score.
     """
     strategy = rules.strategy
     # Weights ahead of the other member would move the new member's clock forward.
@@ -143,7 +143,7 @@ def joining(member: Member) -> bool:
 
 
 def explore_after_join(decision: Decision, member: Member, rules: TrainRules, context: Context) -> Decision:
-    """Make a member that joined explore where the strategy would continue another member's state unchanged."""
+    """Make a joined member explore if the strategy would continue another member's state unchanged."""
     head = member.head
     if not isinstance(decision, Start) or head is None:
         return decision
@@ -157,7 +157,7 @@ def explore_after_join(decision: Decision, member: Member, rules: TrainRules, co
 
 
 def reopen(view: View, index: int) -> list[Command]:
-    """Make a member ready again that a process called done which does not know how many steps it has to train."""
+    """Make a member ready again that a process with outdated settings marked as done."""
     member = view.locked_member(index)
     if member.state is not MemberState.DONE or member.retired:
         return []
@@ -177,9 +177,9 @@ def _active(view: View) -> list[Member]:
 
 
 def to_retire(view: View, count: int) -> list[int]:
-    """Return the members that go when the population shrinks by `count`: those without a score, then the worst.
+    """Return the members to retire when the population shrinks by `count`: those without a score, then the worst.
 
-    Among those without a score the last ones go first.
+    Of those without a score, the last are retired first.
     """
     active = _active(view)
     worst = [state.member for state in reversed(ranked(active))]
@@ -188,9 +188,9 @@ def to_retire(view: View, count: int) -> list[int]:
 
 
 def retire(view: View, index: int) -> list[Command]:
-    """Take a member out: its unfinished trial is cancelled, and nothing holds its checkpoints any more."""
+    """Retire a member: its unfinished trial is cancelled, and its checkpoints become collectable."""
     commands: list[Command] = []
-    # Trials are locked before members. Meanwhile one may complete, and its member may start the next.
+    # Trials are locked before members; until then a trial may complete, and its member start the next.
     current = view.member(index).current_trial
     trial = None if current is None else view.locked_trial(current)
     member = view.locked_member(index)

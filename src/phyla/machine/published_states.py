@@ -1,4 +1,4 @@
-"""Published states of a member: its newest ones, which other members may compare with and take over."""
+"""Published states of a member: its newest states, which other members may compare with and take over."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,9 +10,9 @@ from phyla.records import Member, MemberState, Scored
 
 
 def states_kept(rules: TrainRules) -> int:
-    """Return how many states are kept of each member."""
+    """Return how many states of each member are kept."""
     fitness = rules.suite_fitness
-    # States that wait for their evaluation come on top: one more than may wait, while training continues from it.
+    # Plus the states that wait for evaluation, and one more while training continues from it.
     return KEPT if fitness is None else KEPT + fitness.max_lag + 1
 
 
@@ -25,7 +25,7 @@ def publish_state(member: Member, newest: Scored, rules: TrainRules, **changes: 
 
 
 def best_of(best: Scored | None, states: Iterable[Scored]) -> Scored | None:
-    """Return the best state with a finite score, of equal ones the first; None if there is none."""
+    """Return the best state with a finite score, the first of equals; None without one."""
     for state in states:
         if state.can_donate and (best is None or (state.order or 0.0) > (best.order or 0.0)):
             best = state
@@ -33,7 +33,7 @@ def best_of(best: Scored | None, states: Iterable[Scored]) -> Scored | None:
 
 
 def replace_score(member: Member, state: Scored) -> Member:
-    """Return a member whose state of a trial has another score, if it still publishes that state."""
+    """Return a member with another score in its state of a trial, if it still publishes that state."""
     states = tuple(state if other.trial == state.trial else other for other in member.states)
     best = member.best
     if best is not None and best.trial == state.trial:
@@ -56,8 +56,7 @@ def without_trial(member: Member, trial: int) -> Member:
 def give_no_score(member: Member, trial: int, replicate: int) -> Member:
     """Return a member whose state of a trial gets no score: its group of the fitness suite ended without one.
 
-    Its member goes on, and the others no longer wait for the score. A state that could not be confirmed is
-    withdrawn.
+    The member continues, and others no longer wait for the score. An unconfirmed state is withdrawn.
     """
     if replicate > 0:
         return without_trial(member, trial)

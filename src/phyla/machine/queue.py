@@ -1,6 +1,6 @@
-"""How attempts at jobs of every kind end without a result: failed, released, lost.
+"""Attempts at jobs of every kind that end without a result: failed, released, lost.
 
-Each kind adds what follows when a job is requeued, given up, or cannot use its checkpoint.
+Each kind of job adds its handling of requeued and given-up jobs, and of unusable checkpoints.
 """
 
 from dataclasses import asdict, replace
@@ -21,8 +21,8 @@ Job: TypeAlias = TrialRecord | EvalJob
 def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
     """Queue a job again, or give it up.
 
-    A job whose checkpoint cannot be used has not failed: a trial goes on without its progress, or is cancelled
-    with its parent, so that its member decides again; an evaluation ends with its checkpoint.
+    A job whose checkpoint cannot be used has not failed: a trial continues without its progress, or is cancelled
+    if its parent is unusable, so that its member decides again; an evaluation ends with its checkpoint.
     """
     job = verify_token(lock_job(view, failure.job), failure.job, failure.token)
     if job is None or job.state is JobState.PENDING:
@@ -47,7 +47,7 @@ def fail(view: View, rules: Rules, failure: Failure) -> list[Command]:
 def release(view: View, job_id: int, token: int, error: str | None = None) -> list[Command]:
     """Return a job to the queue, as a preempted worker does; this does not count as a failure.
 
-    The error is the job's own message, if it asked to be run again later.
+    The error is the job's own message, if it requested to run again later.
     """
     job = verify_token(lock_job(view, job_id), job_id, token)
     if job is None or job.state is JobState.PENDING:
@@ -57,7 +57,7 @@ def release(view: View, job_id: int, token: int, error: str | None = None) -> li
 
 
 def lose(view: View, rules: Rules, job_id: int, token: int, error: str, *, counts: bool) -> list[Command]:
-    """Handle an attempt whose worker is gone: its lease ran out, or its process died."""
+    """Handle an attempt whose worker is gone: its lease expired, or its process died."""
     job = lock_job(view, job_id)
     if job is None or job.token != token or job.state is not JobState.RUNNING:
         return []
@@ -86,7 +86,7 @@ def _most(job: Job, rules: Rules) -> int:
 
 
 def _without(view: View, job: Job, failure: Failure, name: str) -> tuple[AttemptState, list[Command]] | None:
-    """Return how the attempt ended and what follows when a checkpoint cannot be used; None if it is not needed."""
+    """Return the attempt's end and the commands if a checkpoint is unusable; None if it is not needed."""
     if isinstance(job, EvalJob):
         return AttemptState.CANCELLED, groups.without_checkpoint(view, job, failure)
     return finish.without_checkpoint(view, job, failure, name)

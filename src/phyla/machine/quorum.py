@@ -1,7 +1,7 @@
-"""Which members are compared, and when: a quorum instead of a barrier.
+"""The members to compare, by a quorum instead of a barrier.
 
 Progress is counted in grid lines, so no member waits for training that overshoots. A member may decide once enough
-members have published a state at as many lines. It sees only those, each as it was when it had come as far. So
+members have published a state at as many lines. It sees only those, each as it was at the same progress, so
 scores are never compared across different amounts of training.
 """
 
@@ -17,7 +17,7 @@ from phyla.strategies import Strategy
 
 
 def quorum_size(quorum: float, members: int) -> int:
-    """Return how many of `members` must have come as far as a member before it may decide, itself included.
+    """Return how many of `members` must have reached a member's progress before it may decide, itself included.
 
     Below a quorum of 1, one straggler never stops a population: at most all but one are needed, or both of two.
     """
@@ -26,10 +26,10 @@ def quorum_size(quorum: float, members: int) -> int:
 
 
 def peers(member: Member, population: Sequence[Member], rules: TrainRules) -> list[Member] | None:
-    """Return the members to compare a member with, itself included; None if too few have come as far.
+    """Return the members to compare a member with, itself included; None if too few have reached its progress.
 
-    Each is as it was at the same progress, see `as_of`. Without waiting (quorum 0, or a member that has not
-    published anything) they are all members in their present state.
+    Each is as it was at the same progress, see `as_of`. Without waiting (quorum 0, or a member without published
+    states) they are all members in their current state.
     """
     strategy = rules.strategy
     own = member.published
@@ -46,7 +46,7 @@ def peers(member: Member, population: Sequence[Member], rules: TrainRules) -> li
 
 
 def as_of(population: Sequence[Member], line: float, strategy: Strategy) -> list[Member]:
-    """Return members with their states published by a grid line, or else the oldest kept one."""
+    """Return members with their states as of a grid line, or else the oldest kept state."""
     line_of, elites = cache(strategy.line), strategy.keeps_best
     past: list[Member] = []
     for member in population:
@@ -63,7 +63,7 @@ def as_of(population: Sequence[Member], line: float, strategy: Strategy) -> list
 
 
 def _has_come(member: Member, line: int, line_of: Callable[[int], int]) -> bool:
-    """Return whether a member has published a state at a grid line, or has ended, so that it never will."""
+    """Return whether a member has published a state at a grid line, or has ended."""
     newest = member.published
     if newest is None:
         return False
@@ -72,7 +72,7 @@ def _has_come(member: Member, line: int, line_of: Callable[[int], int]) -> bool:
         return member.state is MemberState.DONE and all(state.judged for state in member.states)
     if reached == line:
         return True
-    # Evaluations may overtake each other: the state that it is compared by must not wait for its score.
+    # Evaluations may overtake each other: the compared state must have its score.
     early = [state for state in member.states if line_of(state.progress) <= line]
     return not early or any(state.judged for state in early)
 

@@ -22,20 +22,20 @@ from phyla.records import (
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A trial was trained to its end.
+    """A completed trial.
 
     Attributes:
         trial: its id.
         token: the lease under which the work was done.
-        reached_step: age the weights reached.
+        reached_step: age of the weights at the end.
         values: reported values in this attempt, oldest first, of each metric that the objective needs; empty where
             fitness comes from a suite.
         metrics: last reported value of every metric.
-        reports: reports that were not sent yet.
+        reports: unsent reports.
         checkpoint: the committed checkpoint; None only for a measurement.
         checkpoint_index: place within that checkpoint.
         timings: seconds of the attempt by `Phase`, if they are known.
-        noticed: what the worker noticed about the training function; stored with the attempt.
+        noticed: the worker's observations of the training function; stored with the attempt.
     """
 
     trial: int
@@ -53,17 +53,17 @@ class Completion:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """An attempt failed.
+    """A failed attempt.
 
     Attributes:
         job: id of the trial or eval job.
         token: the lease under which it failed.
         error: the message for the user.
-        retryable: False for errors that another attempt cannot cure.
-        gone: name of a checkpoint that the job needs and that cannot be used; not the fault of the user's code.
-        damage: what is wrong with the files of that checkpoint, if they are not what was committed; else None.
+        retryable: False for errors that another attempt cannot fix.
+        gone: name of an unusable checkpoint that the job needs; not an error of the user's code.
+        damage: the damage of that checkpoint's files, if they differ from the committed ones.
         timings: seconds of the attempt by `Phase`, if they are known.
-        cause: what training raised, and where; None if something else went wrong.
+        cause: the exception of training, and its place; None for other failures.
     """
 
     job: int
@@ -88,7 +88,7 @@ class Claimed:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """Nothing to do now; ask again after `seconds`, or sooner."""
+    """No work now; ask again after `seconds`, or sooner."""
 
     seconds: float | None
     why: str
@@ -98,7 +98,7 @@ class Idle:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The study takes no more work."""
+    """The study hands out no more work."""
 
     state: StudyState
     message: str | None = None
@@ -108,10 +108,10 @@ class Ended:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outdated:
-    """The settings of the study were changed: a process with the new settings has to continue.
+    """The settings of the study were changed: a process with the new settings must continue.
 
     Attributes:
-        why: which settings, and what to do.
+        why: the changed settings, and what to do.
     """
 
     why: str
@@ -121,7 +121,7 @@ class Outdated:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoTime:
-    """No job is expected to end in the time that the worker has left."""
+    """No job is expected to end in the worker's remaining time."""
 
     why: str
     kind: Literal["no time"] = "no time"
@@ -165,8 +165,8 @@ class ReportAnswer:
     """The answer to a report: the state of its attempt.
 
     Attributes:
-        cancelled: the lease is lost; results under it do not count.
-        stop_reason: why a rule stopped the trial, as data; None unless one did.
+        cancelled: whether the lease is lost, so that results under it do not count.
+        stop_reason: why a rule stopped the trial, as data; None if no rule did.
     """
 
     cancelled: bool = False
@@ -176,7 +176,7 @@ class ReportAnswer:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedEvaluation:
-    """Work: a running eval job under a new lease, what it is about, and whether a population of phyla wrote it."""
+    """Work: a running eval job under a new lease, its checkpoint, and whether a population of phyla wrote that."""
 
     job: EvalJob
     group: Group
@@ -187,7 +187,7 @@ class ClaimedEvaluation:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """A shard of an eval task was run to its end, or a group was aggregated.
+    """A completed shard of an eval task, or a completed aggregation.
 
     Attributes:
         job: id of the eval job.
@@ -198,7 +198,7 @@ class Evaluated:
         failed: eval tasks whose shards cannot be merged, as with a wrong number of samples, with the reason.
         best: whether they are better than those of the best group of the suite.
         former: id of that best group when they were compared; None if there was none.
-        events: what a person should know.
+        events: events that users should see.
     """
 
     job: int

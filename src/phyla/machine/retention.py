@@ -1,4 +1,4 @@
-"""Which checkpoints are kept, and why. Everything else may be collected."""
+"""Retention: which checkpoints to keep, and why. All others are collectable."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ KEPT = 2
 """States with a score that are kept of each member."""
 
 ALL = 2**31 - 1
-"""As many trials as there are."""
+"""No limit of trials."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """The rules that decide which checkpoints are kept, as plain data, so that any process can collect.
+    """The rules of retention as plain data, so that any process can collect.
 
     Attributes:
         population_size: number of members.
@@ -31,8 +31,8 @@ class Keeping:
         keep_front: with trade-offs, checkpoints of the front that are kept at most.
         keep_every_steps: milestones; None keeps none.
         tradeoffs: whether the objective has a Pareto front.
-        suites: how many suites there are.
-        suite: name of the suite that gives fitness; None where training reports it.
+        suites: the number of suites.
+        suite: name of the suite that gives fitness; None if training reports it.
         max_lag: how many checkpoints of a member may wait for that suite.
     """
 
@@ -52,12 +52,12 @@ class Keeping:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptCheckpoints:
-    """One look at a study's live checkpoints.
+    """A study's live checkpoints, kept and collectable.
 
     Attributes:
-        kept: checkpoint and why it is kept.
-        collectable: the others, oldest first.
-        bound: how many can be kept at most, milestones not counted.
+        kept: checkpoints to keep, each with the reason.
+        collectable: all others, oldest first.
+        bound: the most that can be kept, without milestones.
     """
 
     kept: tuple[tuple[Checkpoint, str], ...]
@@ -66,7 +66,7 @@ class KeptCheckpoints:
 
 
 def retention(view: Reader, keeping: Keeping) -> KeptCheckpoints:
-    """Apply the formula to a study's live checkpoints."""
+    """Apply the rules of retention to a study's live checkpoints."""
     held = view.held_checkpoints()
     best = {trial.checkpoint for trial in _best(view, keeping)}
     in_use = (
@@ -92,14 +92,14 @@ def retention(view: Reader, keeping: Keeping) -> KeptCheckpoints:
 
 
 def _best(view: Reader, keeping: Keeping) -> list[TrialRecord]:
-    """Return the best trials, or the front: no trial on it was ever collected, so those that are live suffice."""
+    """Return the best trials, or the front; its trials are never collected, so the live ones suffice."""
     if not keeping.tradeoffs:
         return list(view.best_trials(keeping.keep_best))
     return select_front(view.best_trials(ALL), keeping.keep_front)
 
 
 def select_front(trials: Sequence[TrialRecord], limit: int) -> list[TrialRecord]:
-    """Return the Pareto front, best in the first goal first; of a larger one than `limit` the least crowded."""
+    """Return the Pareto front, best in the first goal first; at most `limit`, the least crowded."""
     front = front_of(trials)
     if len(front) <= limit:
         return front
@@ -108,7 +108,7 @@ def select_front(trials: Sequence[TrialRecord], limit: int) -> list[TrialRecord]
 
 
 def _oldest_generation(view: Reader, keeping: Keeping) -> int | None:
-    """Return the first generation whose trials the strategy may still choose; None if it chooses no such trial."""
+    """Return the first generation whose trials the strategy may still choose; None if it never chooses trials."""
     if not keeping.generations:
         return None
     lowest = lowest_generation([member for member in view.members() if not member.retired])
@@ -116,12 +116,12 @@ def _oldest_generation(view: Reader, keeping: Keeping) -> int | None:
 
 
 def bound(keeping: Keeping) -> int:
-    """Return how many checkpoints of a study can be in use or best at most.
+    """Return the most checkpoints of a study that can be in use or best.
 
-    Newest of each member, which is also its newest state; the other states that it publishes, those that wait for
-    the suite that gives fitness among them; the parent and the progress of each running trial; the best ones, or
-    as much as is kept of the Pareto front; the best of each suite. Milestones of other suites, and what they are
-    at, come on top.
+    The newest of each member, which is also its newest state; its other published states, including those that
+    wait for the suite that gives fitness; the parent and the progress of each running trial; the best, or the kept
+    part of the Pareto front; the best of each suite. Milestones, and checkpoints that other suites evaluate, are
+    extra.
     """
     size = keeping.population_size
     states = (KEPT if keeping.suite is None else KEPT + keeping.max_lag + 1) * size
@@ -133,7 +133,7 @@ def bound(keeping: Keeping) -> int:
 
 
 def explain(keeping: Keeping) -> str:
-    """Return the formula and its value in words."""
+    """Return the formula of the bound and its value as text."""
     published = f" + the {KEPT - 1} before that each published"
     if keeping.suite is not None:
         published += f" + up to {keeping.max_lag + 1} of each that wait for suite {keeping.suite!r}"

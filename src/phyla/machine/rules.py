@@ -1,4 +1,4 @@
-"""Rules by which a study decides."""
+"""The rules of a study's decisions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
@@ -14,7 +14,7 @@ from phyla.strategies import BestOfLast, FromSuite, StoppingRule, Strategy, chec
 from phyla.validation import MOST_SECONDS, check_integer, plain
 
 MOST = 2**31 - 1
-"""Of attempts, and of checkpoints that are kept."""
+"""The most attempts, and the most kept checkpoints."""
 
 
 @final
@@ -23,7 +23,7 @@ class WatchRules:
     """Rules of a study without a population.
 
     Args:
-        suites: what is evaluated on every checkpoint.
+        suites: the suites to run on every checkpoint.
         lease_s: seconds a claim lasts unless renewed.
         max_claims: claims of one job before it is given up.
     """
@@ -36,24 +36,23 @@ class WatchRules:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRules:
-    """Everything about a study that is not a fact in its store.
+    """The declared settings of a study with a population.
 
     Args:
         space: the search space.
-        objective: what is selected for.
-        strategy: decides what members do next.
+        objective: the objective of selection.
+        strategy: decides the next trials of members.
         lease_s: seconds a claim lasts unless renewed.
         max_attempts: attempts of one trial that may fail before it is quarantined.
         max_claims: claims of one trial or eval job, preempted ones included, before it is given up.
-        max_broken: quarantined trials in a row that stop the study, with no completed one between; counted afresh
-            once it is resumed.
+        max_broken: consecutive quarantined trials that stop the study; the count restarts when it is resumed.
         keep_best: best checkpoints that are kept besides those in use.
         keep_front: with a Pareto objective, checkpoints of its front that are kept at most; of a larger front the
             most crowded go.
         keep_every_steps: also keep checkpoints whose step is a multiple of this; None keeps no milestones.
-        suites: what is evaluated on every checkpoint that a trial leaves.
-        stopping: rules that may stop a running trial early, in the order in which they are asked.
-        max_stops: how often a member is stopped within one generation; after that its trial is left to run.
+        suites: the suites to run on every checkpoint that a trial leaves.
+        stopping: rules that may stop a running trial early, in order.
+        max_stops: how often rules may stop a member within one generation.
 
     Raises:
         ConfigurationError: a number is out of range, there is no strategy or a class in place of an object, the
@@ -74,7 +73,7 @@ class TrainRules:
     stopping: tuple[StoppingRule, ...] = ()
     max_stops: int = 3
     suite_fitness: FromSuite | None = field(init=False, repr=False, compare=False)
-    """Where fitness comes from when it comes from a suite; None when training reports it."""
+    """The suite and aggregate that give fitness; None if training reports it."""
     reported_metrics: tuple[str, ...] = field(init=False, repr=False, compare=False)
     """The metrics that training has to report; none when fitness comes from a suite."""
 
@@ -95,7 +94,7 @@ class TrainRules:
         names = [suite.name for suite in self.suites]
         if len(set(names)) < len(names):
             raise ConfigurationError(f"suites: each needs a name of its own, there are {', '.join(names)}")
-        # Asked for several times in each transaction.
+        # Used several times in each transaction.
         fitness = self.strategy.fitness
         object.__setattr__(self, "suite_fitness", fitness if isinstance(fitness, FromSuite) else None)
         if self.suite_fitness is not None:
@@ -106,7 +105,7 @@ class TrainRules:
 
     @property
     def keeping(self) -> Keeping:
-        """What decides which checkpoints are kept."""
+        """The rules of retention."""
         fitness, strategy = self.suite_fitness, self.strategy
         apart = strategy.quorum < 1 and strategy.population_size > 1
         return Keeping(
@@ -125,7 +124,7 @@ class TrainRules:
 
     @property
     def exclusive(self) -> bool:
-        """Whether two decisions of one study may never be made at the same moment."""
+        """Whether decisions of the study must never be concurrent."""
         return self.strategy.exclusive or self.suite_fitness is not None
 
     @property
@@ -137,7 +136,7 @@ class TrainRules:
         return {goal.metric: named or goal.metric for goal in self.objective.goals}
 
     def _check_objective(self) -> None:
-        """Reject what does not go with an objective of several metrics."""
+        """Reject settings that are incompatible with an objective of several metrics."""
         objective: object = self.objective
         if isinstance(objective, str | type | Mapping) or not is_dataclass(objective):
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Early stopping: rules judge what running trials report; who is stopped is decided about again."""
+"""Early stopping: rules judge the reports of running trials; members of stopped trials decide again."""
 
 import json
 import math
@@ -37,7 +37,7 @@ from phyla.strategies import Reported
 NOTHING = Tally(count=0, mean=math.nan, best=math.nan, step=0)
 
 OTHERS = 100
-"""A trial is compared with at most this many others, the newest."""
+"""A trial is compared with at most this many of the newest other trials."""
 
 
 def report(
@@ -61,7 +61,7 @@ def report(
 
 
 def drop_repeated(view: View, trial: TrialRecord, reports: Sequence[Report]) -> Sequence[Report]:
-    """Drop reports that the running attempt sent before: a client repeats them when the answer was lost."""
+    """Drop repeated reports of the running attempt: a client sends them again after a lost answer."""
     if not reports:
         return ()
     if reports[0].number:
@@ -81,7 +81,7 @@ def judge(
 ) -> tuple[JsonObject | None, list[Command]]:
     """Show new reports of a trial to the stopping rules, one by one, so that batching them makes no difference.
 
-    Returns: Why the trial is stopped, or None; and the commands: the new tally, and the stop.
+    Returns: The reason if a rule stops the trial, else None; and the commands for the tally and the stop.
     """
     if not rules.stopping or not reports or trial.kind is not JobKind.TRAIN:
         return None, []
@@ -119,9 +119,8 @@ def judge(
     if grids and verdict.tally is not None and verdict.tally != before:
         commands.append(SetTally(trial.id, trial.token, verdict.tally, tuple(verdict.marks)))
     if verdict.broken is not None and view.study().state is StudyState.RUNNING:
-        message = (
-            f"{verdict.broken}. Completed trials are kept, and running ones finish. Fix it, then resume the study."
-        )
+        kept = "Completed trials are kept, and running ones finish"
+        message = f"{verdict.broken}. {kept}. Fix the rule, then resume the study."
         commands.append(SetStudyState(StudyState.FAILED, message))
     if verdict.reason is not None:
         reached = min(max(report.step, trial.start_step), trial.end_step)
@@ -130,11 +129,11 @@ def judge(
 
 
 def _as_json(reason: JsonObject | None) -> JsonObject | None:
-    """Return a reason as it will be read again."""
+    """Return a reason as it will be read back from the store."""
     if reason is None:
         return None
     if not isinstance(reason, Mapping):
-        raise TypeError(f"judge() returned {reason!r}, which is no JSON object and not None")
+        raise TypeError(f"judge() returned {reason!r}; it must return a JSON object or None")
     read: JsonObject = json.loads(json.dumps(dict(reason)))
     return read
 
@@ -147,7 +146,7 @@ class _Verdict:
     broken: str | None = None
 
     def add(self, report: Report, objective: Objective, grids: Sequence[int]) -> tuple[Mark, ...]:
-        """Count a report; return the marks that the trial reaches with it.
+        """Count a report; return the marks that the trial reaches.
 
         Metrics of one step that are reported separately make one report of the objective once all are present.
         """
@@ -162,7 +161,7 @@ class _Verdict:
             self.tally = replace(before or NOTHING, part=Report(report.step, values))
             return ()
         judged = objective.judge(values)
-        # An infeasible report is worse than everything, however good its metric is.
+        # An infeasible report is worse than all others, however good its metric.
         value = judged.fitness if judged.infeasible is None else math.nan
         self.tally = tally = _with(before, value, report.step, objective)
         marks = tuple(
@@ -207,7 +206,7 @@ class _Peers:
 
 
 def _stop(view: View, trial: TrialRecord, reason: JsonObject, *, reached_step: int) -> list[Command]:
-    """End a trial for good; its member decides again from its true ancestor, with other random numbers."""
+    """End a trial; its member decides again from its true ancestor, with other random numbers."""
     member = view.locked_member(trial.member)
     now = view.now()
     stopped = change_state(

@@ -27,7 +27,7 @@ from phyla.strategies import History
 
 
 class Reader(History, Protocol):
-    """A consistent look at one study; locks nothing."""
+    """A consistent view of one study, without locks."""
 
     # The queue
 

@@ -1,4 +1,4 @@
-"""Search spaces: what the hyperparameters are, how they are drawn and how they are explored.
+"""Search spaces: hyperparameters, how to draw them, and how to explore them.
 
 Pure: randomness comes in as a generator, and nothing here reads a clock or a file.
 """

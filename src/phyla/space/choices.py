@@ -1,4 +1,4 @@
-"""Choice and Ordinal: values that are listed, how they are drawn, and how they are moved."""
+"""Choice and Ordinal: listed values, how to draw them, and how to perturb them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _Listed(AnyParameter[Scalar]):
-    """What Choice and Ordinal have in common."""
+    """Common base of Choice and Ordinal."""
 
     values: Sequence[Scalar]
 
@@ -50,13 +50,13 @@ class _Listed(AnyParameter[Scalar]):
 class Choice(_Listed):
     """One of some values without an order.
 
-    There is no direction to perturb it in, so perturbing is a fresh uniform draw over all values, which may
-    give the same one again (Li et al. 2019, arXiv 1902.01894).
+    Without an order, perturbing is a fresh uniform draw over all values, which may repeat the current value
+    (Li et al. 2019, arXiv 1902.01894).
 
     Args:
         values: The values, distinct JSON scalars: str, int, float, bool or None. A single one is allowed.
-        initial: The value that members start from. None means that it is drawn; to start from the *value*
-            None use `Space(initial=[...])`.
+        initial: The value of members at the start. None draws it; to start from the *value* None use
+            `Space(initial=[...])`.
         default: As for `Float`.
         when: As for `Float`.
     """
@@ -73,10 +73,10 @@ class Choice(_Listed):
 @final
 @dataclass(frozen=True, slots=True, repr=False)
 class Ordinal(_Listed):
-    """One of some values in the order in which they are listed.
+    """One of some values in order.
 
-    Perturbing goes to the next value for a factor above 1 and to the one before it for a factor below 1; at
-    either end it stays (Li et al. 2019, arXiv 1902.01894).
+    Perturbing moves to the next value for a factor above 1, and to the previous one for a factor below 1; it stops
+    at both ends (Li et al. 2019, arXiv 1902.01894).
 
     Args:
         values: The values in order, distinct JSON scalars: str, int, float, bool or None.

@@ -1,6 +1,6 @@
 """Checks of the arguments of Space: parameters, the conditions between them, constraints and starting points.
 
-Then its parameters as JSON, and the changes that are allowed once values are in use.
+Also its parameters as JSON, and the changes that are allowed once values are in use.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ Parameter: TypeAlias = Float | Int | Choice | Ordinal
 """Any of the four kinds of parameter."""
 
 Constraint: TypeAlias = Callable[..., bool]
-"""Takes Params and says whether they are allowed."""
+"""Returns whether Params are allowed."""
 
 Conditions: TypeAlias = tuple[tuple[str, tuple[Scalar, ...]], ...]
 
@@ -72,7 +72,7 @@ def _resolve_conditions(name: str, parameters: Mapping[str, Parameter]) -> Param
 
 
 def conditions(parameter: Parameter) -> Conditions:
-    """What must hold for the parameter to be active: (name, values) pairs."""
+    """The conditions of an active parameter, as (name, values) pairs."""
     return tuple((as_when(parameter.when) or {}).items())
 
 
@@ -101,7 +101,7 @@ def hold(needed: Conditions, values: Mapping[str, Scalar]) -> bool:
 
 
 def unmet(needed: Conditions, values: Mapping[str, Scalar]) -> str:
-    """Why the conditions do not hold for `values`, in words."""
+    """Why the conditions do not hold for `values`, as text."""
     name, allowed = next((name, allowed) for name, allowed in needed if not hold(((name, allowed),), values))
     wanted = repr(allowed[0]) if len(allowed) == 1 else f"one of {list(allowed)!r}"
     state = f"that is {values[name]!r}" if name in values else f"{name!r} has no value"
@@ -145,7 +145,7 @@ def starting_point(point: object, plan: Plan, constraints: Sequence[Constraint])
             raise SpaceError(f"{name}: cannot start at {flat[name]!r}: {unmet(needed, known)}")
         elif all(parent in open_ or hold(((parent, allowed),), known) for parent, allowed in needed):
             open_.add(name)
-    # Only a point that leaves nothing to draw can be checked now; others are when they are drawn.
+    # Only a complete point can be checked now; others are checked when they are drawn.
     if not open_:
         require(constraints, known)
     return {name: known[name] for name in known if name in flat}
@@ -206,7 +206,7 @@ def read_parameter(entry: Mapping[str, Any]) -> tuple[str, Parameter]:
 
 
 def check_extension(old: Mapping[str, Parameter], new: Mapping[str, Parameter]) -> None:
-    """Reject parameters in which values of the old ones may not be valid, saying everything that is narrowed.
+    """Reject parameters for which old values may be invalid, and list all that is narrowed.
 
     Bounds may be widened, by whole steps where there are any, values added, and parameters added that have a
     default. Where members start may change.

@@ -1,4 +1,4 @@
-"""What the parameters of a search space have in common."""
+"""Common base of the parameters of a search space."""
 
 import math
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ Value = TypeVar("Value", bound=Scalar)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AnyParameter(ABC, Generic[Value]):
-    """What all have in common; see Float and Choice for the arguments."""
+    """Common base of all parameters; see Float and Choice for the arguments."""
 
     _: KW_ONLY
     initial: Any = None
@@ -48,7 +48,7 @@ class AnyParameter(ABC, Generic[Value]):
         return self._call(*(getattr(self, attribute.name) for attribute in fields(self) if not attribute.kw_only))
 
     def _call(self, *positional: object, options: Sequence[str] = OPTIONS) -> str:
-        """The constructor call of a parameter like this one; options that have their default are left out."""
+        """The constructor call of a parameter like this one, without options that have their default."""
         arguments = [repr(list(value) if isinstance(value, tuple) else value) for value in positional]
         defaults = {attribute.name: attribute.default for attribute in fields(self) if attribute.kw_only}
         arguments += [
@@ -85,14 +85,14 @@ class AnyParameter(ABC, Generic[Value]):
 
     @abstractmethod
     def _settle(self, put: Callable[[str, object], None]) -> None:
-        """Check and convert what makes up the values."""
+        """Check and convert the arguments."""
 
     def _initial_range(self, *bounds: object) -> object:
         return run_check(self.check, bounds, "initial")
 
 
 def fraction(u: object) -> float:
-    """Return a position in the unit interval, of one that may lie a little outside."""
+    """Return a position clipped to the unit interval, if it lies slightly outside."""
     if not isinstance(u, Real) or math.isnan(u):
         raise SpaceError(f"a position in the unit interval must be a number, got {u!r}")
     return min(max(float(u), 0.0), 1.0)

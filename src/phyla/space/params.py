@@ -1,4 +1,4 @@
-"""Params, the values of one trial, readable flat and nested; and what single values and names may be."""
+"""Params, the values of one trial, readable flat and nested, and checks of single values and names."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from phyla.errors import SpaceError
 from phyla.validation import brief, printable, suggestion
 
 Scalar: TypeAlias = str | int | float | bool | None
-"""What one parameter's value is: always a plain Python object that JSON can hold."""
+"""The value of one parameter: a plain Python object that JSON can represent."""
 
 When: TypeAlias = Mapping[str, Scalar | Sequence[Scalar]]
 """A condition: parameter names and the value, or list of values, they must have."""
@@ -89,7 +89,7 @@ def is_same(left: Scalar, right: Scalar) -> bool:
 
 
 def run_check(check: Callable[[Given], Value], value: Given, label: str) -> Value:
-    """What `check` makes of a value; its error starts with `label`."""
+    """The result of `check` for a value; its error starts with `label`."""
     try:
         return check(value)
     except SpaceError as error:
@@ -131,8 +131,8 @@ class Params(Mapping[str, Any]):
     """The values of one trial: an immutable mapping that can be read flat or nested.
 
     `params["opt/lr"]` and `params["opt"]["lr"]` are the same value. Iterating gives the names of the top
-    level, so that `dict(params)` and `model(**params)` do what they say; a group's value is again Params.
-    Parameters that are inactive are absent: ask with `in` or `get`.
+    level, so that `dict(params)` and `model(**params)` work as expected; a group's value is again Params.
+    Inactive parameters are absent: test with `in` or `get`.
 
     Args:
         values: Values by name; slashed names, nested mappings, or both.

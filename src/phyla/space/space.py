@@ -1,4 +1,4 @@
-"""Space: the hyperparameters of a study, how they are drawn and how they are explored."""
+"""Space: the hyperparameters of a study, how to draw them and how to explore them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Changes: TypeAlias = dict[str, Mapping[str, Scalar]]
-"""What happened to each parameter that changed: `from`, `to` and `by`.
+"""The change of each changed parameter: `from`, `to` and `by`.
 
 `by` is "x1.2" (the factor), "1 - x, x0.8" (of the distance from 1), "+10% of the range", "step" (where these alone
 move nothing), "neighbour", "resampled", "crossed", "activated" or "dropped".
@@ -51,15 +51,15 @@ class Space:
     it lists; inactive parameters are absent from all values. Names in `when` are full, such as `"opt/kind"`.
 
     Every method is a function of its arguments: the same generator state gives the same values, in the order of
-    the space. SpaceError says which argument makes no sense, that a constraint raised, or that the constraints
-    allowed nothing that was drawn.
+    the space. A SpaceError names the invalid argument, the error of a constraint, or the constraint that rejected
+    all draws.
 
     Args:
         mapping: Parameters and groups by name.
-        constraints: Functions that take Params and say whether they are allowed. Values that are not are drawn
-            again, 1000 times at most when sampling and 100 times when perturbing. Worker processes can use
-            functions of a module only.
-        initial: Starting points: the i-th mapping is for member i. Names that it leaves out are drawn.
+        constraints: Functions that return whether Params are allowed. Rejected values are drawn again, at most
+            1000 times when sampling and 100 times when perturbing. Worker processes can only use functions of a
+            module.
+        initial: Starting points: the i-th mapping is for member i. Missing names are drawn.
         **parameters: Parameters and groups by name.
     """
 
@@ -96,7 +96,7 @@ class Space:
         return tuple(dict(point) for point in self._initial)
 
     def sample(self, rng: "np.random.Generator", member: int | None = None) -> dict[str, Scalar]:
-        """Flat values of all active parameters: draws from the priors, or where a member starts.
+        """Flat values of all active parameters: draws from the priors, or the starting point of a member.
 
         That is its entry of the space's `initial`, else the parameter's own `initial`, else a draw.
         """
@@ -113,7 +113,7 @@ class Space:
         return self._search_values(pick, SAMPLE_TRIES, advice)[0]
 
     def check_part(self, params: object) -> dict[str, Scalar]:
-        """`params`, which may leave names out, as this space holds them: flat, plain Python values."""
+        """`params`, possibly incomplete, in canonical form: flat, plain Python values."""
         return starting_point(params, self._plan, self._constraints)
 
     def complete(
@@ -198,7 +198,7 @@ class Space:
         return values, self._changes(old, values, ways)
 
     def validate(self, params: Mapping[str, Any]) -> dict[str, Scalar]:
-        """Flat or nested values as this space holds them: flat, in order, plain values of the right type."""
+        """Flat or nested values in canonical form: flat, in order, plain values of the right type."""
         values = self._check_params(params)
         require(self._constraints, values)
         return values
@@ -235,7 +235,7 @@ class Space:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], resolve: Callable[[str], Constraint]) -> "Space":
-        """The space that `config` gave a description of; `resolve` gives the constraint for a text."""
+        """The space described by `config`; `resolve` returns the constraint for a text."""
         constraints = [resolve(text) for text in config.get("constraints", ())]
         parameters = dict(map(read_parameter, config["parameters"]))
         return cls(parameters, constraints=constraints, initial=config.get("initial", ()))
@@ -284,7 +284,7 @@ class Space:
                 return parameter.draw(rng), "resampled"
             factor = ups[int(rng.random() * len(ups))]
             other = downs[int(rng.random() * len(downs))] if downs else None
-            # The value is of the parameter's own type, which `_checked` saw to.
+            # `_checked` guarantees that the value has the parameter's type.
             move: Callable[..., tuple[Scalar, str]] = parameter.clipped if clip else parameter.perturb
             return move(old[name], factor, rng) if other is None else move(old[name], factor, rng, other)
 

@@ -2,8 +2,8 @@
 
 `exploit`, `explore` and `stopping` hold the rules, one file each beside the contract; strategies are here.
 
-Making a strategy or rule with settings that are out of range, or make no sense together, raises a
-ConfigurationError that names the setting, its value, and what it has to be.
+Creating a strategy or rule with settings that are out of range or inconsistent raises a ConfigurationError with
+the setting, its value, and the allowed values.
 """
 
 from dataclasses import is_dataclass

@@ -14,7 +14,7 @@ from phyla.validation import check, setting_error
 @final
 @dataclass(frozen=True, slots=True)
 class ASHA(Independent):
-    """Many members start, few go on: those that are among the best so far at each rung.
+    """Many members start, and few continue: those that are among the best so far at each rung.
 
     Rungs lie at `min_steps`, `min_steps * reduction_factor`, and so on, the last at `total_steps`; one trial leads
     from one to the next. A member is promoted as soon as it is among the best `1 / reduction_factor`, rounded
@@ -72,13 +72,13 @@ class ASHA(Independent):
         if member.head is None:
             return sampled(member, steps, context)
         if member.broken_trial is not None:
-            # It was promoted before; what broke is tried again.
+            # It was promoted before, so a failed trial is retried.
             return end_if_broken(member) or proceed(member, steps)
         if not member.head.judged:
             return Wait(reason={"why": "its evaluation"})
         rung, order = member.generation - 1, member.head.order
         if order is None or not math.isfinite(order):
-            return Stop(reason={"why": "its score is no finite number"})
+            return Stop(reason={"why": "its score is not finite"})
         rank, count = _place(member, order, population, context.history)
         place: JsonObject = {"rule": "asha", "rung": rung, "rank": rank + 1, "of": count}
         if rank < count // self.reduction_factor:
@@ -91,7 +91,7 @@ class ASHA(Independent):
 
 
 def _place(member: Member, order: float, population: Population, history: History) -> tuple[int, int]:
-    """Return how many of those that completed the member's rung go before it, and how many completed it."""
+    """Return how many members that completed the member's rung rank before it, and how many completed it."""
     rung = member.generation - 1
     results = history.results(rung)
     better = sum(other > order for other in results.values())

@@ -18,7 +18,7 @@ def check_returned(plugin: object, method: str, value: T, *kinds: type) -> T:
         names = ["None" if kind is type(None) else kind.__name__ for kind in kinds]
         wanted = " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
         call = f"{type(plugin).__name__}.{method}() returned {value!r}"
-        raise ConfigurationError(f"{call}; it has to return {wanted}")
+        raise ConfigurationError(f"{call}; it must return {wanted}")
     return value
 
 
@@ -32,7 +32,7 @@ def check_steps(plugin: Any) -> None:
 def check_rules(
     plugin: object, method: Literal["choose", "propose"], name: str, *, optional: bool = False
 ) -> None:
-    """Reject a setting that is not an exploit rule, explore rule, or a list of such; None where optional."""
+    """Reject a setting that is not a rule of this kind or a list of rules; None if optional."""
     for rule in items_of(getattr(plugin, name)):
         if not callable(getattr(rule, method, None)) and not (optional and rule is None):
             example = "Truncation()" if method == "choose" else "Perturb() or ExploreWith(function)"

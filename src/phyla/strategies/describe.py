@@ -1,4 +1,4 @@
-"""A decision's reason in words."""
+"""The reason of a decision as text."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from phyla.records import Json, JsonObject, on_one_line
 
 
 def describe(reason: JsonObject, member: str = "") -> str:
-    """Return a stored reason, of a decision or of a stop, on one line for a person; `who` is its subject, if any.
+    """Return a stored reason, of a decision or of a stop, on one line; `member` is its subject, if any.
 
     As in "member 7, 19th of 20, took over member 3's weights at step 4,000; lr 0.01 to 0.012".
     """

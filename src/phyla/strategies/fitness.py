@@ -63,7 +63,7 @@ class BestOfLast:
 @final
 @dataclass(frozen=True, slots=True)
 class FromSuite:
-    """The fitness of a trial is an aggregate of a suite on the checkpoint it left; members train on meanwhile.
+    """The fitness of a trial is an aggregate of a suite on its checkpoint; members continue training meanwhile.
 
     Args:
         suite: name of one of the study's suites.

@@ -1,4 +1,4 @@
-"""Who dominates whom, and how crowded it is: the two numbers of NSGA-II.
+"""Non-dominated fronts and crowding distances, as in NSGA-II.
 
 Vectors of sort keys, one per goal, higher is better. Source: Deb et al. 2002, A fast and elitist multiobjective
 genetic algorithm: NSGA-II, sections III-A and III-B.
@@ -97,7 +97,7 @@ def crowding(vectors: Vectors, fronts: npt.NDArray[np.intp] | None = None) -> np
 
 
 def thinned(vectors: Vectors, limit: int) -> list[int]:
-    """Return the indices of at most `limit` vectors of a front, those in the most crowded places left out.
+    """Return the indices of at most `limit` vectors of a front, without the most crowded.
 
     The best of each goal stay as long as the limit allows.
     """
@@ -121,7 +121,7 @@ def first_front(vectors: Vectors) -> list[int]:
 def front_of(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     """Return the trials that no other dominates, best in the first goal first; of equal ones the earliest.
 
-    Trials that are infeasible, or with a goal that is no finite number, are never among them.
+    Infeasible trials, and trials with a goal that is not finite, are never included.
     """
     candidates: list[TrialRecord] = []
     orders: list[tuple[float, ...]] = []

@@ -22,23 +22,23 @@ DRAWS = 5
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PBT(Strategy):
-    """Train a population; from time to time bad members take over good ones and explore from there.
+    """Train a population; periodically, bad members take over the state of good ones and explore from there.
 
     Args:
         population_size: number of members; may be larger than the number of workers.
         steps_per_trial: training steps between two decisions about a member.
         total_steps: steps each member spends in all; the last trial may be shorter.
-        exploit: who abandons its state for whose; None explores at every ready interval instead.
+        exploit: the rule for taking over another member's state; None explores at every ready interval instead.
         explore: how hyperparameters change after an exploit, and without one (`exploit=None`) at every trial; None
             copies them unchanged.
         fitness: where the fitness of a trial comes from: its reports, or a suite (`FromSuite`).
         ready_interval: steps a member must train after it took over a state, or explored, before it may do so
             again; the default is `steps_per_trial`.
         burn_in: no exploit before a member has trained this many steps.
-        quorum: share of the population, from 0 to 1, that must have come as far as a member before it may decide.
-            It is compared with those only, each as it was then. At 1.0 all wait for the slowest member, and a
-            study is the same with any number of workers. At 0 none waits, and newest scores are compared, as in
-            the paper, which selects for age where members differ in speed or outnumber the workers.
+        quorum: share of the population, from 0 to 1, that must have come as far as a member before it may
+            decide. It is compared only with those, each as it was then. At 1.0 all wait for the slowest member,
+            and a study is the same with any number of workers. At 0 none waits, and newest scores are compared, as
+            in the paper, which selects for age where members differ in speed or outnumber the workers.
         copy: what exploit takes over: weights and hyperparameters, or only one of them.
         min_scores: how many scores a member must have, since it started or took over weights, to donate, so that
             one lucky score does not spread. A choice that may not donate is drawn again, at most 5 times.
@@ -100,7 +100,7 @@ class PBT(Strategy):
                     )
                 return explore_from(self, member, donor, population, context, compared)
         if member.broken_trial is not None:
-            why: JsonObject = {"why": "the same work broke or was stopped before"}
+            why: JsonObject = {"why": "the same work failed or was stopped before"}
             return explore_from(self, member, None, population, context, why)
         at = max(member.progress, member.head.age)
         return proceed(member, steps_to_line(at, self.steps_per_trial, self.total_steps), compared=compared)
@@ -108,7 +108,7 @@ class PBT(Strategy):
     def _choose_donor(
         self, exploit: Exploit, member: Member, population: Population, context: Context
     ) -> Exploited:
-        """Ask the exploit rule, again if it chose one that may not donate."""
+        """Ask the exploit rule, and repeat if its choice may not donate."""
         for _ in range(DRAWS):
             choice = choose_donor(exploit, member, population, context)
             donor = choice.donor

@@ -1,4 +1,4 @@
-"""Trials whose hyperparameters are known in advance: a schedule, or a chain of trials that was trained before."""
+"""Trials with hyperparameters that are known in advance: a schedule, or a chain of earlier trials."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -51,14 +51,16 @@ class FixedSchedule(Independent):
         for entry in self.schedule:
             if not isinstance(entry, Sequence) or len(entry) != 2 or not isinstance(entry[1], Mapping):
                 raise setting_error(
-                    self, "schedule", "no pair of a step and hyperparameters, as (1000, {'lr': 0.1})"
+                    self, "schedule", "not a pair of a step and hyperparameters, such as (1000, {'lr': 0.1})"
                 )
             least = check_value("FixedSchedule", "step", entry[0], least) + 1
         first = self.schedule[0][0] if self.schedule else "nothing"
         if first != 0:
-            raise ConfigurationError(f"FixedSchedule(schedule=...): it starts with {first}; it has to with step 0")
+            raise ConfigurationError(
+                f"FixedSchedule(schedule=...): it starts with {first}, but must start with step 0"
+            )
         if least > self.total_steps:
-            raise setting_error(self, "total_steps", f"the switch at step {least - 1} never comes")
+            raise setting_error(self, "total_steps", f"the switch at step {least - 1} is never reached")
         object.__setattr__(self, "schedule", tuple((plain(step), dict(params)) for step, params in self.schedule))
 
     def check_space(self, space: Space) -> None:
@@ -121,7 +123,7 @@ class Replay(Strategy):
                 raise ConfigurationError(f"Replay(params={entry['params']!r}): must map names to values")
         for before, entry in pairwise(self.trials):
             if not before["start_step"] < entry["start_step"] <= before["end_step"]:
-                raise ConfigurationError(f"Replay(trials=...): {entry!r} does not go on where {before!r} ended")
+                raise ConfigurationError(f"Replay(trials=...): {entry!r} does not start where {before!r} ended")
         trials = tuple(
             {**{name: plain(entry[name]) for name in _NAMES[:-1]}, "params": dict(entry["params"])}
             for entry in self.trials

@@ -80,7 +80,7 @@ class GridSearch(Strategy):
         check_steps(self)
         grid: object = self.grid
         if not isinstance(grid, Mapping):
-            raise setting_error(self, "grid", "give values by name, as in {'lr': [0.1, 0.01]}")
+            raise setting_error(self, "grid", "pass values by name, as in {'lr': [0.1, 0.01]}")
         if not grid:
             raise setting_error(self, "grid", "nothing to search; use RandomSearch(members=1, ...)")
         grid = run_check(flatten, grid, "GridSearch(grid=...)")
@@ -92,7 +92,7 @@ class GridSearch(Strategy):
         count = math.prod(len(values) for values in grid.values())
         if count > MOST_MEMBERS:
             raise ConfigurationError(
-                f"GridSearch: the grid has {count:,} combinations, each a member; there can be {MOST_MEMBERS:,}"
+                f"GridSearch: the grid has {count:,} combinations, and so many members; at most {MOST_MEMBERS:,}"
             )
         object.__setattr__(self, "grid", {name: _distinct(name, values) for name, values in grid.items()})
 
@@ -126,7 +126,7 @@ def _distinct(name: str, values: Sequence[Any]) -> tuple[Scalar, ...]:
     for item in values:
         value = as_scalar(item, f"GridSearch({name}=...): a value")
         if (isinstance(value, bool), value) in distinct:
-            why = f"{value!r} is listed twice, and would be trained twice; leave one out"
+            why = f"{value!r} is listed twice; remove one"
             raise ConfigurationError(f"GridSearch({name}={reprlib.repr(list(values))}): {why}")
         distinct[isinstance(value, bool), value] = value
     return tuple(distinct.values())

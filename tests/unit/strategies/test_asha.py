@@ -135,7 +135,7 @@ def test_promote_wait_or_stop() -> None:
         assert isinstance(stop, Stop)
         assert stop.reason == {**place, "rank": rank, "why": no_longer}
     assert isinstance(decided(3), Stop)
-    assert decided(3).reason["why"] == "its score is no finite number"
+    assert decided(3).reason["why"] == "its score is not finite"
     population.trials[running] = replace(population.trials[running], generation=1)
     assert isinstance(decided(2), Stop), "who is beyond the rung cannot help it any more"
     del population.trials[running]
@@ -167,7 +167,7 @@ def test_a_member_waits_for_its_evaluation_and_is_tried_again_when_it_breaks() -
     waiting = decided(head=replace(head, measurements=0))
     assert isinstance(waiting, Wait)
     assert waiting.reason == {"why": "its evaluation"}
-    assert decided(head=replace(head, order=None)).reason == {"why": "its score is no finite number"}
+    assert decided(head=replace(head, order=None)).reason == {"why": "its score is not finite"}
     again = decided(broken_trial=7, replacements=2)
     assert isinstance(again, Start)
     assert (again.weights, again.steps, again.reason) == (head, 2, {"decision": "continue", "replaces": 7})

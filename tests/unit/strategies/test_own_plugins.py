@@ -117,8 +117,8 @@ def test_proposed_hyperparameters_are_stored_as_the_space_holds_them() -> None:
 
 
 MEMBER: Any = Member(study=1, index=0, state=MemberState.READY)
-PROPOSED = "ConfigurationError: Proposes.propose() returned {'lr': 0.1}; it has to return Explored or None"
-CHOSEN = "ConfigurationError: Chooses.choose() returned None; it has to return Exploited"
+PROPOSED = "ConfigurationError: Proposes.propose() returned {'lr': 0.1}; it must return Explored or None"
+CHOSEN = "ConfigurationError: Chooses.choose() returned None; it must return Exploited"
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_the_loser_takes_over_the_donor_up_to_the_next_line() -> None:
             pbt(),
             replace(BEST, broken_trial=9),
             "explore",
-            {"why": "the same work broke or was stopped before"},
+            {"why": "the same work failed or was stopped before"},
         ),
         (
             pbt(min_scores=3),

@@ -1,4 +1,4 @@
-"""Eval jobs: claimed and completed; and groups, which complete as a whole."""
+"""Eval jobs, which are claimed and completed, and groups, which complete as a whole."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -52,7 +52,7 @@ def claim_evaluation(
     """Give a worker its next eval job.
 
     Returns:
-        The work and the commands that make it true. Without work but with commands: apply them, ask again.
+        The work and its commands. Without work but with commands: apply them and repeat the request.
     """
     rest = resting.asleep(view)
     job = view.next_eval_job(holding, replace(room, resting=rest))
@@ -98,7 +98,7 @@ def complete_evaluation(view: View, rules: Rules, done: Evaluated) -> tuple[Acce
     """Accept a finished eval job while its token is the newest, even when it is late.
 
     Returns:
-        The answer, and the commands. Afterwards `settle_group` has to be asked.
+        The answer and the commands. The caller then calls `settle_group`.
     """
     group = view.locked_group(done.group)
     job = verify_token(view.locked_eval_job(done.job), done.job, done.token)
@@ -124,11 +124,11 @@ def _finish_aggregation(view: View, rules: Rules, group: Group, done: Evaluated)
     """End a group; without commands it is aggregated again."""
     jobs = _current(view.group_jobs(group.id))
     if any(job.state in (JobState.PENDING, JobState.RUNNING) for job in jobs):
-        # The suite gained an eval task meanwhile.
+        # The suite gained an eval task in the meantime.
         return []
     former = view.best_group(group.suite)
     if done.best and (None if former is None else former.id) != done.former:
-        # Another group became the best one meanwhile.
+        # Another group became the best in the meantime.
         return []
     complete = not done.failed and all(job.state is JobState.COMPLETED for job in jobs)
     why = None if complete else f"failed for good: {_errors(jobs, done.failed)}"
@@ -154,7 +154,7 @@ def ended_groups(commands: Sequence[Command]) -> list[int]:
 
 
 def settle_group(view: View, rules: Rules, group_id: int) -> list[Command]:
-    """Return what follows once a job of a group has ended: its aggregation, or the end of its group."""
+    """Return the commands after the end of a job: its group's aggregation or end."""
     group = view.locked_group(group_id)
     if group is None or group.state is not GroupState.QUEUED or view.unfinished_jobs(group_id):
         return []
@@ -169,7 +169,7 @@ def settle_group(view: View, rules: Rules, group_id: int) -> list[Command]:
 
 
 def _current(tasks: Sequence[EvalJob]) -> list[EvalJob]:
-    """Return the evaluations that count: a suite may have got another version of an eval task since."""
+    """Return the valid evaluations: the suite may have another version of an eval task now."""
     rows = [task for task in tasks if task.kind is JobKind.EVALUATE and task.state is not JobState.CANCELLED]
     newest = {row.task: row.identity for row in rows}
     return [row for row in rows if row.identity == newest[row.task]]
@@ -218,7 +218,7 @@ def finish_watching(view: View) -> list[Command]:
 def replicate(view: View, rules: TrainRules, subject: Scored, times: int) -> list[Command]:
     """Run the suite that gives fitness on a checkpoint again, with other seeds.
 
-    What is already queued for that counts towards `times`.
+    Queued repetitions count towards `times`.
     """
     assert rules.suite_fitness is not None
     seen = view.find_seen(subject.checkpoint, subject.index)
@@ -228,7 +228,7 @@ def replicate(view: View, rules: TrainRules, subject: Scored, times: int) -> lis
     repeated = [group for group in groups_on(view, seen, suite) if group.replicate > 0]
     queued = sum(group.state is GroupState.QUEUED for group in repeated)
     first = max((group.replicate for group in repeated), default=0) + 1
-    # A member waits for them, so they come before anything else.
+    # A member waits for them, so they have the highest priority.
     waited = {"guaranteed": "fitness", "trial": subject.trial, "member": subject.member}
     return [
         repetition(view, suite, seen, number, rank=float(-number), **waited)

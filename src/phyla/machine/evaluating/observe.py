@@ -1,4 +1,4 @@
-"""Checkpoints are registered, and go: which suites run on them, and how soon."""
+"""Registration and loss of checkpoints: which suites run on them, and with which priority."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -30,9 +30,9 @@ from phyla.records import (
 )
 
 AGGREGATE_PRIORITY = 0
-"""Aggregations go before everything: their group is nearly done, and they are quick."""
-SUITE_LEFT = "its suite was taken out before it was evaluated; it is filled in when the suite is given again"
-"""Why a group was skipped that `backfill` queues again."""
+"""Aggregations have the highest priority: their group is nearly done, and they are quick."""
+SUITE_LEFT = "its suite was removed before the evaluation; it is backfilled when the suite returns"
+"""Reason of a skipped group that `backfill` queues again."""
 
 
 def observe(
@@ -44,15 +44,15 @@ def observe(
     rewinds: bool = True,
     fitness: str | None = None,
 ) -> list[Command]:
-    """Note a checkpoint that was written or seen, and queue, or skip, each suite on it.
+    """Register a checkpoint, and queue or skip each suite on it.
 
     Args:
         view: the study.
-        suites: what is run on its checkpoints.
-        checkpoint: one with an `error` is quarantined; of one with an id only where it is now is noted.
-        first_look: whether it may have been there before it was watched.
-        rewinds: whether a lower step tells that training was rewound; a copy, whose time says nothing, does not.
-        fitness: name of the suite that gives the trial its score.
+        suites: the suites to run on its checkpoints.
+        checkpoint: with an `error` it is quarantined; with an id only its new path is recorded.
+        first_look: whether it may be older than the watch.
+        rewinds: whether a lower step means that training was rewound; not for copies, whose times are unreliable.
+        fitness: name of the suite that scores the trial.
     """
     if checkpoint.id:
         return [Update(replace(view.seen(checkpoint.id), path=checkpoint.path))]
@@ -72,7 +72,7 @@ def observe(
         state = CheckpointState.READY if checkpoint.error is None else CheckpointState.QUARANTINED
         seen = replace(seen, state=state, created_at=now)
     commands: list[Command] = []
-    # One without a step, such as best.pt, says nothing about where training is.
+    # A checkpoint without a step, such as best.pt, does not show the progress of training.
     before = view.newest_seen(stepped=True) if seen.trial is None and seen.step >= 0 else None
     older = before is not None and seen.step < before.step
     if (
@@ -89,7 +89,7 @@ def observe(
     if old is not None and old.state is CheckpointState.READY and not old.snapshot:
         commands += gone(view, old, f"{escape_name(checkpoint.name)} was overwritten")
     if checkpoint.error is not None:
-        why = f"cannot be evaluated: {checkpoint.error}; it is looked at again when that changes"
+        why = f"cannot be evaluated: {checkpoint.error}; it is checked again when its files change"
         message = f"{escape_name(checkpoint.name)} {why}"
         return [*commands, InsertCheckpoint(seen), _event(view, "quarantined", message)]
     existed = first_look and seen.written_at < study.created_at
@@ -123,7 +123,7 @@ def make_group(
             since_last_s=None if last is None else now - last,
         )
         if older and policy.latest:
-            why = why or "a newer checkpoint was seen before it (latest)"
+            why = why or "a newer checkpoint was registered first (latest)"
     group = Group(
         study=view.study().id,
         suite=suite.name,
@@ -131,7 +131,7 @@ def make_group(
         trial=seen.trial if fitness else None,
         member=view.trial(seen.trial).member if fitness and seen.trial is not None else None,
         created_at=now,
-        # What was written while a clock was ahead was written by now.
+        # The clock of the writer may have been ahead.
         not_before=0.0 if fitness else min(seen.written_at, now) + policy.start_delay_s,
     )
     if why is not None:
@@ -140,7 +140,7 @@ def make_group(
         group,
         priority=Priority.BACKFILL if (existed or older) and not fitness else Priority.FRESH,
         guaranteed=guaranteed,
-        # A population is served in turn, so that no member starves; everything else newest first.
+        # Members of a population take turns, so that none starves; all else is newest first.
         rank=float(seen.number if fitness else -seen.number),
     )
     return group, tuple(make_jobs(view, suite, seen, group))
@@ -149,7 +149,7 @@ def make_group(
 def make_jobs(
     view: View, suite: Suite, seen: Checkpoint, group: Group, existing: Sequence[EvalJob] = ()
 ) -> Iterator[EvalJob]:
-    """Yield the jobs that a group lacks: shards, and its aggregation if there is nothing left to evaluate."""
+    """Yield the missing jobs of a group: shards, or its aggregation if all are evaluated."""
     now = view.now()
     shards = count_shards(suite, existing)
     there = {(job.identity, job.shard) for job in existing if job.state is not JobState.CANCELLED}
@@ -188,7 +188,7 @@ def make_jobs(
 
 
 def count_shards(suite: Suite, jobs: Sequence[EvalJob]) -> dict[str, int]:
-    """Return how many shards each eval task has: as many as when it was queued, whatever the suite says now."""
+    """Return the number of shards of each eval task when it was queued; the suite may have changed since."""
     queued = {job.identity: job.shards for job in jobs if job.state is not JobState.CANCELLED}
     return {task.identity: queued.get(task.identity, task.shards) for task in suite.tasks}
 
@@ -210,7 +210,7 @@ def aggregation(view: View, group: Group, seen: int) -> EvalJob:
 
 
 def _superseded(view: View, suite: Suite) -> list[Command]:
-    """Make room for a newer checkpoint: others of the suite that are still fresh wait behind, or are skipped."""
+    """Make room for a newer checkpoint: other fresh groups of the suite get a lower priority or are skipped."""
     commands: list[Command] = []
     for group in view.fresh_groups(suite.name):
         if group.guaranteed is not None:
@@ -226,9 +226,9 @@ def _superseded(view: View, suite: Suite) -> list[Command]:
 
 
 def end_group(view: View, group: Group, state: GroupState, why: str) -> list[Command]:
-    """End a locked group and cancel what has not begun; what runs may finish for the ledger.
+    """End a locked group and cancel its pending jobs; running jobs may finish for the ledger.
 
-    A member that waits for its score waits no longer.
+    Members no longer wait for its score.
     """
     now = view.now()
     commands: list[Command] = [
@@ -245,7 +245,7 @@ def end_group(view: View, group: Group, state: GroupState, why: str) -> list[Com
 
 
 def gone(view: View, seen: Checkpoint, why: str) -> list[Command]:
-    """A checkpoint vanished, or was changed: nothing of its groups that has not ended can go on."""
+    """Handle a checkpoint that vanished or changed: its open groups end."""
     commands: list[Command] = []
     if seen.kind is CheckpointKind.SEEN:
         commands.append(Update(replace(seen, state=CheckpointState.GONE, error=why)))
@@ -257,7 +257,7 @@ def gone(view: View, seen: Checkpoint, why: str) -> list[Command]:
 
 
 def set_unusable(view: View, name: str, damage: str | None, *, taker: int | None = None) -> list[Command]:
-    """Mark a live checkpoint as lost or damaged, so that it is neither donor nor parent any more."""
+    """Mark a live checkpoint as lost or damaged, so that it can be neither donor nor parent."""
     row = view.checkpoint(name)
     if row is None or row.state is not CheckpointState.LIVE:
         return []

@@ -1,4 +1,4 @@
-"""Groups of known checkpoints: backfilled, requeued, repeated, guaranteed at the end."""
+"""More groups of registered checkpoints: backfill, retries, repetitions, and the final checkpoint."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,9 +38,9 @@ def repetition(view: View, suite: Suite, seen: Checkpoint, number: int, **facts:
 
 
 def backfill(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Command]:
-    """Queue what suites miss on a checkpoint that still exists: whole groups, or eval tasks that were added.
+    """Queue missing evaluations of an existing checkpoint: whole groups, or added eval tasks.
 
-    Groups of a suite that left are skipped until the suite is back: no worker could evaluate them.
+    Groups of a removed suite are skipped until the suite returns, because no worker could evaluate them.
     """
     commands: list[Command] = []
     by_name, groups = {suite.name: suite for suite in suites}, view.groups_of(seen.id)
@@ -69,19 +69,19 @@ def backfill(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Comm
 
 
 def _add_tasks(view: View, suite: Suite, seen: Checkpoint, group: Group) -> list[Command]:
-    """Extend a group by eval tasks that its suite has gained since, or that changed their identity."""
+    """Extend a group by eval tasks that were added to its suite or changed their identity."""
     if not _differs(suite, view.group_jobs(group.id)):
         return []
     locked = view.locked_group(group.id)
     if locked is None:
         return []
-    # Some may have been claimed before the group was locked.
+    # Some jobs may have been claimed before the group was locked.
     withdrawn = _withdrawn(suite, view.group_jobs(group.id))
-    why = "its suite has another version of it since, or none"
+    why = "its suite has another version of it now, or none"
     if locked.state is GroupState.QUEUED:
         return _queue_again(view, suite, seen, locked, withdrawn, why)
     if view.study().state is StudyState.COMPLETED:
-        # No worker serves it any more: its results stay.
+        # No worker can evaluate it; its results are kept.
         return []
     return _queue_again(view, suite, seen, locked, withdrawn, why, priority=Priority.BACKFILL, best=False)
 
@@ -95,7 +95,7 @@ def _queue_again(
     why: str,
     **changes: Any,
 ) -> list[Command]:
-    """Queue a locked group again: without some of its jobs, and with those that it lacks then."""
+    """Queue a locked group again, with some jobs withdrawn and missing jobs added."""
     now = view.now()
     remaining = [job for job in view.group_jobs(group.id) if job not in withdrawn]
     queued = replace(group, state=GroupState.QUEUED, why=None, ended_at=None, **changes)
@@ -123,7 +123,7 @@ def _differs(suite: Suite, jobs: Sequence[EvalJob]) -> bool:
 
 
 def _withdrawn(suite: Suite, jobs: Sequence[EvalJob]) -> list[EvalJob]:
-    """Return the jobs not wanted any more: obsolete shards, those that ask for others, a failed aggregation."""
+    """Return the outdated jobs: obsolete shards, shards with other resources, a failed aggregation."""
     asking = {task.identity: (task.gpus, task.label) for task in suite.tasks}
     return [
         job
@@ -141,20 +141,20 @@ def _withdrawn(suite: Suite, jobs: Sequence[EvalJob]) -> list[EvalJob]:
 def evaluate_again(view: View, suite: Suite, seen: Checkpoint) -> list[Command]:
     """Return the commands that run a suite on a checkpoint again, at a user's request.
 
-    Eval tasks that failed, or were skipped, run once more. Where all have results, the whole suite runs with other
-    seeds; that repetition is no part of a fitness.
+    Eval tasks that failed or were skipped run again. If all have results, the whole suite runs with other seeds;
+    that repetition is not part of a fitness.
 
     Raises:
-        StateError: it is being evaluated, cannot be, or the study takes no more work.
+        StateError: it is already queued, it cannot be evaluated, or the study accepts no more work.
     """
     evaluation, study = f"suite {suite.name!r} on checkpoint {escape_name(seen.name)}", view.study()
     if study.state not in (StudyState.RUNNING, StudyState.DRAINING):
-        raise StateError(f"{evaluation} cannot run: {study.name!r} is {study.state}; let it go on first")
+        raise StateError(f"{evaluation} cannot run: {study.name!r} is {study.state}; resume it first")
     if not seen.usable:
         raise StateError(f"{evaluation} cannot run: the checkpoint is {seen.state}")
     groups = groups_on(view, seen, suite)
     if any(group.state is GroupState.QUEUED for group in groups):
-        raise StateError(f"{evaluation} is queued or running already")
+        raise StateError(f"{evaluation} is already queued or running")
     first = _first_group(view, seen, suite)
     locked = None if first is None else view.locked_group(first.id)
     if locked is not None and locked.state in (GroupState.PARTIAL, GroupState.SKIPPED):
@@ -166,7 +166,7 @@ def evaluate_again(view: View, suite: Suite, seen: Checkpoint) -> list[Command]:
 
 
 def try_again(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Command]:
-    """Requeue what failed for good on a checkpoint: eval tasks and aggregations."""
+    """Requeue permanently failed eval tasks and aggregations of a checkpoint."""
     commands: list[Command] = []
     by_name = {suite.name: suite for suite in suites}
     for group in view.groups_of(seen.id) if seen.usable else ():
@@ -183,10 +183,10 @@ def try_again(view: View, suites: Sequence[Suite], seen: Checkpoint) -> list[Com
 
 
 def drain(view: View, suites: Sequence[Suite], why: str) -> list[Command]:
-    """No more checkpoints come: guarantee the final one, even if a policy skipped it."""
+    """Queue the final checkpoint when no more will come, even if a policy skipped it."""
     final, top = view.newest_ready(), view.newest_seen(stepped=True)
     if final is not None and top is not None and top.usable and 0 <= final.step < top.step:
-        # It was copied, or uploaded, before an older one.
+        # It was copied or uploaded before an older checkpoint.
         final = top
     commands: list[Command] = []
     if final is not None:

@@ -1,6 +1,6 @@
-"""An eval task that fails with the same error on two checkpoints rests, so that it does not fail on all of them.
+"""Resting: an eval task that fails with the same error on two checkpoints pauses, so that it does not fail on all.
 
-Nothing of this is stored but the failures: who rests follows from them at each claim.
+Only failures are stored: each claim computes from them which eval tasks rest.
 """
 
 import math
@@ -16,12 +16,12 @@ REST_AFTER = 2
 """Checkpoints on which an eval task fails with the same error before it rests."""
 REST_S = 60.0
 REST_SHARE = 10.0
-"""It rests ten times as long as it took to fail, and at least `REST_S` seconds."""
+"""The rest lasts ten times as long as the failing attempt, and at least `REST_S` seconds."""
 _NUMBER = re.compile(r"[0-9a-f]*\d[0-9a-f.]*")
 
 
 def asleep(view: Reader) -> frozenset[str]:
-    """Return the identities of eval tasks that rest; now and then one is tried, on one checkpoint at a time."""
+    """Return the identities of resting eval tasks; each is tried periodically, on one checkpoint at a time."""
     return frozenset(identity for identity, failed in _alike(view).items() if _rests(view, failed))
 
 
@@ -49,7 +49,7 @@ def is_ending(view: Reader) -> bool:
 
 
 def give_up(view: View, job: EvalJob) -> Update:
-    """Give up a shard of an eval task that rests while the study ends."""
+    """Give up a shard of a resting eval task at the end of the study."""
     failed = _alike(view)[job.identity]
     count = len({failure.seen for failure in failed})
     error = summarize_error(failed[0].error)
@@ -60,8 +60,8 @@ def give_up(view: View, job: EvalJob) -> Update:
 def _alike(view: Reader, *just_failed: EvalJob) -> dict[str, list[EvalJob]]:
     """Return the shards that failed with the same error as the last one, newest first, by eval task identity.
 
-    Failures before a success are left out, and those of a suite that a population waits for, which stops on its
-    own.
+    Failures before a success do not count, nor those of a suite that a population waits for, whose failures stop
+    the study.
     """
     by_task: dict[str, list[EvalJob]] = {}
     for job in (*just_failed, *view.failed_evaluations()):

@@ -50,7 +50,7 @@ def worth(values: Mapping[str, float], objective: Objective) -> Worth:
 
 
 def judged_values(scored: Scored | TrialRecord, objective: Objective) -> Mapping[str, float]:
-    """Return the metrics that something with a fitness was judged by."""
+    """Return the metrics behind a fitness."""
     if scored.criteria is not None:
         return scored.criteria.values
     assert scored.fitness is not None
@@ -64,10 +64,10 @@ def mean_with(before: Mapping[str, float], values: Mapping[str, float], count: i
 
 
 def score(view: View, rules: Rules, group: Group) -> list[Command]:
-    """Return the changes after the end of a group; none unless a population waits for it.
+    """Return the commands after the end of a group; none unless a population waits for it.
 
     A complete group gives the trial its fitness, and the member too while it still trains on that trial's
-    weights. A partial one, or one whose checkpoint is gone, is never a fitness.
+    weights. A partial group, or a group whose checkpoint is gone, gives no fitness.
     """
     if not isinstance(rules, TrainRules) or rules.suite_fitness is None or group.trial is None:
         return []
@@ -93,7 +93,7 @@ def score(view: View, rules: Rules, group: Group) -> list[Command]:
             metrics[f"{group.suite}/{name}/stderr"] = json_number(stderr)
     judged = replace(trial, metrics=metrics, **judgement)
     commands: list[Command] = [Update(judged), *_say_same(view, group, pool)]
-    # Of a fitness made of several metrics the standard error is not known.
+    # The standard error of a fitness of several metrics is unknown.
     stderr = next(iter(pool.stderrs.values())) if judged.criteria is None else None
     changed = _with_score(member, judged, stderr, pool.evaluations)
     if changed != member:
@@ -105,8 +105,8 @@ def score(view: View, rules: Rules, group: Group) -> list[Command]:
 class _Pool:
     """The mean of the evaluations of one checkpoint, and its standard error, by metric of the objective.
 
-    `count` of the evaluations are in the mean; the others repeat one of these. `same` names the eval tasks that
-    drew the same samples again in some that are.
+    `count` evaluations are in the mean; the others repeat one of them. `same` names the eval tasks that drew the
+    same samples again in some of the evaluations in the mean.
     """
 
     evaluations: int
@@ -117,7 +117,7 @@ class _Pool:
 
 
 def _pool_groups(view: View, group: Group, names: Mapping[str, str]) -> _Pool:
-    """Pool a newly completed group with the earlier ones, leaving out exact repetitions."""
+    """Pool a newly completed group with the earlier ones, except exact repetitions."""
     earlier = [
         other
         for other in view.groups_of(group.seen)
@@ -191,7 +191,7 @@ def _say_same(view: View, group: Group, pool: _Pool) -> list[Command]:
 
 
 def _with_score(member: Member, trial: TrialRecord, stderr: float | None, evaluations: int) -> Member:
-    """Return a member whose state of a trial has the score that the trial got."""
+    """Return a member with the score of a trial in its state of that trial."""
     states = filter(None, (*member.states, member.head))
     state = next((state for state in states if state.trial == trial.id), None)
     if state is None:

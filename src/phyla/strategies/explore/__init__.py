@@ -1,4 +1,4 @@
-"""Explore rules: new hyperparameters derived from the ones taken over. One file a rule.
+"""Explore rules: new hyperparameters derived from those of the donor. One file per rule.
 
 A new rule is a frozen dataclass with `propose`; `perturb.py` is an example. `ExploreWith` takes a
 function instead. A rule that never declines has `always = True`.

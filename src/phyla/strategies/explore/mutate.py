@@ -1,4 +1,4 @@
-"""An explore rule that leaves most hyperparameters as they are, and moves the others far."""
+"""An explore rule that keeps most hyperparameters, and moves the others far."""
 
 import sys
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class Mutate:
         object.__setattr__(self, "discounts", tuple(self.discounts))
 
     def check_space(self, space: Space) -> None:
-        """Reject discounts that are no numbers between 0 and 1 of the space."""
+        """Reject discounts that are not numbers between 0 and 1 in the space."""
         for name in self.discounts:
             parameter = space.parameters.get(name)
             low, high = getattr(parameter, "low", -1), getattr(parameter, "high", 2)

@@ -1,4 +1,4 @@
-"""Population based bandits (Parker-Holder et al. 2020, arXiv 2002.02518): explore by a model, not by chance."""
+"""Population based bandits (Parker-Holder et al. 2020, arXiv 2002.02518): explore by a model."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,9 +43,9 @@ class PB2:
     Source: Parker-Holder, Nguyen and Roberts 2020, arXiv 2002.02518, algorithm 1 and section 4.
 
     Args:
-        rows: the last so many completed trials are looked at.
+        rows: how many of the newest completed trials to use.
         least_rows: with fewer rows than this, `fallback` decides.
-        restarts: where the search for the best point starts from: the parent, and so many less one at random.
+        restarts: number of starting points of the search: the parent, and the others at random.
         resample: probability, per parameter that is not modelled, of a fresh draw.
         fallback: how hyperparameters change without a model.
         repeatable: look only at generations that all members completed, and not at running trials. Then a study
@@ -75,7 +75,7 @@ class PB2:
         return replace(explored, facts={**explored.facts, "model": {"rule": "pb2", "not_used": proposal}})
 
     def _by_model(self, source: Scored, population: Population, context: Context) -> Explored | str:
-        """Return the point with the highest promise of the model, or the reason for its absence."""
+        """Return the most promising point of the model, or the reason for its absence."""
         space, params, changes = context.space, source.params, dict[str, Mapping[str, Scalar]]()
         modelled = {
             name: parameter for name, parameter in space.parameters.items() if isinstance(parameter, Float | Int)

@@ -17,7 +17,7 @@ from phyla.strategies.explore import Explore, Explored, changes_of, propose_para
 from phyla.strategies.strategy import Context, Population
 from phyla.validation import check, plain, setting_error
 
-KEPT = "the constraints allow none of the changes that were tried"
+KEPT = "the constraints allow none of the attempted changes"
 
 
 @final
@@ -55,7 +55,7 @@ class Perturb:
             object.__setattr__(self, "names", tuple(self.names))
 
     def check_space(self, space: Space) -> None:
-        """Reject names that are no parameters of the space."""
+        """Reject names that are not parameters of the space."""
         run_check(
             partial(refuse_unknown, known=space.parameters), self.names or (), f"Perturb(names={self.names!r})"
         )
@@ -130,7 +130,7 @@ class ExploreWith:
         try:
             new = context.space.validate(values)
         except SpaceError as error:
-            raise SpaceError(f"ExploreWith({name}) returned what the space does not allow: {error}") from error
+            raise SpaceError(f"ExploreWith({name}) returned values outside the space: {error}") from error
         by = {parameter: str(change["by"]) for parameter, change in before.changes.items()}
         for parameter in changes_of(before.params, new, name):
             by[parameter] = f"{by[parameter]}, {name}" if parameter in by else name
