@@ -42,7 +42,7 @@ class Term:
         return self.ends_at if self.limit_s is None else self.ends_at - min(STOP_AHEAD_S, self.limit_s / 10)
 
     @property
-    def deaf(self) -> str:
+    def overrun_message(self) -> str:
         """The message about a worker that did not stop in time."""
         return (
             f"did not stop within {self.grace_s:g} s and was killed; work since its last save will be repeated. "
