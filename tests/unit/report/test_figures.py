@@ -451,8 +451,10 @@ def test_of_equals_in_the_first_goal_the_winner_is_the_best_in_the_next(study: S
     equal = changed(study, lambda trial: {"fitness": best, "order": best})
     data = judged(equal, Maximize("accuracy"), Minimize("cost"))
     expected = Lineage(records_of(data)).best()
+    assert data.best is not None
+    assert expected is not None
     assert data.best in data.front
-    assert (data.best and data.best.id) == (expected and expected.id)
+    assert data.best.id == expected.id
 
 
 def test_a_third_goal_is_a_colour(study: StudyData) -> None:

@@ -154,7 +154,7 @@ def test_a_fixed_schedule_switches_at_its_steps() -> None:
         (lambda: FixedSchedule([(1, {})], 5), "starts with 1"),
         (lambda: FixedSchedule([(0, {}), (0, {})], 5), "FixedSchedule(step=0) 1"),
         (lambda: FixedSchedule([(0, {}), (5, {})], 5), "step 5"),
-        (lambda: FixedSchedule([{"lr": 1}], 5), "no pair"),  # type: ignore[list-item]
+        (lambda: FixedSchedule([{"lr": 1}], 5), "not a pair"),  # type: ignore[list-item]
     ],
 )
 def test_settings_that_make_no_sense(make: Callable[[], Any], message: str) -> None:
