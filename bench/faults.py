@@ -3,14 +3,12 @@
     python bench/faults.py --faults 300 --seed 1
 
 Prints a table, and every violation with the command that repeats it; with `--json FILE`, writes what happened,
-with facts about the machine. Exit status 1 if anything was violated. Needs Linux, `cc` and the right to mount
-(root, or user namespaces). What is left to chance follows from the seed; when exactly a fault strikes does not.
+with facts about the machine. Exit status 1 if anything was violated. Needs Linux and `cc`. What is left to chance
+follows from the seed; when exactly a fault strikes does not.
 """
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -21,9 +19,7 @@ from machine import facts
 
 sys.path[:0] = map(str, Path(__file__).parents[1].glob("tests/support/*"))
 
-from failing_calls import FailingCalls
-from fault_cases import ISOLATED, Outcome, isolated
-from fault_kinds import KINDS, run_case
+from fault_cases import KINDS, Outcome, run_case
 
 
 def main() -> None:
@@ -37,13 +33,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where to write what happened")
     parser.add_argument("--folder", type=Path, help="where studies are; kept if something was wrong")
     arguments = parser.parse_args()
-    if ISOLATED not in os.environ:
-        # What is mounted here is seen, and left over, nowhere else.
-        command = [*isolated(), sys.executable, *sys.argv]
-        sys.exit(subprocess.run(command, env={**os.environ, ISOLATED: "1"}, check=False).returncode)
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="phyla-faults-"))
     folder.mkdir(parents=True, exist_ok=True)
-    library = FailingCalls.build(folder)
     outcomes: list[Outcome] = []
     kinds = arguments.kind or list(KINDS)
     seed = arguments.seed
@@ -53,9 +44,7 @@ def main() -> None:
             rounds = max(1, left // (arguments.each * len(kinds)))
             cases = [(kind, seed + number) for number in range(rounds) for kind in kinds]
             seed += rounds
-            for outcome in pool.map(
-                lambda case: run_case(case[0], case[1], arguments.each, folder, library), cases
-            ):
+            for outcome in pool.map(lambda case: run_case(case[0], case[1], arguments.each, folder), cases):
                 outcomes.append(outcome)
                 show(outcome, arguments.each)
     print(table(outcomes))
@@ -68,11 +57,7 @@ def main() -> None:
 def show(outcome: Outcome, each: int) -> None:
     """Print what was violated, and how to see it again."""
     if outcome.violations:
-        print(f"\n{outcome.kind}, seed {outcome.seed}, {outcome.options}:")
-        for fault in outcome.faults:
-            print(f"  fault: {fault.what}")
-        for violation in outcome.violations:
-            print(f"  VIOLATED: {violation}")
+        print(f"\n{outcome}")
         again = f"--kind {outcome.kind!r} --seed {outcome.seed} --faults 1 --each {each}"
         print(f"  again: python bench/faults.py {again}")
     sys.stdout.flush()

@@ -1,58 +1,50 @@
-"""Faults of storage in studies that run: each kind at least twice. `bench/faults.py` does the same for longer."""
+"""Faults of storage in studies that run. `bench/faults.py` does the same for longer."""
 
-import json
+import errno
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from effort import rarely
-from failing_calls import FailingCalls
-from fault_cases import ISOLATED, isolated
-from fault_kinds import KINDS
+from failing_disk import Calls, FailingDisk
+from fault_cases import KINDS, run_case
 
-BENCH = Path(__file__).parents[2] / "bench" / "faults.py"
-SEED = 7
-ALIKE = {"truncation", "vanished file", "vanished root", "no inodes", "quota of inodes", "stale handles"}
+SEED, FAULTS = 7, 2
+ALIKE = {"another size", "deleted file", "vanished root", "no inodes", "quota of inodes", "stale handles"}
 """Others do nearly the same."""
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mounts file systems of Linux")
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="preloads a library of Linux"),
+    pytest.mark.xdist_group("failing disk"),
+]
 
 
 @pytest.mark.parametrize("kind", [rarely(kind) if kind in ALIKE else kind for kind in KINDS])
 def test_a_study_finishes_or_names_the_fault_and_harms_nothing(tmp_path: Path, kind: str) -> None:
-    found = tmp_path / "found.json"
-    command = [sys.executable, str(BENCH), "--kind", kind, "--faults", "2", "--each", "2", "--seed", str(SEED)]
-    done = subprocess.run(
-        [*isolated(), *command, "--folder", str(tmp_path / "studies"), "--json", str(found)],
-        env={**os.environ, ISOLATED: "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    cases = json.loads(found.read_text())["cases"]
-    assert sum(fault["struck"] > 0 for case in cases for fault in case["faults"]) >= 2
+    injected, seed = 0, SEED
+    while injected < FAULTS:
+        outcome = run_case(kind, seed, FAULTS, tmp_path)
+        assert not outcome.violations, str(outcome)
+        injected, seed = injected + outcome.injected, seed + 1
 
 
 def test_failing_calls_fail_where_they_should(tmp_path: Path) -> None:
     """Without this, a suite that injects nothing would pass."""
-    calls = FailingCalls(tmp_path / "calls", FailingCalls.build(tmp_path))
-    program = f"import pathlib; pathlib.Path('{tmp_path}/here/file').write_text('x')"
+    disk = FailingDisk(tmp_path / "disk")
 
-    def write() -> "subprocess.CompletedProcess[str]":
-        environment = {**os.environ, **calls.environment}
-        command = [sys.executable, "-S", "-c", program]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    def write() -> str:
+        program = f"import pathlib; pathlib.Path('{tmp_path}/here/file').write_text('x')"
+        process = disk.start(["-c", program], env=os.environ)
+        _, errors = process.communicate(60)
+        return errors
 
     (tmp_path / "here").mkdir()
-    calls.begin(tmp_path / "there", 122, 127)
-    assert write().returncode == 0
-    assert calls.failed == 0
-    calls.begin(tmp_path / "here", 122, 4, count=1)
-    assert "Disk quota exceeded" in write().stderr
-    assert (calls.failed, calls.last) == (1, f"{tmp_path}/here/file")
-    assert write().returncode == 0
+    disk.begin(tmp_path / "there", errno.EDQUOT, Calls(127))
+    assert write() == ""
+    assert disk.failed == 0
+    disk.begin(tmp_path / "here", errno.EDQUOT, Calls.WRITE, count=1)
+    assert "Disk quota exceeded" in write()
+    assert (disk.failed, disk.last) == (1, f"{tmp_path}/here/file")
+    assert write() == ""

@@ -75,7 +75,7 @@ def test_results_need_no_training_code(tmp_path: Path) -> None:
     schedule = results.schedule()
     assert schedule(schedule.steps - 1) == best.params.flat()
     chain = json.loads((best.checkpoint.path / "chain.json").read_text())
-    assert [segment.trial for segment in schedule.segments] == [trial for trial, _ in chain]
+    assert [segment.trial for segment in schedule.segments] == [link[0] for link in chain]
     report = results.write_report(tmp_path / "report.html")
     assert "<html" in report.read_text()
     assert results.figure().layout.title.text == "Is it working?"

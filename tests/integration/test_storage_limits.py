@@ -2,17 +2,17 @@
 
 import contextlib
 import json
-import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import forked
 from durability import TOY, check_whole, load, miscounted, run
 from effort import rarely
+from failing_disk import mounted
 from phyla.records import StudyState
 from phyla.settings import child_environment
 from phyla.store import open_store
@@ -23,31 +23,35 @@ from toy_study import STEPS
 MEMBERS, TRIALS = 4, 12
 
 
-def run_with_mount(mount: str, home: Path, **options: object) -> "subprocess.CompletedProcess[str]":
+def toy(mount: str, home: Path, **options: object) -> "subprocess.CompletedProcess[str]":
     """Run the toy study where `mount` has been done."""
-    return with_mount(mount, str(TOY), json.dumps({"home": str(home), **options}))
+    return python(mount, TOY, json.dumps({"home": str(home), **options}))
 
 
-def with_mount(mount: str, *words: str) -> "subprocess.CompletedProcess[str]":
-    """Run Python where `mount` has been done, in a mount namespace of its own."""
-    isolate = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--mount"]
-    return subprocess.run(
-        [*isolate, "sh", "-c", f"{mount} && exec {shlex.join([sys.executable, *words])}"],
-        env=child_environment({"PYTHONPATH": str(TOY.parent)}),
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+def python(mount: str, *words: object) -> "subprocess.CompletedProcess[str]":
+    """Run Python where `mount` has been done, which nothing else sees."""
+    environment = child_environment({"PYTHONPATH": str(TOY.parent)})
+    return forked.run(words, env=environment, first=mounted(mount), timeout=180)
+
+
+def phyla(mount: str, home: Path, *words: object) -> "subprocess.CompletedProcess[str]":
+    """Run the command line where `mount` has been done."""
+    return python(mount, "-m", "phyla.cli", "--home", home, *words)
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> Path:
+    """Where checkpoints are, an empty directory."""
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    return folder
 
 
 @pytest.mark.parametrize("workers", [rarely(0), 2])
-def test_a_disk_that_fills_up(tmp_path: Path, workers: int) -> None:
-    checkpoints = tmp_path / "checkpoints"
-    checkpoints.mkdir()
-    mount = f"mount -t tmpfs -o size=48k tmpfs {checkpoints}"
+def test_a_disk_that_fills_up(tmp_path: Path, checkpoints: Path, workers: int) -> None:
+    mount = f"mount -t tmpfs -o size=100k tmpfs {checkpoints}"
     options: dict[str, Any] = {"members": MEMBERS, "trials": TRIALS}
-    done = run_with_mount(mount, tmp_path, workers=workers, **options)
+    done = toy(mount, tmp_path, workers=workers, **options)
     assert done.returncode == 1, done.stderr
     assert "StudyFailed" in done.stderr
     assert "No space left on device" in done.stderr
@@ -74,12 +78,11 @@ pbt = { population_size = 2, steps_per_trial = 1, total_steps = 4 }
 """
 
 
-def test_a_disk_that_a_command_fills_up(tmp_path: Path) -> None:
-    checkpoints, file = tmp_path / "checkpoints", tmp_path / "study.toml"
-    checkpoints.mkdir()
+def test_a_disk_that_a_command_fills_up(tmp_path: Path, checkpoints: Path) -> None:
+    file = tmp_path / "study.toml"
     file.write_text(COMMAND)
     mount = f"mount -t tmpfs -o size=4m tmpfs {checkpoints}"
-    done = with_mount(mount, "-m", "phyla.cli", "--home", str(tmp_path), "run", str(file), "--workers", "1")
+    done = phyla(mount, tmp_path, "run", file, "--workers", 1)
     assert done.returncode == 1, done.stderr
     assert "CommandFailed" in done.stderr
     assert f"(checkpoint_dir) and {tmp_path}" in done.stderr
@@ -111,31 +114,26 @@ def test_a_worker_that_ends_where_there_is_no_room_costs_no_attempt(tmp_path: Pa
     home.mkdir()
     file.write_text(ENDS)
     storage = f"sqlite:///{tmp_path}/phyla.db"
-    places = ["--home", str(home), "--storage", storage, "--checkpoints", str(tmp_path / "checkpoints")]
-    mount = f"mount -t tmpfs -o size=4m tmpfs {home}"
-    done = with_mount(mount, "-m", "phyla.cli", *places, "run", str(file), "--workers", "1")
+    places = ["--storage", storage, "--checkpoints", tmp_path / "checkpoints"]
+    done = phyla(f"mount -t tmpfs -o size=4m tmpfs {home}", home, *places, "run", file, "--workers", 1)
     assert done.returncode == 1, done.stderr
     assert "No space left on device" in done.stderr
     with contextlib.closing(open_store(storage)) as store, store.reader(1) as reader:
         assert [trial.failures for trial in reader.trials()] == [0]
 
 
-def test_a_disk_without_inodes(tmp_path: Path) -> None:
-    checkpoints = tmp_path / "checkpoints"
-    checkpoints.mkdir()
+def test_a_disk_without_inodes(tmp_path: Path, checkpoints: Path) -> None:
     # There is room for the marker, and for no directory beside that of staged checkpoints.
     mount = f"mount -t tmpfs -o size=8m,nr_inodes=4 tmpfs {checkpoints}"
-    done = run_with_mount(mount, tmp_path, members=MEMBERS, trials=TRIALS)
+    done = toy(mount, tmp_path, members=MEMBERS, trials=TRIALS)
     assert done.returncode == 1, done.stderr
     assert "No space left on device" in done.stderr
     assert "inodes are used up" in done.stderr
 
 
-def test_a_read_only_place_for_checkpoints(tmp_path: Path) -> None:
-    checkpoints = tmp_path / "checkpoints"
-    checkpoints.mkdir()
+def test_a_read_only_place_for_checkpoints(tmp_path: Path, checkpoints: Path) -> None:
     mount = f"mount -t tmpfs -o ro tmpfs {checkpoints}"
-    done = run_with_mount(mount, tmp_path, members=MEMBERS, trials=TRIALS, workers=2)
+    done = toy(mount, tmp_path, members=MEMBERS, trials=TRIALS, workers=2)
     assert done.returncode == 1, done.stderr
     assert "Read-only file system" in done.stderr
     assert str(checkpoints) in done.stderr
@@ -148,9 +146,8 @@ def test_a_read_only_place_for_checkpoints(tmp_path: Path) -> None:
 def test_a_read_only_home_is_named(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
-    (home / "options.json").write_text("{}")
     mount = f"mount --bind {home} {home} && mount -o remount,bind,ro {home}"
-    done = run_with_mount(mount, home / "inner", members=1, trials=1)
+    done = toy(mount, home / "inner", members=1, trials=1)
     assert done.returncode == 1
     assert "Read-only file system" in done.stderr
 
@@ -161,10 +158,10 @@ def test_a_study_can_be_looked_at_on_a_disk_that_is_full(tmp_path: Path) -> None
     small.mkdir()
     files = f"cp -r {home}/. {small} && (cat /dev/zero > {small}/fill 2>/dev/null; true)"
     full = f"mount -t tmpfs -o size=4m tmpfs {small} && {files}"
-    done = with_mount(full, "-m", "phyla.cli", "--home", str(small), "status", "toy")
+    done = phyla(full, small, "status", "toy")
     assert (done.returncode, done.stderr) == (0, "")
     assert "toy: completed" in done.stdout
-    refused = with_mount(full, "-m", "phyla.cli", "--home", str(small), "delete", "toy", "--yes", "toy")
+    refused = phyla(full, small, "delete", "toy", "--yes", "toy")
     assert refused.returncode == 1
     assert "free some space" in refused.stderr
 
@@ -176,19 +173,16 @@ def test_what_may_only_be_read_can_be_looked_at(tmp_path: Path, running: bool) -
     mount = f"mount --bind {shlex.quote(str(home))} {shlex.quote(str(home))} && mount -o remount,bind,ro"
     read_only = f"{mount} {shlex.quote(str(home))}"
 
-    def phyla(*words: str) -> "subprocess.CompletedProcess[str]":
-        return with_mount(read_only, "-m", "phyla.cli", "--home", str(home), *words)
-
     with contextlib.ExitStack() as stack:
         if running:
             store = stack.enter_context(contextlib.closing(open_store(Places.of(home).storage)))
             assert store.studies()
         assert (home / "phyla.db-wal").exists() == running
-        for words in (["status", "toy"], ["best", "toy"], ["report", "toy", "-o", str(report)]):
-            done = phyla(*words)
+        for words in (["status", "toy"], ["best", "toy"], ["report", "toy", "-o", report]):
+            done = phyla(read_only, home, *words)
             assert (done.returncode, done.stderr) == (0, ""), words
         assert report.stat().st_size
-        refused = phyla("delete", "toy", "--yes", "toy")
+        refused = phyla(read_only, home, "delete", "toy", "--yes", "toy")
     assert refused.returncode == 1
     assert "can only be looked at" in refused.stderr
     assert load(home).state is StudyState.COMPLETED

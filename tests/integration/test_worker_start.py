@@ -49,7 +49,6 @@ def test_a_worker_that_dies_while_it_starts(
         return process
 
     monkeypatch.setattr(subprocess, "Popen", dies_at_first)
-    (tmp_path / "options.json").write_text("{}")
     study = phyla.Study(
         name="toy",
         space=phyla.Space(lr=phyla.Float(0.01, 1.0, log=True)),
@@ -58,7 +57,6 @@ def test_a_worker_that_dies_while_it_starts(
             population_size=MEMBERS, steps_per_trial=toy_study.STEPS, total_steps=toy_study.STEPS * TRIALS
         ),
         train=toy_study.train,
-        setup=toy_study.setup,
         home=tmp_path,
     )
     study.run(workers=1)

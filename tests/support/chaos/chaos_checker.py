@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from faulty_study import load, score
 from phyla import plugins
 from phyla.checkpoints import LocalCheckpoints
 from phyla.configuration import from_config
 from phyla.controller import Controller
 from phyla.errors import CheckpointError
 from phyla.store import Store
+from toy_study import load, score
 
 Row = dict[str, Any]
 INTERNAL = ("ownership", "lock")

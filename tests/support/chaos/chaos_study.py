@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import phyla
-from faulty_study import load, save, score
 from phyla import errors, settings
 from phyla.machine import Accepted, Claimed, ClaimedEvaluation, Completion, Evaluated, ReportAnswer, Stopped
 from phyla.store import remote
 from phyla.store.remote import Connection
+from toy_study import load, save, score
 
 STEPS = 4
 NAME = "chaos"

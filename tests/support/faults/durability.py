@@ -4,18 +4,28 @@ import contextlib
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import phyla
 from forked import Forked
 from phyla.checkpoints import LocalCheckpoints, RemoteCheckpoints
-from phyla.records import AttemptState, CheckpointState, GroupState, JobKind, JobState
+from phyla.errors import CheckpointError
+from phyla.records import (
+    AttemptState,
+    Checkpoint,
+    CheckpointState,
+    GroupState,
+    JobKind,
+    JobState,
+    TrialRecord,
+)
 from phyla.settings import child_environment
 from phyla.store import open_store
 from phyla.study import Results
 from toy_study import STEPS, score
+from toy_study import load as load_chain
 
 TOY = Path(__file__).with_name("toy_study.py")
 
@@ -40,35 +50,96 @@ def run(home: Path, *, expect: int | None = 0, failpoint: str = "", **options: A
 
 def check_whole(results: Results, *, members: int, trials: int, finished: bool = True) -> None:
     """Nothing is lost, doubled or leaked."""
+    wrong = [*defects(results), *(unfinished(results, members, trials) if finished else ())]
+    assert not wrong, "\n".join(wrong)
+
+
+def unfinished(results: Results, members: int, trials: int, hurt: Collection[str] | None = None) -> Iterator[str]:
+    """Yield what a study that has ended lacks, or left over; see `defects`."""
     rows = results.trials()
-    completed = [row for row in rows if row.state is JobState.COMPLETED]
-    by_id = {row.id: row for row in rows}
-    if finished:
-        assert len({row.member for row in completed}) == members
-        assert not miscounted(results, trials * STEPS)
-        assert not [row for row in rows if row.state in (JobState.RUNNING, JobState.PENDING)]
-        assert not [a for a in results.attempts() if a.state is AttemptState.RUNNING]
-    counted = Counter((row.member, row.generation) for row in completed)
-    assert set(counted.values()) <= {1}, "a generation was counted twice"
+    trained = {row.member for row in rows if row.state is JobState.COMPLETED}
+    yield from miscounted(results, trials * STEPS)
+    if len(trained) != members:
+        yield f"only members {trained} trained"
+    for row in rows:
+        if row.state in (JobState.RUNNING, JobState.PENDING):
+            yield f"trial {row.id} is {row.state}"
+    for attempt in results.attempts():
+        if attempt.state is AttemptState.RUNNING:
+            yield f"attempt {attempt.job}.{attempt.token} is running"
+    if results.best is None:
+        yield "there is no best checkpoint"
+    repository = repository_of(results)
+    # What was collected while it was away, and came back, is no part of the study any more, and stays.
+    kept = {
+        row.name
+        for row in results.checkpoints()
+        if row.state is CheckpointState.LIVE or (hurt is not None and row.state is not CheckpointState.DELETED)
+    }
+    if leaked := {*repository.names(), *repository.staged(), *repository.deleting()} - kept - {*(hurt or ())}:
+        yield f"left over: {sorted(leaked)}"
 
-    where = results.places.checkpoints(results.name)
-    repository = LocalCheckpoints(where) if isinstance(where, Path) else RemoteCheckpoints(where)
-    stored = {row.name: row for row in results.checkpoints()}
-    live = {name for name, row in stored.items() if row.state is CheckpointState.LIVE}
-    if finished:
-        assert set(repository.names()) == live
-        assert repository.staged() == ()
-    assert live <= set(repository.names()), "a live checkpoint is gone"
-    for name in live:
-        assert repository.verify(name).digest == stored[name].digest
 
+def defects(results: Results, hurt: Collection[str] = ()) -> Iterator[str]:
+    """Yield what cannot be in a sound study at any time.
+
+    Args:
+        results: the study.
+        hurt: the checkpoints whose files were damaged by a test.
+    """
+    completed = [row for row in results.trials() if row.state is JobState.COMPLETED]
+    for place, times in Counter((row.member, row.generation) for row in completed).items():
+        if times > 1:
+            yield f"generation {place[1]} of member {place[0]} was counted {times} times"
     for row in completed:
-        assert row.fitness is not None, f"{row} has no score; its groups: {_groups_of(results, row.id)}"
-        assert row.fitness == score(row.seed, lr(row.params)), "the score belongs to other hyperparameters"
-        if row.checkpoint in live:
-            chain = json.loads((repository.path(row.checkpoint) / "chain.json").read_text())
-            assert [trial for trial, _ in chain] == ancestry(row.id, by_id), "weights of another trial"
-            assert chain[-1][1] == int(row.checkpoint.split(".")[1])
+        if row.fitness is None and row.checkpoint not in hurt:
+            yield f"{row} has no score; its groups: {_groups_of(results, row.id)}"
+        elif row.fitness not in (None, score(row.seed, row.params["lr"])):
+            yield f"the score of trial {row.id} belongs to other hyperparameters"
+    repository = repository_of(results)
+    names = set(repository.names())
+    trials = {row.id: row for row in results.trials()}
+    for kept in results.checkpoints():
+        if kept.name in hurt:
+            continue
+        if kept.state in (CheckpointState.LOST, CheckpointState.DAMAGED):
+            yield f"checkpoint {kept.name} is {kept.state} and nothing was done to it: {kept.error}"
+        elif kept.state is CheckpointState.LIVE and kept.name not in names:
+            yield f"live checkpoint {kept.name} is gone"
+        elif kept.state is CheckpointState.LIVE:
+            yield from _unsound(kept, repository, trials)
+
+
+def _unsound(
+    row: Checkpoint, repository: LocalCheckpoints | RemoteCheckpoints, trials: Mapping[int, TrialRecord]
+) -> Iterator[str]:
+    try:
+        if repository.verify(row.name).digest != row.digest:
+            raise CheckpointError("it has another digest than the study recorded")
+    except CheckpointError as error:
+        yield f"live checkpoint {row.name} is unsound: {error}"
+        return
+    chain, path = load_chain(repository.path(row.name)), lineage(row, trials)
+    if row.kind != "progress" and chain != path:
+        yield f"the weights in {row.name} were made by {chain}; by its parents it is {path}"
+
+
+def repository_of(results: Results) -> LocalCheckpoints | RemoteCheckpoints:
+    """Return the checkpoints of a study."""
+    where = results.places.checkpoints(results.name)
+    return LocalCheckpoints(where) if isinstance(where, Path) else RemoteCheckpoints(where)
+
+
+def lineage(checkpoint: Checkpoint, trials: Mapping[int, TrialRecord]) -> list[list[Any]]:
+    """Return the chain that the weights of a checkpoint should hold, by the parents of its trial."""
+    path: list[list[Any]] = []
+    trial: int | None = checkpoint.trial
+    name = checkpoint.name
+    while trial is not None:
+        row = trials[trial]
+        path.append([trial, int(name.split(".")[1]), row.seed, row.params["lr"]])
+        trial, name = row.parent, row.parent_checkpoint or ""
+    return path[::-1]
 
 
 def _groups_of(results: Results, trial: int) -> list[tuple[str, str | None, list[tuple[str, str | None]]]]:
@@ -143,21 +214,6 @@ def check_whole_ledger(results: Results) -> None:
     outputs = results.places.folder("outputs", results.name)
     assert {folder.name for folder in outputs.iterdir()} == kept, "an attempt's files were lost or left over"
     store.close()
-
-
-def lr(params: Mapping[str, Any]) -> float:
-    """The only hyperparameter."""
-    return float(params["lr"])
-
-
-def ancestry(trial: int, by_id: Mapping[int, Any]) -> list[int]:
-    """Trials from the root to this one, by parent."""
-    path: list[int] = []
-    current: int | None = trial
-    while current is not None:
-        path.append(current)
-        current = by_id[current].parent
-    return path[::-1]
 
 
 def load(home: Path, storage: str | None = None, checkpoints: str | None = None) -> Results:

@@ -1,7 +1,11 @@
-"""The story of a job: each command that was committed about it, in order, with when, and who asked for what."""
+"""The story of a job: each command that was committed about it, in order, with when, and who asked for what.
 
+Of a study whose processes are others, the story is what its store and its recordings say.
+"""
+
+import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -10,6 +14,7 @@ from phyla.controller import Controller
 from phyla.machine import Command
 from phyla.records import EvalJob, JobState, TrialRecord
 from phyla.store import Store, Transaction
+from phyla.study import Results
 
 REQUESTS = ("claim", "complete", "fail", "release", "lose_worker", "renew", "report", "save_progress")
 MOST, JOBS, LINES, WIDTH = 10_000, 3, 12, 80
@@ -94,6 +99,32 @@ class Stories:
         """Return the stories of the jobs that were touched last, the last one first."""
         jobs = dict.fromkeys(entry.job for entry in reversed(self._entries))
         return "\n".join(map(self.story, list(jobs)[:JOBS]))
+
+
+def jobs_in(violations: Iterable[str]) -> list[int]:
+    """Return the jobs that these sentences speak of, the first one first."""
+    words = r"\b(?:trial|job|attempt|lease|completion|checkpoint|parent|of|in) (\d+)(?:\.\d+)?"
+    return list(dict.fromkeys(int(job) for text in violations for job in re.findall(words, text)))
+
+
+def tell(job: int, events: Iterable[tuple[float, object]]) -> str:
+    """Return the end of the story of a job from what is known of it, by time."""
+    lines = [f"  {at:.3f}  {what!s:.{4 * WIDTH}}" for at, what in sorted(events, key=lambda event: event[0])]
+    return "\n".join([f"story of job {job}:", *lines[-LINES:]])
+
+
+def recorded_stories(
+    results: Results, violations: Iterable[str], others: Sequence[tuple[float, object]] = ()
+) -> str:
+    """Return the stories of the jobs that violations speak of, from a study's rows, among other events."""
+    attempts, trials = results.attempts(), {row.id: row for row in results.trials()}
+    stories = []
+    for job in jobs_in(violations)[:JOBS]:
+        mine = [attempt for attempt in attempts if attempt.job == job]
+        claims = [(row.claimed_at, f"attempt {row.token} claimed by {row.worker}") for row in mine]
+        ends = [(row.ended_at, f"attempt {row.token} {row.state}: {row.why}") for row in mine if row.ended_at]
+        stories += [tell(job, [*others, *claims, *ends]), f"  now: {trials.get(job)}"]
+    return "\n".join(stories)
 
 
 def _job_of(record: object) -> int | None:

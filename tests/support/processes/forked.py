@@ -15,10 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
-from multiprocessing.popen_forkserver import Popen
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from types import ModuleType
@@ -34,11 +33,16 @@ ONLY_OURS = [TESTS, TESTS.parent / "examples", TESTS.parent / "bench"]
 _context = multiprocessing.get_context("forkserver")
 
 
+PRELOADED = (
+    *("phyla.cli.run", "phyla.study", "phyla.supervision.supervisor", "phyla.worker.training.trainer"),
+    *("phyla.service.serving", "phyla.dashboard", "phyla.store.remote", "httpx"),
+    *("sqlalchemy.dialects.sqlite", "forked"),
+)
+
+
 def preload(*more: str) -> None:
     """Say what the process imports that others are forked from; it starts with the first of these."""
-    usual = ("phyla.cli.run", "phyla.study", "phyla.supervision.supervisor", "phyla.worker.training.trainer")
-    service = ("phyla.service.serving", "phyla.dashboard", "phyla.store.remote", "httpx")
-    _context.set_forkserver_preload([*usual, *service, "sqlalchemy.dialects.sqlite", "forked", *more])
+    _context.set_forkserver_preload([*PRELOADED, *more])
 
 
 preload()
@@ -69,17 +73,15 @@ SMALL_MODELS = {
 """An environment in which compiling takes JAX half as long, and nothing is downloaded."""
 
 
-class _Process(_context.Process):  # type: ignore[name-defined,misc]  # a class that a context makes
-    """A process that is forked from the server of the frameworks; multiprocessing knows one server only."""
-
-    @staticmethod
-    def _Popen(process: Any) -> Popen:  # noqa: N802  # its name in multiprocessing
-        usual = forkserver.connect_to_new_process
-        try:
-            forkserver.connect_to_new_process = _frameworks.connect_to_new_process
-            return Popen(process)
-        finally:
-            forkserver.connect_to_new_process = usual
+@contextlib.contextmanager
+def _forked_from(server: forkserver.ForkServer | None) -> Iterator[None]:
+    """Fork what is started meanwhile from a server of its own; multiprocessing knows one server only."""
+    usual = forkserver.connect_to_new_process
+    try:
+        forkserver.connect_to_new_process = server.connect_to_new_process if server else usual
+        yield
+    finally:
+        forkserver.connect_to_new_process = usual
 
 
 class Forked:
@@ -93,6 +95,8 @@ class Forked:
         merged: whether `communicate` gives errors among the output.
         session: whether it begins a session of its own.
         frameworks: whether it is forked from a process that has also imported the frameworks.
+        first: what it does in its environment before it becomes the program.
+        server: from which it is forked, if not from the usual one.
     """
 
     def __init__(
@@ -105,11 +109,13 @@ class Forked:
         merged: bool = False,
         session: bool = False,
         frameworks: bool = False,
+        first: Callable[[], None] | None = None,
+        server: forkserver.ForkServer | None = None,
     ) -> None:
         self.args = [str(word) for word in words]
         self._output = _new_file() if stdout is None else os.dup(stdout.fileno())
         self._errors = _new_file() if stdout is None and not merged else os.dup(self._output)
-        self._process = (_Process if frameworks else _context.Process)(
+        self._process = _context.Process(
             target=_become,
             args=(
                 self.args,
@@ -119,10 +125,12 @@ class Forked:
                 DupFd(self._output),
                 DupFd(self._errors),
                 session,
+                first,
             ),
             daemon=True,  # it is ended with us
         )
-        self._process.start()
+        with _forked_from(_frameworks if frameworks else server):
+            self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
 
@@ -201,7 +209,14 @@ def _text(file: int) -> str:
 
 
 def _become(
-    words: list[str], cwd: str, env: dict[str, str], path: list[str], output: Any, errors: Any, session: bool
+    words: list[str],
+    cwd: str,
+    env: dict[str, str],
+    path: list[str],
+    output: Any,
+    errors: Any,
+    session: bool,
+    first: Callable[[], None] | None,
 ) -> None:
     """Be the program, in a process that was just forked."""
     gc.freeze()  # what was imported stays
@@ -217,10 +232,12 @@ def _become(
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
+    if first is not None:
+        first()
     how, words = (words[0], words[1:]) if words[0] in ("-m", "-c") else ("", words)
     sys.argv = ["-c", *words[1:]] if how == "-c" else words
-    first = cwd if how else str(Path(words[0]).absolute().parent)
-    sys.path[:] = [first, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep)), *path]
+    own = cwd if how else str(Path(words[0]).absolute().parent)
+    sys.path[:] = [own, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep)), *path]
     if env.get("PHYLA_FAILPOINT"):
         from phyla.system import failpoints
 

@@ -7,20 +7,23 @@ that forgets everything that was not flushed.
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import pytest
 
 import phyla.checkpoints
+from forgetful_disk import Call, Change, Keep, Names, restore
+from forgetful_disk import Disk as ForgetfulDisk
 from phyla import settings
-from phyla.checkpoints import LocalCheckpoints
+from phyla.checkpoints import MANIFEST_NAME, LocalCheckpoints
 from phyla.checkpoints.disk import Disk
 
 SOURCE = Path(phyla.checkpoints.__file__).parents[2]
-CONTENT = {"weights.bin": b"w" * 5000, "optimizer/state": b"", "optimizer/deep/moments": b"m" * 77}
+CONTENT = {"weights.bin": b"w" * 5000, "optimizer/state": b"s", "optimizer/deep/moments": b"m" * 77}
 
 
 @pytest.fixture(params=["in turn", "at the same time"], autouse=True)
@@ -88,129 +91,79 @@ def test_killed_while_deleting_the_rest_is_cleaned_up(tmp_path: Path) -> None:
 
 # --- a disk that forgets
 
-Call = Literal["make_dir", "write_file", "fsync_file", "fsync_dir", "rename", "remove_tree"]
-
-
-@dataclass(frozen=True)
-class Step:
-    call: Call
-    path: Path
-    target: Path | None = None
-    data: bytes = b""
-
 
 class RecordingDisk(Disk):
-    """The real disk, with a trace of everything that matters for durability; see `Disk`."""
+    """The real disk, with the calls that matter to a disk that forgets; it flushes nothing."""
 
     def __init__(self) -> None:
-        self.trace: list[Step] = []
-        self._real = Disk()
+        self.calls: list[Call] = []
+
+    def note(self, kind: str, path: Path, target: Path | str = "", data: bytes = b"") -> None:
+        inode = path.stat().st_ino if kind in "dowf" else 0
+        number = 2 * len(self.calls)
+        self.calls.append(Call(kind, number, number + 1, inode, 0, str(path), str(target), data))
 
     def make_dir(self, path: Path) -> None:
-        self._real.make_dir(path)
-        self.trace.append(Step("make_dir", path))
+        super().make_dir(path)
+        self.note("d", path)
 
     def write_file(self, path: Path, data: bytes) -> None:
-        self.trace.append(Step("write_file", path, data=data))
-        self._real.write_file(path, data)
+        super().write_file(path, data)
+        self.wrote(path)
 
-    def make_read_only(self, path: Path) -> None:
-        self._real.make_read_only(path)
-
-    def make_writable(self, path: Path) -> None:
-        self._real.make_writable(path)
+    def wrote(self, path: Path) -> None:
+        self.note("o", path)
+        self.note("w", path, data=path.read_bytes())
 
     def fsync_file(self, path: Path) -> None:
-        self.trace.append(Step("fsync_file", path))
+        self.note("f", path)
 
     def fsync_dir(self, path: Path) -> None:
-        self.trace.append(Step("fsync_dir", path))
+        self.note("f", path)
 
     def rename(self, source: Path, target: Path) -> None:
-        self._real.rename(source, target)
-        self.trace.append(Step("rename", source, target))
+        super().rename(source, target)
+        self.note("r", source, target)
 
     def remove_tree(self, path: Path) -> None:
-        self.trace.append(Step("remove_tree", path))
-        self._real.remove_tree(path)
+        """Note the worst order: everything in it is gone for good, its own name is not."""
+        for inner in sorted(path.rglob("*"), reverse=True):
+            self.note("u", inner)
+            self.note("f", inner.parent)
+        self.note("u", path)
+        super().remove_tree(path)
 
 
 @dataclass
-class File:
-    now: bytes
-    flushed: bytes | None = None
+class Saved:
+    """A checkpoint that was committed on a disk that forgets."""
+
+    base: Path
+    disk: RecordingDisk
+    checkpoints: LocalCheckpoints
+    inode: int
+
+    def played(self, calls: Sequence[Call]) -> ForgetfulDisk:
+        model = ForgetfulDisk(self.base, self.inode)
+        for call in calls:
+            model.apply(call)
+        return model
+
+    def after_a_power_cut(self, model: ForgetfulDisk, where: Path, keep: Keep = lambda change: 0.0) -> Any:
+        restore(model.left(keep), where)
+        return LocalCheckpoints(where / "deep" / "root")
 
 
-@dataclass
-class Folder:
-    now: dict[str, "File | Folder"] = field(default_factory=dict)
-    flushed: dict[str, "File | Folder"] = field(default_factory=dict)
-
-
-class ForgetfulDisk:
-    """What a trace left on a disk: content lasts once its file is flushed, a name once its directory is."""
-
-    def __init__(self, base: Path, trace: Iterable[Step]) -> None:
-        self.top = Folder()
-        self._base = base
-        for step in trace:
-            self._apply(step)
-
-    def _apply(self, step: Step) -> None:
-        if step.call == "fsync_dir":
-            folder = self.folder(step.path)
-            folder.flushed = dict(folder.now)
-            return
-        parent, name = self.folder(step.path.parent), step.path.name
-        match step.call:
-            case "make_dir":
-                parent.now[name] = Folder()
-            case "write_file":
-                parent.now[name] = File(step.data)
-            case "fsync_file":
-                file = parent.now[name]
-                assert isinstance(file, File)
-                file.flushed = file.now
-            case "rename":
-                assert step.target is not None
-                self.folder(step.target.parent).now[step.target.name] = parent.now.pop(name)
-            case "remove_tree":
-                # The worst order: everything in it is gone for good, its own name is not.
-                doomed = parent.now.pop(name, None)
-                if isinstance(doomed, Folder):
-                    doomed.now, doomed.flushed = {}, {}
-
-    def folder(self, path: Path) -> Folder:
-        found = self.top
-        for part in path.relative_to(self._base).parts:
-            inner = found.now[part]
-            assert isinstance(inner, Folder)
-            found = inner
-        return found
-
-    def after_a_power_cut(self, where: Path) -> None:
-        """Write what was flushed, and nothing else, to a directory of the real disk."""
-        self._restore(self.top, where)
-
-    def _restore(self, folder: Folder, where: Path) -> None:
-        where.mkdir()
-        for name, entry in folder.flushed.items():
-            if isinstance(entry, Folder):
-                self._restore(entry, where / name)
-            else:
-                (where / name).write_bytes(b"torn" if entry.flushed is None else entry.flushed)
-
-
-def save_traced(base: Path, name: str = "1.1") -> tuple[LocalCheckpoints, RecordingDisk]:
+@pytest.fixture
+def saved(base: Path) -> Saved:
     disk = RecordingDisk()
     checkpoints = LocalCheckpoints(base / "deep" / "root", disk)
-    staged = checkpoints.stage(name)
+    staged = checkpoints.stage("1.1")
     fill(staged)
     for path in sorted(staged.rglob("*")):  # what training did, which phyla does not see
-        is_dir = path.is_dir()
-        disk.trace.append(Step("make_dir", path) if is_dir else Step("write_file", path, data=path.read_bytes()))
-    checkpoints.commit(name, step=1, now=0.0)
-    return checkpoints, disk
+        disk.note("d", path) if path.is_dir() else disk.wrote(path)
+    checkpoints.commit("1.1", step=1, now=0.0)
+    return Saved(base, disk, checkpoints, base.stat().st_ino)
 
 
 @pytest.fixture
@@ -220,63 +173,58 @@ def base(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_commit_that_returned_survives_a_power_cut(base: Path, tmp_path: Path) -> None:
-    _, disk = save_traced(base)
-    ForgetfulDisk(base, disk.trace).after_a_power_cut(tmp_path / "later")
-    later = LocalCheckpoints(tmp_path / "later" / "deep" / "root")
+def test_a_commit_that_returned_survives_a_power_cut(saved: Saved, tmp_path: Path) -> None:
+    later = saved.after_a_power_cut(saved.played(saved.disk.calls), tmp_path / "later")
     assert later.names() == ("1.1",)
-    manifest = later.verify("1.1")
-    assert {file.path for file in manifest.files} == set(CONTENT)
+    assert {file.path for file in later.verify("1.1").files} == set(CONTENT)
 
 
-def test_every_flush_of_a_commit_is_needed(base: Path, tmp_path: Path) -> None:
+def test_every_flush_of_a_commit_is_needed(saved: Saved, tmp_path: Path) -> None:
     """The model is strict: leave any one flush out, and a power cut loses something."""
-    _, disk = save_traced(base)
-    flushes = [index for index, step in enumerate(disk.trace) if step.call.startswith("fsync")]
-    for number, index in enumerate(flushes):
-        where = tmp_path / str(number)
-        if disk.trace[index].path.name == "root" and index != flushes[-1]:
+    calls = saved.disk.calls
+    flushes = [index for index, call in enumerate(calls) if call.kind == "f"]
+    for index in flushes:
+        if Path(calls[index].path).name == "root" and index != flushes[-1]:
             continue  # flushing `.staging` into the root as it is made; the last flush repeats it
-        ForgetfulDisk(base, disk.trace[:index] + disk.trace[index + 1 :]).after_a_power_cut(where)
-        later = LocalCheckpoints(where / "deep" / "root")
+        later = saved.after_a_power_cut(saved.played(calls[:index] + calls[index + 1 :]), tmp_path / str(index))
         with pytest.raises(phyla.errors.CheckpointError):
             later.verify("1.1")
 
 
 @pytest.mark.parametrize("early_root", [False, True])
 def test_at_every_moment_a_name_that_lasts_has_all_its_content(
-    base: Path, tmp_path: Path, early_root: bool
+    saved: Saved, tmp_path: Path, early_root: bool
 ) -> None:
     """Also when the system writes the root's entries on its own, before it is asked to."""
-    checkpoints, disk = save_traced(base)
-    checkpoints.delete("1.1")
-    seen: list[int] = []
-    for length in range(len(disk.trace) + 1):
-        left = ForgetfulDisk(base, disk.trace[:length])
-        deep = left.top.now.get("deep")
-        root = deep.now.get("root") if isinstance(deep, Folder) else None
-        if early_root and isinstance(deep, Folder) and isinstance(root, Folder):
-            left.top.flushed, deep.flushed, root.flushed = dict(left.top.now), dict(deep.now), dict(root.now)
-        where = tmp_path / str(length)
-        left.after_a_power_cut(where)
-        later = LocalCheckpoints(where / "deep" / "root")
+    saved.checkpoints.delete("1.1")
+    calls, seen = saved.disk.calls, []
+    for length in range(len(calls) + 1):
+        model = saved.played(calls[:length])
+        folders: list[Any] = [model.top] if early_root else []
+        for name in ("deep", "root"):
+            folders += [folder.now[name] for folder in folders[-1:] if name in folder.now]
+        keep = partial(_named_in, folders)
+        later = saved.after_a_power_cut(model, tmp_path / str(length), keep)
         for name in later.names():
             later.verify(name)
             seen.append(length)
     assert seen, "the checkpoint has to be there for a while"
     assert seen == list(range(seen[0], seen[-1] + 1))
-    assert seen[-1] < len(disk.trace) - 1, "and to be gone before its bytes are removed"
+    removed = next(index for index, call in enumerate(calls) if call.kind == "u")
+    assert seen[-1] < removed, "and to be gone before its bytes are removed"
+
+
+def _named_in(folders: list[Any], change: Change) -> float:
+    return float(isinstance(change, Names) and any(folder in folders for folder, _, _ in change.entries))
 
 
 def test_a_small_commit_flushes_four_times(base: Path) -> None:
     disk = RecordingDisk()
     checkpoints = LocalCheckpoints(base, disk)
     (checkpoints.stage("1.1") / "weights.bin").write_bytes(b"x" * 300)
-    disk.trace.clear()
+    disk.calls.clear()
     checkpoints.commit("1.1", step=1, now=0.0)
-    assert [step.call for step in disk.trace if step.call.startswith("fsync")] == [
-        "fsync_file",
-        "fsync_file",
-        "fsync_dir",
-        "fsync_dir",
+    assert [Path(call.path).name for call in disk.calls if call.kind == "f"] == [
+        *("weights.bin", MANIFEST_NAME),
+        *("1.1", base.name),
     ]
