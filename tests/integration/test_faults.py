@@ -1,19 +1,24 @@
 """Faults of storage in studies that run. `bench/faults.py` does the same for longer."""
 
 import errno
+import json
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from durability import TOY, check_whole, load, run
 from effort import rarely
-from failing_disk import Calls, FailingDisk
+from facts import check_facts
+from failing_disk import FAILURES, Calls, FailingDisk
 from fault_cases import KINDS, run_case
+from phyla.settings import child_environment
 
 SEED, FAULTS = 7, 2
-ALIKE = {"another size", "deleted file", "vanished root", "no inodes", "quota of inodes", "stale handles"}
-"""Others do nearly the same."""
+ALIKE = {"another size", "deleted file", "vanished root", "quota of bytes", "read-only", "stale handles"}
+ALIKE |= {"no inodes", "quota of inodes"}
+"""Others do nearly the same; each error is also met once below."""
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="preloads a library of Linux"),
@@ -28,6 +33,22 @@ def test_a_study_finishes_or_names_the_fault_and_harms_nothing(tmp_path: Path, k
         outcome = run_case(kind, seed, FAULTS, tmp_path)
         assert not outcome.violations, str(outcome)
         injected, seed = injected + outcome.injected, seed + 1
+
+
+@pytest.mark.parametrize("name", [name for name in FAILURES if "inodes" not in name])
+def test_a_disk_that_fails_while_training_saves_costs_no_attempt(tmp_path: Path, name: str) -> None:
+    home, failure = tmp_path / "home", FAILURES[name]
+    disk = FailingDisk(tmp_path / "disk")
+    disk.begin(home / "checkpoints" / "toy" / ".staging", failure.error, Calls.WRITE, count=1)
+    words = [TOY, json.dumps({"home": str(home), "retries": {"attempts": 1, "broken": 1}})]
+    process = disk.start(words, env=child_environment({"PYTHONPATH": str(TOY.parent)}))
+    _, errors = process.communicate(120)
+    assert (process.returncode, disk.failed) == (1, 1), errors
+    check_facts(errors, failure.name)
+    check_facts(errors, Path(disk.last).parent)
+    assert {trial.failures for trial in load(home).trials()} == {0}
+    run(home)
+    check_whole(load(home), members=4, trials=6)
 
 
 def test_failing_calls_fail_where_they_should(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Failure(NamedTuple):
 
 
 FAILURES: Mapping[str, Failure] = {
-    "full disk": Failure(errno.ENOSPC, [Calls.WRITE | Calls.CREATE], [1000]),
+    "full disk": Failure(errno.ENOSPC, [Calls.WRITE, Calls.WRITE | Calls.CREATE], [1000]),
     "no inodes": Failure(errno.ENOSPC, [Calls.CREATE], [1000]),
     "quota of bytes": Failure(errno.EDQUOT, [Calls.WRITE, Calls.WRITE | Calls.FLUSH]),
     "quota of inodes": Failure(errno.EDQUOT, [Calls.CREATE]),

@@ -327,6 +327,8 @@ class Case:
         for row in results.trials():
             if row.state is JobState.FAILED:
                 yield f"trial {row.id} was given up, which the faults are no reason for: {row.error}"
+            elif row.failures and not self.hurts:
+                yield f"trial {row.id} failed {row.failures} times, which was no fault of its training: {row.error}"
         if self.options["evaluated"]:
             yield from self._wrong_evaluations(results, hurt)
 
