@@ -70,6 +70,7 @@ def main() -> None:
     print(f"requests: {outcome.requests}\nends of programs: {outcome.exits}")
     for violation, times in Counter(outcome.violations).items():
         print(f"VIOLATED: {violation}" + (f" ({times} times)" if times > 1 else ""))
+    print(*outcome.stories, sep="\n")
     print(f"{len(outcome.violations)} violations" + (f"; everything is in {folder}" if outcome.violations else ""))
     if arguments.json:
         found = {"machine": facts(folder), **outcome.to_json()}

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,23 +95,18 @@ def _black_box(folder: Path, options: Row, number: int) -> "subprocess.Popen[byt
 
 
 @pytest.fixture(scope="module")
-def kept(sound: Sound) -> Evidence:
-    return sound.evidence()
-
-
-@pytest.fixture(scope="module")
-def kept_of_clients(sound: Sound) -> Evidence:
-    return sound.of_clients()
+def kept(sound: Sound) -> tuple[Evidence, Evidence]:
+    return sound.evidence(), sound.of_clients()
 
 
 @pytest.fixture
-def of_clients(kept_of_clients: Evidence) -> Evidence:
-    return deepcopy(kept_of_clients)
+def evidence(kept: tuple[Evidence, Evidence]) -> Evidence:
+    return deepcopy(kept[0])
 
 
 @pytest.fixture
-def evidence(kept: Evidence) -> Evidence:
-    return deepcopy(kept)
+def of_clients(kept: tuple[Evidence, Evidence]) -> Evidence:
+    return deepcopy(kept[1])
 
 
 def test_nothing_is_wrong_with_a_sound_study(evidence: Evidence) -> None:
@@ -133,28 +128,27 @@ def test_nothing_is_wrong_with_a_sound_study_of_black_box_clients(of_clients: Ev
 # --- planting
 
 
-def answered(evidence: Evidence, found: Callable[[Row], Any]) -> tuple[Row, Row]:
-    """Return the first request to complete that was answered so, and its answer."""
-    asked = {line["op"]: line for line in evidence.history if line["type"] == "invoke"}
-    return next(
-        (asked[line["op"]], line)
-        for line in evidence.history
-        if line["type"] == "ok" and asked[line["op"]]["do"] == "complete" and found(line["answer"])
-    )
+def requests(evidence: Evidence) -> dict[str, Row]:
+    """Return what was asked, by operation."""
+    return {line["op"]: line for line in evidence.history if line["type"] == "invoke"}
+
+
+def answered(evidence: Evidence, fits: Callable[[Row, Row], bool]) -> tuple[Row, Row]:
+    """Return the first request to complete that fits, and its answer."""
+    asked = requests(evidence)
+    pairs = [(asked[line["op"]], line) for line in evidence.history if line["type"] == "ok"]
+    completing = [pair for pair in pairs if pair[0]["do"] == "complete"]
+    return next(pair for pair in completing if fits(pair[0]["asked"], pair[1]["answer"]))
 
 
 def granting(evidence: Evidence, job: int) -> tuple[Row, Row]:
     """Return the request that a trial was given out to, and its answer."""
-    return answered(evidence, lambda answer: any(work["job"] == job for work in answer["work"]))
+    return answered(evidence, lambda asked, answer: any(work["job"] == job for work in answer["work"]))
 
 
 def counting(evidence: Evidence, job: int) -> tuple[Row, Row]:
     """Return the request that handed a trial in, and its answer."""
-    asked = {line["op"]: line for line in evidence.history if line["type"] == "invoke"}
-    for line in evidence.history:
-        if line["type"] == "ok" and any(done["job"] == job for done in asked[line["op"]]["asked"]["done"]):
-            return asked[line["op"]], line
-    raise AssertionError(job)
+    return answered(evidence, lambda asked, answer: any(done["job"] == job for done in asked["done"]))
 
 
 def again(evidence: Evidence, pair: tuple[Row, Row], op: str, by_s: float = 0.0, **asked: Any) -> tuple[Row, Row]:
@@ -168,14 +162,14 @@ def again(evidence: Evidence, pair: tuple[Row, Row], op: str, by_s: float = 0.0,
     return copied
 
 
-def tried_once(evidence: Evidence) -> list[Row]:
-    """Return the trials that were given out once; leases are short, so others may have been given out again."""
-    return [row for row in evidence.trials if given_out(evidence)[row["id"]] == 1]
-
-
 def given_out(evidence: Evidence) -> Counter[int]:
     """Return how many times each job was given out."""
     return Counter(row["job"] for row in evidence.attempts)
+
+
+def tried_once(evidence: Evidence) -> list[Row]:
+    """Return the trials that were given out once; leases are short, so others may have been given out again."""
+    return [row for row in evidence.trials if given_out(evidence)[row["id"]] == 1]
 
 
 def newest(evidence: Evidence) -> Row:
@@ -183,174 +177,75 @@ def newest(evidence: Evidence) -> Row:
     return max(tried_once(evidence), key=lambda row: (row["generation"], row["id"]))
 
 
-def two_holders(evidence: Evidence) -> None:
-    again(evidence, granting(evidence, newest(evidence)["id"]), "x", worker="thief")
+def jumped(evidence: Evidence) -> Row:
+    """Return a trial that took over weights of another member."""
+    return next(row for row in evidence.trials if row["jump_from"] is not None)
 
 
 def overtaken(evidence: Evidence) -> int:
     """Another worker had the returned trial anew before the first one handed it in, and that counted."""
     job = newest(evidence)["id"]
-    _, answer = again(evidence, granting(evidence, job), "x", worker="other")
+    _, answer = again(evidence, granting(evidence, job), "x", worker="other", done=[])
     (work,) = [work for work in answer["answer"]["work"] if work["job"] == job]
     work["token"] += 1
     answer["answer"] |= {"work": [work], "answers": []}
-    evidence.history[-2]["asked"]["done"] = []
     attempt = next(row for row in evidence.attempts if row["job"] == job)
     evidence.attempts.append({**attempt, "token": work["token"], "worker": "other", "state": "lost"})
     return int(job)
 
 
 def older_lease(evidence: Evidence) -> None:
-    """A worker got an old lease after somebody had a newer one."""
+    """A worker got an old lease after another one had a newer one."""
+    _, answer = again(evidence, granting(evidence, overtaken(evidence)), "y", by_s=10.0, done=[])
+    answer["answer"]["answers"] = []
+
+
+def still_active(evidence: Evidence, do: str, **answer: Any) -> None:
+    """A worker that lost its lease went on."""
     job = overtaken(evidence)
-    _, answer = again(evidence, granting(evidence, job), "y", by_s=10.0)
-    answer["answer"]["answers"], evidence.history[-2]["asked"]["done"] = [], []
+    asked, line = again(evidence, granting(evidence, job), "z", by_s=10.0)
+    asked |= {"do": do, "asked": {"job": job, "token": 1, "done": []}}
+    line["answer"] = answer
 
 
-def still_reports(evidence: Evidence) -> None:
-    job = overtaken(evidence)
-    asked, answer = again(evidence, granting(evidence, job), "z", by_s=10.0)
-    asked |= {"do": "save_progress", "asked": {"job": job, "token": 1}}
-    answer["answer"] = {}
-
-
-def forgotten(evidence: Evidence) -> None:
-    job = newest(evidence)["id"]
-    evidence.trials[:] = [row for row in evidence.trials if row["id"] != job]
-
-
-def taken_back(evidence: Evidence) -> None:
-    newest(evidence)["state"] = "pending"
-
-
-def counted_twice(evidence: Evidence, job: int | None = None) -> None:
-    job = job or tried_once(evidence)[1]["id"]
+def counted_twice(evidence: Evidence, job: int) -> None:
     _, answer = again(evidence, counting(evidence, job), "x", by_s=1.0)
-    for one in answer["answer"]["answers"]:
-        one["repeated"] = False
-
-
-def evaluation_counted_twice(evidence: Evidence) -> None:
-    counted_twice(evidence, next(job for job in evidence.eval_jobs if given_out(evidence)[job] == 1))
-
-
-def evaluation_lost(evidence: Evidence) -> None:
-    evidence.groups.pop()
-
-
-def evaluation_of_other_weights(evidence: Evidence) -> None:
-    evidence.groups[0]["values"] = evidence.groups[1]["values"]
+    for done in answer["answer"]["answers"]:
+        done["repeated"] = False
 
 
 def made_up(evidence: Evidence) -> None:
-    """Nobody handed in what the store has."""
-    job = evidence.trials[1]["id"]
+    """No worker handed in what the store has."""
+    job, asked = evidence.trials[1]["id"], requests(evidence)
     for line in evidence.history:
         if line["type"] == "invoke":
             line["asked"]["done"] = [done for done in line["asked"]["done"] if done["job"] != job]
-        else:
-            line.get("answer", {}).pop("answers", None)
     for line in evidence.history:
-        if line["type"] == "ok" and "work" in line.get("answer", {}):
-            asked = next(one for one in evidence.history if one["op"] == line["op"])
-            line["answer"]["answers"] = [{"is": "stopped"} for _ in asked["asked"]["done"]]
+        if line["type"] == "ok" and "answers" in line.get("answer", {}):
+            line["answer"]["answers"] = [{"is": "stopped"} for _ in asked[line["op"]]["asked"]["done"]]
 
 
 def generation_twice(evidence: Evidence) -> None:
-    one, other = [row for row in evidence.trials if row["member"] == 0 and row["generation"]][-2:]
-    other["generation"] = one["generation"]
+    *_, first, second = [row for row in evidence.trials if row["member"] == 0 and row["generation"]]
+    second["generation"] = first["generation"]
 
 
 def other_hyperparameters(evidence: Evidence) -> None:
-    one, other = evidence.trials[:2]
-    one["params"], other["params"] = other["params"], one["params"]
+    first, second = evidence.trials[:2]
+    first["params"], second["params"] = second["params"], first["params"]
 
 
 def other_weights(evidence: Evidence) -> None:
     """Under the name of one checkpoint are the files of another, as sound as they were."""
-    one = newest(evidence)["checkpoint"]
-    other = next(name for name in evidence.disk if name != one)
-    evidence.disk[one]["chain"] = evidence.disk[other]["chain"]
+    mine = newest(evidence)["checkpoint"]
+    evidence.disk[mine]["chain"] = next(disk["chain"] for name, disk in evidence.disk.items() if name != mine)
 
 
-def other_parent(evidence: Evidence) -> None:
-    trial = next(row for row in evidence.trials if row["jump_from"] is not None)
-    trial["parent_checkpoint"] = evidence.trials[0]["checkpoint"]
-
-
-def secret_jump(evidence: Evidence) -> None:
-    next(row for row in evidence.trials if row["jump_from"] is not None)["jump_from"] = None
-
-
-def before_its_parent(evidence: Evidence) -> None:
-    trial = newest(evidence)
-    _, answer = granting(evidence, trial["id"])
-    answer["at"] = 0
-
-
-def unfinished(evidence: Evidence) -> None:
-    evidence.members[1]["progress"] -= STEPS
-
-
-def collected_too_early(evidence: Evidence) -> None:
-    del evidence.disk[newest(evidence)["checkpoint"]]
-
-
-def left_over(evidence: Evidence) -> None:
-    evidence.disk["99.1.abcdef"] = {"chain": [], "digest": "0"}
-
-
-def other_bytes(evidence: Evidence) -> None:
-    evidence.disk[newest(evidence)["checkpoint"]]["digest"] = "0"
-
-
-def half_written(evidence: Evidence) -> None:
-    evidence.unfinished.append("99.1.abcdef")
-
-
-PLANTED: dict[Callable[[Evidence], object], str] = {
-    two_holders: r"leases: lease \d+\.1 was given to 2 workers",
-    overtaken: r"leases: a completion of \d+\.1 was accepted, and lease \d+\.2 was given out",
-    older_lease: r"leases: lease \d+\.1 was given to .* after lease \d+\.2 was known",
-    still_reports: r"leases: save_progress of \d+\.1 was taken after lease \d+\.2 was known",
-    forgotten: r"completions: trial \d+ was acknowledged and is not there",
-    taken_back: r"completions: trial \d+ was acknowledged and is pending",
-    counted_twice: r"completions: the completion of trial \d+ was counted 2 times",
-    evaluation_counted_twice: r"completions: the completion of eval job \d+ was counted several times",
-    evaluation_lost: r"evaluations: the evaluations of trial \d+, which is completed, are \[\]",
-    evaluation_of_other_weights: r"evaluations: the evaluation of trial \d+ found .*; its fitness is",
-    made_up: r"completions: trial \d+ is completed .*: several, or nobody handed it in",
-    generation_twice: r"completions: generation 3 of member 0 is there 2 times",
-    other_hyperparameters: r"facts: trial \d+ has fitness .*, and its hyperparameters give",
-    other_weights: r"facts: the weights of trial \d+ were made by",
-    other_parent: r"parents: trial \d+ started from .*; that of its parent is",
-    secret_jump: r"parents: trial \d+ took over trial \d+ of another member",
-    before_its_parent: r"parents: trial \d+ was given out before its parent \d+ was handed in",
-    unfinished: r"ends: member 1 trained 16 of 20 steps",
-    collected_too_early: r"disk: live checkpoint .* is not on disk",
-    left_over: r"disk: 99\.1\.abcdef is on disk, and is not known",
-    other_bytes: r"disk: live checkpoint .* has other bytes than were committed",
-    half_written: r"disk: 99\.1\.abcdef is still being written or deleted",
-}
-
-
-@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-def test_what_is_planted_is_found(evidence: Evidence, plant: Callable[[Evidence], object]) -> None:
-    plant(evidence)
-    found = check(evidence)
-    assert any(re.match(PLANTED[plant], one) for one in found), found
-
-
-def counted_under_two_leases(evidence: Evidence) -> None:
-    """Two clients were told that their completion of a trial counts."""
+def handed_in_again(evidence: Evidence, **change: Callable[[Any], Any]) -> None:
+    """A client was told that its completion counts, which was another one."""
     asked, _ = again(evidence, counting(evidence, newest(evidence)["id"]), "x", by_s=1.0)
-    asked["asked"]["done"][0]["token"] += 1
-
-
-def another_name(evidence: Evidence) -> None:
-    """A client was told that a checkpoint counts, and the trial has another one."""
-    asked, _ = again(evidence, counting(evidence, newest(evidence)["id"]), "x", by_s=1.0)
-    asked["asked"]["done"][0]["checkpoint"] += "-again"
+    for name, other in change.items():
+        asked["asked"]["done"][0][name] = other(asked["asked"]["done"][0][name])
 
 
 def another_score(evidence: Evidence) -> None:
@@ -358,40 +253,94 @@ def another_score(evidence: Evidence) -> None:
     asked["asked"]["done"][0]["score"] += 1.0
 
 
-def taken_from_another(evidence: Evidence) -> None:
-    """A client that is said to have lost its lease was told to go on."""
-    job = overtaken(evidence)
-    asked, answer = again(evidence, granting(evidence, job), "z", by_s=10.0)
-    asked |= {"do": "report", "asked": {"job": job, "token": 1, "done": []}}
-    answer["answer"] = {"cancelled": False}
+def evaluated(evidence: Evidence) -> int:
+    """Return an eval job that was given out once."""
+    return next(job for job in evidence.eval_jobs if given_out(evidence)[job] == 1)
 
 
-def named_too_early(evidence: Evidence) -> None:
-    """A client was told to delete a checkpoint that is needed."""
-    del evidence.disk[newest(evidence)["checkpoint"]]
-
-
-PLANTED_IN_CLIENTS: dict[Callable[[Evidence], object], str] = {
-    **{plant: PLANTED[plant] for plant in (overtaken, older_lease, forgotten, taken_back, made_up, other_weights)},
-    **{
-        plant: PLANTED[plant] for plant in (other_hyperparameters, before_its_parent, generation_twice, unfinished)
-    },
-    two_holders: PLANTED[two_holders],
-    counted_under_two_leases: r"completions: the completion of trial \d+ was counted .*, under tokens \[(1, )+2\]",
-    another_name: r"completions: trial \d+ has checkpoint .*; .*-again was handed in",
-    another_score: r"completions: trial \d+ has fitness .*: handed in .*, answered",
-    taken_from_another: r"leases: report of \d+\.1 was taken after lease \d+\.2 was known",
-    named_too_early: PLANTED[collected_too_early],
+Plants = Mapping[str, Callable[[Evidence], object]]
+BOTH: Plants = {
+    r"leases: lease \d+\.1 was given to 2 workers": lambda evidence: again(
+        evidence, granting(evidence, newest(evidence)["id"]), "x", worker="thief"
+    ),
+    r"leases: a completion of \d+\.1 was accepted, and lease \d+\.2 was given out": overtaken,
+    r"leases: lease \d+\.1 was given to .* after lease \d+\.2 was known": older_lease,
+    r"completions: trial \d+ was acknowledged and is not there": lambda evidence: evidence.trials.remove(
+        newest(evidence)
+    ),
+    r"completions: trial \d+ was acknowledged and is pending": lambda evidence: newest(evidence).update(
+        state="pending"
+    ),
+    r"completions: trial \d+ is completed .*: several, or nobody handed it in": made_up,
+    r"completions: generation 3 of member 0 is there 2 times": generation_twice,
+    r"facts: trial \d+ has fitness .*, and its hyperparameters give": other_hyperparameters,
+    r"facts: the weights of trial \d+ were made by": other_weights,
+    r"parents: trial \d+ was given out before its parent \d+ was handed in": lambda evidence: granting(
+        evidence, newest(evidence)["id"]
+    )[1].update(at=0),
+    r"ends: member 1 trained 16 of 20 steps": lambda evidence: evidence.members[1].update(
+        progress=evidence.members[1]["progress"] - STEPS
+    ),
+    r"disk: live checkpoint .* is not on disk": lambda evidence: evidence.disk.pop(newest(evidence)["checkpoint"]),
+}
+WORKERS: Plants = {
+    **BOTH,
+    r"leases: save_progress of \d+\.1 was taken after lease \d+\.2 was known": lambda evidence: still_active(
+        evidence, "save_progress"
+    ),
+    r"completions: the completion of trial \d+ was counted 2 times": lambda evidence: counted_twice(
+        evidence, tried_once(evidence)[1]["id"]
+    ),
+    r"completions: the completion of eval job \d+ was counted several times": lambda evidence: counted_twice(
+        evidence, evaluated(evidence)
+    ),
+    r"evaluations: the evaluations of trial \d+, which is completed, are \[\]": lambda evidence: (
+        evidence.groups.pop()
+    ),
+    r"evaluations: the evaluation of trial \d+ found .*; its fitness is": lambda evidence: evidence.groups[
+        0
+    ].update(values=evidence.groups[1]["values"]),
+    r"parents: trial \d+ started from .*; that of its parent is": lambda evidence: jumped(evidence).update(
+        parent_checkpoint=evidence.trials[0]["checkpoint"]
+    ),
+    r"parents: trial \d+ took over trial \d+ of another member": lambda evidence: jumped(evidence).update(
+        jump_from=None
+    ),
+    r"disk: 99\.1\.abcdef is on disk, and is not known": lambda evidence: evidence.disk.update(
+        {"99.1.abcdef": {"chain": [], "digest": "0"}}
+    ),
+    r"disk: live checkpoint .* has other bytes than were committed": lambda evidence: evidence.disk[
+        newest(evidence)["checkpoint"]
+    ].update(digest="0"),
+    r"disk: 99\.1\.abcdef is still being written or deleted": lambda evidence: evidence.unfinished.append(
+        "99.1.abcdef"
+    ),
+}
+CLIENTS: Plants = {
+    **BOTH,
+    r"completions: the completion of trial \d+ was counted .*, under tokens \[(1, )+2\]": lambda evidence: (
+        handed_in_again(evidence, token=lambda token: token + 1)
+    ),
+    r"completions: trial \d+ has checkpoint .*; .*-again was handed in": lambda evidence: handed_in_again(
+        evidence, checkpoint=lambda name: f"{name}-again"
+    ),
+    r"completions: trial \d+ has fitness .*: handed in .*, answered": another_score,
+    r"leases: report of \d+\.1 was taken after lease \d+\.2 was known": lambda evidence: still_active(
+        evidence, "report", cancelled=False
+    ),
 }
 
 
-@pytest.mark.parametrize("plant", PLANTED_IN_CLIENTS, ids=lambda plant: plant.__name__)
-def test_what_is_planted_into_black_box_clients_is_found(
-    of_clients: Evidence, plant: Callable[[Evidence], object]
-) -> None:
-    plant(of_clients)
-    found = check(of_clients)
-    assert any(re.match(PLANTED_IN_CLIENTS[plant], one) for one in found), found
+@pytest.mark.parametrize("violation", WORKERS)
+def test_what_is_planted_is_found(evidence: Evidence, violation: str) -> None:
+    WORKERS[violation](evidence)
+    assert re.search(rf"(?m)^{violation}", "\n".join(check(evidence)))
+
+
+@pytest.mark.parametrize("violation", CLIENTS)
+def test_what_is_planted_into_black_box_clients_is_found(of_clients: Evidence, violation: str) -> None:
+    CLIENTS[violation](of_clients)
+    assert re.search(rf"(?m)^{violation}", "\n".join(check(of_clients)))
 
 
 def test_bytes_that_changed_on_disk_are_found(sound: Sound) -> None:

@@ -82,40 +82,24 @@ class Chaos:
 
     # Programs
 
-    def signal_program(self, machines: list[Machine], number: int) -> Fault | None:
-        """Send a signal to a program."""
+    def signal(self, machines: list[Machine], number: int, whose: str = "program") -> Fault | None:
+        """Send a signal to a program, a process that it started to train, or all of its machine.
+
+        One that stops them lasts, perhaps for longer than a lease.
+        """
         unit = self.unit(machines)
         if unit is None or unit.pid is None:
             return None
-        unit.machine.send(number, [unit.pid])
-        return Fault("", unit.machine.name)
-
-    def pause_program(self, machines: list[Machine], *, whole: bool = False) -> Fault | None:
-        """Let a program, or its whole machine, stand still for longer than a lease."""
-        unit = self.unit(machines)
-        if unit is None or unit.pid is None:
+        machine = unit.machine
+        if whose == "worker" and not machine.workers():
             return None
-        machine, pids = unit.machine, list(unit.machine.pids()) if whole else [unit.pid]
-        machine.send(signal.SIGSTOP, pids)
-        return Fault(
-            "", machine.name, lambda: machine.send(signal.SIGCONT, pids), self.span(0.3, 2.5), (machine.name,)
-        )
-
-    def signal_worker(self, number: int) -> Fault | None:
-        """Send a signal to a process that a supervisor started."""
-        unit = self.unit(self.world.machines)
-        workers = [] if unit is None else unit.machine.workers()
-        if unit is None or not workers:
-            return None
-        pid = self.random.choice(workers)
-        unit.machine.send(number, [pid])
-        name = unit.machine.name
-        if number == signal.SIGSTOP:
-            machine = unit.machine
-            return Fault(
-                "", f"{name} {pid}", lambda: machine.send(signal.SIGCONT, [pid]), self.span(0.5, 3.0), (name,)
-            )
-        return Fault("", f"{name} {pid}")
+        pids = {"program": [unit.pid], "machine": [*machine.pids()], "worker": machine.workers()}[whose]
+        pids = [self.random.choice(pids)] if whose == "worker" else pids
+        machine.send(number, pids)
+        what = f"{machine.name} {pids[0]}" if whose == "worker" else machine.name
+        if number != signal.SIGSTOP:
+            return Fault("", what)
+        return Fault("", what, lambda: machine.send(signal.SIGCONT, pids), self.span(0.3, 2.8), (machine.name,))
 
     def cut_power(self, machines: list[Machine]) -> Fault | None:
         """End a machine without a word; it is started again."""
@@ -164,50 +148,53 @@ class Chaos:
         return Fault("", f"{one.name} {', '.join(other.name for other in far)}", heal, self.span(0.3, 3.0), names)
 
 
-def _cut(ones: str, others: str, there: bool, back: bool) -> Callable[[Chaos], Fault | None]:
-    def do(chaos: Chaos) -> Fault | None:
-        world = chaos.world
-        groups = {"machines": world.machines, "services": world.services, "database": [world.database]}
-        return chaos.cut(groups[ones], groups[others], there=there, back=back)
+def groups(world: World) -> dict[str, list[Machine]]:
+    """Return the machines by what they are for."""
+    return {"workers": world.machines, "services": world.services, "database": [world.database]}
 
-    return do
+
+def _signal(group: str, number: int, whose: str = "program") -> Callable[[Chaos], Fault | None]:
+    return lambda chaos: chaos.signal(groups(chaos.world)[group], number, whose)
+
+
+def _power(group: str) -> Callable[[Chaos], Fault | None]:
+    return lambda chaos: chaos.cut_power(groups(chaos.world)[group])
+
+
+def _skew(group: str, most_s: float) -> Callable[[Chaos], Fault | None]:
+    return lambda chaos: chaos.skew(groups(chaos.world)[group], most_s)
+
+
+def _cut(ones: str, others: str, *, there: bool = True, back: bool = True) -> Callable[[Chaos], Fault | None]:
+    return lambda chaos: chaos.cut(groups(chaos.world)[ones], groups(chaos.world)[others], there=there, back=back)
 
 
 KINDS: Mapping[str, tuple[float, Callable[[Chaos], Fault | None]]] = {
-    "kill -9 a worker process": (4, lambda chaos: chaos.signal_worker(signal.SIGKILL)),
-    "pause a worker process": (4, lambda chaos: chaos.signal_worker(signal.SIGSTOP)),
-    "kill -9 a supervisor or lone worker": (
-        3,
-        lambda chaos: chaos.signal_program(chaos.world.machines, signal.SIGKILL),
-    ),
-    "pause a supervisor or lone worker": (3, lambda chaos: chaos.pause_program(chaos.world.machines)),
-    "pause a machine with workers": (3, lambda chaos: chaos.pause_program(chaos.world.machines, whole=True)),
-    "SIGTERM to a supervisor or lone worker": (
-        2,
-        lambda chaos: chaos.signal_program(chaos.world.machines, signal.SIGTERM),
-    ),
-    "cut the power of a machine with workers": (2, lambda chaos: chaos.cut_power(chaos.world.machines)),
-    "kill -9 a service": (4, lambda chaos: chaos.signal_program(chaos.world.services, signal.SIGKILL)),
-    "SIGTERM to a service": (1, lambda chaos: chaos.signal_program(chaos.world.services, signal.SIGTERM)),
-    "pause a service": (3, lambda chaos: chaos.pause_program(chaos.world.services)),
-    "cut the power of a service": (1, lambda chaos: chaos.cut_power(chaos.world.services)),
-    "kill -9 PostgreSQL": (1, lambda chaos: chaos.signal_program([chaos.world.database], signal.SIGKILL)),
-    "restart PostgreSQL (fast)": (1, lambda chaos: chaos.signal_program([chaos.world.database], signal.SIGINT)),
-    "restart PostgreSQL (immediate)": (
-        1,
-        lambda chaos: chaos.signal_program([chaos.world.database], signal.SIGQUIT),
-    ),
-    "pause PostgreSQL": (1, lambda chaos: chaos.pause_program([chaos.world.database], whole=True)),
-    "cut the power of PostgreSQL": (1, lambda chaos: chaos.cut_power([chaos.world.database])),
-    "cut a machine from services": (4, _cut("machines", "services", there=True, back=True)),
-    "lose requests to services": (4, _cut("machines", "services", there=True, back=False)),
-    "lose answers of services": (4, _cut("machines", "services", there=False, back=True)),
-    "cut a service from PostgreSQL": (2, _cut("services", "database", there=True, back=True)),
-    "lose queries to PostgreSQL": (1, _cut("services", "database", there=True, back=False)),
-    "lose answers of PostgreSQL": (1, _cut("services", "database", there=False, back=True)),
-    "skew the clock of workers": (4, lambda chaos: chaos.skew(chaos.world.machines, 3600.0)),
-    "skew the clock of a service": (2, lambda chaos: chaos.skew(chaos.world.services, 3600.0)),
-    "skew the clock of PostgreSQL": (1, lambda chaos: chaos.skew([chaos.world.database], 60.0)),
+    "kill -9 a worker process": (4, _signal("workers", signal.SIGKILL, "worker")),
+    "pause a worker process": (4, _signal("workers", signal.SIGSTOP, "worker")),
+    "kill -9 a supervisor or lone worker": (3, _signal("workers", signal.SIGKILL)),
+    "pause a supervisor or lone worker": (3, _signal("workers", signal.SIGSTOP)),
+    "pause a machine with workers": (3, _signal("workers", signal.SIGSTOP, "machine")),
+    "SIGTERM to a supervisor or lone worker": (2, _signal("workers", signal.SIGTERM)),
+    "cut the power of a machine with workers": (2, _power("workers")),
+    "kill -9 a service": (4, _signal("services", signal.SIGKILL)),
+    "SIGTERM to a service": (1, _signal("services", signal.SIGTERM)),
+    "pause a service": (3, _signal("services", signal.SIGSTOP)),
+    "cut the power of a service": (1, _power("services")),
+    "kill -9 PostgreSQL": (1, _signal("database", signal.SIGKILL)),
+    "restart PostgreSQL (fast)": (1, _signal("database", signal.SIGINT)),
+    "restart PostgreSQL (immediate)": (1, _signal("database", signal.SIGQUIT)),
+    "pause PostgreSQL": (1, _signal("database", signal.SIGSTOP, "machine")),
+    "cut the power of PostgreSQL": (1, _power("database")),
+    "cut a machine from services": (4, _cut("workers", "services")),
+    "lose requests to services": (4, _cut("workers", "services", back=False)),
+    "lose answers of services": (4, _cut("workers", "services", there=False)),
+    "cut a service from PostgreSQL": (2, _cut("services", "database")),
+    "lose queries to PostgreSQL": (1, _cut("services", "database", back=False)),
+    "lose answers of PostgreSQL": (1, _cut("services", "database", there=False)),
+    "skew the clock of workers": (4, _skew("workers", 3600.0)),
+    "skew the clock of a service": (2, _skew("services", 3600.0)),
+    "skew the clock of PostgreSQL": (1, _skew("database", 60.0)),
     "send workers to the other service": (3, lambda chaos: chaos.choose()),
 }
 """How often each kind of fault is drawn, in parts of all, and what does it."""

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,11 +17,13 @@ import chaos_blackbox
 from chaos_checker import Evidence, check, collect, collect_black_box, operations, tree
 from chaos_faults import KINDS, Chaos, Fault
 from chaos_study import HOLD, NAME, OPTIONS, STEPS, study
+from chaos_study import now as clock
 from chaos_world import World
 from phyla.controller import StudyRecords
 from phyla.errors import StoreError
 from phyla.records import StudyState
 from phyla.store import Store, open_store
+from stories import JOBS, jobs_in, tell
 
 CREWS = (1, 2, 0, 0, 0)
 """Worker processes on each machine; 0 for a worker without a supervisor."""
@@ -47,6 +49,8 @@ class Outcome:
     trials: int = 0
     attempts: int = 0
     exits: dict[str, int] = field(default_factory=dict)
+    stories: list[str] = field(default_factory=list)
+    began: int = field(default_factory=clock)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -148,7 +152,7 @@ def run(folder: Path, *, minutes: float, seed: int, every_s: float, lease_s: flo
     ends_at = time.monotonic() + 60.0 * minutes
     outcome.seconds["start"] = round(time.monotonic() - began, 1)
     watch = Watch(world, MEMBERS * trials, ends_at, (NAME, chaos_blackbox.NAME))
-    chaos = Chaos(world, seed, lease_s)
+    chaos, outcome.began = Chaos(world, seed, lease_s), clock()
     next_at = time.monotonic()
     while (now := time.monotonic()) < ends_at and not watch.over:
         if now >= next_at:
@@ -297,12 +301,33 @@ def judge(world: World, outcome: Outcome, trials: int) -> Evidence:
 
 def _judged(outcome: Outcome, what: str, evidence: Evidence) -> None:
     """Add what the checker says of one study, and what was asked; `what` is what its lines begin with."""
-    outcome.violations += [what + one for one in check(evidence)]
+    violations = check(evidence)
+    outcome.violations += [what + violation for violation in violations]
+    outcome.stories += stories(violations, evidence.history, outcome)
     outcome.trials += len(evidence.trials)
     outcome.attempts += len(evidence.attempts)
     found = Counter(f"{what}{op.do}: {op.outcome}" for op in operations(evidence.history))
     copies = Counter(f"sent twice ({what}{line['copy']})" for line in evidence.history if line.get("copy"))
     outcome.requests |= {**found, **dict(sorted(copies.items()))}
+
+
+def stories(violations: Sequence[str], history: Sequence[Mapping[str, Any]], outcome: Outcome) -> list[str]:
+    """Return what was asked, answered and done to machines around the jobs that violations speak of."""
+    faults = [(fault.at, f"fault: {fault.kind}: {fault.what}") for fault in outcome.faults]
+    asked = {line["op"]: line for line in history if line["type"] == "invoke"}
+
+    def speaks(line: Mapping[str, Any], job: int) -> bool:
+        more = [*line.get("asked", {}).get("done", ()), *(line.get("answer") or {}).get("work", ())]
+        return any(part.get("job") == job for part in (line.get("asked", {}), *more))
+
+    def told(job: int) -> Iterator[tuple[float, object]]:
+        for line in history:
+            request = asked[line["op"]]
+            if speaks(line, job) or speaks(request, job):
+                what = {name: line[name] for name in ("asked", "answer", "error") if name in line}
+                yield (line["at"] - outcome.began) / 1e9, f"{request['do']} {line['type']} {what}"
+
+    return [tell(job, [*faults, *told(job)]) for job in jobs_in(violations)[:JOBS]]
 
 
 def table(outcome: Outcome) -> str:

@@ -5,6 +5,7 @@ process ends. A router in the middle connects the machines; what it drops is how
 direction only. Needs Linux, and the right to make namespaces: root, or user namespaces.
 """
 
+import ctypes
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -120,19 +122,12 @@ class Machine:
                 os.kill(pid, number)
 
 
-BECOME = """
-import ctypes, os, runpy, sys
-libc = ctypes.CDLL(None, use_errno=True)
-with open(os.environ["CHAOS_NETWORK"]) as network:
-    assert libc.setns(network.fileno(), 0) == 0, os.strerror(ctypes.get_errno())
-libc.skew_by(os.environ["SKEWED_CLOCK"].encode())
-del sys.argv[0]
-if sys.argv[0] == "phyla":
-    runpy.run_module("phyla.cli", run_name="__main__", alter_sys=True)
-else:
-    runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-"""What a forked process does first: it moves into a network namespace, and takes a clock of its own."""
+def enter(network: Path, clock: Path) -> None:
+    """Move into a network namespace, and take a clock of its own; what a forked process does first."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with network.open() as file:
+        assert libc.setns(file.fileno(), 0) == 0, os.strerror(ctypes.get_errno())
+    libc.skew_by(os.fsencode(clock))
 
 
 class Unit:
@@ -151,8 +146,7 @@ class Unit:
     ) -> None:
         self.machine, self.ends = machine, ends
         self.words = [str(word) for word in words]
-        network = str(RUN / machine.name)
-        self.environment = {**environment, "CHAOS_NETWORK": network, "SKEWED_CLOCK": str(machine.clock)}
+        self.environment = {**environment, "SKEWED_CLOCK": str(machine.clock)}
         self.log = machine.folder / "log"
         self.process: subprocess.Popen[bytes] | Forked | None = None
         self.starts_at = 0.0
@@ -163,8 +157,11 @@ class Unit:
         environment = child_environment(self.environment)
         with self.log.open("a") as log:
             if self.words[0] == "phyla" or self.words[0].endswith(".py"):
-                words = ["-c", BECOME, *self.words]
-                self.process = Forked(words, cwd=self.machine.folder, env=environment, stdout=log, session=True)
+                words = ["-m", "phyla.cli", *self.words[1:]] if self.words[0] == "phyla" else self.words
+                first = partial(enter, RUN / self.machine.name, self.machine.clock)
+                self.process = Forked(
+                    words, cwd=self.machine.folder, env=environment, stdout=log, session=True, first=first
+                )
             else:
                 words = ["nsenter", f"--net={RUN / self.machine.name}", *self.words]
                 self.process = subprocess.Popen(
@@ -264,7 +261,7 @@ class World:
 
     def begin(self) -> None:
         """Connect all machines; start the database and the replicas."""
-        # What is forked later takes its clock from this; see `BECOME`.
+        # What is forked later takes its clock from this; see `enter`.
         os.environ["LD_PRELOAD"] = str(self.library)
         preload("psycopg")
         sh("mount", "-t", "tmpfs", "tmpfs", "/run")

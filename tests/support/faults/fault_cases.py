@@ -328,7 +328,7 @@ class Case:
             if row.state is JobState.FAILED:
                 yield f"trial {row.id} was given up, which the faults are no reason for: {row.error}"
             elif row.failures and not self.hurts:
-                yield f"trial {row.id} failed {row.failures} times, which was no fault of its training: {row.error}"
+                yield f"trial {row.id} failed {row.failures} times, though its training is sound: {row.error}"
         if self.options["evaluated"]:
             yield from self._wrong_evaluations(results, hurt)
 
