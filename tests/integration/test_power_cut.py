@@ -24,7 +24,7 @@ import forked
 import phyla
 import toy_study
 from careless import PREFIX, begin
-from durability import defects, keep_identity, unfinished
+from durability import check_whole, keep_identity
 from effort import rarely, times
 from failing_disk import FailingDisk
 from forgetful_disk import Bytes, Call, Change, Disk, Keep, Names, Tree, read, restore
@@ -198,7 +198,7 @@ def check(home: Path, promises: Promises, *, finished: bool = False) -> None:
         for trial, fitness in promises.completed.items():
             assert trials[trial].state is JobState.COMPLETED, f"the completion of trial {trial} is lost"
             assert trials[trial].fitness == fitness
-        assert not [*defects(results), *(unfinished(results, MEMBERS, TRIALS) if finished else ())]
+        check_whole(results, members=MEMBERS, trials=TRIALS, finished=finished)
     finally:
         results._store.close()
 

@@ -327,7 +327,7 @@ def stories(violations: Sequence[str], history: Sequence[Mapping[str, Any]], out
                 what = {name: line[name] for name in ("asked", "answer", "error") if name in line}
                 yield (line["at"] - outcome.began) / 1e9, f"{request['do']} {line['type']} {what}"
 
-    return [tell(job, [*faults, *told(job)]) for job in jobs_in(violations)[:JOBS]]
+    return [tell(job, told(job), faults) for job in jobs_in(violations)[:JOBS]]
 
 
 def table(outcome: Outcome) -> str:

@@ -24,6 +24,7 @@ from phyla.records import (
 from phyla.settings import child_environment
 from phyla.store import open_store
 from phyla.study import Results
+from stories import recorded_stories
 from toy_study import STEPS, score
 from toy_study import load as load_chain
 
@@ -51,7 +52,7 @@ def run(home: Path, *, expect: int | None = 0, failpoint: str = "", **options: A
 def check_whole(results: Results, *, members: int, trials: int, finished: bool = True) -> None:
     """Nothing is lost, doubled or leaked."""
     wrong = [*defects(results), *(unfinished(results, members, trials) if finished else ())]
-    assert not wrong, "\n".join(wrong)
+    assert not wrong, "\n".join([*wrong, recorded_stories(results, wrong)])
 
 
 def unfinished(results: Results, members: int, trials: int, hurt: Collection[str] | None = None) -> Iterator[str]:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple
 
 from phyla.controller import Controller
@@ -107,15 +108,19 @@ def jobs_in(violations: Iterable[str]) -> list[int]:
     return list(dict.fromkeys(int(job) for text in violations for job in re.findall(words, text)))
 
 
-def tell(job: int, events: Iterable[tuple[float, object]]) -> str:
-    """Return the end of the story of a job from what is known of it, by time."""
-    lines = [f"  {at:.3f}  {what!s:.{4 * WIDTH}}" for at, what in sorted(events, key=lambda event: event[0])]
-    return "\n".join([f"story of job {job}:", *lines[-LINES:]])
+Event = tuple[float, object]
+"""When, and what."""
 
 
-def recorded_stories(
-    results: Results, violations: Iterable[str], others: Sequence[tuple[float, object]] = ()
-) -> str:
+def tell(job: int, events: Iterable[Event], others: Sequence[Event] = ()) -> str:
+    """Return the end of the story of a job from what is known of it, among others of that time."""
+    mine = sorted(events, key=itemgetter(0))[-LINES:]
+    near = [event for event in others if mine and mine[0][0] - 1.0 <= event[0] <= mine[-1][0]]
+    lines = [f"  {at:.3f}  {what!s:.{4 * WIDTH}}" for at, what in sorted([*mine, *near], key=itemgetter(0))]
+    return "\n".join([f"story of job {job}:", *lines])
+
+
+def recorded_stories(results: Results, violations: Iterable[str], others: Sequence[Event] = ()) -> str:
     """Return the stories of the jobs that violations speak of, from a study's rows, among other events."""
     attempts, trials = results.attempts(), {row.id: row for row in results.trials()}
     stories = []
@@ -123,7 +128,7 @@ def recorded_stories(
         mine = [attempt for attempt in attempts if attempt.job == job]
         claims = [(row.claimed_at, f"attempt {row.token} claimed by {row.worker}") for row in mine]
         ends = [(row.ended_at, f"attempt {row.token} {row.state}: {row.why}") for row in mine if row.ended_at]
-        stories += [tell(job, [*others, *claims, *ends]), f"  now: {trials.get(job)}"]
+        stories += [tell(job, [*claims, *ends], others), f"  now: {trials.get(job)}"]
     return "\n".join(stories)
 
 
