@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import forked
 from effort import rarely
 from facts import check_facts
 
@@ -120,22 +119,14 @@ def write(folder: Path, how: str, *, end: str = RUN, name: str = "study.py") -> 
 
 
 def python(folder: Path, *words: object, workers: int = 1, code: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, *map(str, words)],
-        cwd=folder,
-        env={**os.environ, "WORKERS": str(workers)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = forked.run(words, cwd=folder, env={**os.environ, "WORKERS": str(workers)}, timeout=240)
     logs = "".join(path.read_text() for path in folder.glob(".phyla/logs/*/*.log"))
     assert done.returncode == code, done.stdout + done.stderr + logs
     return done.stdout + done.stderr
 
 
 def phyla(folder: Path, *words: object, workers: int = 1, code: int = 0) -> str:
-    return python(folder, Path(sys.executable).with_name("phyla"), *words, workers=workers, code=code)
+    return python(folder, "-m", "phyla.cli", *words, workers=workers, code=code)
 
 
 def checkpoints(folder: Path) -> list[Path]:
