@@ -2,7 +2,10 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,7 +100,7 @@ def train(trial):
 
 study = phyla.Study(
     "found", {{"lr": phyla.Float(0.1, 0.9)}}, phyla.Minimize("loss"),
-    phyla.RandomSearch(members=2, total_steps=2), train,
+    phyla.RandomSearch(members=1, total_steps=2), train,
 )
 """
 RUN = """
@@ -118,15 +121,21 @@ def write(folder: Path, how: str, *, end: str = RUN, name: str = "study.py") -> 
     return file
 
 
-def python(folder: Path, *words: object, workers: int = 1, code: int = 0) -> str:
-    done = forked.run(words, cwd=folder, env={**os.environ, "WORKERS": str(workers)}, timeout=240)
+def python(folder: Path, *words: object, workers: int = 1, code: int = 0, fresh: bool = False) -> str:
+    """Run a program; in an interpreter of its own if it is `fresh`, as where the program itself starts processes."""
+    options: dict[str, Any] = {"cwd": folder, "env": {**os.environ, "WORKERS": str(workers)}, "timeout": 240}
+    if fresh:
+        command = [sys.executable, *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    else:
+        done = forked.run(words, **options)
     logs = "".join(path.read_text() for path in folder.glob(".phyla/logs/*/*.log"))
     assert done.returncode == code, done.stdout + done.stderr + logs
     return done.stdout + done.stderr
 
 
-def phyla(folder: Path, *words: object, workers: int = 1, code: int = 0) -> str:
-    return python(folder, "-m", "phyla.cli", *words, workers=workers, code=code)
+def phyla(folder: Path, *words: object, **how: Any) -> str:
+    return python(folder, Path(sys.executable).with_name("phyla"), *words, **how)
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -149,24 +158,23 @@ def read_by(folder: Path, module: str) -> list[float]:
 
 @pytest.mark.parametrize("how", ["spawn", "forkserver", "joblib", *ALIKE])
 def test_what_training_pickles_is_found_by_the_processes_that_it_starts(tmp_path: Path, how: str) -> None:
-    file = write(tmp_path, how)
-    file.write_text(file.read_text().replace("members=2", "members=1"))
+    write(tmp_path, how)
     python(tmp_path, "study.py", workers=1)
     assert read_by(tmp_path, "study") == [42]
 
 
 def test_a_command_that_trains_by_itself_and_a_file_that_runs_its_study_at_once(tmp_path: Path) -> None:
     write(tmp_path, "forkserver", end=UNGUARDED)
-    phyla(tmp_path, "run", "study.py", "--workers", 0, workers=0)
-    assert len(checkpoints(tmp_path)) == 2
-    phyla(tmp_path, "run", "study.py", "--workers", 1, "--overwrite", "found")
-    assert len(checkpoints(tmp_path)) == 2
+    phyla(tmp_path, "run", "study.py", "--workers", 0, workers=0, fresh=True)
+    assert len(checkpoints(tmp_path)) == 1
+    phyla(tmp_path, "run", "study.py", "--workers", 1, "--overwrite", "found", fresh=True)
+    assert len(checkpoints(tmp_path)) == 1
 
 
 @pytest.mark.parametrize(("first", "then"), [(0, 1), rarely(1, 0)])
 def test_a_study_goes_on_with_workers_and_without(tmp_path: Path, first: int, then: int) -> None:
     longer = BODY.replace(
-        "RandomSearch(members=2, total_steps=2)", "PBT(population_size=1, steps_per_trial=1, {total})"
+        "RandomSearch(members=1, total_steps=2)", "PBT(population_size=1, steps_per_trial=1, {total})"
     )
     for total, workers in ((1, first), (2, then)):
         text = HEAD + longer.replace("{total}", f"total_steps={total}").format(work=WORK["alone"]) + RUN
@@ -185,8 +193,8 @@ def test_a_module_of_a_package(tmp_path: Path) -> None:
     (tmp_path / "pkg" / "helper.py").write_text("VALUE = 1\n")
     text = (tmp_path / "pkg" / "study.py").read_text()
     (tmp_path / "pkg" / "study.py").write_text("from . import helper\n" + text)
-    python(tmp_path, "-m", "pkg.study", workers=2)
-    assert read_by(tmp_path, "pkg.study") == [42, 42]
+    python(tmp_path, "-m", "pkg.study", workers=1)
+    assert read_by(tmp_path, "pkg.study") == [42]
 
 
 @pytest.mark.parametrize("name", ["queue.py", rarely("my-study.py"), "my.study.v2.py"])
@@ -201,15 +209,15 @@ def test_a_pool_of_workers_and_further_workers_get_the_command_line(tmp_path: Pa
     write(tmp_path, "alone")
     words = ["--batch", "64", "a b", "--home", "x"]
     phyla(tmp_path, "run", "study.py", "--launcher", "local", "--workers", 1, "--", *words)
-    assert [json.loads((each / "words").read_text()) for each in checkpoints(tmp_path)] == [words, words]
+    assert [json.loads((each / "words").read_text()) for each in checkpoints(tmp_path)] == [words]
 
 
 def test_workers_see_the_command_line_of_the_script(tmp_path: Path) -> None:
     write(tmp_path, "alone")
-    python(tmp_path, "study.py", "--batch", "64", workers=2)
-    assert [json.loads((each / "words").read_text()) for each in checkpoints(tmp_path)] == [["--batch", "64"]] * 2
-    told = phyla(tmp_path, "run", "study.py", "--overwrite", "found", "--", "--batch", "7")
-    assert [json.loads((each / "words").read_text()) for each in checkpoints(tmp_path)] == [["--batch", "7"]] * 2
+    python(tmp_path, "study.py", "--batch", "64", workers=1)
+    assert [json.loads((each / "words").read_text()) for each in checkpoints(tmp_path)] == [["--batch", "64"]]
+    told = phyla(tmp_path, "run", "study.py", "--workers", 1, "--overwrite", "found", "--", "--batch", "7")
+    assert [json.loads((each / "words").read_text()) for each in checkpoints(tmp_path)] == [["--batch", "7"]]
     check_facts(told, "phyla check study.py -- --batch 7")
 
 
@@ -218,7 +226,7 @@ def test_a_worker_whose_words_give_other_settings_is_refused(tmp_path: Path) -> 
     file.write_text(
         file.read_text().replace("total_steps=2", "total_steps=int(sys.argv[1] if sys.argv[1:] else 2)")
     )
-    phyla(tmp_path, "run", "study.py", "--", "3")
+    phyla(tmp_path, "run", "study.py", "--workers", 0, "--", "3")
     assert "steps" in phyla(tmp_path, "worker", "study.py", code=2)
     phyla(tmp_path, "worker", "study.py", "--", "3")
 
@@ -230,7 +238,7 @@ def test_words_that_the_file_refuses_are_its_error(tmp_path: Path) -> None:
     assert "unrecognized arguments: --nothing" in told
     check_facts(told, "study.py", "line 2", "status 2")
     assert not (tmp_path / ".phyla").exists()
-    phyla(tmp_path, "run", "study.py")
+    phyla(tmp_path, "run", "study.py", "--workers", 1)
 
 
 def test_a_file_without_a_command_line_takes_no_words(tmp_path: Path) -> None:
@@ -240,8 +248,8 @@ def test_a_file_without_a_command_line_takes_no_words(tmp_path: Path) -> None:
 
 def test_replay_and_check_find_what_training_pickles(tmp_path: Path) -> None:
     write(tmp_path, "alone")
-    python(tmp_path, "study.py", workers=1)
-    phyla(tmp_path, "replay", "found", "--file", "study.py", "--workers", 1)
+    python(tmp_path, "study.py", workers=0)
+    phyla(tmp_path, "replay", "found", "--file", "study.py", "--workers", 0)
     told = phyla(tmp_path, "check", "study.py", "--steps", 1)
     assert "ok        complete" in told
 
@@ -254,8 +262,8 @@ if __name__ == "__main__":
             train(trial)
 """
     write(tmp_path, "process", end=loop)
-    python(tmp_path, "study.py")
-    assert len(checkpoints(tmp_path)) == 2
+    python(tmp_path, "study.py", fresh=True)
+    assert len(checkpoints(tmp_path)) == 1
 
 
 def test_a_process_that_imports_the_file_and_would_run_it_says_what_to_change(tmp_path: Path) -> None:
@@ -282,4 +290,4 @@ def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
 def test_a_script_is_the_module_of_its_name(tmp_path: Path) -> None:
     end = "study.run(workers=1)\nimport study as it\nassert it is sys.modules['__main__'] and it.Net is Net\n"
     write(tmp_path, "alone", end=end)
-    python(tmp_path, "study.py")
+    python(tmp_path, "study.py", fresh=True)
