@@ -30,14 +30,24 @@ HELPERS = os.pathsep.join(map(str, sorted(SUPPORT.iterdir())))
 ONLY_OURS = [TESTS, TESTS.parent / "examples", TESTS.parent / "bench"]
 """Where programs find no modules unless they are told to."""
 
+USUAL = (
+    *("phyla.cli.app", "phyla.study.results.load", "phyla.study.running.run", "phyla.study.running.display"),
+    *("phyla.study.running.code_digest", "phyla.study.repeating.replicates", "phyla.study_main"),
+    *("phyla.supervision.supervisor", "phyla.worker.training.trainer", "phyla.worker.pinned"),
+    *("phyla.store.sql.sqlite", "phyla.store.sql.store", "phyla.study.running.stored_config"),
+    *("phyla.launchers.pools", "phyla.integrations.optuna_search", "typer._adapters"),
+    "sqlalchemy.dialects.sqlite",
+)
+"""What most commands import."""
+
 _context = multiprocessing.get_context("forkserver")
 
-
 PRELOADED = (
-    *("phyla.cli.run", "phyla.study", "phyla.supervision.supervisor", "phyla.worker.training.trainer"),
+    *USUAL,
     *("phyla.service.serving", "phyla.dashboard", "phyla.store.remote", "httpx"),
-    *("sqlalchemy.dialects.sqlite", "forked"),
+    *("plotly.subplots", "plotly.io._json", "jinja2.environment", "numpy.ma", "forked"),
 )
+"""What commands import, those of services and reports included."""
 
 
 def preload(*more: str) -> None:
@@ -54,14 +64,8 @@ _frameworks.set_forkserver_preload(
         *("torch._dynamo", "torch.distributed.checkpoint", "lightning.pytorch", "transformers.trainer"),
         *("transformers.models.gpt2.modeling_gpt2", "transformers.models.llama.modeling_llama"),
         *("jax.numpy", "optax", "orbax.checkpoint", "sklearn.datasets", "sklearn.linear_model"),
-        *(
-            "stable_baselines3",
-            "phyla.cli.run",
-            "phyla.cli.check",
-            "phyla.study.running.run",
-            "phyla.worker.training.trainer",
-        ),
-        "sqlalchemy.dialects.sqlite",
+        "stable_baselines3",
+        *USUAL,
     ]
 )
 
