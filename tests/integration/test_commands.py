@@ -1,10 +1,8 @@
 """Studies that train with commands: real processes, what they report, how they end, and what is left of them."""
 
-import os
 import re
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -14,16 +12,17 @@ from typing import Any
 
 import psutil
 import pytest
+from tensorboardX import SummaryWriter
 
 import phyla
 from command_line import Phyla
 from facts import check_facts, raises
+from forked import Forked
 from phyla.errors import StudyChanged, StudyFailed
 from phyla.records import AttemptState
 from phyla.study.running.display import StudyDisplay
 from waiting import until
 
-SRC = Path(phyla.__file__).parents[1]
 DESCENT = """
 x=10
 if [ -n "$6" ]; then x=$(cat "$6/x"); fi
@@ -100,7 +99,7 @@ def test_a_shell_script_and_a_compiled_program_train_as_a_function_does(tmp_path
     (tmp_path / "train.c").write_text(PROGRAM)
     subprocess.run(["cc", "-o", "train", "train.c"], cwd=tmp_path, check=True, capture_output=True)
     function = study(tmp_path / "function", in_python, members=3, trials=3).run()
-    script = study(tmp_path / "script", phyla.Command(ARGUMENTS, cwd=tmp_path), members=3, trials=3).run(workers=2)
+    script = study(tmp_path / "script", phyla.Command(ARGUMENTS, cwd=tmp_path), members=3, trials=3).run(workers=1)
     patterns = {"loss": r"loss=(\S+)", "step": r"^step (\d+)"}
     compiled = phyla.Command(["./train", "{lr}"], cwd=tmp_path, metrics=patterns)
     program = study(tmp_path / "program", compiled, members=3, trials=3).run()
@@ -116,7 +115,7 @@ def test_a_shell_script_and_a_compiled_program_train_as_a_function_does(tmp_path
 def test_a_script_with_a_mistake_ends_the_study_at_its_second_try(tmp_path: Path, cli: Phyla) -> None:
     command = shell(tmp_path, "echo warming up\nno-such-command --lr\n")
     with pytest.raises(StudyFailed) as caught:
-        study(tmp_path, command, members=4).run(workers=2)
+        study(tmp_path, command, members=4).run()
     message = str(caught.value)
     check_facts(message, "CommandFailed", "status 127")
     assert "no-such-command: not found; all output is in" in message
@@ -261,13 +260,10 @@ def test_a_pattern_that_matched_nothing_is_named(tmp_path: Path) -> None:
 def test_why_nothing_came_from_tensorboard_files_is_said(
     tmp_path: Path, wanted: tuple[str, str], words: str
 ) -> None:
-    (tmp_path / "train.py").write_text(
-        "import os\nfrom tensorboardX import SummaryWriter\n"
-        "open(os.environ['PHYLA_SAVE_TO'] + '/x', 'w').write('1')\n"
-        "with SummaryWriter(os.environ['PHYLA_WORKING_DIR'] + '/runs') as writer:\n"
-        "    writer.add_scalar('eval/loss', 1.0, 10)\n"
-    )
-    command = phyla.Command([sys.executable, "train.py"], cwd=tmp_path, tensorboard={"loss": wanted})
+    with SummaryWriter(str(tmp_path / "runs")) as writer:
+        writer.add_scalar("eval/loss", 1.0, 10)
+    script = 'echo 1 > "$1/x"; cp -r runs "$PHYLA_WORKING_DIR"\n'
+    command = shell(tmp_path, script, tensorboard={"loss": wanted})
     with pytest.raises(StudyFailed, match=r"In \[tensorboard\], .*" + words) as caught:
         study(tmp_path, command).run()
     assert "into {metrics}" not in str(caught.value)
@@ -301,11 +297,11 @@ def test_a_source_without_a_file_that_matches(tmp_path: Path) -> None:
     assert made.results().counts() == {"completed": 1, "pending": 1}
 
 
-def test_100_mb_of_binary_output_fill_neither_memory_nor_disk(
+def test_80_mb_of_binary_output_fill_neither_memory_nor_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("phyla.worker.commands.outputs.KEPT_BYTES", (1 << 20, 4 << 20))
-    script = "echo first; head -c 100000000 /dev/zero; echo last\nhead -c 100000000 /dev/urandom >&2\nexit 3\n"
+    script = "echo first; head -c 40000000 /dev/zero; echo last\nhead -c 40000000 /dev/urandom >&2\nexit 3\n"
     made = study(tmp_path, shell(tmp_path, script, metrics={"loss": "loss=(\\d+)"}))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with raises(StudyFailed, "status 3") as caught:
@@ -318,7 +314,7 @@ def test_100_mb_of_binary_output_fill_neither_memory_nor_disk(
     assert (output[:7], output[-6:]) == (b"first\n\0", b"\0last\n")
     for name in ("stdout-1.txt", "stderr-1.txt"):
         found = (tmp_path / "work/commands/trial-1" / name).stat()
-        assert found.st_size >= 100_000_000
+        assert found.st_size >= 40_000_000
         assert found.st_blocks * 512 <= 9 << 20
 
 
@@ -376,12 +372,10 @@ if __name__ == "__main__":
 """
 
 
-def long_run(folder: Path, workers: int) -> subprocess.Popen[bytes]:
+def long_run(folder: Path, workers: int) -> Forked:
     (folder / "script.sh").write_text(LONG)
     (folder / "file.py").write_text(FILE)
-    run = subprocess.Popen(
-        [sys.executable, "file.py", str(workers)], cwd=folder, env={**os.environ, "PYTHONPATH": str(SRC)}
-    )
+    run = Forked(["file.py", workers], cwd=folder)
     until((folder / "taken").exists, "the checkpoint is taken")
     until(lambda: (folder / "away").exists() and (folder / "away").read_text(), "a child")
     results = phyla.load_study("commands", home=folder / "home")
@@ -400,22 +394,20 @@ def nothing_left(folder: Path) -> None:
 @pytest.mark.parametrize("what", ["command", "worker", "run"])
 def test_after_kill_9_nothing_is_left_and_the_trial_goes_on_from_its_progress(tmp_path: Path, what: str) -> None:
     workers = 0 if what == "run" else 1
-    with long_run(tmp_path, workers) as run:
-        command = psutil.Process(int((tmp_path / "pids").read_text().split()[0]))
-        keeper = command.parent()
-        worker = None if keeper is None else keeper.parent()
-        assert worker is not None
-        assert (worker.pid == run.pid) == (what == "run")
-        (command if what == "command" else worker).kill()
-        if what == "run":
-            run.wait()
-            nothing_left(tmp_path)
-        (tmp_path / "go").touch()
-        if what == "run":
-            with long_run(tmp_path, 0) as again:
-                assert again.wait(180) == 0
-        else:
-            assert run.wait(180) == 0
+    run = long_run(tmp_path, workers)
+    command = psutil.Process(int((tmp_path / "pids").read_text().split()[0]))
+    keeper = command.parent()
+    worker = None if keeper is None else keeper.parent()
+    assert worker is not None
+    assert (worker.pid == run.pid) == (what == "run")
+    (command if what == "command" else worker).kill()
+    if what == "run":
+        run.wait(180)
+        nothing_left(tmp_path)
+    (tmp_path / "go").touch()
+    if what == "run":
+        run = long_run(tmp_path, 0)
+    assert run.wait(180) == 0
     nothing_left(tmp_path)
     results = phyla.load_study("commands", home=tmp_path / "home")
     (trial,) = results.trials()
@@ -426,13 +418,12 @@ def test_after_kill_9_nothing_is_left_and_the_trial_goes_on_from_its_progress(tm
 
 
 def test_sigterm_lets_the_command_save_and_costs_no_attempt(tmp_path: Path) -> None:
-    with long_run(tmp_path, 1) as run:
-        run.send_signal(signal.SIGTERM)
-        assert run.wait(180) != 0
+    run = long_run(tmp_path, 1)
+    run.terminate()
+    assert run.wait(180) != 0
     nothing_left(tmp_path)
     (tmp_path / "go").touch()
-    with long_run(tmp_path, 1) as again:
-        assert again.wait(180) == 0
+    assert long_run(tmp_path, 0).wait(180) == 0
     (trial,) = phyla.load_study("commands", home=tmp_path / "home").trials()
     assert (trial.failures, trial.token) == (0, 2)
     assert (tmp_path / "pids").read_text().splitlines()[-1].split()[1:] == ["6", "6"]
