@@ -53,10 +53,10 @@ def test_code_that_holds_the_interpreter_is_no_dead_worker(tmp_path: Path) -> No
     train = """
 def train(trial):
     if trial.generation == 0:
-        ctypes.PyDLL(None).usleep(int(10e6))  # 10 s without releasing the interpreter
+        ctypes.PyDLL(None).usleep(int(4e6))  # 4 s without releasing the interpreter
     save(trial)
 """
-    done = run(write(tmp_path, train, options="retries=phyla.Retries(attempts=1)", running="lease_s=1.5"))
+    done = run(write(tmp_path, train, options="retries=phyla.Retries(attempts=1)", running="lease_s=1.0"))
     assert done.returncode == 0, done.stderr
     results = load(tmp_path / "home")
     assert {attempt.state for attempt in results.attempts()} == {AttemptState.COMPLETED}
@@ -70,7 +70,7 @@ def train(trial):
         threading.Event().wait()
     save(trial)
 """
-    done = run(write(tmp_path, train, running="stall_timeout_s=1.0"))
+    done = run(write(tmp_path, train, running="stall_timeout_s=1.0", workers=1))
     assert done.returncode == 0, done.stderr
     results = load(tmp_path / "home")
     lost = [attempt for attempt in results.attempts() if attempt.state is AttemptState.LOST]
@@ -96,7 +96,7 @@ def train(trial):
 """
     done = run(write(tmp_path, train, workers=1))
     assert done.returncode in (0, 1), done.stderr
-    done = run([tmp_path / "study_file.py"])
+    done = run(write(tmp_path, train, workers=0))
     assert done.returncode == 0, done.stderr
     results = load(tmp_path / "home")
     released = [attempt for attempt in results.attempts() if attempt.state is AttemptState.RELEASED]
@@ -116,7 +116,7 @@ def train(trial):
             time.sleep(0.01)
     save(trial)
 """
-    command = write(tmp_path, train)
+    command = write(tmp_path, train, workers=1)
     process = Forked(command)
     home = tmp_path / "home"
     while not (home / "running-3").exists():
@@ -130,7 +130,7 @@ def train(trial):
     assert {row.state for row in results.trials()} == {JobState.COMPLETED, JobState.PENDING}
     assert {a.state for a in results.attempts()} == {AttemptState.COMPLETED, AttemptState.RELEASED}
     (home / "go on").write_text("x")
-    assert run(command).returncode == 0
+    assert run(write(tmp_path, train, workers=0)).returncode == 0
     assert load(home).counts() == {"completed": 4}
 
 
@@ -181,7 +181,7 @@ def train(trial):
         time.sleep(0.01)
     assert not [worker for worker in workers if worker.is_running() and worker.status() != "zombie"]
     (home / "go on").write_text("x")
-    assert run(command).returncode == 0
+    assert run(write(tmp_path, train, workers=0)).returncode == 0
     assert load(home).counts() == {"completed": 4}
     assert all(row.failures == 0 for row in load(home).trials())
 
@@ -227,7 +227,7 @@ def train(trial):
         os.kill(os.getpid(), signal.SIGKILL)
     save(trial)
 """
-    done = run(write(tmp_path, train))
+    done = run(write(tmp_path, train, workers=1))
     assert done.returncode == 0, done.stderr
     pids = [int(file.read_text()) for file in (tmp_path / "home").glob("child-*")]
     assert len(pids) == 4
@@ -282,8 +282,7 @@ def train(trial):
         sys.exit(0) if trial.member else os._exit(0)
     save(trial)
 """
-    command = write(tmp_path, "import sys\n" + train)
-    done = run(command)
+    done = run(write(tmp_path, "import sys\n" + train, workers=1))
     assert done.returncode == 0, done.stderr
     results = load(tmp_path / "home")
     assert results.counts() == {"completed": 4}
@@ -298,7 +297,7 @@ def train(trial):
         os._exit(3 + trial.member)
     save(trial)
 """
-    done = run(write(tmp_path, train))
+    done = run(write(tmp_path, train, workers=1))
     assert done.returncode == 0, done.stderr
     results = load(tmp_path / "home")
     assert results.counts() == {"completed": 4}
@@ -336,7 +335,7 @@ def train(trial):
     except EOFError:
         save(trial)
 """
-    done = run(write(tmp_path, train, options="retries=phyla.Retries(attempts=1)"))
+    done = run(write(tmp_path, train, options="retries=phyla.Retries(attempts=1)", workers=1))
     assert done.returncode == 0, done.stdout + done.stderr
     assert load(tmp_path / "home").counts() == {"completed": 4}
 
@@ -369,6 +368,6 @@ def train(trial):
     save(trial)
     trial.report(score=beside_the_study.SCORE)
 """
-    done = run(write(tmp_path, train), cwd=elsewhere)
+    done = run(write(tmp_path, train, workers=1), cwd=elsewhere)
     assert done.returncode == 0, done.stdout + done.stderr
     assert load(tmp_path / "home").counts() == {"completed": 4}
