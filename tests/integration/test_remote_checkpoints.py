@@ -46,8 +46,8 @@ def test_killed_at_a_failpoint_and_resumed(tmp_path: Path, s3_bucket: str, name:
 def test_workers_that_die_while_they_upload_and_then_everything_that_is_killed(
     tmp_path: Path, s3_bucket: str
 ) -> None:
-    where: dict[str, Any] = {"checkpoints": f"s3://{s3_bucket}/phyla", "members": MEMBERS, "trials": TRIALS}
-    process = start(tmp_path, failpoint="upload.during_files=kill:12", workers=2, **where)
+    where: dict[str, Any] = {"checkpoints": f"s3://{s3_bucket}/phyla", "members": MEMBERS, "trials": 3}
+    process = start(tmp_path, failpoint="upload.during_files=kill:6", workers=2, **where)
     while True:
         assert process.poll() is None, process.communicate()[0]
         with contextlib.suppress(PhylaError):
@@ -59,9 +59,9 @@ def test_workers_that_die_while_they_upload_and_then_everything_that_is_killed(
     process.communicate()
     # The next run is on another machine: it has no copies.
     shutil.rmtree(tmp_path / "cache")
-    run(tmp_path, workers=2, **where)
+    run(tmp_path, **where)
     results = load(tmp_path, checkpoints=where["checkpoints"])
-    check_whole(results, members=MEMBERS, trials=TRIALS)
+    check_whole(results, members=MEMBERS, trials=3)
     committed = {f"phyla/toy/{row.checkpoint}/.phyla-manifest.json" for row in results.trials()}
     assert {key for key in keys(s3_bucket) if key.endswith("manifest.json")} <= committed
 
@@ -121,7 +121,7 @@ def test_commands_on_a_study_whose_checkpoints_are_remote(
     Path("first.py").write_text(STUDY)
     url = f"s3://{s3_bucket}/phyla"
     there = ("--checkpoints", url)
-    cli("run", "first.py", "--workers", 2, *there)
+    cli("run", "first.py", "--workers", 1, *there)
     assert not Path(".phyla/checkpoints").exists()
     best = json.loads(cli("best", "first", "--json", *there))
     assert best["checkpoint"]["path"].startswith(f"{url}/first/")
@@ -134,7 +134,7 @@ def test_commands_on_a_study_whose_checkpoints_are_remote(
     cli("report", "first", *there)
 
     Path("suite.py").write_text(SUITE)
-    cli("watch", "first", "--suite", "suite.py", "--once", "--workers", 1, *there)
+    cli("watch", "first", "--suite", "suite.py", "--once", "--workers", 0, *there)
     watched = json.loads(cli("best", "first-watch", "--json", *there))
     assert watched[0]["checkpoint"]["path"] == best["checkpoint"]["path"]
     assert "phyla watch" in cli("watch", "gs://other/prefix", "--suite", "suite.py", code=2)
@@ -145,7 +145,7 @@ def test_commands_on_a_study_whose_checkpoints_are_remote(
     assert json.loads((found.checkpoint.path / "x.json").read_text()) ** 2 == found.fitness
     assert found.checkpoint.path.is_relative_to(tmp_path / ".phyla" / "cache")
 
-    cli("replay", "first", "--file", "first.py", "--from", "20", *there)
+    cli("replay", "first", "--file", "first.py", "--from", "20", "--workers", 0, *there)
     again = phyla.load_study("first-replay", checkpoints=url).best
     assert again is not None
     assert again.checkpoint.digest == found.checkpoint.digest
