@@ -122,7 +122,7 @@ def write(folder: Path, how: str, *, end: str = RUN, name: str = "study.py") -> 
 
 
 def python(folder: Path, *words: object, workers: int = 1, code: int = 0, fresh: bool = False) -> str:
-    """Run a program; in an interpreter of its own if it is `fresh`, as where the program itself starts processes."""
+    """Run a program; in a `fresh` interpreter where it starts processes itself."""
     options: dict[str, Any] = {"cwd": folder, "env": {**os.environ, "WORKERS": str(workers)}, "timeout": 240}
     if fresh:
         command = [sys.executable, *map(str, words)]
