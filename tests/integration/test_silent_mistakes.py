@@ -89,10 +89,9 @@ def test_the_same_error_twice_stops_a_study_that_never_worked(tmp_path: Path, wo
     assert len(load_study("first", home=tmp_path / ".phyla").attempts()) <= 2 + workers
     # After the error is fixed, it is counted afresh.
     write(tmp_path, GOOD)
-    status, told = run(tmp_path, "run", file, "--workers", workers)
+    status, told = run(tmp_path, "run", file, "--workers", 0)
     assert status == 0
-    # With two workers, a member may take over weights older than its own, and has less to train then.
-    assert re.search(r"\b1[2-6] trials completed, 0 failed", told), told
+    assert "16 trials completed, 0 failed" in told
 
 
 def test_a_program_is_told_the_same(tmp_path: Path) -> None:
@@ -168,7 +167,8 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("words", "body"), MISTAKES.items())
 def test_a_mistake_that_raises_nothing_is_said_once(tmp_path: Path, words: str, body: str) -> None:
-    status, told = run(tmp_path, "run", write(tmp_path, body), "--workers", "1")
+    workers = int("did not load" in words)  # what workers notice reaches the run as well
+    status, told = run(tmp_path, "run", write(tmp_path, body), "--workers", workers)
     (warning,) = warnings_of(told)
     assert words in warning
     check_facts(told, "1 warning", "phyla status first")
