@@ -334,7 +334,7 @@ def train(trial):
     killed.kill()
     killed.wait()
     assert all(alive(child) for child in runs.signs("escaped-*"))
-    runs.run(workers=2)
+    runs.run(workers=1)
     assert runs.results().counts() == {"completed": 4}
 
 
