@@ -253,7 +253,7 @@ def test_training_that_moves_files_out_of_the_checkpoint_that_it_loads_fails_one
 
     told = found(train, tmp_path / "home")
     assert [name for name, one in told.items() if one.verdict == "FAIL"] == ["source"], told
-    assert told["complete"].text == "training changes the checkpoint: see source first"
+    check_facts(told["complete"].text, "source")
 
 
 def test_training_that_ruins_the_checkpoint_that_it_loads_is_found(tmp_path: Path) -> None:
@@ -267,7 +267,6 @@ def test_training_that_ruins_the_checkpoint_that_it_loads_is_found(tmp_path: Pat
 
     told = found(train, tmp_path / "home")
     assert told["source"].verdict == "FAIL"
-    assert told["source"].text.endswith("a finished checkpoint: it is no checkpoint any more")
 
     def remove(trial: phyla.Trial) -> None:
         correct(trial)
@@ -295,7 +294,7 @@ def test_noise_is_no_mistake(tmp_path: Path) -> None:
     told = found(train, tmp_path / "home")
     assert "FAIL" not in {one.verdict for one in told.values()}, told
     check_facts(told["equal"].text, "state.npz")
-    assert told["resume"].text == "cannot be told, because two equal trials differ"
+    assert (told["resume"].verdict, told["equal"].verdict) == ("not known", "not known")
     assert {told[name].verdict for name in ("equal", "resume", "random", "lr", "momentum")} == {"not known"}
 
 
@@ -498,7 +497,7 @@ def test_a_trial_is_short_unless_told_otherwise(tmp_path: Path) -> None:
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="there is no training function"):
+    with raises(ConfigurationError, "train"):
         check(study_of(None, tmp_path))
     with raises(ConfigurationError, "steps=0"):
         check(study_of(make(), tmp_path), steps=0)

@@ -19,7 +19,7 @@ from phyla.worker import Command
 from phyla.worker.commands.placeholders import name_placeholders
 
 STEPS = 10
-"""Steps of a trial at most, unless told otherwise."""
+"""Default limit for the steps of a trial."""
 
 
 def check(study: Study, *, steps: int | None = None, workers: int = 1) -> list[Checked]:

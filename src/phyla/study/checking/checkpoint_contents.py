@@ -1,4 +1,4 @@
-"""What is in a checkpoint, as numbers that can be compared, whatever wrote it.
+"""The contents of a checkpoint as comparable numbers, whatever framework wrote it.
 
 JSON, NumPy, PyTorch, safetensors, Orbax, HDF5, pickles and joblib are read, and zip files of these, as Keras and
 Stable-Baselines3 write; of other files only a digest is known. They come from a training function that is run here
@@ -32,11 +32,11 @@ COUNTERS = re.compile(
     r"^(?!_|.*(trial|session|since|this)).*(step|iter|epoch|update|sample|token|frame|count|batch)", re.IGNORECASE
 )
 COUNTERS_DEEPEST = 2
-"""What lies deeper in a file is what a framework counts for itself."""
+"""Numbers deeper in a file are a framework's own counters."""
 
 
 def read(directory: Path) -> Facts:
-    """Return what is in the files of a checkpoint.
+    """Return the contents of the files of a checkpoint.
 
     Digits in their names are left out, as they may be steps: of several files whose names differ in nothing else,
     the newest has that name, and the others have their own.
@@ -45,11 +45,11 @@ def read(directory: Path) -> Facts:
     of_orbax = {file.parent for file in directory.rglob("_METADATA")}
     files = (path for path in directory.rglob("*") if path.is_file() and path.name != MANIFEST_NAME)
     parts = [*of_orbax, *(path for path in files if of_orbax.isdisjoint(path.parents))]
-    taken = set()
+    names = set()
     for file in sorted(parts, key=age, reverse=True):
         relative = str(file.relative_to(directory))
-        name = series(relative) if series(relative) not in taken else relative
-        taken.add(name)
+        name = series(relative) if series(relative) not in names else relative
+        names.add(name)
         facts |= _facts_of(file, name)
     return facts
 
@@ -174,7 +174,7 @@ def are(known: Any, value: Any) -> bool:
     return numbers and bool(np.isclose(known, value, rtol=1e-6, atol=0.0))
 
 
-def holding(*known: tuple[Facts, Any]) -> str:
+def describe_contents(*known: tuple[Facts, Any]) -> str:
     """Return the name of a number, or of a few, that has this value in each of these; empty if there is none."""
     if any(isinstance(value, bool) or not isinstance(value, int | float) for _, value in known):
         return ""
@@ -191,7 +191,7 @@ def holding(*known: tuple[Facts, Any]) -> str:
 
 
 def comparable_names(whole: Facts, half: Facts) -> list[str]:
-    """Return the names of what tells two checkpoints apart: arrays, else numbers, else metrics, else digests.
+    """Return the names of what differs between two checkpoints: arrays, else numbers, else metrics, else digests.
 
     Beside arrays, numbers are what frameworks note for themselves, and so they are beside files that change and
     cannot be read. What grows while training goes on is a log. Where training adds files to a series, only the
@@ -218,7 +218,7 @@ def only_metrics(names: Iterable[str]) -> bool:
     return all(name.startswith(OBJECTIVE) for name in names)
 
 
-def unread(known: Facts) -> Facts:
+def list_unread(known: Facts) -> Facts:
     """Return the digests of the files that cannot be read."""
     return {name: value for name, value in known.items() if isinstance(value, str)}
 

@@ -38,7 +38,7 @@ class Evidence:
         self.study, self.steps, self.params = study, steps, experiments.params
         self.experiments, self.run, self.together = experiments, experiments.run, experiments.together
         self.others = {name: experiments.others(name) for name in self.study.rules.space.parameters}
-        self.first = {name: others[0] for name, others in self.others.items() if others}
+        self.first = {name: values[0] for name, values in self.others.items() if values}
         self.middle: StartFrom | None = None
         self.why = ""
         self.exact = False
@@ -52,7 +52,7 @@ class Evidence:
         self.noise = {name: facts.gap(self.whole.facts[name], self.again.facts.get(name)) for name in names}
 
     def train_together(self) -> None:
-        """Train in one process what goes on from the checkpoint, and twice what tells whether it remembers."""
+        """Resume from the checkpoint in one process, and train twice to see whether training keeps state there."""
         k, start, first = self.steps, self.middle, self.first.values()
         measured = {"measures": 2 if self.metrics else 0}
         wanted: list[Lengths] = [
@@ -91,7 +91,7 @@ class Evidence:
         return names
 
     def changes(self, before: Outcome, after: Outcome, about: str = "", values: Any = None) -> list[str]:
-        """Return the names of what is not equal, except a hyperparameter that is only written down."""
+        """Return the names of values that differ, except hyperparameters that are only recorded."""
         names = []
         for name, noise in self.noise.items():
             first, second = before.facts.get(name), after.facts.get(name)

@@ -84,7 +84,7 @@ class Outcome:
     size_bytes: int  # of the last checkpoint
     facts: facts.Facts  # of the last checkpoint
     failed: str | None  # what was raised, and where; of a command, further lines with the end of its output
-    kept: Path | None  # a copy of the last checkpoint, if it was asked for
+    copy: Path | None  # a copy of the last checkpoint, if it was asked for
     overwritten: Sequence[str]  # files that were changed in checkpoints which trials loaded
     unread: Sequence[str]  # hyperparameters that the last trial never read
     curve: Mapping[tuple[int, str], float]  # what its trials reported, by step and metric
@@ -132,14 +132,14 @@ class Experiments:
         # Without its hyperparameters, which would count more than those of an experiment.
         self._start = replace(starts[0], params={}) if starts else None
 
-    def _completed(self, values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    def _completed(self, values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Return hyperparameters: these, then the others, then the middle of each range."""
         space = self.study.rules.space
         middle = {
             name: parameter.values[0] if isinstance(parameter, Choice) else parameter.from_unit(0.5)
             for name, parameter in space.parameters.items()
         }
-        return dict(space.complete(values, {**middle, **others}, np.random.default_rng(self.study.seed)))
+        return dict(space.complete(values, {**middle, **overrides}, np.random.default_rng(self.study.seed)))
 
     def others(self, name: str) -> list[dict[str, Any]]:
         """Return the hyperparameters with other values of one of them that are allowed, near ones first."""
@@ -169,9 +169,11 @@ class Experiments:
 
     def together(self, wanted: Sequence[Lengths]) -> None:
         """Run experiments that have one start, one after the other in one process, unless they ran before."""
-        made = [_Experiment(lengths=lengths, **how) for lengths, how in wanted]
+        experiments = [_Experiment(lengths=lengths, **how) for lengths, how in wanted]
         new = [
-            *{repr(experiment): experiment for experiment in made if repr(experiment) not in self.done}.values()
+            *{
+                repr(experiment): experiment for experiment in experiments if repr(experiment) not in self.done
+            }.values()
         ]
         for batch in [[experiment] for experiment in new] if self.alone else [new] if new else []:
             self._run(batch)
@@ -192,7 +194,7 @@ class Experiments:
         self.count += 1
         study, home, failed = self.study, self.root / str(self.count), None
         assert study.train is not None
-        made = Study(
+        study = Study(
             study.name,
             study.rules.space,
             study.rules.objective if study.rules.reported_metrics else NOTHING,
@@ -209,11 +211,11 @@ class Experiments:
         )
         with _silent():
             try:
-                made.run(workers=self.workers, gpus_per_worker=0, on_progress=lambda results: None)
+                study.run(workers=self.workers, gpus_per_worker=0, on_progress=lambda results: None)
             except StudyFailed as error:
                 failed = str(error)
-            results = made.results()
-            repository = LocalCheckpoints(home / "checkpoints" / made.name)
+            results = study.results()
+            repository = LocalCheckpoints(home / "checkpoints" / study.name)
             for member, experiment in enumerate(wanted):
                 self.done[repr(experiment)] = self._outcome(
                     results, repository, failed, member, keep=experiment.keep
@@ -239,7 +241,7 @@ class Experiments:
                 failed = _ended(trial.error) if cause is None else _raised(cause, files)
         noticed: Any = attempts[trained[-1].id].noticed if trained else {}
         known: facts.Facts = {}
-        kept = None
+        copy = None
         try:
             path = repository.path(trained[-1].checkpoint or "") if trained else None
         except CheckpointError as error:
@@ -251,9 +253,9 @@ class Experiments:
                 f"{facts.OBJECTIVE}{name}": float(reported[name]) for name in self.study.rules.reported_metrics
             }
             if keep:
-                kept = self.root / f"kept-{self.count}-{member}"
+                copy = self.root / f"kept-{self.count}-{member}"
                 # Without its manifest it is imported as a copy, not as links to the same bytes.
-                shutil.copytree(path, kept, ignore=shutil.ignore_patterns(MANIFEST_NAME))
+                shutil.copytree(path, copy, ignore=shutil.ignore_patterns(MANIFEST_NAME))
         return Outcome(
             trained=trained,
             measured=[trial for trial in completed if trial.kind is JobKind.MEASURE],
@@ -261,7 +263,7 @@ class Experiments:
             size_bytes=rows[trained[-1].checkpoint or ""].size_bytes if trained else 0,
             facts=known,
             failed=failed,
-            kept=kept,
+            copy=copy,
             overwritten=_overwritten(repository, filter(None, {trial.parent_checkpoint for trial in completed})),
             unread=noticed.get("unread", ()),
             curve={
@@ -291,7 +293,7 @@ def _overwritten(repository: LocalCheckpoints, names: Iterable[str]) -> list[str
 
 
 def _raised(cause: Cause, files: Sequence[Path]) -> str:
-    """Return what was raised, and where; of a command also how its output ends, since its files are deleted."""
+    """Return the error and its place; for a command also the end of its output, as its files are deleted."""
     error, named, _ = cause.error.partition(OUTPUT_IN)
     lines = last_lines(files)[-OUTPUT_LINES:] if named else []
     return "\n".join([replace(cause, error=error, log=None).words(), *lines])
@@ -305,7 +307,7 @@ def _ended(error: str | None) -> str:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Keep what a study says in passing to itself."""
+    """Discard the log messages and warnings of a study."""
     log = logging.getLogger("phyla")
     before, log.disabled = log.disabled, True
     try:

@@ -56,7 +56,7 @@ _ALL = (
     "in other files"
 )
 _SAVE = (
-    "save and load all that training goes on with: weights, the state of the optimizer, the scheduler, the step; "
+    "save and load the whole state of training: weights, the state of the optimizer, the scheduler, the step; "
     "begin at trial.start_step, and make no generator from a constant seed"
 )
 _MEASURE = "report the objective after the last step, measured on the weights that are saved"
@@ -99,7 +99,7 @@ class Verdicts(Evidence):
             self.experiments.done.clear()
             self.whole, self.half, self.again = (self.run(*lengths, **how) for lengths, how in begin)
             self.listen()
-        self.middle = StartFrom(str(self.half.kept), step=self.half.trained[-1].end_step)
+        self.middle = StartFrom(str(self.half.copy), step=self.half.trained[-1].end_step)
         yield Checked("runs", "ok", f"trials of {k} and {2 * k} steps train and save")
         yield self._objective()
         yield (end := self._end())
@@ -122,16 +122,16 @@ class Verdicts(Evidence):
                 resumed = Checked("complete", "not known", "training changes the checkpoint: see source first")
             yield resumed
             if same:
-                yield Checked("complete", "ok", "a copy of the checkpoint, elsewhere, is enough to go on")
+                yield Checked("complete", "ok", "a copy of the checkpoint elsewhere is enough to resume")
             yield self._random(same=same, resumed=resumed.kind)
         else:
             for kind in ("resume", "random"):
-                yield Checked(kind, "not known", f"cannot be told, because {self.why}")
+                yield Checked(kind, "not known", f"unknown, because {self.why}")
         for name in self.study.rules.space.parameters:
             yield replace(self._parameter(name, known=known, same=same), about=name)
         weights = self._weights()
         if weights.verdict == "FAIL" and not same:
-            # What was measured is what was loaded, and that is not right.
+            # The score is that of the loaded weights, not of the trained ones.
             weights = Checked("weights", "not known", f"{weights.text}; see resume first")
         yield weights
         yield self._cost()
@@ -143,8 +143,8 @@ class Verdicts(Evidence):
         values = ", ".join(f"{name} {number(reported[name])}" for name in self.metrics)
         if not all(map(self.is_finite, (self.whole, self.again, self.half))):
             text = f"with {params(self.params)} the objective is no finite number: {values}"
-            others = (self.run(self.steps, values=[values]) for values in self.first.values())
-            if self.is_finite(self.half) or any(map(self.is_finite, others)):
+            outcomes = (self.run(self.steps, values=[values]) for values in self.first.values())
+            if self.is_finite(self.half) or any(map(self.is_finite, outcomes)):
                 change = "narrow the space, or give it initial values that train well"
                 return Checked("objective", "warn", f"{text}; such trials are never selected", change)
             text = f"{text}, nor with other values; nothing could be selected"
@@ -156,7 +156,7 @@ class Verdicts(Evidence):
         names = [name for name in facts.comparable_names(whole.facts, half.facts) if _finite(whole.facts[name])]
         if not names or any(facts.gap(whole.facts[name], half.facts[name]) for name in names):
             return Checked("end", "ok", "training stops at trial.end_step")
-        if facts.unread(whole.facts) != facts.unread(half.facts) and facts.only_metrics(names):
+        if facts.list_unread(whole.facts) != facts.list_unread(half.facts) and facts.only_metrics(names):
             text = f"trials of {k} and {2 * k} steps report the same, and phyla cannot read the checkpoint"
             return Checked("end", "not known", text)
         text = f"training {2 * k} steps leaves the same as training {k}"
@@ -180,10 +180,12 @@ class Verdicts(Evidence):
             self.noise = {name: noise for name, noise in self.noise.items() if name not in loud}
             loud = []
         if loud or not self.noise:
-            what = f"two equal trials differ in {join_names(loud)}" if loud else "phyla cannot read the checkpoint"
-            self.why = "two equal trials differ" if loud else what
+            problem = (
+                f"two equal trials differ in {join_names(loud)}" if loud else "phyla cannot read the checkpoint"
+            )
+            self.why = "two equal trials differ" if loud else problem
             change = "draw all random numbers from trial.seed, if you want to know"
-            return Checked("equal", "not known", f"{what}, so most of what follows cannot be told", change)
+            return Checked("equal", "not known", f"{problem}, so most later checks are inconclusive", change)
         bad = [name for name in self.noise if not _finite(whole[name])]
         if bad:
             self.why = "training leads to nan or infinity"
@@ -211,7 +213,7 @@ class Verdicts(Evidence):
     def _counters(self) -> Checked:
         lost = facts.lost_counters(self.whole.facts, self.half.facts, self.resumed.facts)
         if not lost:
-            return Checked("steps", "ok", "what counts steps goes on from the checkpoint")
+            return Checked("steps", "ok", "the step counter continues from the checkpoint")
         name = lost[0]
         right, wrong = (number(outcome.facts[name]) for outcome in (self.whole, self.resumed))
         text = f"after {2 * self.steps} steps in one trial {name} is {right}, and {wrong} after two trials"
@@ -226,32 +228,34 @@ class Verdicts(Evidence):
             return Checked("resume", "ok", text)
         fresh = self.run(2 * k, copy=2)
         if self.differences(fresh, whole):
-            text = "cannot be told, because two equal trials in two processes differ"
+            text = "unknown, because two equal trials in two processes differ"
             return Checked("resume", "not known", f"{text} in {join_names(self.differences(fresh, whole))}")
         chain = self.run(k, k)
         if not chain.failed and not self.differences(chain, whole):
-            text = "training goes on correctly only where more than its checkpoint is left of the first trial"
+            text = "training resumes correctly only where more than the checkpoint remains of the first trial"
             return Checked("complete", "FAIL", f"{text}; else what differs is {join_names(names)}", _ALL)
         self.together([((k,), {"start": self.middle, "seed": seed}) for seed in (1, 2)])
-        others = [resumed, *(self.onward(k, seed=seed) for seed in (1, 2))]
-        if UNEVEN in resumed.trained[-1].metrics and not self.changes(resumed, others[1]):
+        outcomes = [resumed, *(self.onward(k, seed=seed) for seed in (1, 2))]
+        if UNEVEN in resumed.trained[-1].metrics and not self.changes(resumed, outcomes[1]):
             # What is drawn in the first step may last for all of them, such as the order of the data.
-            others = [self.onward(k, seed=seed, pinned=1) for seed in (0, 1, 2)]
+            outcomes = [self.onward(k, seed=seed, pinned=1) for seed in (0, 1, 2)]
         ratio = {}
         for name in names:
-            values = [outcome.facts.get(name) for outcome in others]
+            values = [outcome.facts.get(name) for outcome in outcomes]
             inside = max(facts.gap(first, second) for first in values for second in values)
             apart = min(facts.gap(value, whole.facts[name]) for value in values)
             ratio[name] = apart / inside if 0 < inside < math.inf else math.inf
         worst = max(ratio.values())
-        what = join_names(sorted(names, key=lambda name: -ratio[name]))
-        text = f"{k} steps, and {k} more from the checkpoint, are not {2 * k} in one go; what differs is {what}"
+        differing = join_names(sorted(names, key=lambda name: -ratio[name]))
+        text = (
+            f"{k} steps, and {k} more from the checkpoint, are not {2 * k} in one go; what differs is {differing}"
+        )
         if worst > 3:
             return Checked("resume", "FAIL" if worst > FAR else "warn", text, self._advice())
         return Checked("resume", "ok", f"{text}; but random numbers from another seed differ as much")
 
     def _advice(self) -> str:
-        """Return what to do where trials do not go on as a longer one does: by what both report, if they do."""
+        """Return the advice for trials that do not resume exactly, by what both report, if they do."""
         half, whole = self.half.curve, self.whole.curve
         shared = [key for key in half if key in whole and key[0] < self.steps]
         if any(facts.gap(half[key], whole[key]) > NOISE for key in shared):
@@ -259,7 +263,7 @@ class Verdicts(Evidence):
         return _SAVE if shared else _SAVE + _PERHAPS
 
     def _random(self, *, same: bool, resumed: str) -> Checked:
-        k, none = self.steps, "training draws no random numbers, or goes on with those of the checkpoint"
+        k, none = self.steps, "training draws no random numbers, or restores their state from the checkpoint"
         free = self.onward(k, pinned=None)
         if facts.only_metrics(self.noise) and not self.changes(self.resumed, free):
             return Checked("random", "not known", "phyla cannot read whether the checkpoint changes")
@@ -277,27 +281,31 @@ class Verdicts(Evidence):
         return Checked("random", "FAIL", text, "make generators from trial.seed, or save and load their state")
 
     def _parameter(self, name: str, *, known: bool, same: bool) -> Checked:
-        k, base, others = self.steps, self.resumed, self.others[name]
-        if not others or not known:
+        k, base, other_values = self.steps, self.resumed, self.others[name]
+        if not other_values or not known:
             why = "nothing to compare with: no other value is allowed" if known else self.why
             return Checked("parameter", "not known", f"{name}: {why}")
-        for values in others:
+        for values in other_values:
             change = f"{name} from {_literal(self.params[name])} to {_literal(values[name])}"
             varied = self.onward(k, values=[values])
-            if varied.failed and values is others[0]:
+            if varied.failed and values is other_values[0]:
                 return Checked(
                     "parameter", "warn", f"{change}: training failed: {varied.failed}", "narrow the space"
                 )
             moved = [] if varied.failed else self.changes(base, varied, name, values)
             if moved:
                 break
-            if values is others[0] and self.changes(base, self.onward(k, values=[values], copy=1), name, values):
+            if values is other_values[0] and self.changes(
+                base, self.onward(k, values=[values], copy=1), name, values
+            ):
                 text = (
                     f"{change} acts in a process that trained no other trial before; others keep the first value"
                 )
-                return Checked("parameter", "FAIL", text, f"make what depends on {name} anew in each trial")
+                return Checked(
+                    "parameter", "FAIL", text, f"rebuild everything that depends on {name} in each trial"
+                )
         else:
-            return self._without_effect(name, others)
+            return self._without_effect(name, other_values)
         if same and k > 1:
             # If one step with the new value is as good as all steps, the old one may have come back.
             brief = self.onward(1, k - 1, values=[values, self.params])
@@ -305,7 +313,7 @@ class Verdicts(Evidence):
                 [facts.gap(outcome.facts.get(key), varied.facts.get(key)) for outcome in (brief, base)]
                 for key in moved
             ]
-            if not brief.failed and all(left <= 0.01 * right < math.inf for left, right in gaps):
+            if not brief.failed and all(mine <= 0.01 * theirs < math.inf for mine, theirs in gaps):
                 text = f"{change} acts in the first step only"
                 if old := self._came_back(name, values, varied):
                     text = f"{text}; then training has the old value again, as {old} says"
@@ -313,9 +321,9 @@ class Verdicts(Evidence):
                 return Checked("parameter", "not known", text, f"see that it keeps its value: {_SET.format(name)}")
         return Checked("parameter", "ok", f"{change} changes the checkpoint")
 
-    def _without_effect(self, name: str, others: Sequence[Mapping[str, Any]]) -> Checked:
-        """Say what is seen of a hyperparameter that does not act from the checkpoint on."""
-        k, tried = self.steps, join_names([_literal(values[name]) for values in others])
+    def _without_effect(self, name: str, other_values: Sequence[Mapping[str, Any]]) -> Checked:
+        """Describe the effect of a hyperparameter that has none from the checkpoint on."""
+        k, tried = self.steps, join_names([_literal(values[name]) for values in other_values])
         change = f"{name} from {_literal(self.params[name])} to {tried}"
         if facts.only_metrics(self.noise):
             return Checked("parameter", "not known", f"{change}: phyla cannot read whether the checkpoint changes")
@@ -323,9 +331,9 @@ class Verdicts(Evidence):
             # What is read in some step, as at the end of an epoch, is read in longer trials.
             text = f"{change} changes nothing: training does not read it in {2 * k} steps"
             return Checked("parameter", "warn", text, f"use trial.params[{name!r}], or leave it out of the space")
-        self.together([((k,), {"values": [values]}) for values in others])
+        self.together([((k,), {"values": [values]}) for values in other_values])
         acts = False
-        for values in others:
+        for values in other_values:
             if old := self._came_back(name, values, self.onward(k, values=[values])):
                 text = "acts at a fresh start only: from a checkpoint, training has the old value, as"
                 text = f"{name} from {_literal(self.params[name])} to {_literal(values[name])} {text} {old} says"
@@ -342,7 +350,7 @@ class Verdicts(Evidence):
     def _came_back(self, name: str, values: Mapping[str, Any], varied: Outcome) -> str:
         """Return what in the checkpoint is the new value after a fresh start, and the old one after going on."""
         fresh, old, new = self.run(self.steps, values=[values]), self.params[name], values[name]
-        return facts.holding((self.half.facts, old), (fresh.facts, new), (varied.facts, old))
+        return facts.describe_contents((self.half.facts, old), (fresh.facts, new), (varied.facts, old))
 
     def _weights(self) -> Checked:
         if not self.metrics:
@@ -386,19 +394,19 @@ class Verdicts(Evidence):
 
     def _cost(self) -> Checked:
         rules, last = self.study.rules, self.resumed
-        kept, steps = bound(rules.keeping), rules.strategy.member_steps
+        count, steps = bound(rules.keeping), rules.strategy.member_steps
         if rules.keeping.keep_every_steps and steps:
-            kept += rules.strategy.population_size * (steps // rules.keeping.keep_every_steps)
+            count += rules.strategy.population_size * (steps // rules.keeping.keep_every_steps)
         loading, saving = (duration(last.timings.get(phase, 0.0)) for phase in ("loading", "saving"))
         text = (
             f"a checkpoint has {size(last.size_bytes)}; loading took {loading}, evaluating and saving {saving}. "
-            f"The study keeps at most {format_count(kept, 'checkpoint')}, {size(kept * last.size_bytes)}"
+            f"The study keeps at most {format_count(count, 'checkpoint')}, {size(count * last.size_bytes)}"
         )
         place = self.study.places.checkpoint_root
         if not isinstance(place, Path):
             return Checked("cost", "ok", text)
         free = shutil.disk_usage(next(path for path in (place, *place.parents) if path.exists())).free
-        if kept * last.size_bytes > free:
+        if count * last.size_bytes > free:
             change = f"{size(free)} are free at {place}: save less, keep fewer (phyla.Retention), or move them"
             return Checked("cost", "warn", text, change)
         return Checked("cost", "ok", text)
