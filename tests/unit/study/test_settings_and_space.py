@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import phyla
-from facts import raises
+from facts import check_facts, raises
 from phyla.cli import main
 from phyla.errors import ConfigurationError, SpaceError, StudyChanged
 from phyla.space import Params
@@ -156,7 +156,7 @@ def test_the_command_line_says_so_in_one_line(
         main()
     assert ended.value.code == 2
     told = capsys.readouterr().err
-    assert "line 4: SpaceError: GridSearch(grid=...): combination 1, {'lr': 0.2}: lr: 0.2 is outside" in told
+    check_facts(told, "line 4", "SpaceError", "GridSearch(grid=...)", "{'lr': 0.2}")
     assert "Traceback" not in told
     assert not (tmp_path / "home").exists()
 
@@ -262,7 +262,7 @@ def test_what_is_no_rule_is_refused_before_a_worker_needs_it(make: Callable[[], 
 
 
 def test_other_classes_in_place_of_objects() -> None:
-    with pytest.raises(ConfigurationError, match="no stopping rule but a class"):
+    with raises(ConfigurationError, "Divergence"):
         study(phyla.RandomSearch(1, 1), stopping=phyla.strategies.Divergence)
     objective: Any = phyla.Minimize
     with raises(ConfigurationError, "Maximize(", "accuracy"):
@@ -277,9 +277,8 @@ def test_functions_and_classes_that_are_no_plug_ins_are_settings() -> None:
 def test_a_space_that_became_narrower_is_a_changed_study_that_cannot_be_extended(tmp_path: Path) -> None:
     study(pbt(), home=tmp_path, train=print).ask()
     narrower = study(pbt(), phyla.Space(lr=phyla.Float(0.001, 0.05)), home=tmp_path, train=print)
-    with raises(StudyChanged, "lr") as caught:
+    with raises(StudyChanged, "lr", "high", 0.1, 0.05):
         narrower.ask()
-    assert "high was 0.1, now 0.05" in str(caught.value)
 
 
 THREE = phyla.Space(lr=phyla.Float(0.0, 1.0), initial=[{"lr": 0.3}, {"lr": 0.2}, {"lr": 0.1}])
@@ -297,8 +296,7 @@ THREE = phyla.Space(lr=phyla.Float(0.0, 1.0), initial=[{"lr": 0.3}, {"lr": 0.2},
 def test_a_starting_point_for_no_member_is_refused(strategy: Any) -> None:
     members = strategy.population_size
     first = f"{{'lr': {0.3 - members / 10:.1f}}}"
-    told = f"has 3 starting points, and the study {members} members?: {first} has no member to start"
-    with pytest.raises(SpaceError, match=told):
+    with raises(SpaceError, "3 starting points", members, first):
         study(strategy, THREE)
 
 
@@ -319,8 +317,8 @@ def test_starting_points_for_members_are_taken(strategy: Any) -> None:
 @pytest.mark.parametrize("place", [r"C:\runs\study", "d:/runs", r"\\server\runs", "file:///runs"])
 @pytest.mark.parametrize("name", ["home", "checkpoints"])
 def test_places_of_other_systems_are_refused(name: str, place: str) -> None:
-    with pytest.raises(ConfigurationError, match="give a path of this machine"):
+    with raises(ConfigurationError, f"{name}={place!r}"):
         Places.of(**{name: place})
-    with pytest.raises(ConfigurationError, match="path of Windows"):
+    with raises(ConfigurationError, "Windows"):
         Places.of(storage=r"sqlite:///C:\runs\s.db")
     assert Places.of(storage="sqlite:///a/s.db").storage == "sqlite:///a/s.db"

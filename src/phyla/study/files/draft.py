@@ -26,9 +26,9 @@ ROLES = {
 }
 """Placeholders, and the names of options that take them."""
 STOP = r"(stop|end|until|last)(_at|_after)?_(step|iteration|iter|timestep|update|epoch)s?|stop_at|until"
-"""Names of options for where to stop, beside one for the length of schedules, which stays that of the study."""
+"""Names of options for where to stop, next to an option for the length of schedules, which stays the study's."""
 CHECKPOINT = r"(.*_)?(checkpoint|ckpt)(_path)?"
-"""Names of options for a checkpoint to load, or, beside one to load, for a file to save."""
+"""Names of options for a checkpoint to load, or, next to such an option, for a file to save."""
 ABSENT = {
     "{source}": ("resume", "loads a checkpoint, so each trial starts over"),
     "{save_to}": ("output_dir", "says where to save a checkpoint"),
@@ -47,7 +47,7 @@ PRINTED = re.compile(
 """A metric that a script prints, and its value; the second group is of one to minimize."""
 PERCENT = re.compile(r"%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z]")
 BRACES = re.compile(r"\{.*?\}")
-"""Where a value stands in a text that is filled in."""
+"""The place of a value in a template."""
 NUMBER = r"([-+]?(?:\d*\.?\d+(?:\.?e[-+]?\d+)?|nan\b|inf\b))"
 
 
@@ -125,8 +125,8 @@ class _Draft:
 
     @cached_property
     def options(self) -> list[Option]:
-        _, others = self.subcommand
-        return [*{option.name: option for option in _options(self.tree, self.source, others)}.values()]
+        _, unused = self.subcommand
+        return [*{option.name: option for option in _options(self.tree, self.source, unused)}.values()]
 
     @cached_property
     def length(self) -> Option | None:
@@ -139,7 +139,7 @@ class _Draft:
     @cached_property
     def roles(self) -> dict[str, Option | None]:
         """What takes each placeholder."""
-        # There is no source at the start, so what is required cannot be the source.
+        # The first trials have no source, so a required option cannot be the source.
         optional = [option for option in self.options if not option.required]
         roles = {
             role: _fitting(pattern, optional if role == "{source}" else self.options)
@@ -174,7 +174,7 @@ class _Draft:
         patterns = [f"{names[name]} = '(?i)(?<![\\w/]){name}\\W+?{NUMBER}'  # TODO" for name in metrics]
         patterns += [f"step = '(?i)\\b{step}\\W+?(\\d+)'"] if step else []
         other = "maximize accuracy" if goals[0].startswith("minimize") else "minimize loss"
-        others = self._others()
+        other_options = self._others()
         return TEMPLATE.format(
             objective=goals[0],
             or_objective=", ".join(map(json.dumps, goals[1:] or [other])),
@@ -184,7 +184,7 @@ class _Draft:
             name=json.dumps(re.sub(r"[^\w.-]", "-", self.script.stem)[:100].lstrip(".-") or "study"),
             command="\n".join(f"    {line}" for line in self._command()),
             space="\n".join(f"{option.name} = {text}" for option, text in self.ranges.items()) or EXAMPLE,
-            others=f"# Other options: {', '.join(others)}\n" if others else "",
+            others=f"# Other options: {', '.join(other_options)}\n" if other_options else "",
             steps=max(1, self.total // 20),
             total=self.total,
         )
@@ -209,8 +209,8 @@ class _Draft:
             if option.required and option not in [*self.ranges] and (self.ranges or option.flag != "--lr"):
                 value = next((role for role, taker in self.roles.items() if taker == option), "TODO")
                 name = option.flag or option.name
-                what = f"  # TODO: {self.called} requires {name}" if value == "TODO" else ""
-                yield f"{option.arguments(value)},{what}"
+                comment = f"  # TODO: {self.called} requires {name}" if value == "TODO" else ""
+                yield f"{option.arguments(value)},{comment}"
 
     def _absent(self, role: str) -> Iterator[str]:
         if role in ABSENT:
@@ -222,9 +222,9 @@ class _Draft:
     def _taken(self, role: str, option: Option) -> Iterator[str]:
         saved = self.roles["{save_to}"]
         ending = Path(saved.file if saved else "").suffix or ".pt"
-        what = f"  # TODO: a directory; {{source:*{ending}}} is the newest such file in it"
+        comment = f"  # TODO: a directory; {{source:*{ending}}} is the newest such file in it"
         if not option.required:
-            yield _argument(role, option) + (what if role == "{source}" else "")
+            yield _argument(role, option) + (comment if role == "{source}" else "")
 
     def _length(self) -> Iterator[str]:
         if self.length is None:
@@ -314,8 +314,8 @@ def _subcommand(tree: ast.Module) -> tuple[list[str], set[str]]:
     assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and node.value in names]
     targets = [(target, names[node.value]) for node in assigned for target in node.targets]
     held = {(target.id, name) for target, name in targets if isinstance(target, ast.Name)}
-    others = {variable for variable, _ in held} - {variable for variable, name in held if name == chosen}
-    return [f"{json.dumps(chosen)},  # TODO: which of the subcommands? {', '.join(names.values())}"], others
+    unused = {variable for variable, _ in held} - {variable for variable, name in held if name == chosen}
+    return [f"{json.dumps(chosen)},  # TODO: which of the subcommands? {', '.join(names.values())}"], unused
 
 
 def _metrics(tree: ast.Module) -> dict[str, bool]:
@@ -405,10 +405,10 @@ def _range(name: str, default: float) -> str | None:
     return None
 
 
-def _options(tree: ast.Module, source: str, others: set[str]) -> Iterator[Option]:
+def _options(tree: ast.Module, source: str, unused: set[str]) -> Iterator[Option]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            if getattr(getattr(node.func, "value", None), "id", None) not in others:
+            if getattr(getattr(node.func, "value", None), "id", None) not in unused:
                 yield from _declared(node)
         elif isinstance(node, ast.ClassDef) and any(library in source for library in LIBRARIES):
             for field in node.body:

@@ -94,12 +94,12 @@ def load_suites(text: str) -> tuple[Suite, ...]:
 
         return read_suites(Path(text))
     if text.endswith(".py"):
-        found = _suites_in(read_file(Path(text), "suite"))
-        if not found:
+        suites = _suites_in(read_file(Path(text), "suite"))
+        if not suites:
             raise UsageError(f"{text} defines no suite. It needs a phyla.Suite in a variable:\n\n{EXAMPLE}")
-        if twice := _twice(found):
+        if twice := _twice(suites):
             raise UsageError(f"{text} has several suites called {twice}; name one with {text}:VARIABLE")
-        return found
+        return suites
     source, colon, name = text.rpartition(":")
     if not colon or not source or not name:
         raise UsageError(
@@ -114,18 +114,18 @@ def load_suites(text: str) -> tuple[Suite, ...]:
     raise UsageError(f"{source} has no suite {name!r}; it has {', '.join(s.name for s in suites) or 'none'}")
 
 
-def chosen_suites(given: Suite | str | Sequence[Suite | str]) -> tuple[Suite, ...]:
-    """Return suites, and those that texts name, once they make sense together."""
-    many = [given] if isinstance(given, (Suite, str)) else list(given)
-    found: list[Suite] = []
-    for each in many:
-        found += load_suites(each) if isinstance(each, str) else [each]
-    if not found:
+def chosen_suites(sources: Suite | str | Sequence[Suite | str]) -> tuple[Suite, ...]:
+    """Return suites, given directly or by file, after checking them together."""
+    chosen = [sources] if isinstance(sources, (Suite, str)) else list(sources)
+    suites: list[Suite] = []
+    for source in chosen:
+        suites += load_suites(source) if isinstance(source, str) else [source]
+    if not suites:
         raise ConfigurationError("there is no suite to evaluate: give at least one")
-    if twice := _twice(found):
+    if twice := _twice(suites):
         raise ConfigurationError(f"several suites are called {twice}; give each a name of its own")
-    check_objectives(found)
-    return tuple(found)
+    check_objectives(suites)
+    return tuple(suites)
 
 
 def _twice(suites: Sequence[Suite]) -> str:
@@ -151,35 +151,35 @@ def runs_with(store: "Store", suites: Sequence[Suite]) -> list[str]:
         StudyNotFound: there is no such run.
         RunChanged: there are several with suites of these names, and the suites of all of them differ.
     """
-    given: dict[str, Json] = {suite.name: plugins.encode(suite) for suite in suites}
-    found = [
+    configs: dict[str, Json] = {suite.name: plugins.encode(suite) for suite in suites}
+    runs = [
         study
         for study in store.studies()
-        if study.watched and given.keys() >= {suite.name for suite in outlines(study.config)}
+        if study.watched and configs.keys() >= {suite.name for suite in outlines(study.config)}
     ]
-    if not found:
+    if not runs:
         raise StudyNotFound(
-            f"{store.url} has no watched run with the suites {', '.join(sorted(given)) or 'none'} alone; it has: "
-            f"{names_in(store, watched=True)}"
+            f"{store.url} has no watched run with the suites {', '.join(sorted(configs)) or 'none'} alone; it "
+            f"has: {names_in(store, watched=True)}"
         )
-    if len(found) > 1:
+    if len(runs) > 1:
         same: dict[int, JsonObject] = {
-            run.id: {"suites": [given[suite.name] for suite in outlines(run.config)]} for run in found
+            run.id: {"suites": [configs[suite.name] for suite in outlines(run.config)]} for run in runs
         }
-        names = ", ".join(repr(run.name) for run in found)
-        found = [run for run in found if run.config["suites"] == same[run.id]["suites"]] or [
-            run for run in found if not suite_differences(run.config, same[run.id])
+        names = ", ".join(repr(run.name) for run in runs)
+        runs = [run for run in runs if run.config["suites"] == same[run.id]["suites"]] or [
+            run for run in runs if not suite_differences(run.config, same[run.id])
         ]
-        if not found:
+        if not runs:
             raise RunChanged(
-                f"the watched runs {names} have suites of these names ({', '.join(sorted(given))}), and those of "
-                "the suite file differ; give the file that the run is watched with, or see what differs from one "
-                "of them: phyla worker FILE --study NAME (in Python: names=)"
+                f"the watched runs {names} have suites of these names ({', '.join(sorted(configs))}), and those "
+                "of the suite file differ; give the file that the run is watched with, or compare with one of "
+                "them: phyla worker FILE --study NAME (in Python: names=)"
             )
-    return [run.name for run in found if run.state is not StudyState.COMPLETED] or [run.name for run in found]
+    return [run.name for run in runs if run.state is not StudyState.COMPLETED] or [run.name for run in runs]
 
 
-def suites_of(store: "Store", name: str, given: "Suite | str | Sequence[Suite | str]") -> tuple[Suite, ...]:
+def suites_of(store: "Store", name: str, sources: "Suite | str | Sequence[Suite | str]") -> tuple[Suite, ...]:
     """Return the given suites that a run has; without any, those of its stored ones that name no code."""
     run = store.find_study(name)
     if run is None:
@@ -191,21 +191,21 @@ def suites_of(store: "Store", name: str, given: "Suite | str | Sequence[Suite | 
             f"run {name!r} is that of a study; add workers that evaluate it with: "
             f"phyla worker FILE --study {shlex.quote(name)} --kinds evaluate (in Python: study.work())"
         )
-    if not given:
+    if not sources:
         return _without_code(run)
     stored = [suite.name for suite in outlines(run.config)]
-    chosen = {suite.name: suite for suite in chosen_suites(given)}
-    missing = [each for each in stored if each not in chosen]
+    chosen = {suite.name: suite for suite in chosen_suites(sources)}
+    missing = [name for name in stored if name not in chosen]
     if missing:
         raise ConfigurationError(
             f"run {name!r} has the suites {', '.join(stored)}, and {', '.join(missing)} was not given; add the "
             "file that defines it (in Python: to suites=)"
         )
-    return tuple(chosen[each] for each in stored)
+    return tuple(chosen[name] for name in stored)
 
 
 def _without_code(run: StudyRecord) -> tuple[Suite, ...]:
-    """Return a run's suites from what is stored of them, where that names registered plug-ins only."""
+    """Return a run's stored suites, where they name registered plug-ins only."""
     try:
         suites = suites_from(run.config)
     except NotImportable as error:

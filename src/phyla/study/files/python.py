@@ -11,12 +11,12 @@ from phyla import study_modules
 from phyla.errors import UsageError
 
 
-def read_file(file: Path, what: str) -> ModuleType:
+def read_file(file: Path, kind: str) -> ModuleType:
     """Run a study file or suite file up to where it runs a study, and return what it defines."""
     if not file.is_file():
         raise UsageError(f"there is no file {file}" if not file.exists() else f"{file} is a directory, not a file")
     if file.suffix != ".py":
-        raise UsageError(f"{file}: a {what} file is Python code or TOML, so its name ends in .py or .toml")
+        raise UsageError(f"{file}: a {kind} file is Python code or TOML, so its name ends in .py or .toml")
     try:
         return study_modules.load(file)
     except SyntaxError as error:
@@ -30,12 +30,12 @@ def read_file(file: Path, what: str) -> ModuleType:
         raise UsageError(
             f"{where} the file ended itself with exit status {error.code} while it was read; give the "
             "arguments that it parses after --, and put what ends the program under "
-            f'`if __name__ == "__main__":`, the {what} above it'
+            f'`if __name__ == "__main__":`, the {kind} above it'
         ) from error
 
 
 def module_named(source: str, folder: Path) -> ModuleType:
-    """Return the module that `file.py` or the name of a module stands for; the file is looked for in a folder."""
+    """Return the module of `file.py`, which is looked up in a folder, or of a module name."""
     if source.endswith(".py"):
         return read_file(folder / source, "suite")
     here = str(Path.cwd())
@@ -52,9 +52,9 @@ def function_named(text: str, folder: Path) -> Any:
     source, colon, name = text.rpartition(":")
     if not colon:
         raise UsageError(f"{text!r} names no function; write file.py:name or module:name")
-    found: Any = module_named(source, folder)
+    function: Any = module_named(source, folder)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
+        function = getattr(function, part, None)
+    if not callable(function):
         raise UsageError(f"{source} has no function {name!r}")
-    return found
+    return function

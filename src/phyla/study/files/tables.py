@@ -35,7 +35,7 @@ GROUPS: Mapping[object, str] = {
     Maximize: "phyla.objectives",
     Minimize: "phyla.objectives",
 }
-"""Types of fields that hold a plug-in, and the group of those that fit."""
+"""Types of fields that hold a plug-in, and their plug-in groups."""
 DIRECTIONS = ("maximize", "minimize")
 
 
@@ -47,7 +47,7 @@ class Where:
     file: Path
     key: str = ""
     imports: bool = True
-    """Whether what is written here may name code to import."""
+    """Whether a value may name code to import."""
 
     def __str__(self) -> str:
         return f"{self.file}, {self.key}" if self.key else str(self.file)
@@ -82,12 +82,12 @@ class Kind:
     def __call__(self, value: Any, where: Where) -> Any:
         """Read a value."""
         if not self.fits(value):
-            raise UsageError(f"{where}: expected {self.words}, got {written(value)}")
+            raise UsageError(f"{where}: expected {self.words}, got {format_value(value)}")
         return self.read(value, where)
 
 
-def written(value: Any) -> str:
-    """Return a value about as it is written in the file."""
+def format_value(value: Any) -> str:
+    """Return a value as TOML, approximately."""
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 80 else f"{text[:80]}..."
 
@@ -107,13 +107,13 @@ FUNCTION = Kind(
     "a function, as file.py:name or module:name",
     _is(str),
     {"type": "string", "pattern": ":", "description": "A function, as file.py:name or module:name."},
-    lambda value, where: said(where, _function, value, where),
+    lambda value, where: locate_errors(where, _function, value, where),
 )
 PATH = Kind(
     "a path in quotes",
     _is(str),
     {"type": "string"},
-    lambda value, where: where.file.parent / said(where, Path(value).expanduser),
+    lambda value, where: where.file.parent / locate_errors(where, Path(value).expanduser),
 )
 
 
@@ -123,7 +123,7 @@ def _function(name: str, where: Where) -> Any:
     return function_named(name, where.file.parent)
 
 
-def said(where: Where, call: Callable[..., Any], *args: Any, **settings: Any) -> Any:
+def locate_errors(where: Where, call: Callable[..., Any], *args: Any, **settings: Any) -> Any:
     """Call a function; errors about what it was given get the place in the file."""
     try:
         return call(*args, **settings)
@@ -150,9 +150,9 @@ def kind_of(hint: Any) -> Kind:
     if origin in (typing.Union, types.UnionType):
         return _either(args)
     if origin is Literal:
-        return Kind(" or ".join(map(written, args)), lambda value: value in args, {"enum": list(args)})
+        return Kind(" or ".join(map(format_value, args)), lambda value: value in args, {"enum": list(args)})
     if origin is tuple and args[-1] is not ...:
-        kinds = [kind_of(each).schema for each in args]
+        kinds = [kind_of(member).schema for member in args]
         return replace(LIST, schema={**LIST.schema, "items": kinds, "minItems": len(args), "maxItems": len(args)})
     if origin in (list, tuple, collections.abc.Sequence, collections.abc.Iterable):
         return list_of(kind_of(args[0]))
@@ -173,7 +173,7 @@ def _either(hints: Sequence[Any]) -> Kind:
 
 
 def any_of(*kinds: Kind) -> Kind:
-    """Return the kind of what is one of several kinds: the first that fits reads it."""
+    """Return the kind of a union: the first kind that fits reads the value."""
 
     def read(value: Any, where: Where) -> Any:
         return next(kind for kind in kinds if kind.fits(value)).read(value, where)
@@ -204,33 +204,37 @@ def mapping_of(kind: Kind) -> Kind:
     return Kind("a table", _is(dict), {"type": "object", "additionalProperties": kind.schema}, read)
 
 
-def table(made: Any, make: Callable[..., Any] | None = None, /, **special: Kind) -> Kind:
+def table(cls: Any, make: Callable[..., Any] | None = None, /, **special: Kind) -> Kind:
     """Return the kind of a table whose keys are the fields of a dataclass.
 
     Args:
-        made: the dataclass.
+        cls: the dataclass.
         make: makes something of the values; by default the dataclass, which then misses no required field.
         **special: kinds of fields whose type does not say it.
     """
-    own = [one for one in fields(made) if one.init]
-    needed = [one.name for one in own if make is None and one.default is one.default_factory is MISSING]
-    defaults = {one.name: one.default for one in own if isinstance(one.default, (bool, int, float, str))}
-    kind = keyed(kinds_of(made, **special), needed, make or made, described(made), defaults)
-    summary = (inspect.getdoc(made) or "").partition("\n")[0]
+    own = [field for field in fields(cls) if field.init]
+    needed = [field.name for field in own if make is None and field.default is field.default_factory is MISSING]
+    defaults = {field.name: field.default for field in own if isinstance(field.default, (bool, int, float, str))}
+    kind = make_table(kinds_of(cls, **special), needed, make or cls, describe_fields(cls), defaults)
+    summary = (inspect.getdoc(cls) or "").partition("\n")[0]
     return replace(kind, schema={"description": summary, **kind.schema})
 
 
-def kinds_of(made: Any, **special: Kind) -> dict[str, Kind]:
+def kinds_of(cls: Any, **special: Kind) -> dict[str, Kind]:
     """Return the kinds of a dataclass's fields."""
     try:
-        hints = typing.get_type_hints(made, localns={"Json": Any})
+        hints = typing.get_type_hints(cls, localns={"Json": Any})
     except NameError:
         # Names that only type checkers import: the dataclass checks its fields itself.
         hints = {}
-    return {one.name: special.get(one.name) or kind_of(hints.get(one.name)) for one in fields(made) if one.init}
+    return {
+        field.name: special.get(field.name) or kind_of(hints.get(field.name))
+        for field in fields(cls)
+        if field.init
+    }
 
 
-def keyed(
+def make_table(
     kinds: Mapping[str, Kind],
     needed: Collection[str],
     make: Callable[..., Any],
@@ -244,7 +248,7 @@ def keyed(
         for key in needed:
             if key not in value:
                 raise UsageError(f"{where}: {key} is missing")
-        return said(where, make, **{key: kinds[key](item, where.at(key)) for key, item in value.items()})
+        return locate_errors(where, make, **{key: kinds[key](item, where.at(key)) for key, item in value.items()})
 
     properties = {
         key: {
@@ -258,11 +262,11 @@ def keyed(
     return Kind("a table", _is(dict), {**schema, "required": list(needed)} if needed else schema, read)
 
 
-def described(of: object) -> dict[str, str]:
-    """Return what a docstring says of each argument."""
+def describe_fields(of: object) -> dict[str, str]:
+    """Return the description of each argument in a docstring."""
     args = (inspect.getdoc(of) or "").partition("Args:\n")[2].partition("\n\n")[0]
-    found = re.findall(r"^ {4}\**(\w+): (.*(?:\n {8}.*)*)", args, re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in found}
+    entries = re.findall(r"^ {4}\**(\w+): (.*(?:\n {8}.*)*)", args, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
 
 
 # Plug-ins
@@ -297,9 +301,9 @@ def _plugin(group: str, optional: bool, value: Any, where: Where) -> Any:
     known = plugins.of_group(group)
     name = settings.pop("name", None)
     if not isinstance(name, str) or name not in known:
-        what = f"there is no {name!r}" if isinstance(name, str) else f"{written(value)} has no name"
+        problem = f"there is no {name!r}" if isinstance(name, str) else f"{format_value(value)} has no name"
         example = 'write "minimize loss", or { maximize = "accuracy" }; ' if group == GROUPS[Objective] else ""
-        raise UsageError(f"{where}: {what}; {example}{suggestion(name, known)}")
+        raise UsageError(f"{where}: {problem}; {example}{suggestion(name, known)}")
     return registered(group, name)(settings, where)
 
 
@@ -318,7 +322,7 @@ def definition(group: str) -> Schema:
     choices: list[Schema] = [{"enum": alone}] if alone else []
     if group == GROUPS[Objective]:
         choices.append({"type": "string", "pattern": f"^({'|'.join(DIRECTIONS)}) +\\S"})
-        choices += [keyed({one: TEXT}, [one], dict, {}).schema for one in DIRECTIONS]
+        choices += [make_table({direction: TEXT}, [direction], dict, {}).schema for direction in DIRECTIONS]
     for name, schema in tables.items():
         properties = {"name": {"const": name}, **schema["properties"]}
         choices.append({**schema, "properties": properties, "required": ["name", *schema.get("required", [])]})

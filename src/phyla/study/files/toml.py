@@ -35,14 +35,14 @@ from phyla.study.files.tables import (
     any_of,
     check_keys,
     definition,
-    described,
-    keyed,
+    describe_fields,
     kind_of,
     kinds_of,
     list_of,
+    locate_errors,
+    make_table,
     plugin,
     registered,
-    said,
     table,
 )
 from phyla.study.study import Study
@@ -75,23 +75,25 @@ def study_of(raw: Mapping[str, Any], where: Where, *, runs: bool = True) -> Stud
     for key in ("name", *STUDY_KEYS, "objective"):
         if key not in raw and (runs or key != "command"):
             raise UsageError(f"{where}: {key} is missing")
-    given = {key: keys[key](value, where.at(key)) for key, value in raw.items() if key in keys}
+    arguments = {key: keys[key](value, where.at(key)) for key, value in raw.items() if key in keys}
     chosen = [key for key in raw if key in strategies]
     if len(chosen) != 1:
-        found = f"it has the strategies {' and '.join(chosen)}" if chosen else "it has no strategy"
+        problem = f"it has the strategies {' and '.join(chosen)}" if chosen else "it has no strategy"
         raise UsageError(
-            f"{where}: {found}; write one table such as [pbt]; there are {', '.join(sorted(strategies))}"
+            f"{where}: {problem}; write one table such as [pbt]; there are {', '.join(sorted(strategies))}"
         )
     strategy = registered(STRATEGIES, chosen[0])(raw[chosen[0]], where.at(chosen[0]))
-    initial, constraints = given.pop("initial", ()), given.pop("constraints", ())
-    space = said(where.at("space"), Space, given.pop("space"), initial=initial, constraints=constraints)
+    initial, constraints = arguments.pop("initial", ()), arguments.pop("constraints", ())
+    space = locate_errors(
+        where.at("space"), Space, arguments.pop("space"), initial=initial, constraints=constraints
+    )
     if runs:
-        command = {"cwd": where.file.parent.absolute(), **given.pop("command")}
-        outputs = {key: given.pop(key) for key in OUTPUTS if key in given}
-        given["train"] = said(where.at("command"), Command, **command, **outputs)
-        said(where.at("command"), given["train"].check_space, space)
-    given["suites"] = given.pop("eval", ())
-    study: Study = said(where, Study, space=space, strategy=strategy, **given)
+        command = {"cwd": where.file.parent.absolute(), **arguments.pop("command")}
+        outputs = {key: arguments.pop(key) for key in OUTPUTS if key in arguments}
+        arguments["train"] = locate_errors(where.at("command"), Command, **command, **outputs)
+        locate_errors(where.at("command"), arguments["train"].check_space, space)
+    arguments["suites"] = arguments.pop("eval", ())
+    study: Study = locate_errors(where, Study, space=space, strategy=strategy, **arguments)
     return study
 
 
@@ -120,9 +122,9 @@ def read_suites(file: Path) -> tuple[Suite, ...]:
 
 def schema() -> Schema:
     """Return the JSON Schema of a study file, with the plug-ins that are installed."""
-    keys, descriptions = _keys(), {**described(Command), **described(Study), **DESCRIPTIONS}
+    keys, descriptions = _keys(), {**describe_fields(Command), **describe_fields(Study), **DESCRIPTIONS}
     strategies = {name: registered(STRATEGIES, name).schema for name in plugins.of_group(STRATEGIES)}
-    whole = keyed(keys, ["name", *STUDY_KEYS, "objective"], dict, descriptions).schema
+    whole = make_table(keys, ["name", *STUDY_KEYS, "objective"], dict, descriptions).schema
     groups = sorted({*GROUPS.values(), AGGREGATORS})
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -160,7 +162,7 @@ def _keys() -> Mapping[str, Kind]:
     folder = replace(PATH, read=lambda value, where: value if value.startswith("{") else PATH.read(value, where))
     settings = kinds_of(Command, arguments=ARGUMENTS, cwd=folder)
     outputs = {key: settings.pop(key) for key in OUTPUTS}
-    in_full = keyed(settings, ["arguments"], dict, described(Command))
+    in_full = make_table(settings, ["arguments"], dict, describe_fields(Command))
     start = any_of(PATH, table(StartFrom, path=PATH))
     return {
         "name": TEXT,
@@ -186,7 +188,7 @@ def _storage(value: str, where: Where) -> str:
     """Return the URL of a store; the path of a SQLite file is relative to the study file."""
     if not value.startswith(PREFIX):
         return value
-    return sqlite_url(where.file.parent.absolute() / said(where, read_sqlite_url, value))
+    return sqlite_url(where.file.parent.absolute() / locate_errors(where, read_sqlite_url, value))
 
 
 # Spaces
@@ -201,9 +203,9 @@ def _is_group(value: Any) -> bool:
     return isinstance(value, dict) and bool(value) and all(isinstance(item, dict) for item in value.values())
 
 
-def _parameter(**given: Any) -> Parameter:
-    options = {key: value for key, value in given.items() if key in ("initial", "default", "when")}
-    rest = {key: value for key, value in given.items() if key not in options}
+def _parameter(**settings: Any) -> Parameter:
+    options = {key: value for key, value in settings.items() if key in ("initial", "default", "when")}
+    rest = {key: value for key, value in settings.items() if key not in options}
     if "choices" in rest:
         ordered = rest.pop("ordered", False)
         values = rest.pop("choices")
@@ -224,7 +226,7 @@ def _parameter(**given: Any) -> Parameter:
     return (Int if integer else Float)(**rest, **options)
 
 
-_RANGE_OR_LIST = keyed(
+_RANGE_OR_LIST = make_table(
     {
         "low": FLOAT,
         "high": FLOAT,
@@ -240,7 +242,7 @@ _RANGE_OR_LIST = keyed(
     (),
     _parameter,
     {
-        **described(Float),
+        **describe_fields(Float),
         "int": "Whether only whole numbers are allowed.",
         "choices": "The values of which one is chosen, without an order.",
         "ordered": "Whether the choices have an order, so that exploring goes to a neighbour.",
@@ -277,6 +279,6 @@ def _suites() -> Kind:
 def _task(**settings: Any) -> EvalTask:
     function = settings.pop("evaluate", None)
     if isinstance(function, EvalTask):
-        # Decorated in its file: what is given here comes on top.
+        # Decorated in its file: the arguments here are added.
         return replace(function, **settings)
     return EvalTask(**{"name": getattr(function, "__name__", ""), **settings}, evaluate=function)
