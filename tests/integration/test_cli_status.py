@@ -17,7 +17,7 @@ from phyla.study.results.progress import silent_s
 from phyla.study.running.display import StudyDisplay
 from waiting import until
 
-HINT = "run it again to go on"
+HINT = "run the study again"
 
 
 @pytest.fixture

@@ -140,7 +140,7 @@ def delete(
     deleted, left = deleting.delete(name, places)
     print(f"deleted {name}: {deleted.words} freed")
     for each in left:
-        print(f"left alone: {each}")
+        print(f"not deleted: {each}")
 
 
 def doctor(

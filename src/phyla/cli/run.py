@@ -310,9 +310,9 @@ def _run(study: "Study", hint: str = "", *, workers: int, **more: Any) -> bool:
 
     It is none if no score is finite, or members were given up.
     """
-    from phyla.study.running.display import StudyDisplay, starting
+    from phyla.study.running.display import StudyDisplay, starting_line
 
-    display = StudyDisplay(study.name, hint, starting(study.declared, workers))
+    display = StudyDisplay(study.name, hint, starting_line(study.declared, workers))
     with options.interruptible(lambda: f"{_requeued(display.results)}. Resume it with: {again()}"), display:
         results = study.run(workers, on_progress=display.progressed, on_interrupt=display.interrupted, **more)
         display.progressed(results)

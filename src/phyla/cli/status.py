@@ -46,7 +46,7 @@ def status(
     """Show all studies and watched runs; or one: its members or checkpoints, what is running and what failed."""
     from phyla.study import Results, load_study
     from phyla.study.results.load import list_all
-    from phyla.study.results.watched_runs import standing
+    from phyla.study.results.watched_runs import read_run_status
 
     if study is None and (disk or provenance or watch):
         option = "--disk" if disk else "--provenance" if provenance else "--watch"
@@ -71,7 +71,7 @@ def status(
     if named and not named.exists():
         raise UsageError(f"there are no studies: {named} does not exist; is the place misspelt?")
     studies = [(one, one.progress(0)) for one in known if isinstance(one, Results)]
-    runs = [standing(one) for one in known if not isinstance(one, Results)]
+    runs = [read_run_status(one) for one in known if not isinstance(one, Results)]
     if as_json:
         print_json([*(_study_json(*one) for one in studies), *map(_run_json, runs)])
     elif not known:
@@ -213,13 +213,13 @@ def _attempt_json(results: "Results", progress: "Progress", attempt: "Attempt") 
 
 
 def _run_row(one: "WatchedRunStatus") -> tuple[object, ...]:
-    from phyla.study.results.pages import counts_words, where
+    from phyla.study.results.pages import counts_words, format_location
 
     best = next(iter(one.best.values()), None)
     told = best and f"{best.suite}/{best.metric} {number(best.value)} at step {step(best.step)}"
     newest = one.newest and step(one.newest.step)
     counts = counts_words({**one.counts, "quarantined": len(one.quarantined)}) or None
-    return one.run.name, one.state, where(one), one.checkpoints, newest, counts, told
+    return one.run.name, one.state, format_location(one), one.checkpoints, newest, counts, told
 
 
 def _run_json(one: "WatchedRunStatus") -> dict[str, Any]:
@@ -247,10 +247,11 @@ def _run_json(one: "WatchedRunStatus") -> dict[str, Any]:
 def _run(found: "Evaluations", *, as_json: bool) -> None:
     """Show one watched run: its checkpoints, its suites, how far they are behind, and what went wrong."""
     from phyla.study.results.pages import run_page
-    from phyla.study.results.watched_runs import standing
+    from phyla.study.results.watched_runs import read_run_status
 
     if as_json:
-        one, events = standing(found), [picked(event, "kind", "message", "created_at") for event in found.events()]
+        one = read_run_status(found)
+        events = [picked(event, "kind", "message", "created_at") for event in found.events()]
         print_json({**_run_json(one), "evaluation": found.lag(), "waiting": found.waiting(), "events": events})
         return
     print_page(run_page(found))

@@ -98,11 +98,11 @@ def best_lines(results: "Results") -> list[str]:
 
 
 def _place(of: "BestCheckpoint | BestEvaluation") -> str:
-    from phyla.study.places import CLIENTS, shown
+    from phyla.study.places import CLIENTS, format_path
 
     if of.location is None:
         return f"{of.where} {CLIENTS}"
-    return f"{shown(of.location)}{f', index {of.index}' if of.index else ''}"
+    return f"{format_path(of.location)}{f', index {of.index}' if of.index else ''}"
 
 
 def _of_suites(evaluations: "Evaluations", suite: str | None, *, as_json: bool) -> None:

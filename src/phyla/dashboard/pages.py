@@ -28,9 +28,9 @@ from phyla.study.results.pages import (
     trials_page,
     trials_table,
 )
-from phyla.study.results.progress import progress_of, seen_from
+from phyla.study.results.progress import mark_lost_workers, progress_of
 from phyla.study.results.results import Results
-from phyla.study.results.watched_runs import standing
+from phyla.study.results.watched_runs import read_run_status
 
 if TYPE_CHECKING:
     import jinja2
@@ -75,8 +75,8 @@ class Pages:
         rows = []
         for study in (study for study in page if not study.watched):
             with self._store.reader(study.id) as reader:
-                rows.append(seen_from(progress_of(reader, ()), self._places.locks))
-        runs = [standing(Evaluations(self._store, study, self._places)) for study in page if study.watched]
+                rows.append(mark_lost_workers(progress_of(reader, ()), self._places.locks))
+        runs = [read_run_status(Evaluations(self._store, study, self._places)) for study in page if study.watched]
         return {
             "title": "Studies",
             "rows": rows,
@@ -112,7 +112,7 @@ class Pages:
             if study.watched or not 0 <= index < study.population_size:
                 raise StudyNotFound(f"study {study.name!r} has no member {index}")
             member = reader.member(index)
-            progress = seen_from(progress_of(reader, [member]), self._places.locks)
+            progress = mark_lost_workers(progress_of(reader, [member]), self._places.locks)
             rows = [*reader.trials(member=index, after=after, limit=ROWS)]
         return {
             "title": f"Member {index} of {study.name}",
@@ -172,7 +172,7 @@ class Pages:
                 now = reader.now()
                 gone: frozenset[int] = frozenset()
                 if not study.watched:
-                    gone = seen_from(progress_of(reader, ()), self._places.locks).gone
+                    gone = mark_lost_workers(progress_of(reader, ()), self._places.locks).gone
                 rows += [
                     {
                         "study": study,

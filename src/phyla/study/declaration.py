@@ -74,7 +74,7 @@ class Replicate:
 
 
 def replicate_of(config: Mapping[str, Any]) -> Replicate | None:
-    """Return which replicate the study of a configuration is; None if it is none."""
+    """Return which replicate a stored configuration describes; None for an ordinary study."""
     stored = config.get("replicate")
     return None if stored is None else Replicate(of=str(stored["of"]), index=int(stored["index"]))
 

@@ -28,18 +28,18 @@ Folder: TypeAlias = Literal["work", "logs", "outputs", "tracking", "best", "snap
 told, links to the best checkpoints of a watched study, snapshots of a watched directory's checkpoints."""
 
 
-def shown(path: Path | RemotePlace) -> str:
+def format_path(path: Path | RemotePlace) -> str:
     """Return a path as text, with a remark if nothing is there; object stores are not asked."""
     return str(path) if isinstance(path, RemotePlace) or path.exists() else f"{path} (not found on this machine)"
 
 
 def where_of(row: Checkpoint, root: Path | RemotePlace) -> str:
-    """Return where a checkpoint of a study is, as text; of one that a black-box client keeps only its name."""
-    return f"{row.name} {CLIENTS}" if row.weak else shown(root / row.name)
+    """Return the place of a study's checkpoint as text; only its name if a black-box client keeps it."""
+    return f"{row.name} {CLIENTS}" if row.weak else format_path(root / row.name)
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return what is in a directory, if it is there."""
+    """Return the entries of a directory, if it exists."""
     return list(folder.iterdir()) if folder.is_dir() else []
 
 
@@ -47,11 +47,11 @@ _FOREIGN = re.compile(r"(sqlite:/*)?([A-Za-z]:[\\/]|\\\\)|file:")
 
 
 def _refuse_foreign(name: str, value: str) -> None:
-    """Refuse a path of Windows and a URL of a file, which would become a file with that whole name here."""
-    if os.name != "nt" and (found := _FOREIGN.match(value)):
-        what = "a URL" if found.group() == "file:" else "a path of Windows"
+    """Reject Windows paths and file URLs, which would become files of that literal name here."""
+    if os.name != "nt" and (match := _FOREIGN.match(value)):
+        kind = "a URL" if match.group() == "file:" else "a path of Windows"
         raise ConfigurationError(
-            f"{name}={value!r}: this is {what}; give a path of this machine, as /data/studies"
+            f"{name}={value!r}: this is {kind}; give a path of this machine, as /data/studies"
         )
 
 
@@ -69,42 +69,42 @@ class Places:
     def of(
         home: str | Path | None = None, storage: str | None = None, checkpoints: str | Path | None = None
     ) -> "Places":
-        """Fill in what was not given: the environment's, else everything under `.phyla`."""
+        """Fill in defaults: from the environment, else under `.phyla`."""
         for name, value in {"home": home, "storage": storage, "checkpoints": checkpoints}.items():
             if value == "":
                 raise ConfigurationError(f"{name} is empty: is the variable that should fill it not set?")
             _refuse_foreign(name, str(value))
         root = (Path(home) if home is not None else settings.home()).expanduser().absolute()
         url = storage or (None if home is not None else settings.storage()) or _store_of(root)
-        kept = place_of(checkpoints or root / USUAL, root)
-        if isinstance(kept, Path):
-            kept = kept.expanduser().absolute()
-        return Places(home=root, storage=url, checkpoint_root=kept, named=checkpoints is not None)
+        place = place_of(checkpoints or root / USUAL, root)
+        if isinstance(place, Path):
+            place = place.expanduser().absolute()
+        return Places(home=root, storage=url, checkpoint_root=place, named=checkpoints is not None)
 
     def checkpoints(self, study: str, config: Mapping[str, Any] | None = None) -> Path | RemotePlace:
-        """Return where one study's checkpoints are; refuse another place than its stored `config` has."""
-        given = self.checkpoint_root / study
+        """Return where a study's checkpoints are; reject a place other than that of its stored `config`."""
+        expected = self.checkpoint_root / study
         if config is None:
-            return given
-        kept = self._root(config) / study
-        if not self.named or str(kept) == str(given):
-            return kept
+            return expected
+        stored = self._root(config) / study
+        if not self.named or str(stored) == str(expected):
+            return stored
         if not config.get(ROOT) and not self._movable:
-            return given  # It was created in another home, perhaps.
-        if isinstance(kept, Path):
-            # What is not here may have another name on this machine; its marker is checked wherever it is used.
+            return expected  # It was created in another home, perhaps.
+        if isinstance(stored, Path):
+            # A missing directory may have another name on this machine; its marker is checked at each use.
             with suppress(OSError):
-                if not kept.is_dir() or (isinstance(given, Path) and kept.samefile(given)):
-                    return given
+                if not stored.is_dir() or (isinstance(expected, Path) and stored.samefile(expected)):
+                    return expected
         raise ConfigurationError(
-            f"study {study!r} has its checkpoints in {kept}, not in {given}. Leave --checkpoints out (in Python: "
-            f"checkpoints=): the study remembers where they are. If you copied them to {given}, let the study "
-            f"go on there with: phyla doctor {study} --adopt --checkpoints {self.checkpoint_root}"
+            f"study {study!r} has its checkpoints in {stored}, not in {expected}. Leave --checkpoints out (in "
+            f"Python: checkpoints=): the study remembers where they are. If you copied them to {expected}, let "
+            f"the study go on there with: phyla doctor {study} --adopt --checkpoints {self.checkpoint_root}"
         )
 
     def _root(self, config: Mapping[str, Any]) -> Path | RemotePlace:
-        found = place_of(config.get(ROOT) or USUAL, self.home)
-        return self.home / found if isinstance(found, Path) else found
+        place = place_of(config.get(ROOT) or USUAL, self.home)
+        return self.home / place if isinstance(place, Path) else place
 
     def like(self, config: Mapping[str, Any]) -> "Places":
         """Return the places of a new study that takes over from a stored one, unless a person named others."""
@@ -125,9 +125,9 @@ class Places:
     def _movable(self) -> bool:
         return self.sqlite_file == self.home / "phyla.db"
 
-    def folder(self, what: Folder, study: str) -> Path:
+    def folder(self, kind: Folder, study: str) -> Path:
         """Return one of a study's directories."""
-        return self.home / what / study
+        return self.home / kind / study
 
     def snapshots(self, run: str, named: str, store: str) -> Path:
         """Return where a watched run keeps snapshots: in the home, wherever it is now, or in a named directory."""
@@ -197,13 +197,13 @@ def open_if_there(places: Places) -> "Store | None":
     return open_store(places.storage) if file is None or file.exists() else None
 
 
-def open_existing(what: str, places: Places) -> "Store":
+def open_existing(subject: str, places: Places) -> "Store":
     """Open the store of a place where something is looked for; a SQLite file has to exist."""
     store = open_if_there(places)
     if store is None:
         raise StudyNotFound(
-            f"there is no {what}: {places.sqlite_file} does not exist; start it first, with phyla run or "
-            "phyla watch, or say where it is with --home, --storage or --server (in Python: home=, storage=)"
+            f"there is no {subject}: {places.sqlite_file} does not exist; start it first, with phyla run or "
+            "phyla watch, or give its place with --home, --storage or --server (in Python: home=, storage=)"
         )
     return store
 
@@ -241,20 +241,20 @@ def find_study(
 
 
 def find_population(store: "Store", name: str, *, deleting: bool = False) -> StudyRecord | None:
-    """Return the study with a population of that name, or None; a watched one is refused."""
-    found = store.find_study(name)
-    if found is not None and found.watched:
+    """Return the study with a population of that name, or None; reject a watched study."""
+    record = store.find_study(name)
+    if record is not None and record.watched:
         raise ConfigurationError(
-            f"{store.url} has a watched study called {name!r} ({found.location or 'another study'}); give the "
+            f"{store.url} has a watched study called {name!r} ({record.location or 'another study'}); give the "
             "study another name"
         )
-    if found is not None and not deleting:
-        check_kept(found)
-    return found
+    if record is not None and not deleting:
+        check_kept(record)
+    return record
 
 
 def check_kept(study: StudyRecord) -> None:
-    """Refuse a study whose deletion was begun."""
+    """Reject a study whose deletion has begun."""
     if study.state is StudyState.DELETING:
         raise StateError(
             f"{study.name!r} is being deleted; if that was interrupted, finish it with: phyla delete {study.name}"

@@ -172,10 +172,10 @@ class Study:
         if len(replicate.name) > 100:
             raise ConfigurationError(f"study name {replicate.name!r} of a replicate has more than 100 characters")
         seed = replicate_seed(self.seed, index)
-        made = copy.copy(self)
-        made.declared = replace(self.declared, name=replicate.name, seed=seed, replicate_of=replicate)
-        made.launch = made._client = made._opened = None
-        return made
+        study = copy.copy(self)
+        study.declared = replace(self.declared, name=replicate.name, seed=seed, replicate_of=replicate)
+        study.launch = study._client = study._opened = None
+        return study
 
     # Running
 
@@ -279,8 +279,8 @@ class Study:
             return run_study(self.declared, client, crew)
         from phyla.study.running.display import display
 
-        with display(self.declared, crew.workers if crew.placed is None else None) as shown:
-            return run_study(self.declared, client, crew.with_display(shown))
+        with display(self.declared, crew.workers if crew.placed is None else None) as shown_by:
+            return run_study(self.declared, client, crew.with_display(shown_by))
 
     def work(
         self,
@@ -451,7 +451,7 @@ class Study:
         """Whether the study takes no more work: it ended, or every member is done."""
         from phyla.study.running import ask as asking
 
-        return asking.finished(self._open())
+        return asking.is_finished(self._open())
 
     def results(self) -> Results:
         """Return what the study has found so far."""
@@ -493,11 +493,11 @@ class Study:
 
     def _asking(self) -> "tuple[Client, Launch]":
         """Open it to ask; return it with the launch as whose worker this process asks."""
-        from phyla.study.running.ask import asker
+        from phyla.study.running.ask import open_launch
 
         client = self._open()
         if self.launch is None:
-            self.launch = asker(self.declared, client)
+            self.launch = open_launch(self.declared, client)
         return client, self.launch
 
     def config(self, *, portable: bool = False) -> JsonObject:

@@ -1,4 +1,4 @@
-"""Refuses arguments of a study and of its runs that make no sense."""
+"""Rejects invalid arguments of studies and runs."""
 
 import math
 import signal
@@ -97,7 +97,7 @@ def check_kinds(kinds: Sequence[str]) -> frozenset[str]:
 
 
 def check_starts(starts: Any, space: Space, strategy: Strategy) -> tuple[StartFrom, ...]:
-    """Return `start_from` with hyperparameters as the space holds them; refuse starting points for no member."""
+    """Return `start_from` with hyperparameters from the space; reject starting points that no member uses."""
     points, members = space.initial, strategy.population_size
     # These have hyperparameters of their own, or one member whatever space they are compared on.
     own = FixedSchedule | GridSearch | Replay | SingleWorkerExplore

@@ -54,9 +54,9 @@ def test_every_checkpoint_and_eval_task_has_a_fate(run: EvaluatedRun) -> None:
 def test_what_has_no_value_says_why(run: EvaluatedRun) -> None:
     why = {(c.status.value, c.suite): c.why for c in run.evaluations.cells() if not c.status.has_value}
     check_facts(why["failed", "heldout"] or "", "ValueError", "[nan]")
-    assert why["quarantined", "heldout"] == "the file ends early"
-    assert why["gone", "heldout"] == "step_3800 was deleted"
-    assert "the suite takes one in 3 checkpoints" in (why["skipped", "sparse"] or "")
+    assert why["quarantined", "heldout"]
+    check_facts(why["gone", "heldout"], "step_3800")
+    check_facts(why["skipped", "sparse"], 3)
     assert why["queued", "heldout"] is None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import phyla
-from facts import raises
+from facts import check_facts, raises
 from listing import list_studies
 from phyla.errors import ConfigurationError, StudyChanged, StudyNotFound, UsageError
 from phyla.records import StudyState
@@ -169,7 +169,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     study(tmp_path, "a").run()
     with raises(StudyNotFound, "b", "a"):
         phyla.compare(["a", "b"], home=tmp_path)
-    with pytest.raises(UsageError, match="only a"):
+    with raises(UsageError, "a"):
         phyla.compare("a", home=tmp_path)
     study(tmp_path, "down", objective=phyla.Minimize("score")).run()
     with raises(UsageError, "a: maximize score", "down: minimize score"):
@@ -190,7 +190,7 @@ def test_that_fitness_is_not_the_same_everywhere_is_told(tmp_path: Path) -> None
         phyla.Study(name, space, objective, strategy, train, home=tmp_path).run()
     assert phyla.compare(["a", "c"], home=tmp_path).notes == ()
     (note,) = phyla.compare(["a", "b", "c"], home=tmp_path).notes
-    assert "last() in a, c; mean-of-last(" in note
+    check_facts(note, "last() in a, c")
 
 
 def test_a_study_that_has_not_begun_is_named(tmp_path: Path) -> None:

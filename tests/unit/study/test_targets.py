@@ -1,7 +1,5 @@
 """What can be watched, and under which names."""
 
-import pytest
-
 from facts import raises
 from phyla.errors import ConfigurationError
 from phyla.store import open_store
@@ -13,7 +11,7 @@ def test_a_study_cannot_be_watched_under_the_name_of_its_own_suites() -> None:
     store = open_store("memory://")
     store.create_study("digits", {}, 0, 2)
     assert [target.name for target in targets_of(store, "digits", None)] == ["digits-watch"]
-    with pytest.raises(ConfigurationError, match="own suites are evaluated under that name"):
+    with raises(ConfigurationError, "digits"):
         targets_of(store, "digits", "digits")
 
 

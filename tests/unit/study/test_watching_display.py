@@ -31,7 +31,7 @@ from phyla.records import (
 )
 from phyla.study import Progress
 from phyla.study.running import display as live
-from phyla.study.running.display import StudyDisplay, drawn, foremost, spark
+from phyla.study.running.display import StudyDisplay, choose_members, draw_study, spark
 
 
 def member(index: int, fitness: float | None) -> Member:
@@ -91,16 +91,16 @@ def progress(members: tuple[Member, ...]) -> Progress:
 def test_few_members_are_all_shown_in_order() -> None:
     members = tuple(member(index, float(index)) for index in range(20))
     few = progress(members[::-1])
-    assert tuple(foremost(few, 30)) == members
-    assert list(foremost(few, -1)) == []
+    assert tuple(choose_members(few, 30)) == members
+    assert list(choose_members(few, -1)) == []
 
 
 def test_of_many_the_best_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     members = tuple(member(index, float(index)) for index in range(100))
     many = replace(progress(members), members=members[::-1], step_s=0.001)
-    best = foremost(many, 11)
+    best = choose_members(many, 11)
     assert [one.index for one in best] == [*range(99, 88, -1)]
-    Console(width=120, height=30).print(drawn(many, best))
+    Console(width=120, height=30).print(draw_study(many, best))
     shown = capsys.readouterr().out
     assert "100/1000 trials  9 s left" in shown
     assert "the best 11 of 100 members (100 ready)" in shown

@@ -27,7 +27,7 @@ from phyla.errors import (
 from phyla.machine import Ended, NoTime, Outdated, TrainRules
 from phyla.records import StudyState
 from phyla.study.attached.member import AttachedMember
-from phyla.study.maintaining.recover import let_go_on, take_back
+from phyla.study.maintaining.recover import resume_study, take_back
 from phyla.study.places import Places, find_study
 from phyla.study.results.results import Results
 from phyla.study.running.open import claim
@@ -125,7 +125,7 @@ class Attached:
         self._pid = os.getpid()
         self._launch = Launch(places.locks, client.store.url, [self._name])
         claim(client)
-        let_go_on(client.store, client.record)
+        resume_study(client.store, client.record)
         take_back(client, self._launch)
         client.recover()
         atexit.register(self.close)
@@ -168,7 +168,7 @@ class Attached:
                 self._leave(None)
 
     def member(self) -> AttachedMember:
-        """Return what a loop asks that goes on from one trial to the next: `poll`."""
+        """Return the member for a continuous training loop, which calls its `poll`."""
         return AttachedMember(self.next_trial, self._refuse_others)
 
     def results(self) -> Results:
@@ -189,7 +189,7 @@ class Attached:
         return self._trial
 
     def close(self) -> None:
-        """Give back the trial that this process has, if any, and detach."""
+        """Release the trial of this process, if any, and detach."""
         if os.getpid() != self._pid:
             return  # a fork of the process
         atexit.unregister(self.close)
@@ -243,21 +243,21 @@ class Attached:
         )
         # Wrapped, so that errors do not name this function as the place where training begins.
         train = partial(self._hand_over)
-        made = population_worker(self._client, self._rules, train, None, spec, renew_s=self._rules.lease_s / 3)
-        assert made.trainer is not None
-        made.trainer.on_error = self._failed
-        self._flush = made.trainer.flush
+        worker = population_worker(self._client, self._rules, train, None, spec, renew_s=self._rules.lease_s / 3)
+        assert worker.trainer is not None
+        worker.trainer.on_error = self._failed
+        self._flush = worker.trainer.flush
         self._handed: SimpleQueue[Trial | None] = SimpleQueue()
         self._outcome: SimpleQueue[BaseException | None] = SimpleQueue()
         self._ended: Ended | Outdated | NoTime | None = None
         self._error: BaseException | None = None
         self._interrupted = False
-        self._worker = made
+        self._worker = worker
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self._handlers[number] = handle(number, self._interrupt)
-        self._thread = threading.Thread(target=self._work, args=(made,), name="phyla-worker", daemon=True)
+        self._thread = threading.Thread(target=self._work, args=(worker,), name="phyla-worker", daemon=True)
         self._thread.start()
 
     def _work(self, worker: Worker) -> None:

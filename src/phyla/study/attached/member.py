@@ -1,4 +1,4 @@
-"""A loop that goes on from one trial to the next, and asks at each step what to do."""
+"""A training loop that continues from trial to trial, and polls at each step."""
 
 import contextlib
 import operator
@@ -43,7 +43,7 @@ class Answer:
 
 @final
 class AttachedMember:
-    """A member of a population, as a loop sees it that goes on and on; see `Attached.member`."""
+    """A member of a population, as a continuous training loop sees it; see `Attached.member`."""
 
     def __init__(self, next_trial: Callable[[], Trial | None], refuse_others: Callable[[], None]) -> None:
         self._next_trial, self._refuse_others = next_trial, refuse_others
@@ -54,7 +54,7 @@ class AttachedMember:
         self._mine = object()
 
     def poll(self, step: int, *, checkpoint: Saves, metrics: Mapping[str, Any] | None = None) -> Answer:
-        """Say how far training has come, and learn what to do next.
+        """Report the progress of training, and return what to do next.
 
         The first call only says what to start with. Between grid lines (multiples of `steps_per_trial`) a call
         stores the metrics and answers "go on". At a grid line, or the first call after it, it saves the
@@ -117,13 +117,13 @@ class AttachedMember:
                 "what asks for it"
             )
         source, self._at = trial.source, trial.start_step if trial.progress is None else trial.progress.step
-        kept = source is not None and trial.cached_state is self._mine
+        in_memory = source is not None and trial.cached_state is self._mine
         self._params = trial.params
-        if kept and before is not None and before.params == trial.params:
+        if in_memory and before is not None and before.params == trial.params:
             trial.params.flat()  # They are in use already, which counts as read.
         session_of(trial).watch.enter(Phase.TRAINING)
         return Answer(
-            load=None if kept or source is None else source.path,
+            load=None if in_memory or source is None else source.path,
             fresh=source is None,
             params=self._params,
             step=self._at,

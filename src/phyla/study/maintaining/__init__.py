@@ -1,1 +1,1 @@
-"""Looking after what is stored: recovery, deleting, disk usage, repairs."""
+"""Maintenance of stored studies: recovery, deletion, disk usage, repairs."""

@@ -76,7 +76,7 @@ def delete(name: str, places: Places) -> tuple[Belongings, list[str]]:
     with ExitStack() as stack:
         stack.callback(store.close)
         launch = stack.enter_context(Launch(places.locks, store.url, [name]))
-        watching = [each.name for each in store.studies() if each.source == record.id]
+        watching = [study.name for study in store.studies() if study.source == record.id]
         if watching:
             raise StateError(
                 f"study {name!r} was not deleted: its checkpoints are watched by "
@@ -96,8 +96,8 @@ def delete(name: str, places: Places) -> tuple[Belongings, list[str]]:
             open_checkpoints(store, name, places.checkpoints(name, record.config)).remove_empty()
         store.delete_study(record.id)
         # Nothing is held in their names any more.
-        for each in launch.predecessors():
-            launch.forget(each)
+        for predecessor in launch.predecessors():
+            launch.forget(predecessor)
         return deleted
 
 
@@ -109,7 +109,7 @@ def _refuse_if_absent(store: "Store", record: StudyRecord, places: Places) -> No
 
 
 def overwrite(study: Declared) -> Places:
-    """Delete what is stored of a study that starts from scratch; log what was deleted, and return where it was."""
+    """Delete a stored study that starts from scratch; log what was deleted, and return its place."""
     store = None if study.places.storage == "memory://" else open_if_there(study.places)
     if store is None:
         return study.places
@@ -128,51 +128,51 @@ def overwrite(study: Declared) -> Places:
                 )
         if record.state is not StudyState.DELETING:
             _refuse_if_absent(store, record, study.places)
-        deleted, left = _delete_files(store, record, study.places)
+        deleted, leftovers = _delete_files(store, record, study.places)
         store.delete_study(record.id)
     finally:
         store.close()
     trials = format_count(deleted.trials, "stored trial")
     LOG.warning("restarting study %r from scratch: deleted its %s", study.name, trials)
-    for each in left:
-        LOG.warning("left alone: %s", each)
+    for leftover in leftovers:
+        LOG.warning("not deleted: %s", leftover)
     return study.places.like(record.config)
 
 
 def _delete_files(store: "Store", record: StudyRecord, places: Places) -> tuple[Belongings, list[str]]:
-    """Delete the files of a study; return those that cannot be deleted, which do no harm."""
+    """Delete the files of a study; return those that cannot be deleted, which are harmless."""
     records_of(store, record.id).begin_deleting()
     failpoint("delete.after_mark")
-    found, left = _belongings(store, record, places), list[str]()
+    belongings, leftovers = _belongings(store, record, places), list[str]()
     root = places.checkpoints(record.name, record.config)
-    if found.checkpoints or found.staged:
+    if belongings.checkpoints or belongings.staged:
         try:
             repository = open_checkpoints(store, record.name, root)
             # Only under its own marker is anything deleted.
             repository.check_owner()
-            repository.delete(*found.checkpoints)
-            for each in found.staged:
-                repository.discard(each)
+            repository.delete(*belongings.checkpoints)
+            for draft in belongings.staged:
+                repository.discard(draft)
         except CheckpointError as error:
-            left.append(str(error))
-    for path in found.paths:
-        _remove(path, left)
+            leftovers.append(str(error))
+    for path in belongings.paths:
+        _remove(path, leftovers)
     folders = _folders(store, record, places)
     own = [root] if record.kind is StudyKind.POPULATION and isinstance(root, Path) else []
     for folder in (*own, *folders):
-        others = sorted(path.name for path in entries(folder) if not path.name.startswith("."))
-        if others:
-            left.append(f"{folder}: {join_names(others)}")
+        remaining = sorted(path.name for path in entries(folder) if not path.name.startswith("."))
+        if remaining:
+            leftovers.append(f"{folder}: {join_names(remaining)}")
         elif folder in folders and folder.is_dir() and not entries(folder):
             folder.rmdir()
-    return found, left
+    return belongings, leftovers
 
 
 def _folders(store: "Store", record: StudyRecord, places: Places) -> list[Path]:
     """Return the directories of a study that are removed once nothing is left in them."""
     name, config = record.name, dict[str, Any](record.config)
-    kept: tuple[Folder, ...] = ("work", "logs", "outputs", "tracking", "best")
-    folders = [places.folder(each, name) for each in kept]
+    kinds: tuple[Folder, ...] = ("work", "logs", "outputs", "tracking", "best")
+    folders = [places.folder(kind, name) for kind in kinds]
     if record.kind is StudyKind.DIRECTORY:
         folders.append(places.snapshots(name, config["snapshots"], store.identity().id))
     return folders
@@ -184,12 +184,12 @@ def _belongings(store: "Store", record: StudyRecord, places: Places) -> Belongin
     checkpoints: list[str] = []
     staged: list[str] = []
     paths: list[Path] = []
-    work, logs, outputs, tracking, best, *kept = _folders(store, record, places)
+    work, logs, outputs, tracking, best, *other_folders = _folders(store, record, places)
     if record.kind is StudyKind.POPULATION:
         every_row = store.look(record.id, queries.checkpoints)
         rows = [row for row in placed(every_row) if row.state is not CheckpointState.DELETED]
         repository = open_checkpoints(store, name, places.checkpoints(name, record.config))
-        # What was never finished, or is in no row any more, if its name proves that this store made it.
+        # Unfinished or unlisted files, if their name proves that this store wrote them.
         unfinished = {*repository.staged()}
         names = sorted({*repository.names(), *unfinished})
         known = store.look(record.id, sort_out, names, repository.prefix)
@@ -199,13 +199,13 @@ def _belongings(store: "Store", record: StudyRecord, places: Places) -> Belongin
         ids = [trial.id for trial in every(store, record.id, queries.trials)]
         trials = len(ids)
         paths += [work / f"trial-{trial}" for trial in ids]
-    for folder in kept:
+    for folder in other_folders:
         paths += _snapshots(store, record, folder)
     jobs = _own_jobs(store, record)
     for folder, prefix in ((work, "eval-"), (outputs, "")):
         for path in entries(folder):
-            found = OUTPUT.fullmatch(path.name.removeprefix(prefix)) if path.name.startswith(prefix) else None
-            if found and int(found[1]) in jobs:
+            match = OUTPUT.fullmatch(path.name.removeprefix(prefix)) if path.name.startswith(prefix) else None
+            if match and int(match[1]) in jobs:
                 paths.append(path)
     paths += [path for path in (*entries(logs), *entries(work)) if OF_WORKERS.fullmatch(path.name)]
     paths += [path for path in entries(tracking) if TRACKED.fullmatch(path.name)]
@@ -216,7 +216,7 @@ def _belongings(store: "Store", record: StudyRecord, places: Places) -> Belongin
         checkpoints=checkpoints,
         staged=staged,
         paths=paths,
-        size_bytes=size_bytes + sum(taken(path)[0] for path in paths),
+        size_bytes=size_bytes + sum(measure_size(path)[0] for path in paths),
     )
 
 
@@ -233,37 +233,37 @@ def _snapshots(store: "Store", record: StudyRecord, folder: Path) -> Iterable[Pa
 
 def _own_jobs(store: "Store", record: StudyRecord) -> set[int]:
     """Return the eval jobs of a study whose outputs no other study reads: the ledger is common to all of them."""
-    others: set[str] = set()
+    identities_elsewhere: set[str] = set()
     for other in store.studies():
         if other.id != record.id:
-            others |= {seen.identity for seen in every(store, other.id, queries.seen)}
+            identities_elsewhere |= {seen.identity for seen in every(store, other.id, queries.seen)}
     identities = {seen.id: seen.identity for seen in every(store, record.id, queries.seen)}
     jobs = every(store, record.id, queries.eval_jobs)
-    return {job.id for job in jobs if identities.get(job.seen) not in others}
+    return {job.id for job in jobs if identities.get(job.seen) not in identities_elsewhere}
 
 
-def _remove(path: Path, left: list[str]) -> None:
+def _remove(path: Path, leftovers: list[str]) -> None:
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
     except OSError as error:
-        left.append(f"{path}: {error.strerror or error}")
+        leftovers.append(f"{path}: {error.strerror or error}")
 
 
-def taken(path: Path) -> tuple[int, int]:
+def measure_size(path: Path) -> tuple[int, int]:
     """Return how many bytes the files at or below a path have, and how many there are; links are not followed."""
     total, count = 0, 0
     pending = [path]
     while pending:
-        one = pending.pop()
+        path = pending.pop()
         try:
-            if one.is_dir() and not one.is_symlink():
-                pending += one.iterdir()
+            if path.is_dir() and not path.is_symlink():
+                pending += path.iterdir()
             else:
-                found = one.lstat()
-                total += min(found.st_size, found.st_blocks * 512) or found.st_size  # less where there are holes
+                stat = path.lstat()
+                total += min(stat.st_size, stat.st_blocks * 512) or stat.st_size  # less where there are holes
                 count += 1
         except FileNotFoundError:
             continue

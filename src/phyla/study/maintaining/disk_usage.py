@@ -7,7 +7,7 @@ from typing import Any, final
 from phyla.machine import Reader
 from phyla.queries import best_of, retention
 from phyla.records import Aim, CheckpointState, StudyKind
-from phyla.study.maintaining.delete import taken
+from phyla.study.maintaining.delete import measure_size
 from phyla.study.places import Places, find_study
 
 
@@ -28,8 +28,8 @@ def disk(name: str, places: Places) -> list[Use]:
     try:
         uses: list[Use] = []
         if record.kind is StudyKind.POPULATION:
-            for what, sizes in store.look(record.id, checkpoint_sizes).items():
-                uses.append(Use(what=f"checkpoints: {what}", size_bytes=sum(sizes), count=len(sizes)))
+            for group, sizes in store.look(record.id, checkpoint_sizes).items():
+                uses.append(Use(what=f"checkpoints: {group}", size_bytes=sum(sizes), count=len(sizes)))
         folders = [
             ("working directories", places.folder("work", name), ""),
             ("logs", places.folder("logs", name), ""),
@@ -40,11 +40,11 @@ def disk(name: str, places: Places) -> list[Use]:
             note = "hard links share their bytes with the original"
             held = places.snapshots(name, config["snapshots"], store.identity().id)
             folders.append(("snapshots", held, note))
-        for what, folder, note in folders:
-            size_bytes, count = taken(folder)
-            uses.append(Use(what=what, size_bytes=size_bytes, count=count, note=note))
+        for group, folder, note in folders:
+            size_bytes, count = measure_size(folder)
+            uses.append(Use(what=group, size_bytes=size_bytes, count=count, note=note))
         if places.sqlite_file is not None:
-            parts = [taken(Path(f"{places.sqlite_file}{end}")) for end in ("", "-wal", "-shm")]
+            parts = [measure_size(Path(f"{places.sqlite_file}{end}")) for end in ("", "-wal", "-shm")]
             size_bytes, count = map(sum, zip(*parts, strict=True))
             note = f"of all studies and watched runs there: {len(store.studies())}"
             uses.append(Use(what="database", size_bytes=size_bytes, count=count, note=note))
@@ -56,19 +56,19 @@ def disk(name: str, places: Places) -> list[Use]:
 def checkpoint_sizes(reader: Reader) -> dict[str, list[int]]:
     """Return the sizes of the checkpoints that are on disk, by what keeps them first."""
     config = reader.study().config
-    found = retention(reader)
+    plan = retention(reader)
     newest = {member.head.checkpoint for member in reader.members() if member.head is not None}
     best = {trial.checkpoint for trial in best_of(reader, Aim.from_config(config))}
     sizes: dict[str, list[int]] = {"best": [], "newest of members": []}
-    for row, why in found.kept:
+    for row, why in plan.kept:
         if row.name in best or why.startswith(("one of the best", "on the Pareto front")):
-            what = "best"
+            group = "best"
         elif row.name in newest:
-            what = "newest of members"
+            group = "newest of members"
         else:
-            what = "milestones" if why.startswith("milestone") else "others that trials or evaluations may use"
-        sizes.setdefault(what, []).append(row.size_bytes)
-    sizes["collectable: phyla gc deletes them"] = [row.size_bytes for row in found.collectable]
+            group = "milestones" if why.startswith("milestone") else "others that trials or evaluations may use"
+        sizes.setdefault(group, []).append(row.size_bytes)
+    sizes["collectable: phyla gc deletes them"] = [row.size_bytes for row in plan.collectable]
     sizes["damaged"] = [row.size_bytes for row in reader.checkpoints(CheckpointState.DAMAGED)]
     sizes["being deleted"] = [row.size_bytes for row in reader.checkpoints(CheckpointState.DELETING)]
     return sizes

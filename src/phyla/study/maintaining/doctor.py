@@ -20,7 +20,7 @@ from phyla.formatting import format_count, join_names, size
 from phyla.records import CheckpointState, StudyKind, StudyRecord, StudyState, escape_name
 from phyla.study.places import Places, find_study
 from phyla.study.results.evaluations import Evaluations
-from phyla.study.results.watched_runs import standing
+from phyla.study.results.watched_runs import read_run_status
 
 if TYPE_CHECKING:
     from phyla.store import RemoteStore, Store
@@ -45,7 +45,7 @@ class CheckResult(StrEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class DoctorFinding:
-    """What one check found: how something is, what was looked at, what was seen, and what to do, if anything."""
+    """The result of a check: status, subject, observation, and advice if any."""
 
     verdict: CheckResult
     about: str
@@ -70,12 +70,12 @@ def examine(places: Places, name: str | None = None, *, digests: bool = False) -
     from phyla.supervision.gpus import visible_gpus
 
     if name is None:
-        packages = ", ".join(f"{one} {_version(one)}" for one in PACKAGES)
+        packages = ", ".join(f"{package} {_version(package)}" for package in PACKAGES)
         yield _ok("versions", f"Python {platform.python_version()}, {packages}")
         yield from _directory("home", places.home)
-        kept = places.checkpoint_root
-        if isinstance(kept, Path) and not kept.is_relative_to(places.home):
-            yield from _directory("checkpoints", kept)
+        place = places.checkpoint_root
+        if isinstance(place, Path) and not place.is_relative_to(places.home):
+            yield from _directory("checkpoints", place)
         gpus = visible_gpus()
         yield _ok("GPUs", f"{len(gpus)} visible: {', '.join(gpus)}" if gpus else "none visible")
     else:
@@ -138,15 +138,15 @@ def _directory(about: str, path: Path) -> Iterator[DoctorFinding]:
 
 def _service(store: "RemoteStore") -> Iterator[DoctorFinding]:
     began = settings.system_clock()
-    told = store.service()
+    answer = store.service()
     took_s = settings.system_clock() - began
     yield _warn_if(
-        told["version"] != version("phyla"),
+        answer["version"] != version("phyla"),
         "versions",
-        f"the service has phyla {told['version']}, this machine {version('phyla')}",
+        f"the service has phyla {answer['version']}, this machine {version('phyla')}",
         "install the same version on both",
     )
-    skew_s = abs(told["time"] - began - took_s / 2)
+    skew_s = abs(answer["time"] - began - took_s / 2)
     yield _warn_if(
         skew_s > took_s + SKEW_S,
         "clocks",
@@ -172,19 +172,19 @@ def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Docto
             store, schema = open_store(places.storage), ""
             yield from _service(cast("RemoteStore", store))
         else:
-            found = schema_revision(places.storage)
-            if found is None:
+            revision = schema_revision(places.storage)
+            if revision is None:
                 yield _ok("store", "empty; the first run makes its tables")
                 return
-            store, schema = open_store(places.storage), f", schema {found}"
+            store, schema = open_store(places.storage), f", schema {revision}"
         known = store.studies()
     except PhylaError as error:
         yield _fail("store", str(error))
         return
     runs = sum(study.watched for study in known)
-    told = format_count(len(known) - runs, "study", "studies")
-    told += f", {format_count(runs, 'watched run')}" if runs else ""
-    yield _ok("store", f"{store.url}{schema}, {told}")
+    counts = format_count(len(known) - runs, "study", "studies")
+    counts += f", {format_count(runs, 'watched run')}" if runs else ""
+    yield _ok("store", f"{store.url}{schema}, {counts}")
     try:
         for study in sorted(known, key=lambda study: study.watched):
             if name not in (None, study.name):
@@ -199,7 +199,7 @@ def _store(places: Places, name: str | None, *, digests: bool) -> Iterator[Docto
 
 def _run(store: "Store", run: StudyRecord, places: Places) -> Iterator[DoctorFinding]:
     about = f"watched run {run.name}"
-    how = standing(Evaluations(store, run, places))
+    how = read_run_status(Evaluations(store, run, places))
     ids = sorted(store.look(run.id, queries.in_use, ()).held)
     held = store.look(run.id, queries.seen, ids=ids)
     where = escape_name(run.location)
@@ -242,14 +242,14 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
     except CheckpointError as error:
         yield _fail(about, str(error))
         return
-    found = store.look(study.id, sort_out, names, repository.prefix)
+    listing = store.look(study.id, sort_out, names, repository.prefix)
     every = store.look(study.id, queries.checkpoints)
     live = [row for row in every if row.state is CheckpointState.LIVE]
     rows, clients = placed(live), sum(row.weak for row in live)
     damaged = [row for row in every if row.state is CheckpointState.DAMAGED]
     lost = [row.name for row in placed(every) if row.state is CheckpointState.LOST]
-    again = {name for name, row in found.rows.items() if row.state is CheckpointState.DELETED} & committed
-    strange = [*found.unknown, *found.forgotten, *sorted(again)]
+    again = {name for name, row in listing.rows.items() if row.state is CheckpointState.DELETED} & committed
+    strange = [*listing.unknown, *listing.forgotten, *sorted(again)]
     if strange:
         yield _warn(
             about,
@@ -265,8 +265,8 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
             problems[row.name] = str(error)
         else:
             if digest != row.digest:
-                told = f"the manifest of checkpoint {row.name} has digest {digest}, the study {row.digest}"
-                problems[row.name] = told
+                problem = f"the manifest of checkpoint {row.name} has digest {digest}, the study {row.digest}"
+                problems[row.name] = problem
     if problems:
         # A worker that collects or a study that is deleted at this moment is no problem.
         still = {row.name for row in store.look(study.id, queries.checkpoints, state=CheckpointState.LIVE)}
@@ -276,22 +276,22 @@ def _study(store: "Store", study: StudyRecord, places: Places, *, digests: bool)
             about,
             f"{len(problems)} of {len(rows)} checkpoints are damaged or missing: "
             f"{'; '.join([*problems.values()][:PROBLEMS_SHOWN])}",
-            "members that need one start from another's state; if all are missing, say where they are with "
+            "members that need one start from another's state; if all are missing, give their place with "
             "--checkpoints",
         )
     else:
         read = ", each read to its end" if digests else ""
-        what = f"{format_count(len(rows), 'checkpoint')} intact{read}"
+        condition = f"{format_count(len(rows), 'checkpoint')} intact{read}"
         if clients:
-            what = f"{format_count(clients, 'checkpoint')}, whose files are with the clients that made them"
-        yield _ok(about, f"{study.state}, {what}")
+            condition = f"{format_count(clients, 'checkpoint')}, whose files are with the clients that made them"
+        yield _ok(about, f"{study.state}, {condition}")
     if lost:
-        back = [name for name in lost if name in committed]
+        returned = [name for name in lost if name in committed]
         yield _warn(
             f"{about} missing",
-            f"found missing when the study used them: {len(lost)}, of which {len(back)} are there again: "
-            f"{join_names([*back, *(name for name in lost if name not in back)], PROBLEMS_SHOWN)}",
-            "put back what you need, and run the study again: it uses what is there again",
+            f"found missing when the study used them: {len(lost)}, of which {len(returned)} are there again: "
+            f"{join_names([*returned, *(name for name in lost if name not in returned)], PROBLEMS_SHOWN)}",
+            "restore what you need, and run the study again: it uses restored checkpoints",
         )
     if damaged:
         texts = "; ".join(f"{row.error}" for row in damaged[:PROBLEMS_SHOWN])

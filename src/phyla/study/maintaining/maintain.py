@@ -31,7 +31,7 @@ from phyla.records import (
     StudyRecord,
     StudyState,
 )
-from phyla.study.maintaining.recover import let_go_on
+from phyla.study.maintaining.recover import resume_study
 from phyla.study.places import ROOT, Places, find_study
 
 if TYPE_CHECKING:
@@ -65,15 +65,15 @@ class Maintenance:
         return self._store.look(self._study.id, queries.retention)
 
     def explain_retention(self) -> str:
-        """Return the formula of what is kept, and its bound, in words."""
+        """Return the retention formula and its bound, in words."""
         return machine.explain(keeping_of(self._study.config))
 
     def collect(self) -> CollectResult:
         """Delete the checkpoints that are no longer needed, if their directory is the study's."""
-        found = self.retention()
-        if placed([*(row for row, _ in found.kept), *found.collectable]):
+        plan = self.retention()
+        if placed([*(row for row, _ in plan.kept), *plan.collectable]):
             self._repository.check_owner()
-        return collect(self._store, self._study.id, self._repository, found.collectable)
+        return collect(self._store, self._study.id, self._repository, plan.collectable)
 
     def adopt(self) -> str:
         """Make the checkpoint directory this study's, after it was moved, or its store copied; deletes nothing.
@@ -92,19 +92,18 @@ class Maintenance:
         else:
             now = "already"
         if self.places.named:
-            given = {key: value for key, value in config.items() if key != ROOT} | self.places.remembered()
-            records_of(self._store, self._study.id).store_config(given, config)
+            new_config = {key: value for key, value in config.items() if key != ROOT} | self.places.remembered()
+            records_of(self._store, self._study.id).store_config(new_config, config)
         self._study = self._now()
         repository = open_checkpoints(self._store, name, root)
-        # Before the files are listed: what is committed meanwhile is not missing.
+        # Read before the files are listed, so that later commits do not count as missing.
         live = self._store.look(self._study.id, queries.checkpoints, state=CheckpointState.LIVE)
         names = sorted({*repository.names(), *repository.staged(), *repository.deleting()})
-        found = self._store.look(self._study.id, sort_out, names, repository.prefix)
-        missing = sum(row.name not in found.rows for row in placed(live))
+        listing = self._store.look(self._study.id, sort_out, names, repository.prefix)
+        missing = sum(row.name not in listing.rows for row in placed(live))
         return (
-            f"{root} belongs to study {name!r} of this store {now}. The store knows {len(found.rows)} of the "
-            f"checkpoints there; {len(found.unknown)} it does not know, and leaves alone; {missing} that it knows "
-            "are not there"
+            f"{root} belongs to study {name!r} of this store {now}. The store knows {len(listing.rows)} of the "
+            f"checkpoints there; {len(listing.unknown)} are unknown and were left alone; {missing} are missing"
         )
 
     def _take(self, root: Path | RemotePlace) -> str:
@@ -128,8 +127,8 @@ class Maintenance:
         self._store.set_state(self._study.id, StudyState.STOPPED, message)
 
     def resume(self) -> bool:
-        """Let a study go on; return False when it is running already. Members that were given up try again."""
-        if let_go_on(self._store, self._study):
+        """Resume a study, and retry members that were given up; return False when it is running already."""
+        if resume_study(self._store, self._study):
             return True
         if self._now().state is StudyState.COMPLETED:
             raise StateError(
@@ -140,7 +139,7 @@ class Maintenance:
 
     def retry(self) -> list[int]:
         """Let the members that were given up, because their trials kept breaking, try again; return which."""
-        members = [one.index for one in self._store.look(self._study.id, queries.members) if one.given_up]
+        members = [member.index for member in self._store.look(self._study.id, queries.members) if member.given_up]
         state = self._now().state
         if state not in (StudyState.RUNNING, StudyState.COMPLETED):
             raise StateError(f"study {self._study.name!r} is {state}; once it is resumed, its members try again")
@@ -149,9 +148,9 @@ class Maintenance:
         self._store.set_state(self._study.id, StudyState.RUNNING)
         return members
 
-    def note(self, who: str, done: str) -> None:
+    def note(self, actor: str, action: str) -> None:
         """Remember who did what, for the page of the study: `("ann", "stopped the study")`."""
-        sightings_of(self._store, self._study, ()).note(ACTION, f"{who} {done}")
+        sightings_of(self._store, self._study, ()).note(ACTION, f"{actor} {action}")
 
     def _now(self) -> StudyRecord:
         return self._store.look(self._study.id, queries.study)

@@ -22,7 +22,7 @@ from phyla.records import (
 )
 from phyla.store import Reader, Store
 from phyla.study.places import entries
-from phyla.study.results.given_up import gave_up
+from phyla.study.results.given_up import list_given_up
 from phyla.worker import Launch, launch_of
 from phyla.worker.containment.keeper import end_marked
 
@@ -31,10 +31,10 @@ OUTPUT = re.compile("([0-9]+)[.]([0-9]+)")
 """The name of what an attempt at an eval task saves: its job and its token."""
 
 
-def let_go_on(store: Store, study: StudyRecord) -> bool:
-    """Let a study go on that was stopped, has failed, or gave members up, which try again; return whether."""
+def resume_study(store: Store, study: StudyRecord) -> bool:
+    """Resume a study that stopped, failed, or gave members up, which are retried; return whether it did."""
     state = store.look(study.id, queries.study).state
-    if state in (StudyState.STOPPED, StudyState.FAILED) or gave_up(store, study):
+    if state in (StudyState.STOPPED, StudyState.FAILED) or list_given_up(store, study):
         store.set_state(study.id, StudyState.RUNNING)
         return True
     return False
@@ -44,20 +44,20 @@ def take_back(client: Client, launch: Launch) -> None:
     """Take back at once what dead launches of this machine held of studies."""
     holders = _holders(client)
     dead = launch.dead({launch_of(holder) for holder in holders}) | launch.predecessors()
-    for each in dead:
+    for name in dead:
         # Its workers are gone; what they started may not be, if everything was killed at once.
-        end_marked(f"{each}:")
+        end_marked(f"{name}:")
     for holder in sorted(holders):
         if launch_of(holder) in dead:
             client.lose_worker(holder, "its process was gone when the work was resumed", counts=False)
-    for each in dead:
-        launch.forget(each)
+    for name in dead:
+        launch.forget(name)
 
 
-def others_at_work(client: Client, launch: Launch) -> bool:
-    """Return whether another launch, here or elsewhere, is at work on a study."""
-    others = {launch_of(holder) for holder in _holders(client, leased=True)} - {launch.id}
-    return launch.has_company() or bool(others - launch.dead(others))
+def has_other_launches(client: Client, launch: Launch) -> bool:
+    """Return whether another launch, here or elsewhere, works on a study."""
+    other_launches = {launch_of(holder) for holder in _holders(client, leased=True)} - {launch.id}
+    return launch.has_company() or bool(other_launches - launch.dead(other_launches))
 
 
 def _holders(client: Client, *, leased: bool = False) -> set[str]:
@@ -95,13 +95,13 @@ def _counts(reader: Reader, task: int, token: int) -> bool:
 def verify_best(client: Client) -> None:
     """Make sure that the best checkpoint, or all on the front, can be used; else the next best takes its place."""
     while True:
-        found = [each.checkpoint for each in client.store.look(client.record.id, queries.best)]
-        if all(_verify(row, client) for row in found if row is not None):
+        rows = [best.checkpoint for best in client.store.look(client.record.id, queries.best)]
+        if all(_verify(row, client) for row in rows if row is not None):
             return
 
 
 def _verify(checkpoint: Checkpoint, client: Client) -> bool:
-    """Read a checkpoint again; return False, and mark it lost or damaged, if it is not what was committed."""
+    """Verify a checkpoint; return False, and mark it lost or damaged, if it differs from what was committed."""
     damage = None
     try:
         client.repository.use(checkpoint.name, checkpoint.digest, again=True)

@@ -1,4 +1,4 @@
-"""Train a study again: as replicates with other seeds, what it found once more, or what it found on."""
+"""Train a study again: replay its best schedule, or continue training from a checkpoint."""
 
 import shlex
 import warnings
@@ -127,13 +127,13 @@ def continue_training(
     )
 
 
-def _run(study: str | Study, workers: int, where: Sequence[Any], **what: Any) -> Results:
+def _run(study: str | Study, workers: int, where: Sequence[Any], **options: Any) -> Results:
     study_modules.only_when_run()
     if isinstance(study, str):
-        prepared = prepare(study, Places.of(*where), **what)
+        prepared = prepare(study, Places.of(*where), **options)
     else:
         places = Places.of(*where) if any(where) else study.places
-        prepared = prepare(study.name, places, study, **what)
+        prepared = prepare(study.name, places, study, **options)
     for note in prepared.notes:
         warnings.warn(note, stacklevel=3)
     return prepared.study.run(workers)
@@ -195,7 +195,7 @@ def prepare(
             f"study {study!r} cannot be trained again without its training function{named}, and phyla does not "
             f"import what a database names: {how_to_give}"
         )
-    made = Study(
+    replay = Study(
         name or f"{study}-{'replay' if steps is None else 'continued'}",
         rules.space,
         rules.objective,
@@ -208,19 +208,19 @@ def prepare(
         retention=Retention(best=rules.keep_best, front=rules.keep_front, every_steps=rules.keep_every_steps),
         retries=Retries(attempts=rules.max_attempts, broken=rules.max_broken),
     )
-    made.places = places.like(record.config)
-    config: Any = made.config()
-    _check_same(store.find_study(made.name), config, made.name)
+    replay.places = places.like(record.config)
+    config: Any = replay.config()
+    _check_same(store.find_study(replay.name), config, replay.name)
     notes = []
     if stored.get("code") and stored["code"]["now"] != config["code"]["now"]:
         notes.append(
             f"the training code, {stored['code']['name']}, is not what it was when study {study!r} last ran"
         )
-    return Prepared(study=made, notes=tuple(notes))
+    return Prepared(study=replay, notes=tuple(notes))
 
 
 def _check_same(stored: StudyRecord | None, config: Any, name: str) -> None:
-    """Refuse a name that another study has."""
+    """Reject a name that another study has."""
     if stored is not None and any(stored.config.get(key) != config[key] for key in ("strategy", "start_from")):
         raise StudyChanged(
             f"there is a study {name!r} already, and it is not this one; give the new one another name with "
@@ -281,10 +281,10 @@ def _way(
             trial.reached_step: index for index, trial in enumerate(path[:-1]) if source.kept(trial) is not None
         }
         if from_step not in steps:
-            kept = ", ".join(map(str, steps))
+            kept_steps = ", ".join(map(str, steps))
             raise ConfigurationError(
                 f"study {source.name!r} keeps no checkpoint at step {from_step} on the way to trial {last.id}, "
-                + (f"but at step {kept}: choose one of these, or" if kept else "nor at others:")
+                + (f"but at step {kept_steps}: choose one of these, or" if kept_steps else "nor at others:")
                 + " leave --from out to train from the start (retention=phyla.Retention(every_steps=...) keeps "
                 "more)."
             )

@@ -1,1 +1,1 @@
-"""What is stored of a study, read without its training code."""
+"""The stored results of a study, read without its training code."""

@@ -36,7 +36,7 @@ class BestCheckpoint:
 
     @property
     def where(self) -> str:
-        """Its directory, or its URL, as text; of one that a black-box client keeps the name that it gave."""
+        """Its directory or URL as text; the client's name for a checkpoint that a black-box client keeps."""
         return str(self.location or self.name)
 
     @property
@@ -75,7 +75,7 @@ def front_of(study: str, aim: Aim, best: Sequence[BestTrial], root: Root) -> lis
             member=trial.member,
             values={aim.name: trial.fitness} if trial.criteria is None else trial.criteria.values,
         )
-        for trial, row in ((each.trial, each.checkpoint) for each in best)
+        for trial, row in ((best_trial.trial, best_trial.checkpoint) for best_trial in best)
         if trial.fitness is not None and row is not None
     ]
 
@@ -84,7 +84,7 @@ def checkpoint_of(study: str, trial: TrialRecord, row: Checkpoint | None, root: 
     """Return the checkpoint that a trial left; raise CheckpointMissing if there is none."""
     if row is None:
         none = f"is {trial.state}, and left none"
-        why = none if trial.checkpoint is None else "left one that was collected since"
+        why = none if trial.checkpoint is None else "left a checkpoint that was collected since"
         raise CheckpointMissing(f"study {study!r} has no checkpoint of trial {trial.id}: it {why}")
     return BestCheckpoint(
         name=row.name,

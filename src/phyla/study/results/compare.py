@@ -28,7 +28,7 @@ def compare(
     Args:
         studies: names, or results. The name of a study that has replicates means all of them; a replicate's own
             name means that one. Results may come from different stores: where one replicate is in several of
-            them, or one study is, these are compared with each other, and told apart by their homes.
+            them, or one study is, these are compared with each other, and distinguished by their homes.
         by: `steps` of all members together, or `time` in which anything was running.
         target: the value whose first time is told; by default the worst median of the final values, of two in
             the middle the worse one.
@@ -51,18 +51,21 @@ def compare(
     if target is not None and not math.isfinite(target):
         raise ConfigurationError(f"target={target!r}: must be a finite number")
     asked = [studies] if isinstance(studies, (str, Results)) else list(studies)
-    found = {(one.places.storage, one.name): one for one in _found(asked, Places.of(home, storage, checkpoints))}
-    names = [one.name for one in found.values()]
-    # Studies of one name are in several stores, and are told apart by their homes.
-    apart = {_repeats(one) for one in found.values() if names.count(one.name) > 1}
+    chosen = {
+        (results.places.storage, results.name): results
+        for results in _found(asked, Places.of(home, storage, checkpoints))
+    }
+    names = [results.name for results in chosen.values()]
+    # Studies of one name in several stores are distinguished by their homes.
+    ambiguous = {_repeats(results) for results in chosen.values() if names.count(results.name) > 1}
     return compare_studies(
         [
             ComparedStudy(
-                data=one.data(),
-                group=f"{_repeats(one)} ({one.places.home})" if _repeats(one) in apart else _repeats(one),
-                replicate=None if one.replicate is None else one.replicate.index,
+                data=results.data(),
+                group=_repeats(results) + (f" ({results.places.home})" if _repeats(results) in ambiguous else ""),
+                replicate=None if results.replicate is None else results.replicate.index,
             )
-            for one in found.values()
+            for results in chosen.values()
         ],
         by="steps" if by == "steps" else "time",
         target=target,
@@ -77,8 +80,14 @@ def _found(asked: "Sequence[str | Results]", places: Places) -> Iterator[Results
             continue
         store = store or open_existing(f"study {name!r}", places)
         known = [Results(store, study, places) for study in store.studies() if not study.watched]
-        replicates = {one.replicate.index: one for one in known if one.replicate and one.replicate.of == name}
-        chosen = [replicates[index] for index in sorted(replicates)] or [one for one in known if one.name == name]
+        replicates = {
+            results.replicate.index: results
+            for results in known
+            if results.replicate and results.replicate.of == name
+        }
+        chosen = [replicates[index] for index in sorted(replicates)] or [
+            results for results in known if results.name == name
+        ]
         if not chosen:
             raise StudyNotFound(
                 f"there is no study {name!r} in {store.url}, nor replicates of one; there are: "

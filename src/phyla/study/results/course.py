@@ -16,21 +16,21 @@ def course(reader: Reader, points: int) -> list[tuple[float, float, float]]:
     A point is the best fitness so far, and of the trials at that time the median and the worse quartile.
     It is of a sample of trials, so that a long history takes no longer.
     """
-    ends, found, top = [0], list[tuple[float, float, float]](), (-math.inf, math.nan)
+    ends, quantiles, top = [0], list[tuple[float, float, float]](), (-math.inf, math.nan)
     for newest in reader.newest_trials(1):
         start = reader.trials(limit=1)[0].id - 1
         points = max(1, min(points, (newest.id - start) // max(1, reader.study().population_size)))
         ends = [start + (newest.id - start) * point // points for point in range(points + 1)]
     for after, end in pairwise(ends):
-        trials = [one for one in reader.trials(after=after, limit=SAMPLE) if one.id <= end]
-        completed = [one for one in trials if one.state is JobState.COMPLETED and one.fitness is not None]
+        trials = [trial for trial in reader.trials(after=after, limit=SAMPLE) if trial.id <= end]
+        completed = [trial for trial in trials if trial.state is JobState.COMPLETED and trial.fitness is not None]
         scores = sorted(
-            (one.order or 0.0, one.fitness or 0.0) for one in completed if math.isfinite(one.order or 0.0)
+            (trial.order or 0.0, trial.fitness or 0.0) for trial in completed if math.isfinite(trial.order or 0.0)
         )
         if scores:
             top = max(top, scores[-1])
-            found.append((top[1], scores[len(scores) // 2][1], scores[len(scores) // 4][1]))
+            quantiles.append((top[1], scores[len(scores) // 2][1], scores[len(scores) // 4][1]))
     best = next(iter(reader.best_trials(1)), None)
-    if found and best is not None and best.fitness is not None:
-        found[-1] = (best.fitness, *found[-1][1:])
-    return found
+    if quantiles and best is not None and best.fitness is not None:
+        quantiles[-1] = (best.fitness, *quantiles[-1][1:])
+    return quantiles

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from phyla.study.results.results import Results
 
 NEWEST = 200
-"""Trials that are looked at, at least."""
+"""Trials that are read, at least."""
 ROUTINE = ("continue", "schedule", "replay")
-"""Decisions that are left out where nothing changes: nearly all trials of most studies."""
+"""Decisions that are omitted where nothing changes: nearly all trials of most studies."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Something that was decided about a member, or happened to its trial.
+    """A decision about a member, or an event of its trial.
 
     Attributes:
         at: when, in seconds since the epoch.
@@ -44,18 +44,18 @@ class Decision:
 
 
 def decisions(results: "Results", *, limit: int) -> list[Decision]:
-    """Return what was decided last, and what failed, was stopped or cancelled, newest first.
+    """Return the last decisions, and trials that failed, were stopped or cancelled, newest first.
 
-    Only the newest trials and the unfinished ones are read, so that it takes the same time however long the
+    Only the newest trials and the unfinished ones are read, so that the time does not grow with the
     history is. Members that go on unchanged are left out.
     """
     entries = _entries(results._query(recent, newest=max(NEWEST, 5 * limit)))
-    return sorted(entries, key=lambda one: (one.at, one.trial), reverse=True)[:limit]
+    return sorted(entries, key=lambda entry: (entry.at, entry.trial), reverse=True)[:limit]
 
 
 def _entries(page: Recent) -> Iterator[Decision]:
     for trial in page.trials:
-        who = f"member {trial.member}"
+        member = f"member {trial.member}"
 
         def told(words: str, at: float | None, kind: str, trial: TrialRecord = trial) -> Decision:
             at = trial.created_at if at is None else at
@@ -64,18 +64,18 @@ def _entries(page: Recent) -> Iterator[Decision]:
         decision = trial.reason.get("decision")
         if decision not in ROUTINE or trial.replaces is not None or trial.reason.get("changes"):
             kind = "started" if decision == "start" else "decided"
-            yield told(describe(trial.reason, who), trial.created_at, kind)
+            yield told(describe(trial.reason, member), trial.created_at, kind)
         for attempt in page.attempts.get(trial.id, ()):
             if attempt.state in (AttemptState.FAILED, AttemptState.LOST) and attempt.error:
                 last = trial.state is JobState.FAILED and attempt.token == trial.token
-                then = "failed for good" if last else "failed and is tried again"
+                then = "failed for good" if last else "failed and is retried"
                 why = replace(attempt.cause, log=None).words() if attempt.cause else summarize_error(attempt.error)
-                yield told(f"{who}: trial {trial.id} {then}: {why}", attempt.ended_at, "failed")
+                yield told(f"{member}: trial {trial.id} {then}: {why}", attempt.ended_at, "failed")
         if trial.stop_reason is not None:
-            yield told(describe(trial.stop_reason, who), trial.ended_at, "stopped")
+            yield told(describe(trial.stop_reason, member), trial.ended_at, "stopped")
         elif trial.state is JobState.CANCELLED:
             yield told(
-                f"{who}: trial {trial.id} was cancelled: {summarize_error(trial.error)}",
+                f"{member}: trial {trial.id} was cancelled: {summarize_error(trial.error)}",
                 trial.ended_at,
                 "cancelled",
             )

@@ -1,4 +1,4 @@
-"""What the evaluation of a run has found so far; read-only, and needs no training or evaluation code."""
+"""The evaluation results of a run; read-only, and needs no training or evaluation code."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -73,7 +73,7 @@ class BestEvaluation:
 
 
 class MatrixRow(NamedTuple):
-    """One checkpoint, what became of every eval task on it, and the aggregates of its groups."""
+    """A checkpoint, the outcome of every eval task on it, and the aggregates of its groups."""
 
     seen: Checkpoint
     cells: list[Cell]
@@ -82,14 +82,14 @@ class MatrixRow(NamedTuple):
 
 @final
 class Evaluations:
-    """What the evaluation of a study's checkpoints, or of a watched directory's, has found so far.
+    """The evaluation results of the checkpoints of a study or of a watched directory.
 
-    Every call reads the store anew, page by page: what it yields is consistent for each checkpoint, and a
+    Every call reads the store again, page by page: each checkpoint is consistent, and a
     history of any length needs little memory.
 
     Attributes:
         name: name of the run; a study's is called like the study.
-        places: where it keeps its things.
+        places: where its files are.
     """
 
     def __init__(self, store: "Store", run: StudyRecord, places: Places) -> None:
@@ -100,17 +100,17 @@ class Evaluations:
 
     @property
     def run(self) -> StudyRecord:
-        """The run as it stands."""
+        """The run's current record."""
         return self._store.find_study(self._run.name) or self._run
 
     @property
     def state(self) -> str:
-        """How it stands."""
+        """The run's state."""
         return self.run.state.value
 
     @property
     def suites(self) -> tuple[SuiteOutline, ...]:
-        """The suites, as its configuration has them, without their functions."""
+        """The suites of its configuration, without their functions."""
         return outlines(self.run.config)
 
     def suite(self, name: str) -> SuiteOutline:
@@ -124,7 +124,7 @@ class Evaluations:
     # Records
 
     def checkpoints(self) -> Iterator[Checkpoint]:
-        """Yield the checkpoints that were seen, oldest first; those that are gone or quarantined too."""
+        """Yield all registered checkpoints, oldest first, including gone and quarantined ones."""
         return every(self._store, self._run.id, queries.seen)
 
     def groups(self, suite: str | None = None) -> Iterator[Group]:
@@ -132,11 +132,11 @@ class Evaluations:
         return every(self._store, self._run.id, queries.groups, suite=suite)
 
     def events(self) -> list[EvalEvent]:
-        """Return what a person should know: regressions, quarantined checkpoints and the like, oldest first."""
+        """Return notable events: regressions, quarantined checkpoints and the like, oldest first."""
         return self._store.look(self._run.id, queries.events)
 
     def retry(self) -> int:
-        """Let workers try once more what failed for good, and nothing else; return how many evaluations that is.
+        """Let workers retry evaluations that failed for good; return how many there are.
 
         Raises:
             StateError: no process evaluates it any more.
@@ -146,14 +146,14 @@ class Evaluations:
 
         run = self.run
         if run.state not in (StudyState.RUNNING, StudyState.DRAINING):
-            what = f"{run.name!r} is {run.state}, so nothing is tried again now"
-            raise StateError(f"{what}; watch or run it again: that tries again what failed")
+            problem = f"{run.name!r} is {run.state}, so nothing can be retried now"
+            raise StateError(f"{problem}; watch or run it again, which retries failed evaluations")
         return sightings_of(self._store, run, suites_from(run.config, plugins.absent)).retry()
 
     # The matrix
 
     def cells(self, suite: str | None = None, *, last: int | None = None) -> Iterator[Cell]:
-        """Yield what became of every eval task, of all suites or one, on all checkpoints or the `last`, by age."""
+        """Yield the outcome of every eval task, of all suites or one, on all checkpoints or the `last`, by age."""
         for row in self._rows(suite, last=last):
             yield from row.cells
 
@@ -171,20 +171,20 @@ class Evaluations:
         outline = self.suite(suite)
         if outline.objective is None:
             raise ConfigurationError(
-                f"suite {suite!r} has no objective, so none of its checkpoints is the best; give it one, such as "
+                f"suite {suite!r} has no objective, so it has no best checkpoint; give it an objective, such as "
                 'objective=phyla.Maximize("accuracy_mean")'
             )
         best = self._store.look(self._run.id, queries.in_use, [suite])
         if suite not in best.best:
             return None
         seen = best.checkpoints[suite]
-        found = group_values(seen, best.best[suite]).values
-        if outline.objective not in found:
+        values = group_values(seen, best.best[suite]).values
+        if outline.objective not in values:
             raise ConfigurationError(
                 f"the best checkpoint of suite {suite!r} has no aggregate {outline.objective!r}, which its "
-                f"objective names now; it has {', '.join(found) or 'none'}"
+                f"objective names now; it has {', '.join(values) or 'none'}"
             )
-        # A study's is in its directory, another is its snapshot or the original.
+        # A study's checkpoint is in its directory; others are a snapshot or the original.
         known = self._run.config.get("checkpoints")
         path: Path | RemotePlace
         path = (
@@ -197,18 +197,18 @@ class Evaluations:
             if isinstance(path, Path) and not is_there(path) and seen.snapshot:
                 from phyla.watcher.snapshots import snapshot_path
 
-                # Its home was moved, and no process has watched since.
+                # The home was moved, and no process has watched since.
                 moved = snapshot_path(self.places.folder("snapshots", self.name), seen)
                 path = moved if is_there(moved) else path
             if isinstance(path, Path) and not is_there(path) and len(seen.paths) == 1 and self._run.location:
                 path = Path(self._run.location) / seen.paths[0]
-        measured = found[outline.objective]
+        measured = values[outline.objective]
         return BestEvaluation(
             suite=suite,
             metric=outline.objective,
             value=measured.value,
             stderr=measured.stderr,
-            values=dict(found),
+            values=dict(values),
             checkpoint=seen.name,
             location=path,
             seen=seen,
@@ -230,7 +230,7 @@ class Evaluations:
     def summary(self, suite: str | None = None) -> dict[str, int]:
         """Return how many cells of the matrix have each status; repetitions do not count."""
         rows = self._rows(suite, decode=False)
-        counts = Counter(one.status for row in rows for one in row.cells if one.replicate == 0)
+        counts = Counter(cell.status for row in rows for cell in row.cells if cell.replicate == 0)
         return {status.value: counts[status] for status in CellStatus if counts[status]}
 
     # Projections
@@ -255,7 +255,7 @@ class Evaluations:
             yield from _points(row, members.get(row.seen.trial or 0))
 
     def points_of(self, group: Group, member: int | None = None) -> Iterator[Point]:
-        """Yield what was measured in one evaluation group."""
+        """Yield the measurements of one evaluation group."""
         suites = [suite for suite in self.suites if suite.name == group.suite] or [SuiteOutline(name=group.suite)]
         (checkpoint,) = self._store.look(self._run.id, queries.evaluated, [group.seen])
         row = _row(checkpoint, suites, former=False, decode=True)
@@ -276,12 +276,12 @@ class Evaluations:
         cells: list[Cell] = []
         values: list[GroupValues] = []
         for row in self._rows(last=last):
-            # What it was read from may be large, and is not drawn.
-            cells += [replace(one, metrics={}) for one in row.cells]
+            # Raw metrics may be large, and are not drawn.
+            cells += [replace(cell, metrics={}) for cell in row.cells]
             values += row.values
-        trials = sorted({one.seen.trial for one in cells if one.seen.trial is not None})
+        trials = sorted({cell.seen.trial for cell in cells if cell.seen.trial is not None})
         source = self._run.source or self._run.id
-        members = {one.id: one.member for one in self._store.look(source, queries.trials, ids=trials)}
+        members = {trial.id: trial.member for trial in self._store.look(source, queries.trials, ids=trials)}
         return EvaluationData(
             run=self.run,
             suites=self.suites,
@@ -345,35 +345,37 @@ class Evaluations:
 
 
 def _points(row: MatrixRow, member: int | None) -> Iterator[Point]:
-    for one in row.cells:
-        yield from cell_points(one, member)
+    for entry in row.cells:
+        yield from cell_points(entry, member)
     for values in row.values:
-        # Those of one group, which has one suite and one replicate.
-        yield from group_points(values, [one for one in row.cells if one.group == values.group], member)
+        # Cells of this group, which has one suite and one replicate.
+        yield from group_points(values, [entry for entry in row.cells if entry.group == values.group], member)
 
 
 def _row(
     checkpoint: EvaluatedCheckpoint, wanted: Sequence[SuiteOutline], *, former: bool, decode: bool
 ) -> MatrixRow:
     seen, suites = checkpoint.seen, {suite.name: suite for suite in wanted}
-    for name in [each.group.suite for each in checkpoint.groups] if former else ():
+    for name in [outcome.group.suite for outcome in checkpoint.groups] if former else ():
         suites.setdefault(name, SuiteOutline(name=name))
     row = MatrixRow(seen, [], [])
     for suite in suites.values():
-        own: Sequence[GroupResults | None] = [each for each in checkpoint.groups if each.group.suite == suite.name]
-        for each in own or (None,):
-            group, tasks = (None, {}) if each is None else (each.group, current_tasks(each.jobs))
+        own: Sequence[GroupResults | None] = [
+            outcome for outcome in checkpoint.groups if outcome.group.suite == suite.name
+        ]
+        for outcome in own or (None,):
+            group, tasks = (None, {}) if outcome is None else (outcome.group, current_tasks(outcome.jobs))
             # An eval task that the suite no longer has still has its results.
             for name in dict.fromkeys((*(task.name for task in suite.tasks), *tasks)):
                 shards = tasks.get(name, [])
-                if decode and each is not None and shards:
-                    results = each.results.get(shards[0].identity, ())
+                if decode and outcome is not None and shards:
+                    results = outcome.results.get(shards[0].identity, ())
                     row.cells.append(cell(seen, group, suite, name, shards, results, plugins.loaded_class))
                 else:
                     row.cells.append(cell(seen, group, suite, name, shards))
-                if each is not None and row.cells[-1].status is CellStatus.RUNNING:
+                if outcome is not None and row.cells[-1].status is CellStatus.RUNNING:
                     claimed_at = min(
-                        run.claimed_at for run in each.running if run.job in {one.id for one in shards}
+                        run.claimed_at for run in outcome.running if run.job in {shard.id for shard in shards}
                     )
                     row.cells[-1] = replace(row.cells[-1], running_s=checkpoint.now - claimed_at)
             if group is not None and group.state in (GroupState.COMPLETE, GroupState.PARTIAL):
@@ -382,14 +384,14 @@ def _row(
 
 
 def evaluations_of(store: "Store", name: str, places: Places) -> Evaluations:
-    """Return what the suites of a study of any kind have found."""
-    found = store.find_study(name)
-    if found is None:
+    """Return the evaluation results of a study of any kind."""
+    study = store.find_study(name)
+    if study is None:
         names = ", ".join(repr(known.name) for known in store.studies() if outlines(known.config)) or "none"
         raise StudyNotFound(f"there is no run {name!r} in {store.url}; runs that are evaluated: {names}")
-    evaluated = found.watched or bool(found.config.get("suites"))
-    if not (evaluated or store.look(found.id, queries.seen, limit=1)):
+    evaluated = study.watched or bool(study.config.get("suites"))
+    if not (evaluated or store.look(study.id, queries.seen, limit=1)):
         raise StudyNotFound(
             f"study {name!r} has no suites, so nothing was evaluated; give it some: Study(..., suites=[...])"
         )
-    return Evaluations(store, found, places)
+    return Evaluations(store, study, places)

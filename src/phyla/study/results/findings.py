@@ -1,4 +1,4 @@
-"""What is probably wrong with a study although nothing raised: found in what is stored, and said once."""
+"""Probable mistakes in a study that raised no error, found in its stored records and reported once."""
 
 import logging
 import math
@@ -20,7 +20,7 @@ LOOKED_AT = 20
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that is probably wrong.
+    """A probable mistake.
 
     Its kind is `source`, `parameter`, `metric`, `steps`, `checkpoint`, `code`, `samples` or `scores`.
     """
@@ -31,7 +31,7 @@ class Finding:
 
 
 def findings(reader: Reader) -> list[Finding]:
-    """Return what is probably wrong with a study."""
+    """Return probable mistakes in a study."""
     facts = _read_facts(reader)
     return [finding for rule in RULES for finding in rule(facts)]
 
@@ -39,7 +39,7 @@ def findings(reader: Reader) -> list[Finding]:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """What is known of a study, and of a part of its completed trials."""
+    """The facts about a study and a part of its completed trials."""
 
     study: StudyRecord
     trials: Sequence[TrialRecord]
@@ -85,13 +85,13 @@ def _read_facts(reader: Reader) -> _Facts:
         unchanged=False,
         samples=[event for event in reader.events() if event.kind == SAME_SAMPLES],
     )
-    # Single ones may be equal to their parents, as where training has converged.
+    # A single trial may equal its parent, as where training has converged.
     return replace(facts, unchanged=all(_same_bytes(reader, trial) for trial in facts.trained))
 
 
 def _same_bytes(reader: Reader, trial: TrialRecord) -> bool:
     checkpoint, parent = (reader.checkpoint(name or "") for name in (trial.checkpoint, trial.parent_checkpoint))
-    # One checkpoint of several models may well hold what it held before for one of them.
+    # In a checkpoint of several models one may well be unchanged.
     single = not trial.checkpoint_index and not trial.parent_index
     return single and checkpoint is not None and parent is not None and checkpoint.digest == parent.digest
 
@@ -103,7 +103,7 @@ def _code_changed(facts: _Facts) -> Iterator[Finding]:
         yield Finding(
             kind="code",
             text=f"{code['name']}{where} changed since this study began on {date(facts.study.created_at)}; "
-            "earlier trials were trained by the old code. To train all of it by the new code, run it with "
+            "earlier trials were trained by the old code. To train all trials by the new code, run it with "
             f"--overwrite {facts.study.name} (in Python: overwrite=True), which deletes what is stored, or under "
             "another name",
         )

@@ -1,4 +1,4 @@
-"""Open what is stored to read or compare results; needs no training or evaluation code, and changes nothing."""
+"""Open stored studies to read or compare their results; needs no training or evaluation code, changes nothing."""
 
 from pathlib import Path
 

@@ -19,12 +19,12 @@ DECISIONS_SHOWN = 5
 
 
 def summary(results: "Results") -> dict[str, str]:
-    """Return how a study stands as a bundle of MIME types."""
+    """Return the status of a study as a bundle of MIME types."""
     page = study_page(results, most=0)
-    feed = [one for one in page.sections if one.name == "feed" and isinstance(one, Table)]
+    feed = [section for section in page.sections if section.name == "feed" and isinstance(section, Table)]
     rows = [[fact.name, fact.words] for fact in page.facts]
     rows += [["", text] for text in (*page.messages, *map(text_of, page.lines))]
-    rows += [row[:2] for one in feed for row in one.texts[:DECISIONS_SHOWN]]
+    rows += [row[:2] for section in feed for row in section.texts[:DECISIONS_SHOWN]]
     return notebook.summary(f"{page.title}: {page.state}", rows)
 
 
@@ -35,14 +35,14 @@ def outline(name: str, rules: "TrainRules") -> dict[str, str]:
 
 
 def cell() -> Any:
-    """Return what tells the cell that runs from all others; None where there is none."""
+    """Return the identity of the running cell; None outside of notebooks."""
     ipython: Any = sys.modules.get("IPython")
     return None if ipython is None else getattr(ipython.get_ipython(), "execution_count", None)
 
 
 @final
 class NotebookCell:
-    """Shows in a cell of a notebook, in place, how a study goes on."""
+    """Shows the progress of a study in a notebook cell, in place."""
 
     def __init__(self) -> None:
         self._throttle = Throttle(EVERY_S)
@@ -58,12 +58,12 @@ class NotebookCell:
             self._results.shown_in = cell()
 
     def interrupted(self) -> None:
-        """Say nothing: the kernel shows that it was interrupted."""
+        """Print nothing: the kernel shows that it was interrupted."""
 
     def progressed(self, results: "Results", *, at_once: bool = False) -> None:
-        """Show how the study stands, if it is time."""
+        """Show the status of the study, if it is time."""
         self._results = results
-        # Showing is not worth ending a run for.
+        # A display must not end a run.
         with suppress(StoreError), self._throttle.turn(at_once=at_once) as due:
             if not due:
                 return

@@ -39,7 +39,7 @@ from phyla.records import (
 from phyla.strategies import describe
 from phyla.study.results.decision_log import decisions
 from phyla.study.results.progress import Progress, lease_s
-from phyla.study.results.watched_runs import WatchedRunStatus, standing
+from phyla.study.results.watched_runs import WatchedRunStatus, read_run_status
 
 if TYPE_CHECKING:
     from phyla.evaluation import GroupValues, SuiteOutline
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from phyla.study.results.results import Results
 
 ROWS = 100
-"""Rows of a table; there are links to the others."""
+"""Rows of a table on one page; links lead to the rest."""
 FEW = 20
 DECISIONS = 12
 STATES = ("complete", "queued", "partial", "skipped", "gone", "quarantined")
@@ -91,22 +91,22 @@ def _messages(results: "Results", progress: Progress) -> Iterator[str]:
     if progress.study.message:
         yield progress.study.message
     if progress.silent_s is not None:
-        what = "no worker has renewed its lease"
+        problem = "no worker has renewed its lease"
         if not progress.running:
-            what = "no trial is running, and nothing has happened"
-        yield f"{what} for {duration(progress.silent_s)}; run it again to go on"
+            problem = "no trial is running, and nothing has happened"
+        yield f"{problem} for {duration(progress.silent_s)}; run the study again to resume"
     if progress.damaged:
-        yield f"{format_count(len(progress.damaged), 'damaged checkpoint')}, not used any more; the files are kept"
+        yield f"{format_count(len(progress.damaged), 'damaged checkpoint')}, no longer used; the files are kept"
     yield from (f"warning: {finding.text}" for finding in results.findings())
     if results.has_suites:
         yield from waiting_lines(results.evaluations())
 
 
-def waiting_lines(found: "Evaluations") -> list[str]:
+def waiting_lines(evaluations: "Evaluations") -> list[str]:
     """Return how many eval tasks wait for a worker with each label."""
     counts: dict[str, int] = {}
-    for one in found.waiting():
-        counts[one.label] = counts.get(one.label, 0) + one.count
+    for waiting in evaluations.waiting():
+        counts[waiting.label] = counts.get(waiting.label, 0) + waiting.count
     return [
         f"{format_count(count, 'eval task waits', 'eval tasks wait')} for a worker with label {label!r}; to start "
         f"one: phyla worker FILE --labels {label}"
@@ -138,24 +138,24 @@ def _lines(results: "Results", progress: Progress) -> Iterator[Row]:
 
 
 def lag_lines(results: "Results") -> list[str]:
-    """Return how far the evaluation of each suite is behind."""
+    """Return the lag of each suite's evaluation."""
     lags = results.evaluations().lag() if results.has_suites else []
     return [f"evaluation of {lag_words(lag)}" for lag in lags]
 
 
 def facts(progress: Progress) -> list[Fact]:
-    """Return how far a study is in numbers."""
+    """Return the progress of a study in numbers."""
     counts = {state: count for state, count in progress.counts.items() if state != "completed"}
-    others = [f"{number(count)} {state}" for state, count in counts.items()]
-    others += [f"{len(progress.gone)} held by workers that are gone"] if progress.gone else []
+    counts_by_state = [f"{number(count)} {state}" for state, count in counts.items()]
+    counts_by_state += [f"{len(progress.gone)} held by workers that are gone"] if progress.gone else []
     done = _of(progress.completed, progress.planned_trials)
     given_up = format_count(progress.given_up, "member was", "members were") + " given up"
-    left = [Fact("time left", duration(progress.left_s), "at the present pace")] if progress.left_s else []
+    time_left = [Fact("time left", duration(progress.left_s), "at the present pace")] if progress.left_s else []
     return [
-        Fact("trials completed", done, ", ".join(others)),
+        Fact("trials completed", done, ", ".join(counts_by_state)),
         Fact("steps", _of(progress.spent_steps, progress.total_steps)),
         Fact("members", number(progress.active), given_up if progress.given_up else ""),
-        *left,
+        *time_left,
         Fact("last activity", f"{duration(progress.now - progress.last_activity)} ago"),
         _since(progress.study),
     ]
@@ -171,12 +171,12 @@ def _of(count: int, planned: int | None) -> str:
 
 
 def _actions(study: StudyRecord, given_up: int) -> list[Span]:
-    found = [Span("Trials", "trials")]
-    found += [Span("Evaluations", "evaluations")] if study.config.get("suites") else []
-    found += [Span("Compare with others", f"/compare?study={quote(study.name)}")]
-    found += [Span("Stop", "do/stop")] if study.state is StudyState.RUNNING else []
-    found += [Span("Resume", "do/resume")] if study.state in (StudyState.STOPPED, StudyState.FAILED) else []
-    return found + ([Span("Retry given-up members", "do/retry")] if given_up and _decides(study) else [])
+    actions = [Span("Trials", "trials")]
+    actions += [Span("Evaluations", "evaluations")] if study.config.get("suites") else []
+    actions += [Span("Compare with others", f"/compare?study={quote(study.name)}")]
+    actions += [Span("Stop", "do/stop")] if study.state is StudyState.RUNNING else []
+    actions += [Span("Resume", "do/resume")] if study.state in (StudyState.STOPPED, StudyState.FAILED) else []
+    return actions + ([Span("Retry given-up members", "do/retry")] if given_up and _decides(study) else [])
 
 
 def _decides(study: StudyRecord) -> bool:
@@ -184,15 +184,15 @@ def _decides(study: StudyRecord) -> bool:
 
 
 def decisions_table(results: "Results") -> Table:
-    """Return what was decided last, and what failed, the newest first."""
-    found = decisions(results, limit=DECISIONS)
+    """Return the last decisions and failures, newest first."""
+    entries = decisions(results, limit=DECISIONS)
     return Table(
         name="feed",
         title="Decisions",
-        lead="The newest first; members that go on unchanged are left out.",
+        lead="Newest first; members that continue unchanged are left out.",
         columns=("when (UTC)", "=what", ">trial"),
-        rows=[(moment(one.at), short(one.words, 240), _trial(one.trial)) for one in found],
-        empty="Nothing was decided yet.",
+        rows=[(moment(entry.at), short(entry.words, 240), _trial(entry.trial)) for entry in entries],
+        empty="No decisions yet.",
     )
 
 
@@ -201,13 +201,13 @@ def _trial(trial: int, text: str | None = None) -> Span:
 
 
 def members_table(progress: Progress, members: Sequence[Member], first: int = 0) -> Table:
-    """Return where members are, how good, with what, and why."""
+    """Return the progress, fitness, hyperparameters and last decision of members."""
     front = {trial.id for trial in progress.front}
-    # What a member has now may be worse than the best that it had.
+    # A member's present state may be worse than its best.
     best = {trial.member: fitness(trial) for trial in progress.front}
     if progress.aim.tradeoffs:
-        # Those that are on the Pareto front now.
-        best = {one.index: "*" for one in members if one.head and one.head.trial in front}
+        # Members on the Pareto front now.
+        best = {member.index: "*" for member in members if member.head and member.head.trial in front}
     last = "front" if progress.aim.tradeoffs else ">best"
     end = first + len(members)
     which = f"the best {number(len(members))}" if not first else f"{first + 1} to {end}, by fitness,"
@@ -215,9 +215,9 @@ def members_table(progress: Progress, members: Sequence[Member], first: int = 0)
         name="members",
         title="Members",
         lead="The best first.",
-        # The widest come last, where no other column has to make room for them.
+        # The widest columns come last, so that they squeeze no other.
         columns=(">member", ">steps", ">gen", ">fitness", last, "state", "~hyperparameters", "~last decision"),
-        rows=[_member(progress, one, best) for one in members],
+        rows=[_member(progress, member, best) for member in members],
         note=f"{which} of {format_count(progress.size, 'member')}" if len(members) < progress.size else "",
         links=[
             *([Span("before", f"?from={max(0, first - ROWS)}")] if first else []),
@@ -244,17 +244,21 @@ def _member(progress: Progress, member: Member, best: Mapping[int, str]) -> Row:
 
 def _running_table(progress: Progress) -> Table:
     length_s, rows = lease_s(progress.study.config), list[Row]()
-    for one in progress.running:
-        left_s, gone = one.expires_at - progress.now, one.job in progress.gone
-        silent = duration(progress.now - max(one.claimed_at, one.expires_at - length_s))
+    for attempt in progress.running:
+        left_s, gone = attempt.expires_at - progress.now, attempt.job in progress.gone
+        silent = duration(progress.now - max(attempt.claimed_at, attempt.expires_at - length_s))
         lease = f"renewed {silent} ago"
         if gone and left_s >= 0:
             lease = f"its process is gone; ends in {duration(left_s)}"
         elif left_s < 0:
             lease = f"no progress for {silent}, ran out {duration(-left_s)} ago"
-        who, for_s = str(progress.unfinished[one.job].member), duration(progress.now - one.claimed_at)
+        job, member, for_s = (
+            _trial(attempt.job),
+            str(progress.unfinished[attempt.job].member),
+            duration(progress.now - attempt.claimed_at),
+        )
         rows.append(
-            (_trial(one.job), str(one.token), who, one.worker, for_s, Span(lease, look="odd" if gone else ""))
+            (job, str(attempt.token), member, attempt.worker, for_s, Span(lease, look="odd" if gone else ""))
         )
     columns = (">running trial", ">attempt", ">member", "~worker", "for", "=lease")
     return Table(name="running", title="Running", columns=columns, rows=rows)
@@ -267,10 +271,11 @@ def _failed_table(results: "Results") -> Table:
     return Table(
         name="failed",
         title="What failed",
-        lead="Trials that failed for good, and those that are tried again; the newest first.",
+        lead="Trials that failed for good, and trials that are retried; newest first.",
         columns=(">failed trial", ">member", ">failures", "state", "=last error"),
         rows=[
-            (_trial(one.id), str(one.member), str(one.failures), one.state, _error(one, causes)) for one in newest
+            (_trial(trial.id), str(trial.member), str(trial.failures), trial.state, _error(trial, causes))
+            for trial in newest
         ],
         note=_newest(FEW, len(failed)),
     )
@@ -288,34 +293,40 @@ def _damaged_table(damaged: Sequence[Checkpoint]) -> Table:
     return Table(
         name="damaged",
         title="Damaged checkpoints",
-        lead="They did not hold what was committed. No trial has started from one since; the files are kept.",
+        lead="Their files differ from what was committed. No trial has used them since; the files are kept.",
         columns=("damaged checkpoint", ">trial", ">step", "=what"),
-        rows=[(one.name, _trial(one.trial or 0), number(one.step), one.error or "") for one in damaged[:ROWS]],
+        rows=[
+            (checkpoint.name, _trial(checkpoint.trial or 0), number(checkpoint.step), checkpoint.error or "")
+            for checkpoint in damaged[:ROWS]
+        ],
         note=f"the first {ROWS} of {number(len(damaged))}" if len(damaged) > ROWS else "",
     )
 
 
 def _record_table(results: "Results") -> Table:
     rows: list[tuple[float, Text]] = [
-        (one.created_at, one.message) for one in _acts(results._query(queries.events))
+        (event.created_at, event.message) for event in _acts(results._query(queries.events))
     ]
     rows += [
-        (one.at, f"{one.name} was changed from {_value(one.before)} to {_value(one.after)}")
-        for one in results.changes()[-FEW:]
+        (change.at, f"{change.name} was changed from {_value(change.before)} to {_value(change.after)}")
+        for change in results.changes()[-FEW:]
     ]
     for start, differs in with_differences(results.starts())[-FEW:]:
         facts: Any = start.facts
-        what = f"; differs: {short(differs, 160)}" if differs else ""
+        difference = f"; differs: {short(differs, 160)}" if differs else ""
         where = f"started on {facts['machine']['name']}, commit {start.commit}"
         rows.append(
-            (start.at, Span(f"{where}: {short(start.command, 160)}{what}", look="changed" if differs else ""))
+            (
+                start.at,
+                Span(f"{where}: {short(start.command, 160)}{difference}", look="changed" if differs else ""),
+            )
         )
     return Table(
         name="record",
         title="Record",
-        lead="Who did what, what was changed, and how it was started; the newest first.",
+        lead="Actions, changes of settings, and starts; newest first.",
         columns=("when (UTC)", "=what"),
-        rows=[(moment(at), what) for at, what in sorted(rows, key=lambda row: -row[0])],
+        rows=[(moment(at), text) for at, text in sorted(rows, key=lambda row: -row[0])],
         empty="Nothing yet.",
     )
 
@@ -325,11 +336,11 @@ def _value(value: Any) -> str:
 
 
 def _acts(events: Iterable[EvalEvent]) -> list[EvalEvent]:
-    return [one for one in events if one.kind == ACTION][-FEW:]
+    return [event for event in events if event.kind == ACTION][-FEW:]
 
 
 def trials_page(study: StudyRecord, trials: Sequence[TrialRecord], count: int) -> Page:
-    """Return a page of trials, of which the study has more."""
+    """Return one page of a study's trials."""
     note = f"{number(len(trials))} of {format_count(count, 'trial')}" if len(trials) < count else ""
     links = [Span("from the oldest", "?after=0"), *later_link(trials), Span("the newest", "?")]
     section = trials_table(trials, "trials-table", "Trials", anchors=True, note=note, links=links)
@@ -337,7 +348,7 @@ def trials_page(study: StudyRecord, trials: Sequence[TrialRecord], count: int) -
 
 
 def later_link(trials: Sequence[TrialRecord]) -> list[Span]:
-    """Return a link to the trials after some, if there may be more."""
+    """Return a link to later trials, if there may be more."""
     return [Span("later", f"?after={trials[-1].id}")] if len(trials) == ROWS else []
 
 
@@ -364,57 +375,57 @@ def _trial_row(trial: TrialRecord) -> Row:
 # A watched run, and the evaluation of a study
 
 
-def run_page(found: "Evaluations") -> Page:
+def run_page(evaluations: "Evaluations") -> Page:
     """Return the page of a watched run."""
-    one, acts = standing(found), _acts(found.events())
-    run, lags = one.run, found.lag()
-    watcher = f"watched by {one.watcher}"
-    if one.watcher is None:
-        watcher = "no process of this machine watches it; the same `phyla watch` command goes on with it"
+    status, acts = read_run_status(evaluations), _acts(evaluations.events())
+    run, lags = status.run, evaluations.lag()
+    watcher = f"watched by {status.watcher}"
+    if status.watcher is None:
+        watcher = "no process of this machine watches it; run the same `phyla watch` command again to continue"
     bests = [
-        f"{best.suite}/{best.metric} {format_estimate(best.value, best.stderr)}" for best in one.best.values()
+        f"{best.suite}/{best.metric} {format_estimate(best.value, best.stderr)}" for best in status.best.values()
     ]
     return Page(
         study=run.name,
         title=run.name,
         state=run.state,
-        kind=f"evaluation of checkpoints: {where(one)}",
-        messages=[*filter(None, [run.message]), *waiting_lines(found)],
+        kind=f"evaluation of checkpoints: {format_location(status)}",
+        messages=[*filter(None, [run.message]), *waiting_lines(evaluations)],
         score=bests[0] if bests else "",
         lines=[
-            *([] if run.state is StudyState.COMPLETED and one.watcher is None else [(watcher,)]),
+            *([] if run.state is StudyState.COMPLETED and status.watcher is None else [(watcher,)]),
             *((f"evaluation of {lag_words(lag)}",) for lag in lags),
         ],
-        facts=_run_facts(one),
+        facts=_run_facts(status),
         actions=[Span("Evaluations", "evaluations")],
         sections=[
-            _suites_table(one),
-            _quarantined_table(one),
+            _suites_table(status),
+            _quarantined_table(status),
             *map(Later, EVALUATION_SECTIONS),
             *([Table(name="record", title="Record", columns=("when (UTC)", "=what"), rows=[*map(_event, acts)])]),
         ],
     )
 
 
-def where(one: WatchedRunStatus) -> str:
+def format_location(status: WatchedRunStatus) -> str:
     """Return where the checkpoints of a watched run are."""
-    return escape_name(one.run.location) if one.run.source is None else f"study number {one.run.source}"
+    return escape_name(status.run.location) if status.run.source is None else f"study number {status.run.source}"
 
 
 def _event(event: EvalEvent) -> Row:
     return moment(event.created_at), short(event.message, 400)
 
 
-def _run_facts(one: WatchedRunStatus) -> list[Fact]:
+def _run_facts(status: WatchedRunStatus) -> list[Fact]:
     newest = ""
-    if one.newest is not None:
-        newest = f"the newest is {escape_name(one.newest.name)} at step {step(one.newest.step)}"
-        newest += "" if one.step_from is None else f", {one.step_from}"
-    counts = {**one.counts, "quarantined": len(one.quarantined)}
+    if status.newest is not None:
+        newest = f"the newest is {escape_name(status.newest.name)} at step {step(status.newest.step)}"
+        newest += "" if status.step_from is None else f", {status.step_from}"
+    counts = {**status.counts, "quarantined": len(status.quarantined)}
     return [
-        Fact("checkpoints seen", number(one.checkpoints), newest),
+        Fact("checkpoints seen", number(status.checkpoints), newest),
         *(Fact(state, number(counts[state])) for state in STATES if counts.get(state)),
-        _since(one.run),
+        _since(status.run),
     ]
 
 
@@ -423,75 +434,92 @@ def counts_words(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{counts[state]} {state}" for state in STATES if counts.get(state))
 
 
-def _suites_table(one: WatchedRunStatus) -> Table:
+def _suites_table(status: WatchedRunStatus) -> Table:
     rows: list[Row] = []
-    for suite in one.suites:
-        best = one.best.get(suite.name)
-        told: Row = ("-", "-", "-")
+    for suite in status.suites:
+        best = status.best.get(suite.name)
+        best_columns: Row = ("-", "-", "-")
         if best is not None:
-            told = (
+            best_columns = (
                 format_estimate(best.value, best.stderr),
                 step(best.step),
                 escape_name(best.where) + (" (gone)" if best.gone else ""),
             )
-        rows.append((suite.name, counts_words(one.evaluations[suite.name]) or "-", suite.objective or "-", *told))
+        rows.append(
+            (
+                suite.name,
+                counts_words(status.evaluations[suite.name]) or "-",
+                suite.objective or "-",
+                *best_columns,
+            )
+        )
     columns = ("suite", "=evaluations", "~objective", ">best", ">at step", "~checkpoint")
     return Table(name="suites", title="Suites", columns=columns, rows=rows)
 
 
-def _quarantined_table(one: WatchedRunStatus) -> Table:
+def _quarantined_table(status: WatchedRunStatus) -> Table:
     return Table(
         name="quarantined",
         title="Checkpoints that cannot be evaluated",
         columns=("~quarantined", ">step", "=why"),
         rows=[
-            (escape_name(bad.name), step(bad.step), summarize_error(bad.error)) for bad in one.quarantined[-FEW:]
+            (escape_name(bad.name), step(bad.step), summarize_error(bad.error))
+            for bad in status.quarantined[-FEW:]
         ],
-        note=_newest(FEW, len(one.quarantined)),
+        note=_newest(FEW, len(status.quarantined)),
     )
 
 
-def evaluations_page(found: "Evaluations") -> Page:
-    """Return what suites found on the newest checkpoints."""
-    once = [cell for cell in found.cells(last=FEW) if cell.replicate == 0]
-    run, suites = found.run, found.suites
-    tables = [_suite_table(found, one, [cell for cell in once if cell.suite == one.name]) for one in suites]
+def evaluations_page(evaluations: "Evaluations") -> Page:
+    """Return the results of the suites on the newest checkpoints."""
+    once = [cell for cell in evaluations.cells(last=FEW) if cell.replicate == 0]
+    run, suites = evaluations.run, evaluations.suites
+    tables = [
+        _suite_table(evaluations, suite, [cell for cell in once if cell.suite == suite.name]) for suite in suites
+    ]
     later = [] if run.watched else [Later(name) for name in EVALUATION_SECTIONS]
     title = f"Evaluations of {run.name}"
     return Page(study=run.name, title=title, key="evaluations", sections=[*tables, *later])
 
 
-def _suite_table(found: "Evaluations", suite: "SuiteOutline", cells: Sequence[Cell]) -> Table:
+def _suite_table(evaluations: "Evaluations", suite: "SuiteOutline", cells: Sequence[Cell]) -> Table:
     tasks = dict.fromkeys(task.name for task in suite.tasks)
-    values = {one.seen.id: one for one in found.values(suite.name, last=FEW) if one.group.replicate == 0}
-    seen = sorted({cell.seen.id: cell.seen for cell in cells}.values(), key=lambda one: -one.number)
+    values = {
+        aggregates.seen.id: aggregates
+        for aggregates in evaluations.values(suite.name, last=FEW)
+        if aggregates.group.replicate == 0
+    }
+    seen = sorted({cell.seen.id: cell.seen for cell in cells}.values(), key=lambda checkpoint: -checkpoint.number)
     known = {(cell.seen.id, cell.task): _cell(cell) for cell in cells}
     objective, again = suite.objective, quote(suite.name)
     aim = f" Its objective is {objective}; the best checkpoint has a star." if objective else ""
     rows: list[Row] = []
-    for one in seen:
-        name = Span(short(escape_name(one.name), 40), f"trials/{one.trial}" if one.trial is not None else "")
-        head = [_aggregate(values.get(one.id), objective)] if objective else []
-        link = f"do/evaluate?checkpoint={one.id}&suite={again}"
-        last: Text = Span("evaluate again", link) if one.usable else ""
-        at = number(one.step) if one.step >= 0 else "?"
-        rows.append((at, name, *head, *(known.get((one.id, task), "-") for task in tasks), last))
+    for checkpoint in seen:
+        name = Span(
+            short(escape_name(checkpoint.name), 40),
+            f"trials/{checkpoint.trial}" if checkpoint.trial is not None else "",
+        )
+        head = [_aggregate(values.get(checkpoint.id), objective)] if objective else []
+        link = f"do/evaluate?checkpoint={checkpoint.id}&suite={again}"
+        last: Text = Span("evaluate again", link) if checkpoint.usable else ""
+        at = number(checkpoint.step) if checkpoint.step >= 0 else "?"
+        rows.append((at, name, *head, *(known.get((checkpoint.id, task), "-") for task in tasks), last))
     return Table(
-        name=f"suite-{found.suites.index(suite) + 1}",
+        name=f"suite-{evaluations.suites.index(suite) + 1}",
         title=f"Suite {suite.name}",
         lead=f"The newest {FEW} checkpoints.{aim}",
         columns=(">step", "checkpoint", *([f">{objective}"] if objective else []), *tasks, ""),
         rows=rows,
-        empty="No checkpoint was seen yet.",
+        empty="No checkpoints yet.",
     )
 
 
 def _aggregate(values: "GroupValues | None", objective: str) -> Text:
-    found = values.values.get(objective) if values else None
-    if values is None or found is None:
+    estimate = values.values.get(objective) if values else None
+    if values is None or estimate is None:
         return "-"
     marks = (" ★" if values.best else "") + (" (partial)" if values.partial else "")
-    return Span(format_estimate(found.value, found.stderr) + marks, look="winner" if values.best else "")
+    return Span(format_estimate(estimate.value, estimate.stderr) + marks, look="winner" if values.best else "")
 
 
 def _cell(cell: Cell) -> Text:

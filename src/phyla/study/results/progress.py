@@ -1,4 +1,4 @@
-"""How far a study is: what a live display and a status page show."""
+"""The progress of a study, for live displays and status pages."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from phyla.store import Store
 
 NEWEST = 200
-"""Trials that are looked at for the time of the last activity, and for the pace."""
+"""Newest trials that are read for the last activity and the pace."""
 AT_ONCE = 1000
-"""Trials that one look loads at most, however long the history."""
+"""Limit for the trials that one look loads."""
 SHARE = 20
-"""Looking takes at most this part of the time."""
+"""Looking takes at most one part in this many of the time."""
 
 
 @final
@@ -44,10 +44,10 @@ class Progress:
 
     study: StudyRecord
     now: float  # the database's time, in seconds since the epoch
-    members: tuple[Member, ...]  # those that were chosen
-    # The trial that a member of these is at, by its index: its running one, else its last completed one.
+    members: tuple[Member, ...]  # the chosen members
+    # The trial of each chosen member, by index: its running trial, else its last completed one.
     trials: Mapping[int, TrialRecord]
-    cohorts: tuple[Cohort, ...]  # how many members stand alike, of all
+    cohorts: tuple[Cohort, ...]  # all members, counted by equal state
     unfinished: Mapping[int, TrialRecord] = field(default_factory=dict)  # trials that run or are queued, by id
     held: tuple[Attempt, ...]  # the running attempts at trials, and at eval jobs
     counts: Mapping[str, int]  # how many training trials are in each state
@@ -56,17 +56,17 @@ class Progress:
     member_steps: int | None  # steps that each member is to spend in all; None if unknown
     planned_trials: int | None  # completed trials that the study is expected to end with; None if unknown
     last_activity: float  # when a trial was last claimed or ended; the study's creation before the first one
-    step_s: float | None = None  # what a step takes at present, with all that train at once; None if unknown
-    damaged: tuple[Checkpoint, ...] = ()  # checkpoints whose files are not what was committed, oldest first
+    step_s: float | None = None  # seconds per step at present, over all that train at once; None if unknown
+    damaged: tuple[Checkpoint, ...] = ()  # checkpoints whose files differ from what was committed, oldest first
     # Seconds for which no worker has renewed a lease, or begun or ended a trial, where a study is running and no
     # lease is left; None otherwise.
     silent_s: float | None = None
-    # Attempts at queued trials that went back to the queue for a reason of their own, oldest first.
+    # Attempts that returned their trials to the queue with an error, oldest first.
     given_back: tuple[Attempt, ...] = ()
     gone: frozenset[int] = frozenset()  # running trials whose workers are lost
 
     def doing(self, member: Member) -> str:
-        """Return what a member is doing, one of those that were chosen."""
+        """Return the activity of a chosen member."""
         trial = self.trials.get(member.index)
         if member.retired:
             return "retired"
@@ -77,7 +77,7 @@ class Progress:
         return "worker gone" if trial.id in self.gone else "running"
 
     def scored(self, member: Member) -> Scored | TrialRecord | None:
-        """Return what has a member's fitness: its head; of one that was retired, its last completed trial."""
+        """Return the record with a member's fitness: its head, or the last completed trial of a retired member."""
         return self.trials.get(member.index) if member.retired else member.head
 
     @property
@@ -107,8 +107,8 @@ class Progress:
 
     @property
     def spent_steps(self) -> int:
-        """How far all members have come, in steps, together."""
-        return sum(one.size * (one.progress - one.joined_steps) for one in self.cohorts)
+        """Steps that all members together have completed."""
+        return sum(cohort.size * (cohort.progress - cohort.joined_steps) for cohort in self.cohorts)
 
     @property
     def total_steps(self) -> int | None:
@@ -120,8 +120,8 @@ class Progress:
         if self.member_steps is None:
             return None
         return sum(
-            one.size * (max(one.progress, 0 if one.retired else self.member_steps) - one.joined_steps)
-            for one in self.cohorts
+            cohort.size * (max(cohort.progress, 0 if cohort.retired else self.member_steps) - cohort.joined_steps)
+            for cohort in self.cohorts
         )
 
     @property
@@ -137,31 +137,31 @@ class Progress:
     @property
     def active(self) -> int:
         """Number of members that are not retired."""
-        return sum(one.size for one in self.cohorts if not one.retired)
+        return sum(cohort.size for cohort in self.cohorts if not cohort.retired)
 
     @property
     def size(self) -> int:
         """Number of members, retired ones too."""
-        return sum(one.size for one in self.cohorts)
+        return sum(cohort.size for cohort in self.cohorts)
 
     @property
     def given_up(self) -> int:
         """Number of members that were given up."""
-        return sum(one.size for one in self.cohorts if one.given_up)
+        return sum(cohort.size for cohort in self.cohorts if cohort.given_up)
 
 
 def progress(reader: Reader, most: int | None = None, first: int = 0) -> Progress:
-    """Read how far a study is, with all members by index, or with the best ones from `first` on, up to `most`."""
+    """Read the progress of a study with all members by index, or with the best from `first` on, up to `most`."""
     return progress_of(reader, reader.members() if most is None else reader.foremost(most)[first:])
 
 
 def progress_of(reader: Reader, members: Sequence[Member]) -> Progress:
-    """Read how far a study is, and where some members are."""
+    """Read the progress of a study and of some members."""
     study = reader.study()
     plan: Any = study.config["plan"]
     cohorts = tuple(reader.cohorts())
-    found = {member.index: _shown_trial(reader, member) for member in members}
-    trials = {index: trial for index, trial in found.items() if trial is not None}
+    trial_by_member = {member.index: _shown_trial(reader, member) for member in members}
+    trials = {index: trial for index, trial in trial_by_member.items() if trial is not None}
     now, held, counts = reader.now(), reader.running(), reader.counts()
     unfinished = {trial.id: trial for trial in reader.unfinished()}
     newest = reader.newest_trials(NEWEST)
@@ -169,14 +169,16 @@ def progress_of(reader: Reader, members: Sequence[Member]) -> Progress:
     last_activity = max([study.created_at, *(at for at in times if at is not None)])
     planned: int | None = counts.get("completed", 0)
     if study.state is not StudyState.COMPLETED:
-        each = [(one, trials_left(study.config, one)) for one in cohorts]
-        # Those before a change of their length were as long as they were.
-        done = sum(one.size * (one.generation - one.joined_generation) for one in cohorts)
-        left = [None if trials is None else one.size * trials for one, trials in each]
-        planned = None if None in left else done + sum(filter(None, left))
-    queued = [one for one in unfinished.values() if one.state is JobState.PENDING and one.token > one.failures]
-    ended = [one for trial in queued for one in reader.attempts(trial.id)]
-    back = [one for one in ended if one.state is AttemptState.RELEASED and one.error]
+        trials_per_cohort = [(cohort, trials_left(study.config, cohort)) for cohort in cohorts]
+        # Trials before a change of the trial length keep their own length.
+        done = sum(cohort.size * (cohort.generation - cohort.joined_generation) for cohort in cohorts)
+        remaining = [None if trials is None else cohort.size * trials for cohort, trials in trials_per_cohort]
+        planned = None if None in remaining else done + sum(filter(None, remaining))
+    queued = [
+        trial for trial in unfinished.values() if trial.state is JobState.PENDING and trial.token > trial.failures
+    ]
+    ended = [attempt for trial in queued for attempt in reader.attempts(trial.id)]
+    returned = [attempt for attempt in ended if attempt.state is AttemptState.RELEASED and attempt.error]
     silent = None
     if study.state is StudyState.RUNNING:
         leases = [attempt.expires_at for attempt in held]
@@ -197,31 +199,31 @@ def progress_of(reader: Reader, members: Sequence[Member]) -> Progress:
         step_s=step_s(newest),
         damaged=tuple(reader.checkpoints(CheckpointState.DAMAGED)),
         silent_s=silent,
-        given_back=tuple(sorted(back, key=lambda one: one.ended_at or 0.0)),
+        given_back=tuple(sorted(returned, key=lambda attempt: attempt.ended_at or 0.0)),
         gone=frozenset(attempt.job for attempt in held if attempt.expires_at < now),
     )
 
 
-def seen_from(progress: Progress, locks: Path | None) -> Progress:
-    """Return progress as a machine sees it whose folder of locks tells which workers are gone."""
+def mark_lost_workers(progress: Progress, locks: Path | None) -> Progress:
+    """Return progress with the lost workers marked that a machine's folder of locks shows."""
     from phyla.worker import dead_launches, launch_of
 
     held, now = progress.held, progress.now
     dead = dead_launches(locks, {launch_of(attempt.worker) for attempt in held})
     if not dead:
         return progress
-    lost = [one for one in held if launch_of(one.worker) in dead or one.expires_at < now]
+    lost = [attempt for attempt in held if launch_of(attempt.worker) in dead or attempt.expires_at < now]
     silent = progress.silent_s
     if progress.study.state is StudyState.RUNNING and len(lost) == len(held):
-        # Their processes are known to be gone.
-        silent = now - max(one.expires_at for one in held) + lease_s(progress.study.config)
-    return replace(progress, silent_s=silent, gone=frozenset(one.job for one in lost))
+        # Their processes no longer exist.
+        silent = now - max(attempt.expires_at for attempt in held) + lease_s(progress.study.config)
+    return replace(progress, silent_s=silent, gone=frozenset(attempt.job for attempt in lost))
 
 
 def _shown_trial(reader: Reader, member: Member) -> TrialRecord | None:
-    """Return the trial that a member is at, or its head; of one that was retired, the last that it completed."""
+    """Return the current trial of a member, or its head; for a retired member the last completed trial."""
     if member.retired:
-        done = [one for one in reader.trials(member=member.index) if one.state is JobState.COMPLETED]
+        done = [trial for trial in reader.trials(member=member.index) if trial.state is JobState.COMPLETED]
         return done[-1] if done else None
     trial = member.current_trial or (member.head.trial if member.head else None)
     return None if trial is None else reader.trial(trial)
@@ -232,9 +234,9 @@ def step_s(trials: Iterable[TrialRecord]) -> float | None:
 
     The longest time in which none of them ran does not count: the study may have been paused.
     """
-    done = [one for one in trials if one.state is JobState.COMPLETED]
-    spans = sorted((one.started_at, one.ended_at) for one in done if one.started_at and one.ended_at)
-    steps = sum((one.reached_step or 0) - one.start_step for one in done)
+    done = [trial for trial in trials if trial.state is JobState.COMPLETED]
+    spans = sorted((trial.started_at, trial.ended_at) for trial in done if trial.started_at and trial.ended_at)
+    steps = sum((trial.reached_step or 0) - trial.start_step for trial in done)
     pause, until = 0.0, spans[0][0] if spans else 0.0
     for began_at, ended_at in spans:
         pause, until = max(pause, began_at - until), max(until, ended_at)
@@ -242,9 +244,9 @@ def step_s(trials: Iterable[TrialRecord]) -> float | None:
 
 
 def silent_s(leases: Sequence[float], now: float, length_s: float, last_activity: float) -> float | None:
-    """Return for how many seconds no worker has been on a study that is running; None while one may be.
+    """Return for how many seconds a running study has had no worker; None while it may have one.
 
-    `leases` say when each runs out, or ran out. Nobody is missed for a shorter time than a lease lasts.
+    `leases` say when each runs out, or ran out. Silence shorter than a lease does not count.
     """
     silent = now - max([last_activity, *(expires_at - length_s for expires_at in leases)])
     return None if any(expires_at >= now for expires_at in leases) or silent <= length_s else silent
@@ -269,13 +271,13 @@ def trials_left(config: JsonObject, member: Member | Cohort) -> int | None:
     until, length = plan["member_steps"], plan["steps_per_trial"]  # None for one trial of all steps
     if until is None or length == 0 or "schedule" in strategy:
         return None
-    left: int = max(0, until - member.progress)
-    return -(-left // (length or left or 1))
+    steps_left: int = max(0, until - member.progress)
+    return -(-steps_left // (length or steps_left or 1))
 
 
 @final
 class Failures:
-    """Tells each failed attempt once, as they occur, except those before `since`; costs only what is new."""
+    """Returns each failed attempt once, except those before `since`; reads only what is new."""
 
     def __init__(self, since: float) -> None:
         self._since = since
@@ -288,15 +290,15 @@ class Failures:
             page = store.look(study, recent, newest=NEWEST)
         else:
             page = store.look(study, recent, ids=sorted(self._open), after=self._after, limit=AT_ONCE)
-        told: list[Attempt] = []
+        failures: list[Attempt] = []
         for trial in page.trials:
             last = self._open.pop(trial.id, 0)
-            failed = [each for each in page.attempts.get(trial.id, ()) if self._counts(each, last)]
-            told += failed
+            failed = [attempt for attempt in page.attempts.get(trial.id, ()) if self._counts(attempt, last)]
+            failures += failed
             if trial.ended_at is None:
                 self._open[trial.id] = max([last, *(attempt.token for attempt in failed)])
         self._after = max([self._after or 0, *(trial.id for trial in page.trials)])
-        return told
+        return failures
 
     def _counts(self, attempt: Attempt, last: int) -> bool:
         ended_badly = attempt.state in (AttemptState.FAILED, AttemptState.LOST) and attempt.error
@@ -305,7 +307,7 @@ class Failures:
 
 @final
 class Throttle:
-    """Says when it is time to look again: often enough for a person, and seldom enough for the store."""
+    """Limits how often the store is read: often enough for a display, and seldom enough for the store."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
@@ -314,13 +316,13 @@ class Throttle:
 
     @contextmanager
     def turn(self, *, at_once: bool = False) -> Iterator[bool]:
-        """Tell whether it is time to look, and measure how long that takes."""
+        """Yield whether it is time to look, and measure how long that takes."""
         before = time.monotonic()
         due = at_once or before >= self._next
         yield due
         if due:
             after = time.monotonic()
             took_s = after - before
-            # A single slow look, such as one that waited for a service that was away, does not delay the next.
+            # A single slow look, such as one that waited for a service, does not delay the next.
             self._next = after + max(self._every_s, SHARE * min(took_s, self._took_s))
             self._took_s = took_s

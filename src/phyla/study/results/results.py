@@ -37,7 +37,7 @@ from phyla.study.places import Places, where_of
 from phyla.study.results.best import Best, BestCheckpoint, checkpoint_of, front_of
 from phyla.study.results.course import course
 from phyla.study.results.findings import Finding, findings
-from phyla.study.results.progress import Failures, Progress, lease_s, progress, seen_from
+from phyla.study.results.progress import Failures, Progress, lease_s, mark_lost_workers, progress
 from phyla.study.results.story import Event, read_story
 from phyla.validation import look_up
 
@@ -74,7 +74,7 @@ class ConfigChange:
 
 @final
 class Results:
-    """What a study has found so far. Every call reads the store anew.
+    """The results of a study so far. Every call reads the store again.
 
     Attributes:
         places: where the study keeps its things.
@@ -115,7 +115,7 @@ class Results:
         return self._store.look(self._id, query, *args, **named)
 
     def study(self) -> StudyRecord:
-        """Return the study as it stands."""
+        """Return the study's current record."""
         return self._query(queries.study)
 
     @property
@@ -147,8 +147,8 @@ class Results:
         """
         key = trial if isinstance(trial, int) else trial.id
         for row in self._query(queries.trials, ids=[key]):
-            left = self._query(queries.checkpoints, names=[row.checkpoint or ""])
-            return checkpoint_of(self.name, row, left[0] if left else None, self._root)
+            rows = self._query(queries.checkpoints, names=[row.checkpoint or ""])
+            return checkpoint_of(self.name, row, rows[0] if rows else None, self._root)
         raise UsageError(f"study {self.name!r} has no trial {key}")
 
     def no_best(self) -> str:
@@ -164,7 +164,7 @@ class Results:
         )
 
     def changes(self) -> list[ConfigChange]:
-        """Return what was changed about the study since it was made, oldest first.
+        """Return the changes of settings since the study was created, oldest first.
 
         A setting holds for decisions taken after its change; trials that were running kept theirs.
         """
@@ -182,9 +182,9 @@ class Results:
     @property
     def incomplete(self) -> str | None:
         """Which members were given up in a study that is complete without them, and why; None where none was."""
-        from phyla.study.results.given_up import incomplete
+        from phyla.study.results.given_up import describe_given_up
 
-        return incomplete(self._store, self.study())
+        return describe_given_up(self._store, self.study())
 
     def members(self) -> list[Member]:
         """Return all members by index."""
@@ -195,7 +195,7 @@ class Results:
         return self._query(queries.attempts)
 
     def failed(self) -> list[TrialRecord]:
-        """Return the trials that failed, and those that failed so far and are tried again, by id."""
+        """Return the trials that failed for good, and those that failed and are retried, by id."""
         return self._query(queries.broken_trials)
 
     def causes(self, trials: Iterable[TrialRecord]) -> dict[int, Cause]:
@@ -208,7 +208,7 @@ class Results:
         return self._query(queries.checkpoints)
 
     def damaged(self) -> list[Checkpoint]:
-        """Return the checkpoints whose files are not what was committed, oldest first; see their `error`."""
+        """Return the checkpoints whose files differ from what was committed, oldest first; see their `error`."""
         return self._query(queries.checkpoints, state=CheckpointState.DAMAGED)
 
     def reports(self, trial: int) -> list[Report]:
@@ -216,7 +216,7 @@ class Results:
         return self._query(queries.reports, trial)
 
     def story(self, trial: int) -> list[Event]:
-        """Return what happened to a trial, in order: why it was made, its attempts, its end, what came of it.
+        """Return what happened to a trial, in order: why it was created, its attempts, its end, its descendants.
 
         Raises:
             UsageError: there is no such trial.
@@ -224,7 +224,7 @@ class Results:
         events = self._query(read_story, trial)
         if not events:
             command = self.places.command("trials", self.name)
-            raise UsageError(f"study {self.name!r} has no trial {trial}; `{command}` lists those there are")
+            raise UsageError(f"study {self.name!r} has no trial {trial}; `{command}` lists its trials")
         return events
 
     def starts(self) -> list[RunStart]:
@@ -236,15 +236,15 @@ class Results:
         return self._query(queries.summary).counts
 
     def findings(self) -> list[Finding]:
-        """Return what is probably wrong although nothing raised, such as weights that training never loads."""
+        """Return probable mistakes that raised no error, such as weights that training never loads."""
         return self._query(findings)
 
     def progress(self, most: int | None = None, first: int = 0) -> Progress:
-        """Return how far the study is, with all members by index, or the best from `first` on, up to `most`."""
-        return seen_from(self._query(progress, most, first), self.places.locks)
+        """Return the study's progress with all members by index, or the best from `first` on, up to `most`."""
+        return mark_lost_workers(self._query(progress, most, first), self.places.locks)
 
     def failures(self, since: float) -> Callable[[], list[Attempt]]:
-        """Return a function that tells, at each call, the attempts that failed since `since` and the last call."""
+        """Return a function whose calls return the attempts that failed since `since` and the last call."""
         failures = Failures(since)
         return lambda: failures.new(self._store, self._id)
 
@@ -280,7 +280,7 @@ class Results:
         return path
 
     def evaluations(self) -> "Evaluations":
-        """Return what the suites have found on the study's checkpoints; a study without suites is refused."""
+        """Return the results of the suites on the study's checkpoints; raise if the study has no suites."""
         from phyla.study.results.evaluations import evaluations_of
 
         return evaluations_of(self._store, self.name, self.places)
@@ -292,16 +292,16 @@ class Results:
         return Attempts.of(map(_ran, filter(_has_ended, every(self._store, self._id, queries.eval_jobs))))
 
     def time_spent(self) -> TimeSpent:
-        """Return where the time of its workers went: seconds by phase."""
+        """Return the time of the workers: seconds by phase."""
         return self._query(queries.time_spent)
 
     def data(self) -> "StudyData":
-        """Return what the figures and the report read; what they show of single trials they read later."""
+        """Return the data of figures and reports; they read details of single trials later."""
         from phyla.report import StudyData
         from phyla.report.columns import Attempts, Trials
 
         study, members = self.study(), self.members()
-        # Pages of a long history are of different times. Trials come last: then those that others name are there.
+        # Pages of a long history are read at different times. Trials come last, so that none is missing.
         attempts = Attempts.of(every(self._store, self._id, queries.attempts))
         return StudyData(
             study=study,
@@ -333,9 +333,9 @@ class Results:
         from phyla.report.notebook import display
         from phyla.study.results.notebook import cell, summary
 
-        # The run of the same cell shows it above.
-        shown = self.shown_in is not None and self.shown_in == cell()
-        display(None if shown else summary(self), self.figure())
+        # The run in the same cell shows it above.
+        is_shown = self.shown_in is not None and self.shown_in == cell()
+        display(None if is_shown else summary(self), self.figure())
 
     def write_report(self, path: str | Path, *, baseline: "Results | None" = None) -> Path:
         """Write one self-contained HTML file with the figures, replacing it if it exists; return its path.
@@ -415,7 +415,7 @@ def trial_row(trial: TrialRecord) -> dict[str, Any]:
     row |= {f"params.{name}": value for name, value in trial.params.items()}
     row |= {f"metrics.{name}": value for name, value in trial.metrics.items()}
     if trial.criteria is not None:
-        # What several metrics were judged as, which may be means of what was reported.
+        # The values that several metrics were judged by, which may be means of reports.
         row |= {f"criteria.{name}": value for name, value in trial.criteria.values.items()}
         row["infeasible"] = trial.criteria.infeasible
     return row

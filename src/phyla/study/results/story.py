@@ -88,7 +88,7 @@ def read_story(reader: Reader, trial_id: int) -> list[Event]:
     if not isinstance(trial, TrialRecord):
         return []
     attempts = reader.attempts(trial.id)
-    # What is measured again belongs to the trial that left it.
+    # A measured checkpoint belongs to the trial that wrote it.
     name = None if trial.kind is JobKind.MEASURE else trial.checkpoint or trial.progress
     seen = None if name is None else reader.find_seen(name, trial.checkpoint_index)
     later = reader.trials(member=trial.member, after=trial.id, limit=1)
@@ -142,9 +142,9 @@ def _attempt_ended(name: str, attempt: Attempt, facts: JsonObject) -> list[Event
 
 
 def _checkpoint(row: Checkpoint) -> Event:
-    what = "progress" if row.kind is CheckpointKind.PROGRESS else "checkpoint"
+    kind = "progress" if row.kind is CheckpointKind.PROGRESS else "checkpoint"
     why = f" ({on_one_line(row.error)})" if row.error else ""
-    words = f"{what} {row.name} of step {row.step:,}, {size(row.size_bytes)}; now {row.state}{why}"
+    words = f"{kind} {row.name} of step {row.step:,}, {size(row.size_bytes)}; now {row.state}{why}"
     return Event(at=row.created_at, what="checkpoint", words=words, facts=_picked(row, *CHECKPOINT))
 
 

@@ -1,4 +1,4 @@
-"""What trackers are given of a study, from what is stored."""
+"""The rows that trackers log of a study, read from its store."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +22,7 @@ PAGE = 200
 @final
 @dataclass(slots=True, kw_only=True)
 class Cursor:
-    """How much of a member was told: to `progress` in its trial `trial`, and `count` reports there, until `at`."""
+    """How much of a member is logged: up to `progress` of `trial`, with `count` reports there, until `at`."""
 
     trial: int = 0
     count: int = 0
@@ -64,7 +64,7 @@ def tracked_trials(
             for trial in counts
             if trial.kind is JobKind.TRAIN and trial.id >= newest.get(trial.member, 0)
         },
-        joined_steps={number: reader.member(number).joined_steps for number in {one.member for one in trials}},
+        joined_steps={number: reader.member(number).joined_steps for number in {trial.member for trial in trials}},
         sources={number: reader.trial(number).member for number in jumps},
     )
 
@@ -79,13 +79,13 @@ class Feed:
     def __init__(
         self, store: Store, study: StudyRecord, places: Places, position: JsonObject | None = None
     ) -> None:
-        told: Any = position or {}
+        stored: Any = position or {}
         self._store = store
         self._study = study.id
         self._evaluations = Evaluations(store, study, places) if study.config.get("suites") else None
-        self._cursors = {int(member): Cursor(**its) for member, its in told.get("members", {}).items()}
-        self._groups_after: int = told.get("groups", 0)
-        self._ended: set[int] = set(told.get("ended", ()))
+        self._cursors = {int(member): Cursor(**cursor) for member, cursor in stored.get("members", {}).items()}
+        self._groups_after: int = stored.get("groups", 0)
+        self._ended: set[int] = set(stored.get("ended", ()))
         self._after = 0
         self._open: set[int] = set()
         # Progress of each member, after its completed trials.
@@ -94,12 +94,12 @@ class Feed:
         self._ends: dict[int, tuple[int, int]] = {}
 
     def position(self) -> JsonObject:
-        """Return how much was told, as JSON."""
+        """Return the position in the history, as JSON."""
         members = {str(member): asdict(cursor) for member, cursor in self._cursors.items()}
         return {"members": members, "groups": self._groups_after, "ended": sorted(self._ended)}
 
     def batches(self) -> Iterator[list[Row]]:
-        """Yield what is new, in batches of what one transaction read; some are empty."""
+        """Yield new rows, one batch per transaction; some are empty."""
         more = True
         while more:
             newest = {member: cursor.trial for member, cursor in self._cursors.items()}
@@ -144,12 +144,12 @@ class Feed:
         if trial.id > cursor.trial:
             cursor.trial, cursor.progress, cursor.count = trial.id, max(cursor.progress, start), 0
             yield self._first(page, trial, cursor, start)
-        told = [(report.step, dict(report.metrics)) for report in page.reports.get(trial.id, ())]
+        reported = [(report.step, dict(report.metrics)) for report in page.reports.get(trial.id, ())]
         if trial.state is JobState.COMPLETED and trial.fitness is not None:
-            last = max([trial.reached_step or trial.end_step, *(step for step, _ in told)])
-            told.append((last, {"phyla/fitness": trial.fitness}))
-        for step, its in groupby(told, key=itemgetter(0)):
-            progress, reports = start + step - trial.start_step, list(its)
+            last = max([trial.reached_step or trial.end_step, *(step for step, _ in reported)])
+            reported.append((last, {"phyla/fitness": trial.fitness}))
+        for step, group in groupby(reported, key=itemgetter(0)):
+            progress, reports = start + step - trial.start_step, list(group)
             if progress >= cursor.progress:
                 known = cursor.count if progress == cursor.progress else 0
                 cursor.progress, cursor.count = progress, max(known, len(reports))
@@ -157,7 +157,7 @@ class Feed:
                     yield _row(trial, step, cursor, values, page.now)
 
     def _first(self, page: "Tracked", trial: TrialRecord, cursor: Cursor, start: int) -> Row:
-        values: dict[str, Value] = {f"params/{name}": _value(each) for name, each in trial.params.items()}
+        values: dict[str, Value] = {f"params/{name}": _value(value) for name, value in trial.params.items()}
         values |= {"phyla/trial": trial.id, "phyla/generation": trial.generation}
         note = None
         if trial.jump_from is not None and trial.parent is not None:
@@ -170,7 +170,7 @@ class Feed:
         return _row(trial, trial.start_step, cursor, values, page.now, note)
 
     def _evaluated(self) -> Iterator[list[Row]]:
-        """Yield the evaluations that have ended; those that come late are at the progress they belong to."""
+        """Yield ended evaluations, each at the progress of its checkpoint, even if it ends late."""
         if self._evaluations is None:
             return
         all_ended, after = True, self._groups_after
@@ -179,7 +179,7 @@ class Feed:
             if not groups:
                 return
             seen = self._store.look(self._study, queries.seen, ids=[group.seen for group in groups])
-            trials = {group.id: each.trial for group, each in zip(groups, seen, strict=True)}
+            trials = {group.id: checkpoint.trial for group, checkpoint in zip(groups, seen, strict=True)}
             rows = []
             for group in groups:
                 after, trial = group.id, trials[group.id] or 0
@@ -209,28 +209,28 @@ def _value(value: Any) -> Value:
 def _row(
     trial: TrialRecord, step: int, cursor: Cursor, values: Mapping[str, Value], now: float, note: str | None = None
 ) -> Row:
-    """Return the row of a trial where a cursor is; that of an ended one has the time where its step lies in it."""
+    """Return the row of a trial at a cursor; in an ended trial the time is interpolated by step."""
     at, trained = now, step - trial.start_step
     if trial.started_at is not None and trial.ended_at is not None:
         length = max(1, (trial.reached_step or trial.end_step) - trial.start_step)
         at = trial.started_at + (trial.ended_at - trial.started_at) * min(1.0, max(0.0, trained / length))
-    # What was told while it ran has the time when it was told, which may be later.
+    # Rows logged while the trial ran have the time of logging, which may be later.
     cursor.at = max(cursor.at, at)
-    told = {**values, "phyla/age": trial.age + trained}
-    return Row(member=trial.member, progress=cursor.progress, at=cursor.at, values=told, note=note)
+    row_values = {**values, "phyla/age": trial.age + trained}
+    return Row(member=trial.member, progress=cursor.progress, at=cursor.at, values=row_values, note=note)
 
 
-def tracked(study: StudyRecord, places: Places) -> TrackedStudy:
-    """Return what trackers know of a study."""
-    shown = ("space", "objective", "strategy", "seed")
-    config = {name: study.config[name] for name in shown if name in study.config}
+def make_tracked_study(study: StudyRecord, places: Places) -> TrackedStudy:
+    """Return the study as trackers see it."""
+    keys = ("space", "objective", "strategy", "seed")
+    config = {name: study.config[name] for name in keys if name in study.config}
     return TrackedStudy(name=study.name, created_at=study.created_at, config=config, home=places.home)
 
 
 def rebuild(tracker: Tracker, store: Store, study: StudyRecord, places: Places) -> int:
     """Write all that is stored of a study to a tracker; return how many numbers there were."""
-    tracker.environment(tracked(study, places))  # raises where it cannot be used
-    tracker.open(tracked(study, places))
+    tracker.environment(make_tracked_study(study, places))  # raises where it cannot be used
+    tracker.open(make_tracked_study(study, places))
     count = 0
     try:
         for rows in Feed(store, study, places).batches():

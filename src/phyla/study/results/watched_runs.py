@@ -1,4 +1,4 @@
-"""How watched runs stand, and what happened in them since one looked last."""
+"""The status of watched runs, and what changed since the last look."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class Missing:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedRunStatus:
-    """How a watched run stands."""
+    """The status of a watched run."""
 
     run: StudyRecord
     watcher: str | None  # the process of this machine that watches it; None if there is none here
@@ -47,13 +47,13 @@ class WatchedRunStatus:
     # Of each suite, how many evaluations are in each state, without repetitions.
     evaluations: Mapping[str, Counter[str]]
     best: "Mapping[str, BestEvaluation]"  # the best checkpoint of each suite that has one
-    # Checkpoints that cannot be evaluated as they are now, with the reason as `error`.
+    # Checkpoints that cannot be evaluated at present, with the reason as `error`.
     quarantined: tuple[Checkpoint, ...]
     missing: tuple[Missing, ...]  # evaluations that should be there and are not
 
     @property
     def state(self) -> str:
-        """The run's state; a run that has not ended and that no process of this machine watches says so."""
+        """The run's state, with a note if it has not ended and no process of this machine watches it."""
         ended = self.run.state is StudyState.COMPLETED
         return self.run.state.value if self.watcher or ended else f"{self.run.state}, not watched here"
 
@@ -66,29 +66,29 @@ class WatchedRunStatus:
 @final
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """How watched runs stand, one after the other."""
+    """The status of several watched runs."""
 
     standings: tuple[WatchedRunStatus, ...]
 
     @property
     def runs(self) -> tuple[StudyRecord, ...]:
         """The runs."""
-        return tuple(one.run for one in self.standings)
+        return tuple(status.run for status in self.standings)
 
     @property
     def counts(self) -> Counter[str]:
         """Evaluations by state, over all runs."""
-        return sum((one.counts for one in self.standings), Counter())
+        return sum((status.counts for status in self.standings), Counter())
 
     @property
     def checkpoints(self) -> int:
         """How many checkpoints were seen."""
-        return sum(one.checkpoints for one in self.standings)
+        return sum(status.checkpoints for status in self.standings)
 
     @property
     def missing(self) -> list[Missing]:
         """Evaluations that should be there and are not."""
-        return [each for one in self.standings for each in one.missing]
+        return [missing for status in self.standings for missing in status.missing]
 
     @property
     def complete(self) -> bool:
@@ -96,16 +96,16 @@ class Watched:
         return not self.missing
 
 
-def standing(found: "Evaluations") -> WatchedRunStatus:
-    """Return how a watched run stands."""
+def read_run_status(evaluated_run: "Evaluations") -> WatchedRunStatus:
+    """Read the status of a watched run."""
     from phyla.watcher import holder
 
-    run, suites = found.run, found.suites
+    run, suites = evaluated_run.run, evaluated_run.suites
     evaluations: dict[str, Counter[str]] = {suite.name: Counter() for suite in suites}
     lacking: dict[int, list[Group]] = {}
-    for group in found.groups():
+    for group in evaluated_run.groups():
         if group.suite not in evaluations:
-            # It was taken out: nothing of it should be there.
+            # The suite was removed, so nothing of it is missing.
             continue
         if group.replicate == 0:
             evaluations[group.suite][group.state.value] += 1
@@ -116,12 +116,12 @@ def standing(found: "Evaluations") -> WatchedRunStatus:
     checkpoints, newest = 0, None
     quarantined: dict[tuple[str, int], Checkpoint] = {}
     missing = []
-    for seen in found.checkpoints():
+    for seen in evaluated_run.checkpoints():
         checkpoints += 1
         if seen.state is CheckpointState.QUARANTINED:
             quarantined[seen.name, seen.index] = seen
         else:
-            # What is copied may come before what is older; what has no step tells nothing.
+            # Copies may arrive out of order; without a step the order of arrival decides.
             if newest is None or (seen.branch, seen.step) >= (newest.branch, newest.step) or seen.step < 0:
                 newest = seen
             quarantined.pop((seen.name, seen.index), None)
@@ -134,14 +134,14 @@ def standing(found: "Evaluations") -> WatchedRunStatus:
         missing.append(Missing(run=run.name, suite=None, seen=seen, state="quarantined", why=why))
     best = {}
     for suite in suites:
-        # Its objective may be another one since; then the next evaluation finds the best one.
+        # Its objective may have changed; then the next evaluation finds the best checkpoint.
         with suppress(ConfigurationError):
-            its = None if suite.objective is None else found.best(suite.name)
-            if its is not None:
-                best[suite.name] = its
+            best_evaluation = None if suite.objective is None else evaluated_run.best(suite.name)
+            if best_evaluation is not None:
+                best[suite.name] = best_evaluation
     return WatchedRunStatus(
         run=run,
-        watcher=holder(found.places.watch_lock(run.name)),
+        watcher=holder(evaluated_run.places.watch_lock(run.name)),
         checkpoints=checkpoints,
         newest=newest,
         step_from=None if newest is None else _step_from(run, newest),
@@ -212,7 +212,7 @@ def run_news(reader: Reader, seen_after: int, events_after: int, ended_since: fl
 
 @final
 class RunChanges:
-    """Tells at each call what happened in a run since the call before; what it holds already is not told."""
+    """Returns at each call what happened in a run since the previous call, beginning with the present."""
 
     def __init__(self, store: "Store", run: StudyRecord) -> None:
         self._store = store
@@ -225,22 +225,22 @@ class RunChanges:
 
     def new(self) -> list[Change]:
         """Return what happened."""
-        name, found = self._run.name, list[Change]()
+        name, changes = self._run.name, list[Change]()
         news = self._store.look(self._run.id, run_news, self._seen_after, self._events_after, self._ended_since)
         for seen in news.seen:
             kind: ChangeKind = "quarantined" if seen.state is CheckpointState.QUARANTINED else "seen"
-            found.append(Change(run=name, kind=kind, seen=seen))
+            changes.append(Change(run=name, kind=kind, seen=seen))
         for group in news.ended:
             # One may be queued, and end, again.
             if self._ended.get(group.id) != group.ended_at:
                 kind = cast("ChangeKind", group.state.value)
-                found.append(Change(run=name, kind=kind, seen=news.subjects[group.seen], group=group))
+                changes.append(Change(run=name, kind=kind, seen=news.subjects[group.seen], group=group))
         for event in news.events:
             if event.kind not in ("gone", "quarantined"):
                 of = None if event.seen is None else news.subjects[event.seen]
-                found.append(Change(run=name, kind="event", seen=of, event=event))
+                changes.append(Change(run=name, kind="event", seen=of, event=event))
         self._seen_after = max([self._seen_after, *(seen.id for seen in news.seen)])
         self._events_after = max([self._events_after, *(event.id for event in news.events)])
         self._ended = {group.id: group.ended_at for group in news.ended}
         self._ended_since = news.now - COMMITTED_WITHIN_S
-        return found
+        return changes

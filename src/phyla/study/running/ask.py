@@ -1,4 +1,4 @@
-"""Asking for trials, and telling how they went."""
+"""Asking for trials, and telling their results."""
 
 import contextlib
 import time
@@ -30,15 +30,15 @@ LOOK_S = 1.0
 """How long to wait at most for a commit before asking again: leases end without one."""
 
 
-def asker(declared: Declared, client: Client) -> Launch:
-    """Return the launch as whose worker this process asks."""
+def open_launch(declared: Declared, client: Client) -> Launch:
+    """Return the launch under whose worker name this process asks."""
     launch = Launch(declared.places.locks, client.store.url, [declared.name])
     take_back(client, launch)
     return launch
 
 
 def check_asked(count: int | None, wait_s: float) -> int:
-    """Return how many trials `Study.ask` asks for; refuse arguments that make no sense."""
+    """Return how many trials `Study.ask` asks for; reject invalid arguments."""
     check_value("ask", "wait_s", wait_s, "[0, inf)")
     asked: int = check_value("ask", "count", 1 if count is None else count, 1)
     return asked
@@ -51,10 +51,10 @@ def ask(
     ends_at = time.monotonic() + wait_s
     while True:
         trials, rest = _ask(declared, client, launch, count, whole)
-        left = ends_at - time.monotonic()
-        if trials or left <= 0 or not isinstance(rest, Idle):
+        left_s = ends_at - time.monotonic()
+        if trials or left_s <= 0 or not isinstance(rest, Idle):
             break
-        client.wait(min(LOOK_S, left))
+        client.wait(min(LOOK_S, left_s))
     if not trials and isinstance(rest, Outdated):
         raise StudyChanged(rest.why)
     if not trials and isinstance(rest, Ended) and rest.state is StudyState.FAILED:
@@ -72,7 +72,7 @@ def _ask(
     watch = Stopwatch()
     while rest is None and len(trials) < count:
         with launch.asking:
-            # Of a request that is made again because its answer was lost, the same trials are given again.
+            # A request that is repeated because its answer was lost gets the same trials.
             _, claimed, rest = client.exchange(
                 (), launch.worker_name(), count - len(trials), whole=whole, held=launch.given
             )
@@ -107,7 +107,7 @@ def _ask(
 
 
 def _let_go(launch: Launch, job: int, let_go: Callable[[], object]) -> None:
-    """Let a trial go that this process was given; it may be given it again."""
+    """Release a trial of this process, which may claim it again."""
     with launch.asking:
         let_go()
         launch.given.discard(job)
@@ -116,16 +116,18 @@ def _let_go(launch: Launch, job: int, let_go: Callable[[], object]) -> None:
 def check_told(
     trials: Any, metrics: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, error: str | Exception | None
 ) -> tuple[list[Trial], Sequence[Mapping[str, Any]]]:
-    """Return the trials and metrics that `Study.tell` was given; refuse what makes no sense."""
+    """Return the trials and metrics that `Study.tell` was given; reject invalid arguments."""
     many = [*trials] if isinstance(trials, Sequence) else [trials]
     reports = [metrics] if isinstance(metrics, Mapping) else metrics
     wrong = [value for value in many if not isinstance(value, Trial)]
     if wrong:
         raise ConfigurationError(f"tell({wrong[0]!r}): pass a trial that ask() gave")
     if error is not None and (not isinstance(error, str | Exception) or error == ""):
-        raise ConfigurationError(f"tell(error={error!r}): pass the exception, or say what went wrong")
+        raise ConfigurationError(
+            f"tell(error={error!r}): pass the exception, or a message that describes the error"
+        )
     if error is not None and reports is not None:
-        raise ConfigurationError("tell(): pass either metrics, or the error that training failed with")
+        raise ConfigurationError("tell(): pass either metrics, or the error of training")
     if reports is not None and not (
         isinstance(reports, Sequence) and all(isinstance(value, Mapping) for value in reports)
     ):
@@ -180,7 +182,7 @@ def tell(
             launch.given.discard(session.id)
     # The trials count already; if this fails, the next ask ends the study.
     with contextlib.suppress(StoreError):
-        if finished(client):
+        if is_finished(client):
             # Asking, and getting nothing, ends a study whose members are all done.
             client.exchange((), launch.worker_name(), 1)
     for answer in answers:
@@ -205,7 +207,7 @@ def tell_failed(client: Client, launch: Launch, trials: Sequence[Trial], error: 
         session.release()
         failure = Failure(job=session.id, token=session.trial.token, error=message, timings=session.timings())
         try:
-            # What a rule stopped by these reports has ended, and needs no failure.
+            # A trial that these reports stopped has ended, and needs no failure.
             _let_go(launch, session.id, (lambda: None) if stopped else partial(client.fail, failure))
         except LeaseLost as gone:
             lost = gone
@@ -213,7 +215,7 @@ def tell_failed(client: Client, launch: Launch, trials: Sequence[Trial], error: 
         raise lost
 
 
-def finished(client: Client) -> bool:
+def is_finished(client: Client) -> bool:
     """Return whether a study takes no more work: it ended, or every member is done."""
     summary = client.store.look(client.record.id, queries.summary)
     return summary.study.state is not StudyState.RUNNING or all(

@@ -16,39 +16,39 @@ LOG = logging.getLogger("phyla")
 
 EVERY_S = 2.0
 TRIES = 6
-"""Failures in a row after which it is given up; while the run goes on, the waits between double."""
+"""Consecutive failures after which a task is abandoned; during the run the waits between them double."""
 REST = 4
-"""It rests this many times as long as it took, but no longer than `MOST_S`."""
+"""A task rests this many times as long as it took, but no longer than `MOST_S`."""
 MOST_S = 30.0
 LAST_WAIT_S = 60.0
-"""How long the end of a run waits for it."""
+"""How long the end of a run waits for a task."""
 SAID_AFTER_S = 5.0
-"""After how long that wait is said."""
+"""How long the end of a run waits silently."""
 
 
 @final
 class Beside:
-    """Does something every few seconds while a run goes on, and once more at its end.
+    """Repeats a task every few seconds during a run, and once at its end.
 
-    A failure is a warning, and it is tried again; after some in a row it is given up.
+    A failure logs a warning, and the task is retried; after `TRIES` failures in a row it is abandoned.
 
     Args:
-        what: what is done, for messages.
+        task: what it does, as messages name it.
         act: does it.
-        instead: what a person can do once it was given up.
+        instead: what a user can do once the task was abandoned.
         close: called in the same thread at the end, and after a failure.
     """
 
     def __init__(
         self,
-        what: str,
+        task: str,
         act: Callable[[], object],
         instead: str,
         *,
         close: Callable[[], object] = lambda: None,
         every_s: float | None = None,
     ) -> None:
-        self._what = what
+        self._task = task
         self._act = act
         self._instead = instead
         self._close = close
@@ -56,7 +56,7 @@ class Beside:
         self._end = threading.Event()
         self._left = False
         # A daemon: what hangs must not keep the process.
-        self._thread = threading.Thread(target=self._run, name=f"phyla: {what}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"phyla: {task}", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -68,13 +68,13 @@ class Beside:
         self._end.set()
         self._thread.join(SAID_AFTER_S)
         if self._thread.is_alive():
-            LOG.warning("the work is done; waiting for %s, for %s at most", self._what, duration(LAST_WAIT_S))
+            LOG.warning("the work is done; waiting for %s, for %s at most", self._task, duration(LAST_WAIT_S))
             self._thread.join(LAST_WAIT_S - SAID_AFTER_S)
         if self._thread.is_alive():
             self._left = True
             LOG.warning(
                 "warning: %s does not answer for %s and is given up; %s",
-                *(self._what, duration(LAST_WAIT_S), self._instead),
+                *(self._task, duration(LAST_WAIT_S), self._instead),
             )
 
     def _run(self) -> None:
@@ -94,12 +94,12 @@ class Beside:
                 failures += 1
                 given_up = failures >= TRIES
                 if failures == 1 or given_up:
-                    then = f"is given up; {self._instead}" if given_up else "is tried again"
-                    LOG.warning("warning: %s failed: %s: %s; it %s", self._what, type(error).__name__, error, then)
+                    then = f"is given up; {self._instead}" if given_up else "is retried"
+                    LOG.warning("warning: %s failed: %s: %s; it %s", self._task, type(error).__name__, error, then)
                 try:
                     self._close()
                 except Exception:  # it has failed already
-                    LOG.debug("closing %s failed", self._what, exc_info=True)
+                    LOG.debug("closing %s failed", self._task, exc_info=True)
                 if given_up:
                     return
                 wait_s = self._every_s * 2**failures
@@ -109,7 +109,7 @@ class Beside:
 
 @final
 class Remembered:
-    """A value in a file, as JSON, for the next process that goes on; None where there is none that can be read."""
+    """A value in a JSON file, for the next process that continues; None where no readable value exists."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -48,17 +48,17 @@ def _source(function: Callable[..., object]) -> str:
 
 def _compiled(code: CodeType) -> str:
     constants = [
-        _compiled(one)
-        if isinstance(one, CodeType)
+        _compiled(constant)
+        if isinstance(constant, CodeType)
         # The order of a set differs from process to process.
-        else repr(sorted(map(repr, one)) if isinstance(one, frozenset) else one)
-        for one in code.co_consts
+        else repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
+        for constant in code.co_consts
     ]
     return repr((code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants))
 
 
 def _names(node: ast.AST, context: type[ast.expr_context]) -> list[str]:
-    return [one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, context)]
+    return [child.id for child in ast.walk(node) if isinstance(child, ast.Name) and isinstance(child.ctx, context)]
 
 
 def _defined(node: ast.stmt) -> list[str]:

@@ -1,4 +1,4 @@
-"""What is shown while a study runs: lines, and on a terminal something in place below them."""
+"""The display of a running study: lines, and on a terminal a live view below them."""
 
 import sys
 import threading
@@ -35,17 +35,17 @@ OTHER_LINES = 16
 """Lines of the terminal that the rows of the table may not take, before it is known."""
 DECISIONS_SHOWN = 4
 QUIET_S = 30.0
-"""Seconds after which a line says that nothing has completed, where nothing is drawn."""
+"""Seconds without output after which a line reports progress, where nothing is drawn in place."""
 BEAT_ENDS_S = 5.0
 SPARKS = ("▁▂▃▄▅▆▇█", "_.-:=+*#")
-"""Low to high, and what stands for it where an encoding lacks it."""
+"""Bars from low to high, and their substitutes in encodings that lack them."""
 NARROW, WIDE = 70, 120
-"""Columns below which a table of members has no hyperparameters, and from which it has decisions."""
+"""Columns below which a table of members omits hyperparameters, and from which it includes decisions."""
 STILL_STOPPING = "stopping: waiting for what is running (Ctrl-C stops at once)"
 
 
 def display(study: "Declared", workers: int | None) -> "StudyDisplay | NotebookCell":
-    """Return what shows a run that Python started: a cell of a notebook, or lines on standard error.
+    """Return the display of a run that Python started: a notebook cell, or lines on standard error.
 
     Training in this process may draw progress bars of its own, so that nothing is drawn beside them.
     """
@@ -53,29 +53,29 @@ def display(study: "Declared", workers: int | None) -> "StudyDisplay | NotebookC
         from phyla.study.results.notebook import NotebookCell
 
         return NotebookCell()
-    return StudyDisplay(study.name, starting=starting(study, workers), stderr=True, draws=workers != 0)
+    return StudyDisplay(study.name, starting=starting_line(study, workers), stderr=True, draws=workers != 0)
 
 
 def in_notebook() -> bool:
-    """Return whether this is a notebook; IPython in a terminal is none."""
+    """Return whether this is a notebook; IPython in a terminal does not count."""
     ipython: Any = sys.modules.get("IPython")
     return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
 
 
-def starting(study: "Declared", workers: int | None) -> str:
+def starting_line(study: "Declared", workers: int | None) -> str:
     """Return the first line of a run; the workers of a pool are not known yet."""
-    told = [format_count(study.rules.strategy.population_size, "member")]
-    told += [] if workers is None else [format_count(workers, "worker") if workers else "no worker"]
+    parts = [format_count(study.rules.strategy.population_size, "member")]
+    parts += [] if workers is None else [format_count(workers, "worker") if workers else "no worker"]
     watch = study.places.command("status", study.name, "--watch")
-    return f"starting {study.name}: {', '.join(told)}; watch it elsewhere with: {watch}"
+    return f"starting {study.name}: {', '.join(parts)}; watch it elsewhere with: {watch}"
 
 
 @final
 class StudyDisplay(Display):
     """Shows a running study: drawn in place on a terminal, else a line whenever trials were completed.
 
-    The first line says what is `starting`. A study that is new and runs well gets a hint, once. On standard error,
-    where what is logged appears, failures are left to the log.
+    `starting` is the first line. A new study without failures gets a hint, once. On standard error,
+    where the log appears, failures are left to the log.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class StudyDisplay(Display):
         super().__init__(stays=True, stderr=stderr, draws=draws)
         self.seconds = 0.0
         self._started = self._spoke = time.monotonic()
-        self._since = self._told_until = 0.0
+        self._since = self._printed_until = 0.0
         self._throttle = Throttle(LINES_EVERY_S if self.live is None else LIVE_EVERY_S)
         self._completed: int | None = None
         self._given_back = 0
@@ -105,7 +105,7 @@ class StudyDisplay(Display):
         return self
 
     def draw(self) -> RenderableType:
-        """Return how far the study was at the last look."""
+        """Return the progress of the study at the last look."""
         return self._drawing
 
     def __exit__(self, *error: object) -> None:
@@ -130,7 +130,7 @@ class StudyDisplay(Display):
             with suppress(PhylaError):
                 if self.results is not None:
                     progress = self.results.progress(0)
-                    line = f"{progress_line(progress)}  {at_work(progress)}"
+                    line = f"{progress_line(progress)}  {workers_line(progress)}"
                     lags = lag_lines(self.results)
                 if self._message == STOPPING:
                     line = f"{STILL_STOPPING}  {line}"
@@ -145,7 +145,7 @@ class StudyDisplay(Display):
                 if due:
                     self._look(results)
             except StoreError:
-                # Showing is not worth ending a run for; training tells if the store is gone for good.
+                # A display must not end a run; training raises if the store is gone for good.
                 self._failures = None
 
     def _look(self, results: "Results") -> None:
@@ -153,7 +153,7 @@ class StudyDisplay(Display):
         progress = results.progress(min(room, MEMBERS_SHOWN))
         if not self._since:
             # By the clock of the store, which may be that of another machine.
-            self._since = self._told_until = progress.now - (time.monotonic() - self._started)
+            self._since = self._printed_until = progress.now - (time.monotonic() - self._started)
         if self._shows_failures:
             self._failures = self._failures or results.failures(self._since)
             for attempt in self._failures():
@@ -171,35 +171,36 @@ class StudyDisplay(Display):
         elif progress.completed != self._completed:
             self._completed = progress.completed
             self.print("\n  ".join([progress_line(progress), *lag_lines(results)]))
-            # What failed was told above, and that members start is no news.
-            found = [one for one in decisions(results, limit=DECISIONS_SHOWN) if one.at > self._told_until]
-            for one in reversed([one for one in found if one.kind not in ("started", "failed")]):
-                self.print(f"  {one.words}")
-                self._told_until = one.at
+            # Failures were printed above, and starting members are no news.
+            since = self._printed_until
+            for decision in reversed(decisions(results, limit=DECISIONS_SHOWN)):
+                if decision.at > since and decision.kind not in ("started", "failed"):
+                    self.print(f"  {decision.words}")
+                    self._printed_until = decision.at
 
     def _draw(self, results: "Results", progress: "Progress", waiting: str, room: int) -> None:
         assert self.live is not None
         board = self.live.console
-        lines = [*sparks(results, board), at_work(progress), *lag_lines(results)]
-        found = decisions(results, limit=DECISIONS_SHOWN // (1 + (board.height < 30 or board.width < NARROW)))
-        lines += ["", *(one.line for one in found), *([waiting] if waiting else [])]
+        lines = [*sparks(results, board), workers_line(progress), *lag_lines(results)]
+        newest = decisions(results, limit=DECISIONS_SHOWN // (1 + (board.height < 30 or board.width < NARROW)))
+        lines += ["", *(decision.line for decision in newest), *([waiting] if waiting else [])]
         parts = [Text(line) for line in lines]
-        alone = drawn(progress, (), parts, board.width)
+        alone = draw_study(progress, (), parts, board.width)
         # The table has a heading of two lines; the cursor stands on the last one.
         self._others = len(board.render_lines(alone)) + 3
-        members = foremost(progress, board.height - self._others)
-        self._drawing = drawn(progress, members, parts, board.width)
+        members = choose_members(progress, board.height - self._others)
+        self._drawing = draw_study(progress, members, parts, board.width)
 
 
 def sparks(results: "Results", board: Console) -> list[str]:
-    """Return lines that show how good the population was over time, high bars for high values."""
-    found = results.course(max(8, min(40, board.width - 36)))
-    if len(found) < 2:
+    """Return sparklines of the population's fitness over time."""
+    quantiles = results.course(max(8, min(40, board.width - 36)))
+    if len(quantiles) < 2:
         return []
     bars = SPARKS[board.options.ascii_only]
     return [
         f"{name:13} {spark(values, bars)} {score(values[0])} to {score(values[-1])}"
-        for name, *values in zip(("best", "median", "worst quarter"), *found, strict=True)
+        for name, *values in zip(("best", "median", "worst quarter"), *quantiles, strict=True)
     ]
 
 
@@ -209,27 +210,27 @@ def spark(values: Sequence[float], bars: str) -> str:
     return "".join(bars[round((value - low) / ((high - low) or 1.0) * (len(bars) - 1))] for value in values)
 
 
-def at_work(progress: "Progress") -> str:
-    """Return how many workers do what."""
+def workers_line(progress: "Progress") -> str:
+    """Return how many workers train, evaluate, or are gone."""
     gone = sum(attempt.job in progress.gone for attempt in progress.running)
     longest = [progress.now - attempt.claimed_at for attempt in progress.running]
-    told = [f"{len(progress.running) - gone} training"]
-    told += [f"{progress.evaluating} evaluating"] if progress.evaluating else []
-    told += [f"{gone} held by workers that are gone"] if gone else []
-    told += [f"the longest for {duration(max(longest))}"] if longest else []
-    return f"workers: {', '.join(told)}"
+    parts = [f"{len(progress.running) - gone} training"]
+    parts += [f"{progress.evaluating} evaluating"] if progress.evaluating else []
+    parts += [f"{gone} held by workers that are gone"] if gone else []
+    parts += [f"the longest for {duration(max(longest))}"] if longest else []
+    return f"workers: {', '.join(parts)}"
 
 
-def foremost(progress: "Progress", room: int, most: int = MEMBERS_SHOWN) -> Sequence[Member]:
-    """Return the members for which there is room: all of them by index, or the best ones, best first."""
+def choose_members(progress: "Progress", room: int, most: int = MEMBERS_SHOWN) -> Sequence[Member]:
+    """Return the members that fit: all of them by index, or the best ones, best first."""
     members = progress.members[: max(0, min(room, most))]
     return sorted(members, key=lambda member: member.index) if len(members) == progress.size else members
 
 
-def drawn(
+def draw_study(
     progress: "Progress", members: Sequence[Member], more: Sequence[RenderableType] = (), width: int = WIDE
 ) -> RenderableType:
-    """Return how far a study is, more about it, and some of its members."""
+    """Return the progress of a study, more details, and some of its members."""
     total = progress.total_steps
     line = Text(progress_line(progress))
     head: list[RenderableType] = [Text(progress.study.name, style="bold"), line]
@@ -244,21 +245,21 @@ def drawn(
         states = Counter[str]()
         for cohort in progress.cohorts:
             states[cohort.state] += cohort.size
-        told = ", ".join(f"{count} {state}" for state, count in states.items())
-        parts.append(Text(f"the best {len(members)} of {progress.size} members ({told})"))
+        counts = ", ".join(f"{count} {state}" for state, count in states.items())
+        parts.append(Text(f"the best {len(members)} of {progress.size} members ({counts})"))
     return Group(*parts)
 
 
 def members_rows(progress: "Progress", members: Sequence[Member], width: int = WIDE) -> Table:
-    """Return a table of members; less of it where there is no room."""
-    found = members_table(progress, members)
+    """Return a table of members, with fewer columns where the terminal is narrow."""
+    content = members_table(progress, members)
     columns = [0, 1, 3, 4, 5] if width < NARROW else range(7 if width < WIDE else 8)
-    rows = [[row[column] for column in columns] for row in found.texts]
-    return table([found.columns[column] for column in columns], rows, map(LOOKS.get, found.looks))
+    rows = [[row[column] for column in columns] for row in content.texts]
+    return table([content.columns[column] for column in columns], rows, map(LOOKS.get, content.looks))
 
 
 def progress_line(progress: "Progress") -> str:
-    """Return how far a study is on one line."""
+    """Return the progress of a study on one line."""
     counts = progress.counts
     parts = [f"{progress.completed}/{progress.planned_trials or '?'} trials"]
     parts += [f"{counts[state]} {state}" for state in ("failed", "cancelled") if counts.get(state)]
@@ -271,16 +272,17 @@ def progress_line(progress: "Progress") -> str:
 
 
 def waiting_line(progress: "Progress", since: float) -> str:
-    """Return what went back to the queue, why, and until when at most; nothing if nothing did."""
+    """Return which trials were requeued, why, and when the next try is due; empty without any."""
     from phyla.worker.loop import MOST_PAUSE_S
 
-    back = [one for one in progress.given_back if one.claimed_at >= since]
-    if not back:
+    returned = [attempt for attempt in progress.given_back if attempt.claimed_at >= since]
+    if not returned:
         return ""
-    counts, last = Counter(one.worker for one in back), {one.worker: one.ended_at or 0.0 for one in back}
+    counts = Counter(attempt.worker for attempt in returned)
+    last = {attempt.worker: attempt.ended_at or 0.0 for attempt in returned}
     next_s = min(at + min(MOST_PAUSE_S, 2.0 ** (counts[worker] - 1)) for worker, at in last.items()) - progress.now
-    trials = ", ".join(map(str, sorted({one.job for one in back})))
+    trials = ", ".join(map(str, sorted({attempt.job for attempt in returned})))
     return (
-        f"trial {trials}: {format_count(len(back), 'time')} back in the queue; next try within "
-        f"{duration(next_s)}; the last time: {summarize_error(back[-1].error)}"
+        f"trial {trials}: {format_count(len(returned), 'time')} back in the queue; next try within "
+        f"{duration(next_s)}; the last time: {summarize_error(returned[-1].error)}"
     )

@@ -1,4 +1,4 @@
-"""What a run says of its study while it goes on, and at its end."""
+"""Messages of a run about its study, during the run and at its end."""
 
 import contextlib
 import logging
@@ -27,9 +27,9 @@ EVERY_S = 1.0
 
 @final
 class Lookout:
-    """Looks at a study from time to time, and says once what is probably wrong.
+    """Checks a study periodically, and logs each probable mistake once.
 
-    A look must not end a run: where the database fails, the next one tells.
+    A check must not end a run: where the database fails, the next check reports it.
     """
 
     def __init__(self, study: str, rules: TrainRules) -> None:
@@ -39,7 +39,7 @@ class Lookout:
         self._throttle = Throttle(EVERY_S)
 
     def look(self, store: "Store", study: int, *, at_once: bool = False, failures: Failures | None = None) -> None:
-        """Say what is new, if it is time or `at_once`; `failures` are those that nothing else shows."""
+        """Log what is new, if it is time or `at_once`; `failures` are those that nothing else shows."""
         with self._throttle.turn(at_once=at_once) as due, contextlib.suppress(StoreError):
             if not due:
                 return
@@ -61,8 +61,8 @@ class Lookout:
                 del self._after[suite]
             if failed:
                 LOG.warning(
-                    "warning: suite %r was evaluated, and is not complete: %s. Its results are kept. Correct the "
-                    "suite; phyla evaluations %s shows what failed, and says how it is evaluated again",
+                    "warning: the evaluation of suite %r is incomplete: %s. Its results are kept. Correct the "
+                    "suite; phyla evaluations %s shows what failed and how to evaluate it again",
                     *(suite, group.why, self._study),
                 )
             if suite not in self._after:
@@ -75,12 +75,12 @@ class Lookout:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Achieved:
-    """What a study achieved lately.
+    """Recent progress of a study.
 
     Attributes:
         now: the database's time, in seconds since the epoch.
         unfinished: the trials that are running or queued, by id.
-        completed: the trials that completed last, newest first.
+        completed: the last completed trials, newest first.
         attempts: the attempts at the unfinished trials.
         times: when their progress was saved, and when trials and eval jobs ended.
     """
@@ -94,11 +94,11 @@ class Achieved:
 
 
 def achieved(reader: Reader) -> Achieved:
-    """Return what a study achieved lately."""
+    """Return the recent progress of a study."""
     study, trials, completed = reader.study(), reader.unfinished(), reader.last_completed(RECENT)
     saved = filter(None, (reader.checkpoint(trial.progress or "") for trial in trials))
     evaluated = reader.eval_jobs() if study.config.get("suites") else ()
-    ended = [*(one.ended_at for one in completed), *(one.ended_at for one in evaluated)]
+    ended = [*(job.ended_at for job in completed), *(job.ended_at for job in evaluated)]
     return Achieved(
         study=study,
         now=reader.now(),
@@ -109,15 +109,17 @@ def achieved(reader: Reader) -> Achieved:
     )
 
 
-def in_vain(state: Achieved, term: "Term") -> str | None:
-    """Return why repeating a run that its time limit ended achieves nothing; None where it may."""
+def explain_futility(state: Achieved, term: "Term") -> str | None:
+    """Return why repeating a run after its time limit would achieve nothing; None where it may help."""
     study, trials, completed = state.study, state.unfinished, state.completed
     ahead_s = state.now - system_clock()  # of our clock
-    here = [one for one in state.attempts if one.claimed_at >= term.began_at + ahead_s]
-    cut = [at - one.claimed_at for one in here if (at := one.ended_at or 0.0) >= term.stops_at + ahead_s]
+    here = [attempt for attempt in state.attempts if attempt.claimed_at >= term.began_at + ahead_s]
+    cut = [
+        at - attempt.claimed_at for attempt in here if (at := attempt.ended_at or 0.0) >= term.stops_at + ahead_s
+    ]
     useful = any(at >= term.began_at + ahead_s for at in state.times)
-    # What failed is given up some day, and what was given back before the end has had time.
-    if useful or not trials or (here and not cut) or any(one.state is AttemptState.FAILED for one in here):
+    # Failed trials end after some attempts, and released ones had time left.
+    if useful or not trials or (here and not cut) or any(attempt.state is AttemptState.FAILED for attempt in here):
         return None
     longest_s, expected = max(cut, default=0.0), expected_s(trials[0], completed)
     takes = (
@@ -135,11 +137,11 @@ def in_vain(state: Achieved, term: "Term") -> str | None:
 
 
 def say_nothing_to_do(summary: Summary) -> None:
-    """Say that a study is complete already, since when, and how to go on."""
+    """Log that a study is already complete, since when, and how to continue."""
     study, completed = summary.study, summary.counts.get("completed", 0)
     ended = 0.0 if summary.newest is None else summary.newest.ended_at or 0.0
     since = f": its {completed} trials were completed on {date(ended)}" if completed else ""
-    early = any(one.state is not MemberState.DONE for one in summary.cohorts)
+    early = any(cohort.state is not MemberState.DONE for cohort in summary.cohorts)
     why = f" ({study.message})" if early and study.message else ""
     LOG.warning(
         "nothing to do: study %r is complete%s%s. To train longer, %s in the file, then: phyla "

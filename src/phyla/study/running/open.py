@@ -1,4 +1,4 @@
-"""A study that is open in its store: made there, or found and compared with what is stored."""
+"""Open a study in its store: create it, or compare it with the stored one."""
 
 import logging
 import warnings
@@ -33,9 +33,9 @@ from phyla.space import Space
 from phyla.store import Store, hold_on, open_store
 from phyla.store.retry import repeatable
 from phyla.study.declaration import Declared
-from phyla.study.maintaining.recover import let_go_on
+from phyla.study.maintaining.recover import resume_study
 from phyla.study.places import ROOT, find_population, find_study
-from phyla.study.results.given_up import gave_up
+from phyla.study.results.given_up import list_given_up
 from phyla.study.results.progress import lease_s
 from phyla.study.results.results import ConfigChange, Results
 
@@ -49,14 +49,14 @@ def open_study(declared: Declared, config: JsonObject, *, works: bool, store: St
     """
     if store is None:
         store = open_store(declared.places.storage)
-    found = find_population(store, declared.name)
-    place = declared.places.checkpoints(declared.name, None if found is None else found.config)
+    record = find_population(store, declared.name)
+    place = declared.places.checkpoints(declared.name, None if record is None else record.config)
     repository = open_checkpoints(store, declared.name, place)
     # Both raise before anything is stored: nothing is decided where the checkpoints are not to be seen.
     if works:
-        claim_checkpoints(store, found, repository)
+        claim_checkpoints(store, record, repository)
     entries, members = declared.start_from, declared.rules.strategy.population_size
-    if found is None:
+    if record is None:
         if len(entries) > members:
             raise ConfigurationError(
                 f"start_from has {len(entries)} entries for a population of {members}: the last "
@@ -64,13 +64,13 @@ def open_study(declared: Declared, config: JsonObject, *, works: bool, store: St
             )
         for entry in entries:
             look_at_source(Path(entry.path))
-    if works or found is None:
+    if works or record is None:
         config = {**config, **declared.places.remembered()}
     before = store.create_study(declared.name, config, declared.seed, members)
     # Raises if another process was quicker, with another place.
     declared.places.checkpoints(declared.name, before.config)
     record = reconcile(store, before, config, declared)
-    if not gave_up(store, before):
+    if not list_given_up(store, before):
         _say_if_edited(before, declared.name, config["code"])
     client = Client(store, record, declared.rules, repository)
     if declared.rules.suites or before.config.get("suites"):
@@ -105,7 +105,7 @@ def _start_from(entries: Sequence[StartFrom], client: Client, space: Space) -> N
             )
             imports.append(imported)
     except CheckpointError:
-        # Somebody else may have been quicker, and have removed what we were writing.
+        # Another process may have been quicker, and have removed our draft.
         if client.store.look(client.record.id, awaits_imports):
             raise
         return
@@ -129,9 +129,11 @@ def claim(client: Client) -> None:
 def join_study(declared: Declared, config: JsonObject) -> tuple[Declared, Client]:
     """Open a study that exists to add workers to it, and return it with the leases of its run; changes nothing."""
     store, record = find_study(declared.name, declared.places, patient=True)
-    given = {**config, ROOT: record.config.get(ROOT)}
-    compare = (differences, suite_differences, command_differences)
-    changed = {name: values for each in compare for name, values in each(record.config, given).items()}
+    new_config = {**config, ROOT: record.config.get(ROOT)}
+    comparisons = (differences, suite_differences, command_differences)
+    changed = {
+        name: values for compare in comparisons for name, values in compare(record.config, new_config).items()
+    }
     try:
         if changed:
             raise StudyChanged(
@@ -142,7 +144,7 @@ def join_study(declared: Declared, config: JsonObject) -> tuple[Declared, Client
             )
         if record.state in (StudyState.STOPPED, StudyState.FAILED):
             raise StateError(
-                f"study {declared.name!r} is {record.state}: {record.message}. Let it go on first with: "
+                f"study {declared.name!r} is {record.state}: {record.message}. Resume it first with: "
                 f"phyla run FILE, or phyla change {declared.name}"
             )
     except (StudyChanged, StateError):
@@ -150,8 +152,8 @@ def join_study(declared: Declared, config: JsonObject) -> tuple[Declared, Client
         raise
     joined = replace(declared, rules=replace(declared.rules, lease_s=lease_s(record.config)))
     repository = open_checkpoints(store, declared.name, declared.places.checkpoints(declared.name, record.config))
-    given = {**given, "lease_s": joined.rules.lease_s}
-    return joined, Client(store, replace(record, config=given), joined.rules, repository, joins=True)
+    new_config = {**new_config, "lease_s": joined.rules.lease_s}
+    return joined, Client(store, replace(record, config=new_config), joined.rules, repository, joins=True)
 
 
 def change(
@@ -173,7 +175,7 @@ def change(
         except CheckpointsAbsent:
             pass  # A machine that does not see them may change a study that others run.
         reconcile(store, record, config, declared, newcomers=newcomers)
-        let_go_on(store, record)
+        resume_study(store, record)
         return results.changes()[before:]
     finally:
         if client is None:
@@ -188,7 +190,7 @@ def reconcile(
     *,
     newcomers: Literal["best", "fresh"] | None = None,
 ) -> StudyRecord:
-    """Compare a study with what is stored, and store what may change; return it as it is stored then.
+    """Compare a study with its stored settings, store permitted changes, and return the stored study.
 
     With `newcomers`, settings may change, and it says how members start that join; else they must not differ.
     """
@@ -212,7 +214,7 @@ def reconcile(
     if declared.train is None:
         # Ask/tell keeps the stored functions.
         config.update({name: stored.get(name) for name in ("train", "setup", "code")})
-    elif record.state is StudyState.COMPLETED and not changed and not gave_up(store, record):
+    elif record.state is StudyState.COMPLETED and not changed and not list_given_up(store, record):
         # An edited function trains nothing of a study that is complete.
         config["code"] = stored.get("code")
     code: Any = config["code"]
@@ -239,7 +241,7 @@ def _listed(changed: dict[str, Any]) -> str:
 def _say_if_edited(record: StudyRecord, name: str, code: Any) -> None:
     """Warn if a completed study was trained with a different function."""
     known: Any = record.config.get("code")
-    # Where training goes on, the change is a finding of the study.
+    # Where training continues, the change is a finding of the study.
     if record.state is not StudyState.COMPLETED or not known or not code or known["began"] == code["now"]:
         return
     LOG.warning(

@@ -1,4 +1,4 @@
-"""Where a study's results come from: noted at each start, beside it, so that the start waits for nothing."""
+"""The provenance of a study's results: recorded at each start, in a thread, so that the start does not wait."""
 
 import logging
 import os
@@ -29,8 +29,8 @@ PACKAGE = re.compile(r"(.+?)-([^-]+)\.(dist|egg)-info")
 
 
 @contextmanager
-def noted(client: "Client", state: StudyState) -> Iterator[None]:
-    """Note in the store how a study was started, in a thread; not where nothing is to be done."""
+def note_start(client: "Client", state: StudyState) -> Iterator[None]:
+    """Record in the store how a study was started, in a thread; a complete study records nothing."""
     if state is StudyState.COMPLETED:
         yield
         return
@@ -42,7 +42,7 @@ def noted(client: "Client", state: StudyState) -> Iterator[None]:
             start = RunStart(study=client.record.id, at=at, facts=facts, diff=diff)
             records_of(client.store, client.record.id).note_start(start)
         except Exception as error:  # noqa: BLE001  # best effort: it must never fail the study
-            LOG.warning("warning: how this study was started could not be noted: %r", error)
+            LOG.warning("warning: the start of this study could not be recorded: %r", error)
 
     thread = threading.Thread(target=note, name="phyla: provenance", daemon=True)
     thread.start()
@@ -96,18 +96,18 @@ def _git(directory: Path) -> tuple[str | None, bytes]:
 
 def packages(path: Sequence[str]) -> dict[str, str]:
     """Return the installed packages and their versions, by the names of their folders; nothing is imported."""
-    found: dict[str, str] = {}
-    # Of several, Python imports the first.
+    versions: dict[str, str] = {}
+    # Python imports the first of several versions.
     for entry in reversed(path):
         for folder in Path(entry or ".").glob("*-info"):
             match = PACKAGE.fullmatch(folder.name)
             if match:
-                found[match[1].lower().replace("_", "-")] = match[2]
-    return dict(sorted(found.items()))
+                versions[match[1].lower().replace("_", "-")] = match[2]
+    return dict(sorted(versions.items()))
 
 
 def _devices() -> list[str]:
-    """Return the models of NVIDIA's devices, as the driver tells without a call of a slow program."""
+    """Return the models of NVIDIA devices, read from the driver's files, without running a slow program."""
     files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
     return [
         model for file in files for model in re.findall(r"^Model:\s*(.+?)\s*$", file.read_text(), re.MULTILINE)
@@ -116,11 +116,11 @@ def _devices() -> list[str]:
 
 def _without_secrets(words: Sequence[str]) -> list[str]:
     """Return a command line without passwords in URLs, and without the values of options for secrets."""
-    told: list[str] = []
+    masked: list[str] = []
     hide = False
     for word in words:
         option, equals, _ = word.partition("=")
         secret = bool(settings.SECRET.search(option))
-        told.append("***" if hide else f"{option}=***" if equals and secret else mask_password(word))
+        masked.append("***" if hide else f"{option}=***" if equals and secret else mask_password(word))
         hide = secret and not equals and word.startswith("-")
-    return told
+    return masked

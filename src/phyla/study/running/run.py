@@ -27,15 +27,21 @@ from phyla.records import StudyState
 from phyla.store import hold_on
 from phyla.store.retry import repeatable
 from phyla.study.declaration import Declared
-from phyla.study.maintaining.recover import let_go_on, others_at_work, remove_outputs, take_back, verify_best
+from phyla.study.maintaining.recover import (
+    has_other_launches,
+    remove_outputs,
+    resume_study,
+    take_back,
+    verify_best,
+)
 from phyla.study.places import Places
-from phyla.study.results.given_up import incomplete
+from phyla.study.results.given_up import describe_given_up
 from phyla.study.results.progress import Failures
 from phyla.study.results.results import Results
-from phyla.study.running.messages import Lookout, achieved, in_vain, say_nothing_to_do
+from phyla.study.running.messages import Lookout, achieved, explain_futility, say_nothing_to_do
 from phyla.study.running.open import claim
 from phyla.study.running.own import OwnRun
-from phyla.study.running.provenance import noted
+from phyla.study.running.provenance import note_start
 from phyla.study.running.trackers import environment, follow
 from phyla.study.validation import check_kinds, check_seconds
 from phyla.supervision.gpus import Gpus, gpu_environments, seen_gpus, visible_gpus
@@ -59,7 +65,7 @@ MOST_WORKERS = 10_000
 @final
 @dataclass(frozen=True)
 class Crew:
-    """Who works on studies, and who is told of it; see `Study.run`."""
+    """The workers of a run, and the callbacks that report its progress; see `Study.run`."""
 
     workers: int
     _: KW_ONLY
@@ -75,12 +81,12 @@ class Crew:
     save_every_s: float | None = None
     term: Term = field(default_factory=Term)
     trackers: "Sequence[Tracker]" = ()
-    displayed: bool = False  # whether what is told of progress is a display
+    displayed: bool = False  # whether `on_progress` belongs to a display
     on_progress: Callable[[Results], None] | None = None
     on_interrupt: Callable[[], None]
 
     def with_display(self, display: "StudyDisplay | NotebookCell") -> "Crew":
-        """Return the same, shown by a display."""
+        """Return the same crew with a display."""
 
         def interrupted() -> None:
             display.interrupted()
@@ -115,11 +121,11 @@ class Crew:
 
     @property
     def pool(self) -> Sequence[str]:
-        """The GPUs that eval tasks may have which ask for several."""
+        """The GPUs for eval tasks that need several."""
         return self.eval_gpus or self.gpus or visible_gpus()
 
     def specs(self, spec: WorkerSpec) -> list[WorkerSpec]:
-        """Return what each worker process is made by."""
+        """Return the spec of each worker process."""
         return [
             replace(
                 spec,
@@ -131,14 +137,14 @@ class Crew:
         ]
 
     def check(self, places: Places) -> None:
-        """Make sure that this process may start that many workers."""
+        """Check that this process may start its workers."""
         for name in ("workers", "evaluators"):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), 0, MOST_WORKERS))
         if not (self.workers or self.evaluators):
             return
         if settings.in_worker():
             raise ConfigurationError(
-                "a worker process was to start workers, which would start workers without end; start them under "
+                "a worker process tried to start workers, which would start workers endlessly; start them under "
                 '`if __name__ == "__main__":`, or use workers=0 inside training code'
             )
         if places.storage == "memory://":
@@ -148,7 +154,7 @@ class Crew:
             )
 
     def check_study(self, study: Declared) -> None:
-        """Make sure that they can work on a study with a population."""
+        """Check that this crew can work on a study with a population."""
         study_modules.only_when_run()
         if study.train is None:
             raise ConfigurationError(
@@ -230,7 +236,7 @@ def run_study(study: Declared, client: Client, crew: Crew) -> Results:
     with Launch(study.places.locks, store.url, [study.name]) as launch:
         claim(client)
         if results.state is not StudyState.COMPLETED or "train" in crew.kinds:
-            let_go_on(store, client.record)
+            resume_study(store, client.record)
         take_back(client, launch)
         client.recover()
         _clean_outputs(study, client)
@@ -242,8 +248,8 @@ def run_study(study: Declared, client: Client, crew: Crew) -> Results:
         failures = Failures(store.look(key, queries.summary).now) if crew.logs_failures else None
         look = partial(Lookout(study.name, study.rules).look, store, key, failures=failures)
         try:
-            with noted(client, results.state), follow(crew.trackers, store, client.record, study.places):
-                # Nobody is started for a study that is complete already.
+            with note_start(client, results.state), follow(crew.trackers, store, client.record, study.places):
+                # A complete study starts no worker.
                 finished = not client.is_active() or _train(study, client, crew, launch, results, look, tracking)
             look(at_once=True)
             client.collect()
@@ -261,7 +267,7 @@ def run_study(study: Declared, client: Client, crew: Crew) -> Results:
             _stop(client, launch, str(error))
             raise
         except Preempted as error:
-            # On other machines, or in a pool, workers without a lease may wait for work, and go on.
+            # On other machines, or in a pool, idle workers may still be waiting for work.
             if not study.places.reaches_others and str(error) != CLOSED:
                 _stop(client, launch, f"{error}; run it again to resume")
             raise
@@ -272,7 +278,7 @@ def run_study(study: Declared, client: Client, crew: Crew) -> Results:
         record = results.study()
         if record.state is StudyState.FAILED:
             raise StudyFailed(f"study {study.name!r} stopped itself: {record.message}")
-        lacking = incomplete(store, record) if crew.logs_failures else None
+        lacking = describe_given_up(store, record) if crew.logs_failures else None
         if lacking is not None:
             LOG.warning("warning: %s", lacking)
     return results
@@ -331,7 +337,7 @@ def _train(
             crew.term.end_message(over=True),
             crew.term.end_message(over=False),
         ):
-            why = in_vain(client.store.look(client.record.id, achieved), crew.term)
+            why = explain_futility(client.store.look(client.record.id, achieved), crew.term)
             if why is not None:
                 raise TimeTooShort(why) from None
         raise
@@ -339,13 +345,13 @@ def _train(
 
 @repeatable
 def _stop(client: Client, launch: Launch, why: str) -> None:
-    """Stop a study that is running, unless others are at work on it."""
-    if client.study().state is StudyState.RUNNING and not others_at_work(client, launch):
+    """Stop a running study, unless other launches work on it."""
+    if client.study().state is StudyState.RUNNING and not has_other_launches(client, launch):
         client.store.set_state(client.record.id, StudyState.STOPPED, why)
 
 
 def _clean_outputs(study: Declared, client: Client) -> None:
     if study.rules.suites:
-        # What cannot be removed now is removed after the next run.
+        # Files that cannot be removed now are removed after the next run.
         with contextlib.suppress(OSError):
             remove_outputs(client.store, client.record.id, study.places.folder("outputs", study.name))

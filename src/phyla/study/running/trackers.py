@@ -1,4 +1,4 @@
-"""Follows a study through its store, and tells trackers what is new."""
+"""Follows a study through its store, and logs what is new to trackers."""
 
 import hashlib
 import os
@@ -10,7 +10,7 @@ from phyla.errors import ConfigurationError
 from phyla.integrations.trackers import TrackedStudy, Tracker, check_writable, make_tracker
 from phyla.records import StudyRecord
 from phyla.study.places import Places
-from phyla.study.results.tracker_rows import Feed, tracked
+from phyla.study.results.tracker_rows import Feed, make_tracked_study
 from phyla.study.running.background import Beside, Remembered
 from phyla.system import file_locks
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @final
 class TrackerFeed:
-    """Tells one tracker what is new in a study; a file remembers how much it was told.
+    """Logs what is new in a study to one tracker; a file holds the position in the history.
 
     What fails in the middle is told again from the last position that the file has. Of several processes of this
     machine that run the study, one tells; when it ends, another one goes on.
@@ -39,14 +39,14 @@ class TrackerFeed:
         self._lock: int | None = None
 
     def look(self) -> None:
-        """Tell what is new."""
+        """Log what is new."""
         if not self._is_the_one():
             return
         feed = self._feed
         if feed is None:
-            self._tracker.open(tracked(self._study, self._places))
+            self._tracker.open(make_tracked_study(self._study, self._places))
             feed = Feed(self._store, self._study, self._places, self._position.read())
-        # Until everything was told, the file and not this feed says from where on to go on.
+        # Until everything is logged, the next look starts from the file's position.
         self._feed = None
         for rows in feed.batches():
             if rows:
@@ -74,7 +74,7 @@ class TrackerFeed:
                 os.close(descriptor)
                 return False
             except OSError:
-                # The file system has no locks: then only this process is known of.
+                # The file system has no locks, so other processes are unknown.
                 pass
             self._lock = descriptor
         return True
@@ -92,19 +92,21 @@ def check_trackers(trackers: Sequence[str | Tracker], name: str, places: Places)
 
 
 def environment(trackers: Sequence[Tracker], study: StudyRecord, places: Places) -> dict[str, str]:
-    """Return what trackers give training code."""
+    """Return the environment variables that trackers set for training code."""
     return {
-        name: text for tracker in trackers for name, text in tracker.environment(tracked(study, places)).items()
+        name: text
+        for tracker in trackers
+        for name, text in tracker.environment(make_tracked_study(study, places)).items()
     }
 
 
 def follow(trackers: Sequence[Tracker], store: "Store", study: StudyRecord, places: Places) -> ExitStack:
-    """Tell trackers what happens in a study until the stack is closed, each in a thread of its own."""
+    """Log a study to trackers until the stack is closed, each in its own thread."""
     with ExitStack() as stack:
         for tracker in trackers:
             following = TrackerFeed(tracker, store, study, places)
             output = ("--format", tracker.name, "--output", tracker.place or "PLACE")
             instead = f"write all of it with: {places.command('export', study.name, *output)}"
-            what = f"the tracker {tracker.name}"
-            stack.enter_context(Beside(what, following.look, instead, close=following.close))
+            task = f"the tracker {tracker.name}"
+            stack.enter_context(Beside(task, following.look, instead, close=following.close))
         return stack.pop_all()

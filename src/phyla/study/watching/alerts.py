@@ -47,7 +47,7 @@ def words_of(command: str | Sequence[str] | None) -> list[str]:
     return words
 
 
-def beside(
+def start_tasks(
     stack: ExitStack,
     store: "Store",
     run: StudyRecord,
@@ -55,36 +55,36 @@ def beside(
     tensorboard: str | Path | None,
     alert: Sequence[str],
 ) -> None:
-    """Begin what goes on beside a run, until the stack is closed."""
+    """Start the background tasks of a run, until the stack is closed."""
     if tensorboard is not None:
-        found, changes, written = Evaluations(store, run, places), RunChanges(store, run), False
+        evaluations, changes, written = Evaluations(store, run, places), RunChanges(store, run), False
 
         def write() -> None:
             nonlocal written
-            # Points may come late: all of them are written anew, where there are any new ones.
+            # Points may arrive late, so any new point causes all to be rewritten.
             if changes.new() or not written:
                 written = False
-                found.write_tensorboard(tensorboard)
+                evaluations.write_tensorboard(tensorboard)
                 written = True
 
         how = ("--format", "tensorboard", "--output", str(tensorboard))
         instead = f"write them with: {places.command('export', run.name, *how)}"
         stack.enter_context(Beside("writing TensorBoard's files", write, instead, every_s=BOARD_EVERY_S))
     if alert:
-        told = Remembered(places.folder("tracking", run.name) / f"alerts-{run.id:016x}.json")
-        if told.read() is None:
-            # What was found before anybody wanted to know is no news.
-            told.write(max((event.id for event in store.look(run.id, queries.events)), default=0))
+        position = Remembered(places.folder("tracking", run.name) / f"alerts-{run.id:016x}.json")
+        if position.read() is None:
+            # Regressions from before the alert was requested are not reported.
+            position.write(max((event.id for event in store.look(run.id, queries.events)), default=0))
         instead = f"see the regressions with: {places.command('evaluations', run.name)}"
-        look = partial(_look, store, run, told, alert)
+        look = partial(_look, store, run, position, alert)
         stack.enter_context(Beside("looking for regressions", look, instead))
 
 
-def _look(store: "Store", run: StudyRecord, told: Remembered, command: Sequence[str]) -> None:
+def _look(store: "Store", run: StudyRecord, position: Remembered, command: Sequence[str]) -> None:
     """Run the command once for each regression that is new."""
-    for event in store.look(run.id, queries.events, after=told.read() or 0):
+    for event in store.look(run.id, queries.events, after=position.read() or 0):
         # Before the command: a run that dies meanwhile does not start it again.
-        told.write(event.id)
+        position.write(event.id)
         if event.kind == "regression":
             _tell(run.name, event, command)
 
@@ -93,7 +93,7 @@ def _tell(run: str, event: "EvalEvent", command: Sequence[str]) -> None:
     facts: dict[str, Any] = {"run": run, "suite": event.suite, **event.data}
     facts |= {"checkpoint": facts.pop("name", ""), "message": event.message}
     named = {f"PHYLA_{name.upper()}": str(facts.get(name, "")) for name in FACTS}
-    what = f"the command on a regression of {run} ({shlex.join(command)})"
+    task = f"the command on a regression of {run} ({shlex.join(command)})"
     try:
         done = subprocess.run(
             command,
@@ -103,9 +103,9 @@ def _tell(run: str, event: "EvalEvent", command: Sequence[str]) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        LOG.warning("warning: %s took longer than %g s and was ended", what, TIMEOUT_S)
+        LOG.warning("warning: %s took longer than %g s and was ended", task, TIMEOUT_S)
     except OSError as error:
-        LOG.warning("warning: %s cannot be started: %s", what, error.strerror or error)
+        LOG.warning("warning: %s cannot be started: %s", task, error.strerror or error)
     else:
         if done.returncode:
-            LOG.warning("warning: %s ended with status %d", what, done.returncode)
+            LOG.warning("warning: %s ended with status %d", task, done.returncode)

@@ -1,4 +1,4 @@
-"""What is shown while runs are watched."""
+"""The display of watched runs."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -82,6 +82,6 @@ class ChangeDisplay(Display):
         objective = self._objectives.get(group.suite)
         main = objective.metric if objective is not None else None
         names = sorted(values, key=lambda name: (name != main, "/" in name))
-        told = "  ".join(f"{name} {format_estimate(**values[name])}" for name in names[:VALUES_SHOWN])
+        words = "  ".join(f"{name} {format_estimate(**values[name])}" for name in names[:VALUES_SHOWN])
         more = f"  and {len(names) - VALUES_SHOWN} more" if len(names) > VALUES_SHOWN else ""
-        return f"{told or 'no values'}{more}{'  (best so far)' if group.best else ''}"
+        return f"{words or 'no values'}{more}{'  (best so far)' if group.best else ''}"

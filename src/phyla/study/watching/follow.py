@@ -1,4 +1,4 @@
-"""How runs are watched until they end, and how workers join those that another process watches."""
+"""Watch runs until they end, and add workers to runs that another process watches."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,9 +18,9 @@ from phyla.study.maintaining.recover import take_back
 from phyla.study.places import Places, open_existing
 from phyla.study.results.evaluations import Evaluations
 from phyla.study.results.progress import Throttle
-from phyla.study.results.watched_runs import Change, RunChanges, Watched, standing
+from phyla.study.results.watched_runs import Change, RunChanges, Watched, read_run_status
 from phyla.study.running.run import Crew, work
-from phyla.study.watching.alerts import beside, words_of
+from phyla.study.watching.alerts import start_tasks, words_of
 from phyla.study.watching.runs import Watcher, Watching, check_url
 from phyla.study.watching.targets import Target, targets_of
 from phyla.watcher import DirectoryWatcher, WatchThread, lock
@@ -57,7 +57,7 @@ def follow(
         launch = stack.enter_context(Launch(places.locks, store.url, names))
         take_back(client, launch)
         for record, _ in runs:
-            beside(stack, store, record, places, tensorboard, alert)
+            start_tasks(stack, store, record, places, tensorboard, alert)
         changes = [RunChanges(store, record) for record, _ in runs]
         thread = _begin(stack, watching, store, client, runs, poll_s, on_change)
         tell = _teller(changes, on_change, thread)
@@ -75,7 +75,7 @@ def follow(
 
 def _account(store: Store, names: Sequence[str], places: Places) -> Watched:
     runs = filter(None, map(store.find_study, names))
-    return Watched(tuple(standing(Evaluations(store, run, places)) for run in runs))
+    return Watched(tuple(read_run_status(Evaluations(store, run, places)) for run in runs))
 
 
 def _take(stack: ExitStack, watching: Watching, target: Target, tensorboard: str | Path | None) -> None:
@@ -96,7 +96,7 @@ def _begin(
     poll_s: float,
     on_change: Callable[[Change], None],
 ) -> WatchThread:
-    """Look at all runs for the first time, then go on in a thread; tell what is waited for."""
+    """Look at all runs once, then continue in a thread; log what the watch waits for."""
     watchers = watching.watchers(store, client, runs)
     thread = WatchThread(watchers, poll_s=poll_s)
     stack.callback(thread.stop)
@@ -150,7 +150,7 @@ def join(
 
 
 def _copying(runs: Runs, places: Places) -> contextlib.AbstractContextManager[None]:
-    """Let workers keep copies of what is on an object store where this process would."""
+    """Let workers cache objects of an object store where this process would."""
     remote = any("://" in record.location for record, _ in runs)
     return settings.environment({"PHYLA_CACHE": str(settings.cache() or places.home / "cache")} if remote else {})
 
@@ -158,7 +158,7 @@ def _copying(runs: Runs, places: Places) -> contextlib.AbstractContextManager[No
 def _teller(
     changes: Sequence[RunChanges], on_change: Callable[[Change], None], thread: WatchThread | None = None
 ) -> Callable[[], None]:
-    """Return what tells what happened, often enough for a person, and seldom enough for the store."""
+    """Return a function that reports changes, often enough for a user and seldom enough for the store."""
     throttle = Throttle(TELL_EVERY_S)
 
     def tell() -> None:

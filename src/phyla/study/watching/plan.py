@@ -50,7 +50,7 @@ def plan(
     storage: str | None = None,
     checkpoints: str | Path | None = None,
 ) -> list[Planned]:
-    """Return what `watch` with the same arguments would compute for what is there now; changes nothing.
+    """Return what `watch` with the same arguments would evaluate among the present checkpoints; changes nothing.
 
     Checkpoints that were never seen count as new, also where their content turns out to be known.
     """
@@ -61,7 +61,7 @@ def plan(
     chosen = chosen_suites(suites)
     done = (following or Following()).done
     scanner = get_format(format, **(options or {}))
-    found: list[Planned] = []
+    planned: list[Planned] = []
     # A database that is not there is not made.
     with closing(open_if_there(places) or open_store("memory://")) as store:
         for target in targets_of(store, paths, name):
@@ -75,7 +75,7 @@ def plan(
             pairs = [(suite, task) for suite in chosen for task in suite.tasks]
             for (suite, task), mean_s in zip(pairs, there.mean_s, strict=True):
                 wanted = cells[suite.name, task.name]
-                found.append(
+                planned.append(
                     Planned(
                         run=target.name,
                         suite=suite.name,
@@ -86,7 +86,7 @@ def plan(
                         seconds=None if mean_s is None else wanted * mean_s / max(1, workers),
                     )
                 )
-    return found
+    return planned
 
 
 def _present(store: "Store", target: Target, scanner: "CheckpointFormat", done: str) -> list[tuple[str, str, int]]:
@@ -95,10 +95,10 @@ def _present(store: "Store", target: Target, scanner: "CheckpointFormat", done: 
         from phyla.watcher.remote import Remote
 
         root = Remote(target.directory) if isinstance(target.directory, str) else target.directory
-        found = scanner.scan(root, now=settings.system_clock(), previous={})
+        scan = scanner.scan(root, now=settings.system_clock(), previous={})
         return [
             (item.name, item.fingerprint, -1 if item.step is None else item.step)
-            for item in found
+            for item in scan
             if not item.bad and item.name != done
         ]
     assert target.study is not None
@@ -160,13 +160,13 @@ def _count(
     wanted: Counter[tuple[str, str]] = Counter()
     known: Counter[tuple[str, str]] = Counter()
     there: dict[str, Checkpoint] = {}
-    for each in known_seen:
-        seen = each.seen
+    for evaluated in known_seen:
+        seen = evaluated.seen
         if seen.index == 0:
             there[seen.name] = seen
-        counts = iter(zip(each.shards, each.done, strict=True))
+        counts = iter(zip(evaluated.shards, evaluated.done, strict=True))
         for suite in suites if seen.usable else ():
-            group = each.groups.get(suite.name)
+            group = evaluated.groups.get(suite.name)
             waits = group is None or group.why == SUITE_LEFT
             skipped = group is not None and group.state in (GroupState.SKIPPED, GroupState.GONE)
             left_out = (skipped and not waits) or (group is None and not _takes(suite, seen.step, seen.number))

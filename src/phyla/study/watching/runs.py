@@ -62,7 +62,7 @@ class Watching:
 
     @cached_property
     def encoded(self) -> Sequence[Json]:
-        """The suites as they are stored; worker processes import their functions."""
+        """The stored suites; worker processes import their functions."""
         name_of = plugins.reference if self.crew.workers else plugins.reference_here
         try:
             return [plugins.encode(suite, name_of) for suite in self.suites]
@@ -70,7 +70,7 @@ class Watching:
             raise NotImportable(f"{error} (in a suite)") from error
 
     def create(self, store: Store, target: Target) -> None:
-        """Create a run, or let an existing one go on with these settings."""
+        """Create a run, or resume an existing one with these settings."""
         if isinstance(target.directory, Path) and self.following.snapshots == "link":
             held = self.places.snapshots(target.name, self.snapshot_dir, store.identity().id)
             check_links(target.directory, held)
@@ -103,9 +103,9 @@ class Watching:
         stored: Any = record.config
         best = self.places.folder("best", record.name)
         if record.source is not None:
-            kept = place_of(stored["checkpoints"], self.places.home)
+            checkpoints = place_of(stored["checkpoints"], self.places.home)
             once = self.following.once
-            return StudyWatcher(sightings, store, record.source, checkpoints=kept, best=best, once=once)
+            return StudyWatcher(sightings, store, record.source, checkpoints=checkpoints, best=best, once=once)
         root = Remote(record.location) if is_url(record.location) else Path(record.location)
         return DirectoryWatcher(
             sightings,
@@ -119,7 +119,7 @@ class Watching:
 
 
 def check_url(url: str, how: Following, snapshot_dir: str) -> None:
-    """Refuse options for directories alone, and a bucket that is not there or that cannot be listed."""
+    """Reject options that only directories have, and buckets that are missing or cannot be listed."""
     if how.snapshots != "link" or snapshot_dir:
         raise ConfigurationError(
             f"{url}: leave out --snapshots (in Python snapshots=, snapshot_dir=): workers evaluate copies of what "
@@ -135,9 +135,9 @@ def _create(store: Store, target: Target, config: JsonObject) -> None:
     record = store.create_study(target.name, config, kind=kind, location=location, source=source)
     check_kept(record)
     if (record.kind, record.source, record.location) != (kind, source, location):
-        what = record.location or f"study number {record.source or record.id}"
+        origin = record.location or f"study number {record.source or record.id}"
         raise RunChanged(
-            f"run {target.name!r} in {store.url} is that of {what}, not of {location or target.name}; give "
+            f"run {target.name!r} in {store.url} is that of {origin}, not of {location or target.name}; give "
             "this one another name (on the command line: --name)"
         )
     if record.config != config or record.state is not StudyState.RUNNING:
@@ -148,7 +148,7 @@ def _note_edited(sightings: Sightings, store: Store, evaluated: EvaluatedStudy, 
     """Note which eval tasks were edited under the same version, by the newest results of each suite."""
     for suite in evaluated.suites:
         for newest in store.look(run, queries.newest_complete, suite.name):
-            for each in newest.groups:
-                if each.group.suite == suite.name and not each.group.replicate:
-                    for message in evaluated.describe_edits(suite, each.results).values():
+            for results in newest.groups:
+                if results.group.suite == suite.name and not results.group.replicate:
+                    for message in evaluated.describe_edits(suite, results.results).values():
                         sightings.note("changed-source", message)

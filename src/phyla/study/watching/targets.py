@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 COMMON = frozenset(
     {"checkpoints", "checkpoint", "ckpt", "ckpts", "models", "model", "weights", "output", "outputs"}
 )
-"""Names of directories that say nothing about the run; the one above does."""
+"""Generic names of directories, below one that names the run."""
 
 
 @final
@@ -40,19 +40,19 @@ def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: s
         raise ConfigurationError("there is nothing to watch: give a directory, or the name of a study")
     if name is not None and len(many) > 1:
         raise ConfigurationError(f"name={name!r} names one run, and there are {len(many)} directories")
-    found = [_target(store, path, name) for path in many]
-    names = Counter(target.name for target in found)
-    found = [
+    targets = [_target(store, path, name) for path in many]
+    names = Counter(target.name for target in targets)
+    targets = [
         replace(target, name=_clean("-".join(_parts(target.directory))[-100:]))
         if names[target.name] > 1 and target.directory is not None
         else target
-        for target in found
+        for target in targets
     ]
-    for each, count in Counter(target.name for target in found).items():
-        check_name(f"run name {each!r}", each, "; give it with name= (on the command line: --name)")
+    for name, count in Counter(target.name for target in targets).items():
+        check_name(f"run name {name!r}", name, "; give it with name= (on the command line: --name)")
         if count > 1:
-            raise ConfigurationError(f"{each!r} is given twice")
-    for directory in (target.directory for target in found if isinstance(target.directory, Path)):
+            raise ConfigurationError(f"{name!r} is given twice")
+    for directory in (target.directory for target in targets if isinstance(target.directory, Path)):
         where = escape_name(str(directory))
         if directory.exists() and not directory.is_dir():
             raise ConfigurationError(f"{where} is a file; name the directory that holds the checkpoints")
@@ -63,7 +63,7 @@ def targets_of(store: "Store", paths: str | Path | Sequence[str | Path], name: s
                 "yet, or the path is wrong. Check the path, or create it with: mkdir -p "
                 f"{shlex.quote(str(directory))}"
             )
-    return found
+    return targets
 
 
 def _target(store: "Store", path: str | Path, name: str | None) -> Target:
