@@ -23,17 +23,17 @@ HEAD = """# How good the strategies are
 
 - **On the digits, population based training has the best medians**, and the schedule that it finds is
   better than constant values.
-- **On CartPole and the ring, no strategy stands out.** With so few seeds, only large differences show.
-- **Copying matters most on the digits, exploring on the toy.** Without both, PBT is a random search.
+- **On CartPole and the ring, no strategy stands out.** With this number of seeds, only large differences show.
+- **On the digits, copying matters most; on the toy problem, exploring.** Without both, PBT is a random search.
 - **With two goals, Pareto rules find the front.** A weighted sum finds one point of it.
-- **Of the ways to stop long runs early, ASHA** gains most.
+- **Of the ways to stop long runs early, ASHA gains most.**
 
-Every strategy in a table gets the same budget of training steps and the same seeds. Selection sees the
+All strategies in a table get the same budget of training steps and the same seeds. Selection sees the
 validation score; the tables show the selected checkpoint on data that neither selection nor tuning has seen.
-*p* compares with the first row, seed by seed (Wilcoxon, two-sided, adjusted by Holm); *seeds* is how many seeds
+*p* is against the first row, paired by seed (Wilcoxon, two-sided, adjusted by Holm); *seeds* is how many seeds
 would show the difference with 80 % power. *age* is the number of steps of the best weights, *steps* that of all
-members. `single worker explores` puts all steps into one member. Grids were chosen by hand. Everything was
-measured when `Perturb` clipped at the ends of a range, as with `clip=True`.
+members. `single worker explores` spends all steps on one member. Grids were chosen by hand. All runs clipped at
+the bounds of a range, as `Perturb(clip=True)` does.
 
 `python bench/quality/everything.py` repeats this and writes the page, in about half an hour on two cores.
 """
