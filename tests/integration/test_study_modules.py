@@ -131,7 +131,7 @@ def python(folder: Path, *words: object, workers: int = 1, code: int = 0, fresh:
         done = forked.run(words, **options)
     logs = "".join(path.read_text() for path in folder.glob(".phyla/logs/*/*.log"))
     assert done.returncode == code, done.stdout + done.stderr + logs
-    return done.stdout + done.stderr
+    return f"{done.stdout}{done.stderr}"
 
 
 def phyla(folder: Path, *words: object, **how: Any) -> str:
