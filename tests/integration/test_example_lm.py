@@ -106,6 +106,12 @@ def evaluated(suite: Suite, path: Path, work: Path, *, shards: int | None = None
     return results
 
 
+@pytest.fixture(scope="module")
+def before(suite: Suite, run: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> list[TaskResult]:
+    """What the suite finds on the last checkpoint before the spoiled one."""
+    return evaluated(suite, checkpoint(run[0], 4 * EVERY), tmp_path_factory.mktemp("before"))
+
+
 def values(results: Sequence[TaskResult]) -> dict[str, float]:
     return {
         f"{one.task}/{name}/{key}": value
@@ -121,7 +127,7 @@ def test_training_lowers_the_loss_and_says_when_it_is_done(run: tuple[Path, str]
     assert second < first - 0.3
     assert sorted((out / "checkpoints").iterdir()) == [
         out / "checkpoints" / "DONE",
-        *(checkpoint(out, step) for step in range(50, 301, 50)),
+        *(checkpoint(out, step) for step in range(EVERY, 6 * EVERY + 1, EVERY)),
     ]
 
 
@@ -130,12 +136,12 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(run: tuple[Path, str
     out, _ = run
     resumed = tmp_path / "resumed"
     (resumed / "checkpoints").mkdir(parents=True)
-    shutil.copy(checkpoint(out, 250), checkpoint(resumed, 250))
+    shutil.copy(checkpoint(out, 5 * EVERY), checkpoint(resumed, 5 * EVERY))
     # The writer was killed while it wrote the newest one.
-    checkpoint(resumed, 260).write_bytes(checkpoint(out, 300).read_bytes()[:300_000])
-    printed = train(resumed, steps=300)
-    assert "at step 250" in printed
-    ends = [torch.load(checkpoint(folder, 300), weights_only=True)["model"] for folder in (out, resumed)]
+    checkpoint(resumed, 5 * EVERY + 10).write_bytes(checkpoint(out, 6 * EVERY).read_bytes()[:300_000])
+    printed = train(resumed, steps=6 * EVERY)
+    assert f"at step {5 * EVERY}" in printed
+    ends = [torch.load(checkpoint(folder, 6 * EVERY), weights_only=True)["model"] for folder in (out, resumed)]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
 
@@ -146,11 +152,10 @@ def test_only_the_newest_checkpoints_are_kept_on_request(tmp_path: Path) -> None
 
 
 def test_statistics_do_not_depend_on_the_number_of_shards(
-    suite: Suite, run: tuple[Path, str], tmp_path: Path
+    suite: Suite, run: tuple[Path, str], before: list[TaskResult], tmp_path: Path
 ) -> None:
-    out, _ = run
-    whole = values(evaluated(suite, checkpoint(out, 200), tmp_path, shards=1))
-    split = values(evaluated(suite, checkpoint(out, 200), tmp_path, shards=3))
+    assert {task.shards for task in suite.tasks} - {1}
+    whole, split = values(evaluated(suite, checkpoint(run[0], 4 * EVERY), tmp_path, shards=1)), values(before)
     assert whole == pytest.approx(split, rel=1e-12)
     assert list(whole) == list(split)
     for task in suite.tasks:
@@ -159,10 +164,10 @@ def test_statistics_do_not_depend_on_the_number_of_shards(
 
 
 def test_the_spoiled_checkpoint_is_worse_on_every_task_in_distribution_and_the_next_is_not(
-    suite: Suite, run: tuple[Path, str], tmp_path: Path
+    suite: Suite, run: tuple[Path, str], before: list[TaskResult], tmp_path: Path
 ) -> None:
     out, _ = run
-    before, spoiled, mended = (evaluated(suite, checkpoint(out, step), tmp_path) for step in (200, 250, 300))
+    spoiled, mended = (evaluated(suite, checkpoint(out, count * EVERY), tmp_path) for count in (5, 6))
     assert suite.compared_metric == "loss"
     worse = {
         one.task: one
