@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 import forked
 import phyla
+from effort import rarely
 from facts import check_facts, raises
 from phyla.cli import main
 from phyla.errors import CheckpointMissing, CheckpointsAbsent, ConfigurationError, StateError, StudyFailed
@@ -78,7 +78,7 @@ def fragile(params: Any, rng: Any) -> Any:
     return {"lr": float(rng.uniform(0.1, 1.0))}
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, 1])
 def test_an_explore_rule_that_raises_stops_the_study_and_nothing_that_was_trained_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
@@ -104,7 +104,7 @@ def test_an_explore_rule_that_raises_stops_the_study_and_nothing_that_was_traine
     assert stopped.counts()["completed"] >= 1
     assert "failed" not in stopped.counts()
     Path(BROKEN).unlink()
-    assert made().run(workers=workers).counts() == {"completed": 12}
+    assert made().run().counts() == {"completed": 12}
 
 
 def test_no_checkpoint_no_fitness_and_no_step_are_told_apart(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_member_that_was_given_up_is_named_and_the_next_run_trains_it_alone(
     assert [(trial.member, trial.end_step) for trial in others] == [(0, 5), (0, 10)]
     Path(BROKEN).unlink()
     caplog.clear()
-    results = made().run(workers=workers)
+    results = made().run()
     assert results.incomplete is None
     assert results.study().message is None
     assert "given up" not in caplog.text
@@ -280,7 +280,9 @@ def test_a_full_disk_stops_the_study_and_costs_no_attempt(tmp_path: Path) -> Non
     assert all(trial.failures == 0 for trial in results.trials())
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE, errno.EIO])
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, *map(rarely, (errno.EDQUOT, errno.EROFS, errno.ESTALE)), errno.EIO]
+)
 def test_an_error_of_storage_without_a_file_name_says_where_training_writes(tmp_path: Path, number: int) -> None:
     def train(trial: Trial) -> None:
         if trial.generation == 2:
@@ -679,21 +681,22 @@ def train(trial):
 
 
 study = phyla.Study(
-    "forking", phyla.Space(lr=phyla.Float(0.1, 1.0)), phyla.Maximize("status"), phyla.RandomSearch(2, 1), train
+    "forking", phyla.Space(lr=phyla.Float(0.1, 1.0)), phyla.Maximize("status"), phyla.RandomSearch(1, 1), train
 )
 """
 
 
 @pytest.mark.parametrize(
-    ("leave", "status"), [("return", 0), ("sys.exit()", 0), ("sys.exit(3)", 3), ("raise ValueError('mine')", 1)]
+    ("leave", "status"),
+    [("return", 0), rarely("sys.exit()", 0), ("sys.exit(3)", 3), ("raise ValueError('mine')", 1)],
 )
 def test_a_fork_that_leaves_training_ends_and_is_no_second_worker(tmp_path: Path, leave: str, status: int) -> None:
     (tmp_path / "forking.py").write_text(FORKING.replace("LEAVE", leave))
-    words = [sys.executable, "-m", "phyla.cli", "run", "forking.py", "--workers", "1"]
-    done = subprocess.run(words, cwd=tmp_path, env=child_environment({}), capture_output=True, text=True)
+    words = ["-m", "phyla.cli", "run", "forking.py", "--workers", 1]
+    done = forked.run(words, cwd=tmp_path, env=child_environment({}))
     assert done.returncode == 0, done.stderr
     rows = phyla.load_study("forking", home=tmp_path / ".phyla").trials()
-    assert [(row.state.value, row.fitness) for row in rows] == [("completed", status)] * 2
+    assert [(row.state.value, row.fitness) for row in rows] == [("completed", status)]
     logs = "".join(path.read_text() for path in (tmp_path / ".phyla" / "logs").rglob("*.log"))
     assert ("ValueError: mine" in logs) == ("mine" in leave)
 
