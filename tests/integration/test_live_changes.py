@@ -125,7 +125,7 @@ def test_a_study_is_extended_with_another_population_size(tmp_path: Path, quorum
         study(tmp_path, pbt(6, 4, quorum=quorum)).run()
     with raises(ConfigurationError, "6 members", "total_steps"):
         changed(tmp_path, pbt(6, 2, quorum=quorum))
-    grown = changed(tmp_path, pbt(6, 4, quorum=quorum)).run(workers=2)
+    grown = changed(tmp_path, pbt(6, 4, quorum=quorum)).run()
     assert spent(grown) == [4 * STEPS] * 6
     assert not miscounted(grown, 4 * STEPS)
     assert grown.progress().active == 6
