@@ -1,8 +1,6 @@
 """The dashboard in a real browser, and what it refuses over plain HTTP."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
@@ -16,7 +14,9 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 
 import dashboard_study
 from dashboard_study import MARKUP
+from effort import thorough
 from evaluation_simulation import WatchedRun, evaluated, failed, suite_of
+from forked import Forked
 from phyla import plugins
 from phyla.controller import StudyRecords
 from phyla.dashboard import dashboard_of
@@ -41,7 +41,7 @@ class Shown:
     home: Path
     token: str
     browser: Browser
-    live: "subprocess.Popen[bytes]"
+    live: Forked
     requested: set[str] = field(default_factory=set)
     said: list[str] = field(default_factory=list)
 
@@ -69,12 +69,8 @@ class Shown:
         return load_study(name, home=self.home)
 
 
-def start(home: Path, name: str, trials: int) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [sys.executable, str(STUDY_FILE), str(home), name, str(trials)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+def start(home: Path, name: str, trials: int) -> Forked:
+    return Forked([STUDY_FILE, home, name, trials])
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +84,8 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     token = create(store, "me", Role.OPERATOR)
     store.close()
     live = start(home, "live", 8)
-    command = [sys.executable, "-m", "phyla.cli", "dashboard", "--home", str(home), "--port", "0"]
-    dashboard = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert dashboard.stdout is not None
-    found = re.search(r"http://\S+", dashboard.stdout.readline())
+    dashboard = Forked(["-m", "phyla.cli", "dashboard", "--home", home, "--port", 0])
+    found = re.search(r"http://\S+", dashboard.read_until("\n"))
     assert found
     expect.set_options(timeout=120_000)
     with sync_playwright() as playwright:
@@ -102,7 +96,6 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     for process in (live, dashboard):
         process.terminate()
         process.wait()
-    dashboard.stdout.close()
 
 
 def test_a_study_is_followed_walked_through_stopped_and_resumed(shown: Shown) -> None:
@@ -182,15 +175,11 @@ def test_pages_can_be_used_by_everybody(shown: Shown, scheme: str, width: int) -
     failed = next(one for one in results.trials() if one.state is JobState.FAILED)
     page = shown.context(scheme, width).new_page()
     shown.sign_in(page)
-    paths = ["/", "/studies/done", f"/studies/done/trials/{failed.id}", "/compare?study=done&study=live"]
-    if scheme == "light":
-        paths += [
-            f"/studies/done/trials/{results.best.trial}",
-            "/studies/done/members/3",
-            "/studies/done/evaluations",
-        ]
-        paths += ["/studies/done/trials", "/workers", "/studies/live/do/stop", "/sign-in"]
-    for path in paths:
+    some = ["/", "/studies/done", f"/studies/done/trials/{failed.id}", "/compare?study=done&study=live"]
+    others = [f"/studies/done/trials/{results.best.trial}", "/studies/done/members/3", "/studies/done/evaluations"]
+    others += ["/studies/done/trials", "/workers", "/studies/live/do/stop", "/sign-in"]
+    # All pages have one style sheet, so that on a landing each page is looked at once.
+    for path in [*some, *others] if thorough() else others if scheme == "light" else some:
         page.goto(shown.url + path)
         for figure in page.locator("[data-figure]").all():
             expect(figure).to_have_attribute("data-tag", re.compile(".+"))
