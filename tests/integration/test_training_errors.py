@@ -160,7 +160,7 @@ def dies(trial: Trial) -> None:
     ("how", "workers", "why"),
     [
         ("raise", 0, "ValueError: no cable"),
-        ("die", 1, r"worker process \d+ was ended by SIGSEGV; its log is (?P<log>.*)\. Once"),
+        ("die", 1, r"worker process \d+ was ended by SIGSEGV; its log is (?P<log>.*)\. Fix"),
     ],
 )
 def test_a_member_that_was_given_up_is_named_and_the_next_run_trains_it_alone(
