@@ -220,6 +220,7 @@ def test_a_checkpoint_that_is_damaged_while_training_reads_it(tmp_path: Path) ->
     results = study(tmp_path, 4, train=damaging, retries=phyla.Retries(attempts=1, broken=1)).run()
     check(results, bad, completed=12)
     (cancelled,) = [trial for trial in results.trials() if trial.state is JobState.CANCELLED]
+    assert cancelled.failures == 0
     assert "JSONDecodeError" in (cancelled.error or "")
     assert "chain.json is not what was committed" in (cancelled.error or "")
     assert "training may have written into the checkpoint that it loads ({source}," in (cancelled.error or "")
