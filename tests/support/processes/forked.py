@@ -70,6 +70,13 @@ _frameworks.set_forkserver_preload(
 )
 
 
+JAX_CACHE = {
+    "jax_compilation_cache_dir": str(TESTS.parent / "build" / "jax"),
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}
+"""With these settings, processes of JAX share what they compile."""
+
 SMALL_MODELS = {
     "HF_HUB_OFFLINE": "1",
     "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
@@ -242,6 +249,9 @@ def _become(
     sys.argv = ["-c", *words[1:]] if how == "-c" else words
     own = cwd if how else str(Path(words[0]).absolute().parent)
     sys.path[:] = [own, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep)), *path]
+    if "jax" in sys.modules:
+        for setting, value in JAX_CACHE.items():
+            sys.modules["jax"].config.update(setting, value)
     if env.get("PHYLA_FAILPOINT"):
         from phyla.system import failpoints
 
