@@ -21,6 +21,7 @@ from serving import served
 from waiting import until
 
 LOCAL = ("--launcher", "local", "--workers", 2)
+ONE = ("--launcher", "local", "--workers", 1)
 
 IMPORT = "from phyla.study_modules import command_line\n"
 """What a study file does not see otherwise: the command line of the process that reads it."""
@@ -52,15 +53,15 @@ def test_a_run_starts_a_pool_replaces_what_is_lost_and_stops_it(toy: Pooled) -> 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_a_run_that_is_killed_or_loses_its_terminal_leaves_the_pool_at_work(toy: Pooled, number: int) -> None:
-    run = toy.run(*LOCAL)
-    toy.until_waiting()
+    run = toy.run(*ONE)
+    toy.until_waiting(1)
     run.send_signal(number)
     printed, _ = run.communicate(180)
     assert run.returncode == (75 if number == signal.SIGHUP else -number), printed
     assert toy.results.state is StudyState.RUNNING
-    assert Local().alive(toy.pool) == 2
+    assert Local().alive(toy.pool) == 1
     before = pids(toy.pool)
-    again = toy.run(*LOCAL)
+    again = toy.run(*ONE)
     again.read_until("2/6 trials")
     assert pids(toy.pool) == before
     toy.go_on()
@@ -73,9 +74,9 @@ def test_a_run_that_loses_its_terminal_before_its_workers_begin_leaves_the_study
     begins = "while 'worker' in command_line() and not (HERE / 'begin').exists():\n    time.sleep(0.01)\n"
     toy.file.write_text(toy.file.read_text().replace("def train", f"{IMPORT}{begins}\ndef train", 1))
     toy.go_on()
-    run = toy.run(*LOCAL)
+    run = toy.run(*ONE)
     folder = toy.home / "pools" / "toy"
-    until(lambda: (pool := Pool.load(folder)) is not None and Local().alive(pool) == 2, "both workers are started")
+    until(lambda: (pool := Pool.load(folder)) is not None and Local().alive(pool) == 1, "the worker is started")
     run.send_signal(signal.SIGHUP)
     printed, _ = run.communicate(180)
     assert run.returncode == 75, printed
@@ -86,36 +87,40 @@ def test_a_run_that_loses_its_terminal_before_its_workers_begin_leaves_the_study
 
 
 def test_an_interrupted_run_stops_its_pool(toy: Pooled) -> None:
-    run = toy.run(*LOCAL)
-    toy.until_waiting()
+    run = toy.run(*ONE)
+    toy.until_waiting(1)
     pool = toy.pool
     run.send_signal(signal.SIGINT)
     printed, _ = run.communicate(180)
     assert run.returncode == 130, printed
-    assert "2 will go on from the last save" in printed
+    assert "1 will go on from the last save" in printed
     assert Local().alive(pool) == 0
     assert toy.results.state is StudyState.STOPPED
-    assert [trial.state for trial in toy.results.trials()].count(JobState.PENDING) == 2
+    assert [trial.state for trial in toy.results.trials()].count(JobState.PENDING) == 1
     toy.go_on()
-    toy.call("run", toy.file, *LOCAL)
+    toy.call("run", toy.file, "--workers", 0)
     assert toy.completed()
 
 
-def test_workers_that_die_again_and_again_end_the_run_with_their_log(toy: Pooled) -> None:
+def test_workers_that_die_again_and_again_end_the_run_with_their_log(
+    toy: Pooled, cli: Phyla, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phyla.launchers.pools.LOST", 2)
+    monkeypatch.setenv("PHYLA_HOME", str(toy.home))
     text = toy.file.read_text()
     toy.file.write_text(
         f'{text}{IMPORT}if "worker" in command_line():\n    print("no such GPU", flush=True)\n    exit(7)\n'
     )
-    printed = toy.call("run", toy.file, "--launcher", "local", "--workers", 4, code=1)
-    assert re.search(r"1[2-5] workers of pool 'toy' ended without any progress; the end of", printed), printed
+    printed = cli("run", toy.file, "--launcher", "local", "--workers", 1, code=1)
+    assert "3 workers of pool 'toy' ended without any progress; the end of" in printed
     assert "no such GPU" in printed
     assert toy.results.state is StudyState.FAILED
     assert toy.workers == []
 
 
 def test_down_ends_the_run_that_attends_to_the_pool(toy: Pooled) -> None:
-    run = toy.run(*LOCAL)
-    toy.until_waiting()
+    run = toy.run(*ONE)
+    toy.until_waiting(1)
     assert "pool toy is stopped" in toy.call("down", "toy")
     printed, _ = run.communicate(180)
     assert run.returncode == 75, printed
@@ -167,12 +172,12 @@ def test_a_pool_whose_service_is_gone_or_refuses_it_says_so(
         monkeypatch.setenv("PHYLA_TOKEN", "wrong")
         check_facts(cli("up", toy.file, "--server", url, code=1), "PHYLA_TOKEN")
         assert json.loads(cli("workers", "--json")) == []
-    assert "pool toy: 2 of 2 workers alive" in cli("up", toy.file, "--server", url)
+    assert "pool toy: 1 of 1 worker alive" in cli("up", toy.file, "--server", url, "--workers", 1)
     check_facts(caplog.text, "warning", url)
     with monkeypatch.context() as patched:
         # As Ray prints what happens to its nodes.
-        patched.setattr(Local, "alive", lambda *_: print("a node died") or 2)
-        assert json.loads(cli("workers", "--json"))[0]["alive"] == 2
+        patched.setattr(Local, "alive", lambda *_: print("a node died") or 1)
+        assert json.loads(cli("workers", "--json"))[0]["alive"] == 1
     until(
         lambda: "cannot be reached: [Errno 111] Connection refused; trying again" in cli("workers"), "it says why"
     )
@@ -194,15 +199,13 @@ def test_mistakes_are_explained(toy: Pooled, cli: Phyla) -> None:
     home = ("--home", toy.home)
     check_facts(cli("run", toy.file, "--launcher", "slrum", *home, code=2), "slrum")
     assert "give --launcher" in cli("run", toy.file, "--launcher-option", "a=b", *home, code=2)
-    assert "write NAME=VALUE" in cli("run", toy.file, *LOCAL, "--launcher-option", "gpu", *home, code=2)
-    check_facts(cli("run", toy.file, *LOCAL, "--launcher-option", "memory=16X", *home, code=2), "memory=16X")
-    assert "no option 'partition'" in cli(
-        "run", toy.file, *LOCAL, "--launcher-option", "partition=a", *home, code=2
-    )
-    assert "--evaluators is for" in cli("run", toy.file, *LOCAL, "--evaluators", 1, *home, code=2)
+    assert "write NAME=VALUE" in cli("run", toy.file, *ONE, "--launcher-option", "gpu", *home, code=2)
+    check_facts(cli("run", toy.file, *ONE, "--launcher-option", "memory=16X", *home, code=2), "memory=16X")
+    assert "no option 'partition'" in cli("run", toy.file, *ONE, "--launcher-option", "partition=a", *home, code=2)
+    assert "--evaluators is for" in cli("run", toy.file, *ONE, "--evaluators", 1, *home, code=2)
     assert "at least 1" in cli("run", toy.file, "--launcher", "local", "--workers", 0, *home, code=2)
     secret = ("--storage", "postgresql://me:hunter2@host/db")
-    told = cli("run", toy.file, *LOCAL, *secret, code=2)
+    told = cli("run", toy.file, *ONE, *secret, code=2)
     check_facts(told, "***")
     assert "hunter2" not in told
     check_facts(cli("down", "x", *home, code=2), "pool 'x'")
@@ -233,8 +236,8 @@ def test_a_second_interrupt_ends_workers_that_do_not_save(toy: Pooled) -> None:
     text = toy.file.read_text()
     # Training that never looks whether it should stop.
     toy.file.write_text(text.replace(" or trial.should_save", ""))
-    run = toy.run(*LOCAL)
-    toy.until_waiting()
+    run = toy.run(*ONE)
+    toy.until_waiting(1)
     run.send_signal(signal.SIGINT)
     run.read_until("Ctrl-C stops at once")
     until(lambda: toy.pool.workers == 0, "the pool is being stopped")
@@ -245,8 +248,8 @@ def test_a_second_interrupt_ends_workers_that_do_not_save(toy: Pooled) -> None:
     assert toy.workers == []
     toy.go_on()
     # Nothing is left to do, so no pool is started.
-    toy.call("run", toy.file, "--workers", 2)
+    toy.call("run", toy.file, "--workers", 0)
     assert toy.completed()
     before = [log.read_text() for log in sorted((toy.home / "pools/toy").glob("*.log"))]
-    toy.call("run", toy.file, *LOCAL)
+    toy.call("run", toy.file, *ONE)
     assert [log.read_text() for log in sorted((toy.home / "pools/toy").glob("*.log"))] == before

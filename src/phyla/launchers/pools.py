@@ -12,6 +12,7 @@ from typing import final
 
 from phyla.client import Client
 from phyla.errors import ConfigurationError, LauncherFailed, Preempted, StateError, StoreError, StudyFailed
+from phyla.formatting import format_count
 from phyla.launchers.contract import Pool, launcher_named
 from phyla.supervision.term import PERSON, Term
 from phyla.system import file_locks
@@ -58,10 +59,10 @@ def start_pool(pool: Pool) -> None:
         alive = 0 if before is None or before == pool else launcher_named(before.launcher).alive(before)
         differs = before is not None and replace(before, workers=pool.workers) != pool
         if alive > (0 if differs else pool.workers):
-            options = "that were started with other options"
-            excess = options if differs else f"alive, more than the {pool.workers} asked for"
+            workers = format_count(alive, "worker")
+            excess = "started with other options" if differs else f"alive, more than the {pool.workers} asked for"
             raise StateError(
-                f"pool {pool.name!r} has {alive} workers {excess}; stop them first with: phyla down {pool.name}"
+                f"pool {pool.name!r} has {workers} {excess}; stop the pool first with: phyla down {pool.name}"
             )
         pool.save()
         try:
