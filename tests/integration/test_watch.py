@@ -453,7 +453,7 @@ def test_workers_end_when_suites_change_under_them(tmp_path: Path) -> None:
     for step in steps:
         write(tmp_path / "ckpt", step)
     # While it is busy with what did not change, the other worker gets what did.
-    process = start(tmp_path, words, EVAL_S="2.0")
+    process = start(tmp_path, words, EVAL_S="1.0")
     output, _ = late.communicate(timeout=180)
     assert late.returncode == 2, output
     assert "suite file" in output
