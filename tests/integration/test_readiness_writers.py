@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from effort import times
 from foreign import QUIET_S, START, scans
 from forked import SUPPORT, Forked
 from phyla.errors import CheckpointChanged, CheckpointGone
@@ -154,7 +155,7 @@ def test_what_is_saved_is_found_and_what_is_ready_can_be_loaded(
                 for name, scan in scan_as.items():
                     for found in newest_ready(scan(), 2):
                         evaluate(name, found, at_rest=False)
-            for _ in range(rng.randrange(100)):
+            for _ in range(rng.randrange(times(25, 100))):
                 for scan in scan_as.values():
                     scan()
             writer.kill()
