@@ -23,7 +23,7 @@ study = phyla.Study(
     phyla.RandomSearch(members=2, total_steps=1), train,
 )
 """
-PRINTED = "make the report with: phyla "
+PRINTED = "a report with: phyla "
 
 
 def output(words: list[bytes], cwd: Path) -> bytes:

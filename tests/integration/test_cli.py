@@ -23,7 +23,7 @@ from facts import check_facts
 from forked import Forked
 from listing import list_studies
 from phyla.cli import main
-from phyla.cli.options import person
+from phyla.cli.options import user_name
 from phyla.settings import child_environment
 from phyla.store import open_store
 from waiting import until
@@ -120,7 +120,7 @@ def test_run_without_a_terminal_prints_plain_lines(small: "tuple[Path, str]") ->
     assert any(line.startswith("16 trials completed, 1 failed, in ") for line in lines)
     assert f"checkpoint  {folder / '.phyla' / 'checkpoints' / 'small'}" in output
     assert "from step  to step  member  trial" in output
-    assert lines[-1] == "make the report with: phyla report small"
+    check_facts(lines[-1], "phyla report small")
     assert "\x1b" not in output
 
 
@@ -215,7 +215,7 @@ def test_run_lives_where_the_options_say(small: "tuple[Path, str]", tmp_path: Pa
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "else.db").exists()
     assert (tmp_path / "checkpoints" / "small").exists()
-    hint = done.stdout.splitlines()[-1].removeprefix("make the report with: phyla report ")
+    hint = done.stdout.splitlines()[-1].partition("phyla report ")[2]
     assert json.loads(cli("best", *hint.split(), "--json"))["study"] == "small"
 
 
@@ -558,7 +558,7 @@ def test_status_and_stop_while_a_study_runs(held: "tuple[Path, Path]", cli: Phyl
         assert "renewed " in cli("status", "small", *at)
         assert "running" in cli("trials", "small", *at)
         check_facts(cli("change", "small", *at), "small", "running")
-        assert cli("stop", "small", *at).startswith("stopped small: its workers finish their trial and end")
+        check_facts(cli("stop", "small", *at), "stopped", "small", "phyla change small")
         hold.unlink()
         output, errors = running.communicate(timeout=TIMEOUT_S)
     finally:
@@ -570,7 +570,7 @@ def test_status_and_stop_while_a_study_runs(held: "tuple[Path, Path]", cli: Phyl
     check_facts(cli("change", "small", *at), resumed)
     with closing(open_store(f"sqlite:///{folder}/.phyla/phyla.db")) as store, store.reader(1) as reader:
         noted = [event.message for event in reader.events() if event.kind == "action"]
-    assert noted == [f"{person()} stopped the study", f"{person()} resumed the study"]
+    assert noted == [f"{user_name()} stopped the study", f"{user_name()} resumed the study"]
     again = in_process(folder, "run", "small.py", "--workers", 0)
     assert again.returncode == 0, again.stderr
     assert json.loads(cli("status", "small", "--json", *at))["completed_trials"] == 16

@@ -109,7 +109,7 @@ def test_the_matrix(phyla_at: Phyla, found: Evaluations) -> None:
         assert mark in text
     why = "ValueError: the model gave [nan] ("
     assert any(line.startswith(f"failed  heldout/noisy at step 3400: {why}") for line in lines)
-    assert any("tried again" in line and "--retry" in line for line in lines)
+    check_facts(lines, "phyla evaluations NAME --retry")
     (running,) = [line for line in lines if line.startswith("running")]
     assert re.fullmatch(r"running  heldout/noisy at step 2400 for .+, by \S+", running)
     assert "regression: heldout/clean accuracy" in text
@@ -167,7 +167,7 @@ def test_wrong_options_get_one_clear_message(phyla_at: Phyla, tmp_path: Path) ->
     for words, expected in (
         (("evaluations", "odd"), "there is no run 'odd' in sqlite:///"),
         (("evaluations", "watched", "--suite", "odd"), "'odd'; choose from 'heldout', 'sparse'"),
-        (("evaluations", "watched", "--task", "odd"), "there are: clean, labels, noisy, shifted"),
+        (("evaluations", "watched", "--task", "odd"), "clean, labels, noisy, shifted"),
         (("evaluations", "watched", "--home", tmp_path), "does not exist"),
         (("best", "watched", "--suite", "sparse"), "suite 'sparse' has no objective"),
         (("export", "watched", "--format", "tensorboard"), "needs --output DIR"),

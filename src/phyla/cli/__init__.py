@@ -1,4 +1,4 @@
-"""The command line: translates between a person and a study, and decides nothing."""
+"""The command line: translates between a user and a study, and decides nothing."""
 
 import sys
 
@@ -13,6 +13,6 @@ def main() -> None:
 
             run_app()
         except KeyboardInterrupt:
-            # While modules were imported, or a study file was read.
+            # During imports, or while a study file is read.
             sys.stderr.write("interrupted\n")
             sys.exit(130)

@@ -33,32 +33,32 @@ from phyla.terminal import visible
 
 
 class Commands(TyperGroup):
-    """The commands; options such as `--home` may stand before or after them."""
+    """The commands; options such as `--home` may come before or after them."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Put the options of `phyla` itself first, wherever they are."""
         first: list[str] = []
         rest: list[str] = []
-        left = iter(args)
-        for word in left:
+        words = iter(args)
+        for word in words:
             if word == "--":
                 if not rest or rest[0] not in options.READS_FILES:
-                    rest += [word, *left]
+                    rest += [word, *words]
                 break
-            name, given, after = word.partition("=")
+            name, equals, after = word.partition("=")
             if name not in options.PLACES:
                 rest.append(word)
                 continue
-            value = after if given else next(left, None)
+            value = after if equals else next(words, None)
             if value is None:
                 ctx.fail(f"Option '{name}' requires an argument.")
             if not value:
-                ctx.fail(f"{name} is empty: is the variable that should fill it not set?")
+                ctx.fail(f"{name} is empty; is its variable unset?")
             first += [name, value]
         return super().parse_args(ctx, [*first, *rest])
 
     def invoke(self, ctx: Context) -> Any:  # type: ignore[override]
-        """Run the command; an error about a wrong value begins with that value."""
+        """Run the command; errors about invalid values begin with the value."""
         try:
             return super().invoke(ctx)
         except BadParameter as error:
@@ -112,7 +112,7 @@ def _options(
         ),
     ] = None,
     server: Annotated[
-        str | None, Option(metavar="URL", help="A service instead of a database: its URL or its service.json.")
+        str | None, Option(metavar="URL", help="A service instead of a database: its URL, or its service.json.")
     ] = None,
     checkpoints: Annotated[
         str | None,
@@ -130,21 +130,21 @@ def _options(
 
 
 def run_app() -> NoReturn:
-    """Run the command line and exit; an error of phyla is one paragraph, any other a traceback."""
+    """Run the command line and exit; errors of phyla are one paragraph, others a traceback."""
     formatted = warnings.formatwarning
     names = [function.__name__ for commands in PANELS.values() for function in commands]
     warnings.formatwarning = lambda *warning, **line: visible(
-        options.with_places(formatted(*warning, **line), names)
+        options.add_places(formatted(*warning, **line), names)
     )
     settings.escape_output()
     study_modules.begin([""])
-    sys.argv += options.for_file()
+    sys.argv += options.file_arguments()
     try:
         app(study_modules.command_line()[1:], prog_name="phyla")
     except PhylaError as error:
-        print(f"error: {options.with_places(str(error), names)}", file=sys.stderr)
+        print(f"error: {options.add_places(str(error), names)}", file=sys.stderr)
         sys.exit(options.EXIT_USAGE if isinstance(error, UsageError) else options.EXIT_FAILED)
-    except Exception as error:  # noqa: BLE001  # the last resort: shows everything, and how to report it
+    except Exception as error:  # noqa: BLE001  # last resort: show everything, and how to report it
         if isinstance(error, OSError) and is_storage_error(error):  # the output may be on the same disk
             print(f"error: {error}; {advice_on(error)}", file=sys.stderr)
             sys.exit(options.EXIT_FAILED)

@@ -1,4 +1,4 @@
-"""`phyla check`: whether a training function does what populations need."""
+"""`phyla check`: tests whether a training function does what populations need."""
 
 import contextlib
 import sys
@@ -13,7 +13,7 @@ from phyla.formatting import format_count
 from phyla.terminal import show as print
 
 WIDTH = 10
-"""Columns of a verdict, and of what was checked."""
+"""Columns of a verdict, and of the name of a check."""
 
 
 def check(
@@ -26,7 +26,7 @@ def check(
     study: options.Chosen = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Try a training function in short experiments, and say what is wrong with it. The study is not touched.
+    """Test a training function in short experiments, and report its mistakes. The study is not touched.
 
     The experiments run in fresh processes and a temporary directory. The exit status is 1 if a check failed.
     """
@@ -34,9 +34,9 @@ def check(
     from phyla.study.checking.evidence import function_name
 
     out, results = sys.stdout, []
-    # What the file and training print in this process must not come between.
+    # Output of the file and of training must not mix with the results.
     with (
-        options.interruptible(lambda: "Interrupted; nothing is left of the check"),
+        options.interruptible(lambda: "Interrupted; the check leaves no files"),
         contextlib.redirect_stdout(sys.stderr),
     ):
         chosen = chosen_study(ctx, file, study)

@@ -1,4 +1,4 @@
-"""`phyla evaluations`: what became of every eval task on every checkpoint."""
+"""`phyla evaluations`: the results of every eval task on every checkpoint."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Context, Option
 
 from phyla.cli import options
-from phyla.cli.output import page_width, picked, print_json, print_table
+from phyla.cli.output import page_width, pick, print_json, print_table
 from phyla.errors import UsageError
 from phyla.formatting import duration, format_count, format_estimate, lag_words
 from phyla.records import escape_name
@@ -30,9 +30,9 @@ MARKS = {
     "quarantined": "q",
     "missing": "?",
 }
-"""What stands for a cell without a value."""
+"""The marks of cells without a value."""
 AGAIN = (
-    "what failed for good is tried again when you watch, or run, it again; while that runs: "
+    "evaluations that failed for good are retried when you restart the watch or the run; while it runs: "
     "phyla evaluations NAME --retry"
 )
 OF_CHECKPOINT = ("step", "branch", "index", "number", "trial")
@@ -44,36 +44,32 @@ def evaluations(
     ctx: Context,
     run: options.RunName,
     suite: Annotated[str | None, Option(help="Only this suite.", show_default="all")] = None,
-    task: Annotated[
-        list[str] | None, Option(help="Only this eval task; several times.", show_default="all")
-    ] = None,
+    task: Annotated[list[str] | None, Option(help="Only this eval task; repeatable.", show_default="all")] = None,
     missing: Annotated[bool, Option("--missing", help="Only checkpoints where a value is missing.")] = False,
     last: Annotated[
         int | None,
         Option(min=1, help="Only the newest N checkpoints.", show_default="20; all if --json or --missing"),
     ] = None,
     retry: Annotated[
-        bool, Option("--retry", help="Let workers try once more what failed for good, instead of showing it.")
+        bool, Option("--retry", help="Retry evaluations that failed for good, instead of showing them.")
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show the matrix of checkpoints and eval tasks: values, what is queued, what was skipped or failed, why."""
+    """Show the matrix of checkpoints and eval tasks: values, or why there is none."""
     from phyla.study import load_evaluations
     from phyla.study.results.pages import waiting_lines
 
     evaluated = load_evaluations(run, **options.where(ctx))
     if retry:
         count = evaluated.retry()
-        say = format_count(count, "evaluation is tried again", "evaluations are tried again")
+        say = format_count(count, "evaluation is queued again", "evaluations are queued again")
         print_json({"retried": count}) if as_json else print(f"{evaluated.name}: {say}")
         return
     suites = evaluated.suites if suite is None else (evaluated.suite(suite),)
     known = {known_task.name for outline in suites for known_task in outline.tasks}
     for name in task or ():
         if name not in known:
-            raise UsageError(
-                f"--task {name}: there is no such eval task; there are: {', '.join(sorted(known)) or 'none'}"
-            )
+            raise UsageError(f"--task {name}: no such eval task; available: {', '.join(sorted(known)) or 'none'}")
     limit = last if last is not None or missing or as_json else ROWS
     cells = [cell for cell in evaluated.cells(suite, last=limit) if not task or cell.task in task]
     if missing:
@@ -105,7 +101,9 @@ def evaluations(
         print("more checkpoints with --last N")
     legend = [f"{mark} {name}" for name, mark in MARKS.items() if any(cell.status == name for cell in cells)]
     if any(cell.partial for cell in cells):
-        legend.append(f"{PARTIAL} of a partial group: eval tasks or its aggregation failed, so it is no fitness")
+        legend.append(
+            f"{PARTIAL} of a partial group: eval tasks or the aggregation failed, so it does not count as fitness"
+        )
     if any(cell.group is not None and cell.group.best for cell in cells):
         legend.append(f"{BEST} the best of its suite")
     if legend:
@@ -121,50 +119,50 @@ def _as_json(
     cells: "Sequence[Cell]",
     values: "Sequence[GroupValues]",
 ) -> dict[str, Any]:
-    shown = {(cell.seen.id, cell.suite) for cell in cells}
+    keys = {(cell.seen.id, cell.suite) for cell in cells}
     return {
-        **picked(evaluations.run, "kind", "state", run="name"),
+        **pick(evaluations.run, "kind", "state", run="name"),
         "suites": [
             {
-                **picked(suite, "name", "objective", "maximize"),
-                "tasks": [picked(task, "name", "tags") for task in suite.tasks],
+                **pick(suite, "name", "objective", "maximize"),
+                "tasks": [pick(task, "name", "tags") for task in suite.tasks],
             }
             for suite in suites
         ],
         "lag": evaluations.lag(),
         "waiting": evaluations.waiting(),
         "cells": [_cell_json(cell) for cell in cells],
-        "values": [_values_json(value) for value in values if (value.seen.id, value.group.suite) in shown],
+        "values": [_values_json(value) for value in values if (value.seen.id, value.group.suite) in keys],
         "events": [
-            picked(event, "kind", "suite", "message", "data", "created_at") for event in evaluations.events()
+            pick(event, "kind", "suite", "message", "data", "created_at") for event in evaluations.events()
         ],
     }
 
 
 def _cell_json(cell: "Cell") -> dict[str, Any]:
     return {
-        **picked(cell.seen, *OF_CHECKPOINT, "written_at", checkpoint="name"),
-        **picked(cell, "suite", "task", "replicate", "status", "why", "partial", "metric"),
-        **(picked(cell.estimate, "value", "stderr") or {"value": None, "stderr": None}),
-        **picked(cell, "n", "values", "shards", "shards_done"),
-        **picked(cell, "duration_s", "running_s", "attempts", "worker", "evaluated_at"),
+        **pick(cell.seen, *OF_CHECKPOINT, "written_at", checkpoint="name"),
+        **pick(cell, "suite", "task", "replicate", "status", "why", "partial", "metric"),
+        **(pick(cell.estimate, "value", "stderr") or {"value": None, "stderr": None}),
+        **pick(cell, "n", "values", "shards", "shards_done"),
+        **pick(cell, "duration_s", "running_s", "attempts", "worker", "evaluated_at"),
         **({"unread": cell.unread} if cell.unread else {}),
     }
 
 
 def _values_json(group_values: "GroupValues") -> dict[str, Any]:
     return {
-        **picked(group_values.seen, *OF_CHECKPOINT, checkpoint="name"),
-        **picked(group_values.group, "suite", "replicate"),
-        **picked(group_values, "partial", "best", "values"),
-        **picked(group_values.group, "why", "ended_at"),
+        **pick(group_values.seen, *OF_CHECKPOINT, checkpoint="name"),
+        **pick(group_values.group, "suite", "replicate"),
+        **pick(group_values, "partial", "best", "values"),
+        **pick(group_values.group, "why", "ended_at"),
     }
 
 
 def _print_matrix(suite: "SuiteOutline", cells: "Sequence[Cell]", aggregates: "dict[int, GroupValues]") -> None:
-    """Print the matrix of a suite, in as many tables side by side as it needs."""
+    """Print the matrix of a suite, as one or several tables."""
     seen = sorted({cell.seen.id: cell.seen for cell in cells}.values(), key=lambda checkpoint: -checkpoint.number)
-    left: list[list[str]] = []
+    row_heads: list[list[str]] = []
     styles = []
     for checkpoint in seen:
         at, name, values = (
@@ -172,14 +170,14 @@ def _print_matrix(suite: "SuiteOutline", cells: "Sequence[Cell]", aggregates: "d
             escape_name(checkpoint.name),
             aggregates.get(checkpoint.id),
         )
-        left.append(
+        row_heads.append(
             [
                 f"{at}@{checkpoint.branch}" if checkpoint.branch else at,
                 f"{name}[{checkpoint.index}]" if checkpoint.index else name,
             ]
         )
         if suite.objective is not None:
-            left[-1].append("" if values is None else _aggregate(values, suite.objective))
+            row_heads[-1].append("" if values is None else _aggregate(values, suite.objective))
         styles.append("bold" if values is not None and values.best else "")
     texts = {(cell.seen.id, cell.task): _cell(cell) for cell in cells}
     columns = {
@@ -200,7 +198,7 @@ def _print_matrix(suite: "SuiteOutline", cells: "Sequence[Cell]", aggregates: "d
         used += wide
     fixed = [">step", f"~{suite.name}: checkpoint", *([f">{suite.objective}"] if suite.objective else [])]
     for page in pages:
-        rows = ([*row, *(columns[task][at] for task in page)] for at, row in enumerate(left))
+        rows = ([*row, *(columns[task][at] for task in page)] for at, row in enumerate(row_heads))
         print_table([*fixed, *(f">{task}" for task in page)], rows, styles, gap=True)
 
 
@@ -220,7 +218,7 @@ def _cell(cell: "Cell") -> str:
 
 
 def print_running(cells: "Iterable[Cell]") -> None:
-    """Print for how long eval tasks have been running, the longest first: one that hangs is among them."""
+    """Print how long eval tasks have been running, the longest first, so that hanging tasks show."""
     claimed = [(cell.running_s, cell) for cell in cells if cell.running_s is not None]
     running = sorted(claimed, key=lambda pair: -pair[0])
     for seconds, cell in running[:WHYS]:
@@ -240,8 +238,8 @@ def print_whys(cells: "Iterable[Cell]") -> None:
         known = all(checkpoint.step >= 0 for checkpoint in newest)
         where = ", ".join(str(checkpoint.step) if known else escape_name(checkpoint.name) for checkpoint in newest)
         more = f" and {len(seen) - len(newest)} more" if len(seen) > len(newest) else ""
-        what = cause.suite if cause.task is None else f"{cause.suite}/{cause.task}"
-        print(f"{cause.status}  {what} {'at step' if known else 'on'} {where}{more}: {cause.why}")
+        subject = cause.suite if cause.task is None else f"{cause.suite}/{cause.task}"
+        print(f"{cause.status}  {subject} {'at step' if known else 'on'} {where}{more}: {cause.why}")
     if len(known_causes) > WHYS:
         print(f"and {len(known_causes) - WHYS} more: --json")
     if any(cause.status == "failed" and cause.task is not None for cause in known_causes):
@@ -249,7 +247,7 @@ def print_whys(cells: "Iterable[Cell]") -> None:
 
 
 def print_events(evaluated: "Evaluations") -> None:
-    """Print the last things that a person should know of a run."""
+    """Print the last events of a run that a user should see."""
     events = [event for event in evaluated.events() if event.kind not in ("gone", "quarantined")]
     for event in events[-EVENTS:]:
         print(event.message)

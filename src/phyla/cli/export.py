@@ -1,4 +1,4 @@
-"""`phyla export`, `phyla report` and `phyla compare`: studies for other programs, on a page, side by side."""
+"""`phyla export`, `phyla report` and `phyla compare`: studies for other programs, in a report, side by side."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from typer import Argument, Context, Option
 
 from phyla.cli import options
-from phyla.cli.output import csv_lines, picked, print_json, print_table, to_json, write_file
+from phyla.cli.output import csv_lines, pick, print_json, print_table, to_json, write_file
 from phyla.errors import UsageError
 from phyla.formatting import format_count, time_words
 from phyla.terminal import show as print
@@ -46,27 +46,27 @@ def export(
     ] = None,
     suite: Annotated[str | None, Option(help="Only evaluations of this suite.", show_default="all")] = None,
 ) -> None:
-    """Export trials, the lineage, a schedule, reported metrics, or what was measured of checkpoints.
+    """Export trials, the lineage, a schedule, reported metrics, or evaluations of checkpoints.
 
-    To tensorboard, wandb and mlflow goes all of a study: training metrics, hyperparameters, lineage, evaluations.
+    To tensorboard, wandb and mlflow, export all: training metrics, hyperparameters, lineage, evaluations.
     """
     from phyla.study import Results, load_evaluations, load_study
     from phyla.study.results.results import trial_row
 
     file = None if output is None else Path(output)
     if written in ("tensorboard", "wandb", "mlflow") and what is None and trial is None and suite is None:
-        found = options.opened(ctx, study)
-        if isinstance(found, Results):
-            _export_runs(found, written, output)
+        opened = options.open_run(ctx, study)
+        if isinstance(opened, Results):
+            _export_runs(opened, written, output)
             return
     if written in ("wandb", "mlflow"):
-        raise UsageError(f"--format {written} exports all of a study with a population, and takes no other option")
+        raise UsageError(f"--format {written} exports a whole study with a population; leave out other options")
     binary = written == "tensorboard"
     what = what or ("evaluations" if binary else "trials")
     if trial is not None and what not in ("schedule", "reports"):
         raise UsageError(f"--trial goes with --what schedule or --what reports, not with {what}")
-    for option, given in ((f"--format {written}", binary), ("--suite", suite is not None)):
-        if given and what != "evaluations":
+    for option, is_set in ((f"--format {written}", binary), ("--suite", suite is not None)):
+        if is_set and what != "evaluations":
             raise UsageError(f"{option} goes with --what evaluations, not with {what}")
     if what == "evaluations":
         _export_points(load_evaluations(study, **options.where(ctx)), suite, written, file)
@@ -83,9 +83,12 @@ def export(
         schedule = results.schedule(trial)
         value = schedule.to_json()
         if trial is None:
-            say_where_it_ends(results)
+            warn_if_best_ended_early(results)
         rows = [
-            {**picked(segment, "start_step", "end_step", "trial", "member"), **_named("params", segment.params)}
+            {
+                **pick(segment, "start_step", "end_step", "trial", "member"),
+                **_named("params", segment.params),
+            }
             for segment in schedule.segments
         ]
     else:
@@ -93,24 +96,29 @@ def export(
         if trial is not None and trial not in members:
             raise UsageError(f"--trial {trial}: study {results.name!r} has no such trial")
         rows = [
-            {"trial": one, "member": members[one], "step": report.step, **_named("metrics", report.metrics)}
-            for one in (members if trial is None else [trial])
-            for report in results.reports(one)
+            {
+                "trial": trial_id,
+                "member": members[trial_id],
+                "step": report.step,
+                **_named("metrics", report.metrics),
+            }
+            for trial_id in (members if trial is None else [trial])
+            for report in results.reports(trial_id)
         ]
     names = dict.fromkeys(name for row in rows for name in row)
     _write(csv_lines(rows, names) if written == "csv" else [to_json(rows if value is None else value), "\n"], file)
 
 
-def say_where_it_ends(results: "Results") -> None:
-    """Say on standard error if the best trial ended before its study does, and which one was best at the end."""
+def warn_if_best_ended_early(results: "Results") -> None:
+    """Note on standard error if the best trial ended early, and which trial was best at the end."""
     plan: Any = results.study().config["plan"]
     best, total = results.lineage().best(), plan["member_steps"]
     if best is None or total is None or (best.reached_step or 0) >= total:
         return
     final = [
-        (one.order, -one.id)
-        for one in results.trials()
-        if one.order is not None and (one.reached_step or 0) >= total
+        (trial.order, -trial.id)
+        for trial in results.trials()
+        if trial.order is not None and (trial.reached_step or 0) >= total
     ]
     other = f"; the best at step {total} is that of --trial {-max(final)[1]}" if final else ""
     where = f"ends at step {best.reached_step} of {total}, where the best score was: trial {best.id}"
@@ -122,7 +130,7 @@ def _named(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _export_runs(results: "Results", written: Format, output: str | None) -> None:
-    """Write a study's runs, one a member, anew: whatever a tracker has missed while it ran is in them."""
+    """Write the runs of a study, one per member, again: complete, whatever a live tracker missed."""
     from phyla.integrations.tensorboard import replacing
     from phyla.integrations.trackers.mlflow import MLflow
     from phyla.integrations.trackers.tensorboard import TensorBoard
@@ -144,29 +152,29 @@ def _export_runs(results: "Results", written: Format, output: str | None) -> Non
     print(f"wrote {format_count(count, 'value')} of {results.name} to {output}")
 
 
-def _export_points(found: "Evaluations", suite: str | None, written: Format, output: Path | None) -> None:
-    """Export what was measured, point by point, so that a long history needs little memory."""
+def _export_points(evaluations: "Evaluations", suite: str | None, written: Format, output: Path | None) -> None:
+    """Export evaluations point by point, so that a long history needs little memory."""
     from phyla.evaluation.points import point_row
 
     if suite is not None:
-        found.suite(suite)
-    points = found.points(suite)
+        evaluations.suite(suite)
+    points = evaluations.points(suite)
     if written in ("json", "csv"):
-        each = map(point_row, points)
-        _write(csv_lines(each) if written == "csv" else _json_lines(each), output)
+        rows = map(point_row, points)
+        _write(csv_lines(rows) if written == "csv" else _json_lines(rows), output)
         return
     if output is None:
-        raise UsageError(f"--format {written} needs --output DIR: a terminal cannot show it")
+        raise UsageError(f"--format {written} needs --output DIR")
     if suite is not None:
-        raise UsageError("--suite does not go with --format tensorboard: its files hold all suites of a run")
+        raise UsageError("--suite does not go with --format tensorboard, which exports all suites of a run")
     try:
-        found.write_tensorboard(output)
+        evaluations.write_tensorboard(output)
     except ImportError as error:
         raise UsageError(str(error)) from error
 
 
 def _json_lines(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Yield rows as one list of JSON, a line each."""
+    """Yield rows as one JSON list, one line per row."""
     begin = "["
     for row in rows:
         yield f"{begin}\n  {to_json(row, indent=None)}"
@@ -175,7 +183,7 @@ def _json_lines(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def _write(texts: Iterable[str], output: Path | None) -> None:
-    """Write data as it is into a pipe or a file; on a terminal with control characters made visible."""
+    """Write data unchanged into a pipe or a file; on a terminal, make control characters visible."""
     if output is None:
         for text in texts:
             sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
@@ -192,23 +200,24 @@ def report(
     ctx: Context,
     study: options.RunName,
     output: Annotated[
-        Path | None, Option("--output", "-o", help="The file; replaced.", show_default="STUDY.html")
+        Path | None,
+        Option("--output", "-o", help="The file; an existing one is replaced.", show_default="STUDY.html"),
     ] = None,
     baseline: Annotated[
-        str | None, Option(metavar="STUDY", help="Another study, drawn in the figure of progress, too.")
+        str | None, Option(metavar="STUDY", help="Another study, also drawn in the figure of progress.")
     ] = None,
 ) -> None:
-    """Write a report as one HTML file that works offline: figures, schedule, members, what failed."""
+    """Write a report as one HTML file that works offline: figures, schedule, members, failures."""
     from phyla.study import Results
 
-    target, found = output or Path(f"{study}.html"), options.opened(ctx, study)
-    write = found.write_report
+    target, opened = output or Path(f"{study}.html"), options.open_run(ctx, study)
+    write = opened.write_report
     if baseline is not None:
-        other = options.opened(ctx, baseline)
-        if not isinstance(found, Results) or not isinstance(other, Results):
-            watched = study if not isinstance(found, Results) else baseline
+        other = options.open_run(ctx, baseline)
+        if not isinstance(opened, Results) or not isinstance(other, Results):
+            watched = study if not isinstance(opened, Results) else baseline
             raise UsageError(f"--baseline compares two studies with a population; {watched!r} is a watched run")
-        write = partial(found.write_report, baseline=other)
+        write = partial(opened.write_report, baseline=other)
     write_file(target, write, replace=True)
     print(target)
 
@@ -216,18 +225,25 @@ def report(
 def compare(
     ctx: Context,
     studies: Annotated[
-        list[str], Argument(metavar="STUDY...", help="Names of studies; one with replicates means all of them.")
+        list[str],
+        Argument(
+            metavar="STUDY...", help="Names of studies; the name of a study with replicates means all of them."
+        ),
     ],
     by: Annotated[
         Literal["steps", "time"],
-        Option(help="Over the steps of all members together, or the time in which anything was running."),
+        Option(help="By the total steps of all members, or by the time in which any worker was running."),
     ] = "steps",
     target: Annotated[
         float | None,
-        Option(help="The value whose first time is told.", show_default="the worst median of final values"),
+        Option(
+            help="Report when each study first reaches this value.",
+            show_default="the worst median of final values",
+        ),
     ] = None,
     output: Annotated[
-        Path | None, Option("--output", "-o", help="Also write a report as one HTML file; replaced.")
+        Path | None,
+        Option("--output", "-o", help="Also write a report as one HTML file; an existing one is replaced."),
     ] = None,
     written: Annotated[Literal["text", "json", "csv"], Option("--format", help="How to print it.")] = "text",
 ) -> None:
@@ -251,8 +267,8 @@ def _print_comparison(comparison: "StudyComparison") -> None:
     for note in comparison.notes:
         print(note)
     styles = ["bold" if test.is_significant else "" for test in comparison.tests]
-    for rows, its in ((comparison.table_of_groups(), []), (comparison.table_of_tests(), styles)):
-        print_table([*rows[0]] if rows else [], (row.values() for row in rows), its, gap=bool(its))
+    for rows, looks in ((comparison.table_of_groups(), []), (comparison.table_of_tests(), styles)):
+        print_table([*rows[0]] if rows else [], (row.values() for row in rows), looks, gap=bool(looks))
     print()
     for group in comparison.groups:
         print(f"time of {group.name}: {time_words(group.time)}")

@@ -1,4 +1,4 @@
-"""`phyla init`: a study file to begin with."""
+"""`phyla init`: drafts a study file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +19,7 @@ def init(
         "study.toml"
     ),
     schema: Annotated[
-        bool, Option("--schema", help="Print the JSON Schema of study files, for editors, and write nothing.")
+        bool, Option("--schema", help="Print the JSON Schema of study files, for editors; write no file.")
     ] = False,
 ) -> None:
     """Write a commented study file for a training script, from its source. It never overwrites a file."""
@@ -38,7 +38,7 @@ def init(
         with output.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise UsageError(f"{output} exists, and is left as it is; give another name with --output") from None
+        raise UsageError(f"{output} exists and was not changed; give another name with --output") from None
     except OSError as error:
         raise UsageError(f"{error.filename}: {error.strerror}") from error
-    print(f"wrote {output}; decide what is marked TODO, then: {quote_command(['phyla', 'check', str(output)])}")
+    print(f"wrote {output}; fill in the parts marked TODO, then: {quote_command(['phyla', 'check', str(output)])}")

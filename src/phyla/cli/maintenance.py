@@ -1,4 +1,4 @@
-"""`phyla stop`, `change`, `gc`, `delete` and `doctor`: looking after studies."""
+"""`phyla stop`, `change`, `gc`, `delete` and `doctor`: maintenance of studies."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ from rich.text import Text
 from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
-from phyla.cli.output import picked, print_json, print_table
+from phyla.cli.output import pick, print_json, print_table
 from phyla.cli.run import chosen_study
 from phyla.errors import UsageError
 from phyla.formatting import format_count, size
@@ -19,28 +19,28 @@ STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def stop(ctx: Context, study: options.StudyName) -> None:
-    """Stop a study: running workers finish their trial and end."""
+    """Stop a study: its workers finish their trials and exit."""
     from phyla.study.maintaining.maintain import maintain
 
     maintenance = maintain(study, options.places(ctx))
-    maintenance.stop("stopped by a person")
-    maintenance.note(options.person(), "stopped the study")
-    print(f"stopped {study}: its workers finish their trial and end")
+    maintenance.stop("stopped by a user")
+    maintenance.note(options.user_name(), "stopped the study")
+    print(f"stopped {study}: its workers finish their trials and exit")
     again = maintenance.places.command("change", study)
-    print(f"run its study file again to let it go on; without workers of this machine: {again}")
+    print(f"to resume it, run its study file again; to resume it without workers on this machine: {again}")
 
 
 def change(
     ctx: Context,
     study: Annotated[str, Argument(metavar="FILE|STUDY", help="The changed study file; or the name of a study.")],
     fresh: Annotated[
-        bool, Option("--fresh", help="Members that join start fresh, not from the best ones.")
+        bool, Option("--fresh", help="New members start from scratch, not from the best ones.")
     ] = False,
     of_file: options.Chosen = None,
 ) -> None:
-    """Give a study the changed settings of its file, and train nothing; or let the study of a name go on.
+    """Store the changed settings of a study file, or resume a study by name. This trains nothing.
 
-    A study that was stopped, or has failed, may go on then. Stop its workers before, and start them again after.
+    A study that was stopped or has failed may then continue. Stop its workers first, and restart them afterwards.
     """
     from phyla.study import load_study
     from phyla.study.maintaining.maintain import maintain
@@ -48,41 +48,43 @@ def change(
     if Path(study).suffix in (".py", ".toml"):
         chosen = chosen_study(ctx, Path(study), of_file)
         changed = chosen.change(newcomers="fresh" if fresh else "best")
-        for one in changed:
-            print(f"{one.name} was changed from {one.before} to {one.after}")
+        for setting in changed:
+            print(f"{setting.name} was changed from {setting.before} to {setting.after}")
         print(f"{chosen.name} has the settings of {study}{'' if changed else ' already'}")
         most = chosen.rules.strategy.member_steps
         members = chosen.results().members() if changed and most else ()
-        beyond = sum(not one.retired and one.progress > (most or 0) for one in members)
+        beyond = sum(not member.retired and member.progress > (most or 0) for member in members)
         if beyond:
-            have = format_count(beyond, "member has", "members have")
-            print(f"{have} trained more than {most} steps already: no further trials, the last scores count")
+            subject = format_count(beyond, "member has", "members have")
+            print(f"{subject} already trained more than {most} steps: no further trials, the last scores count")
         return
     maintenance = maintain(study, options.places(ctx))
     if maintenance.resume():
-        maintenance.note(options.person(), "resumed the study")
+        maintenance.note(options.user_name(), "resumed the study")
         results = load_study(study, **options.where(ctx))
         named, _, _ = str(results.study().config.get("train") or "").rpartition(":")
         again = maintenance.places.command("run", named if named.endswith(".py") else "FILE")
-        print(f"{study} may go on; start workers for it with: {again} --study {study}")
+        print(f"{study} may continue; start workers with: {again} --study {study}")
     else:
-        print(f"{study} is running already; give the changed study file to change it")
+        print(f"{study} is already running; to change it, give the changed study file")
 
 
 def gc(
     ctx: Context,
     study: options.StudyName,
-    explain: Annotated[bool, Option("--explain", help="Delete nothing; list what is kept, and why.")] = False,
+    explain: Annotated[
+        bool, Option("--explain", help="Delete nothing; list the checkpoints that are kept, and why.")
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Delete checkpoints that are no longer needed; workers do the same from time to time."""
+    """Delete checkpoints that are no longer needed, as workers do from time to time."""
     from phyla.study.maintaining.maintain import maintain
 
     maintenance = maintain(study, options.places(ctx))
-    found = maintenance.retention()
+    retention = maintenance.retention()
     if explain:
-        deleted = [row.name for row in found.collectable if not row.weak]
-        freed_bytes = sum(row.size_bytes for row in found.collectable if not row.weak)
+        deleted = [row.name for row in retention.collectable if not row.weak]
+        freed_bytes = sum(row.size_bytes for row in retention.collectable if not row.weak)
     else:
         collected = maintenance.collect()
         deleted, freed_bytes = list(collected.deleted), collected.freed_bytes
@@ -91,9 +93,10 @@ def gc(
             {
                 "study": study,
                 "formula": maintenance.explain_retention(),
-                "bound": found.bound,
+                "bound": retention.bound,
                 "kept": [
-                    {**picked(row, "step", "size_bytes", checkpoint="name"), "why": why} for row, why in found.kept
+                    {**pick(row, "step", "size_bytes", checkpoint="name"), "why": why}
+                    for row, why in retention.kept
                 ],
                 "explain": explain,
                 "deleted": deleted,
@@ -105,15 +108,15 @@ def gc(
         print(maintenance.explain_retention())
         print_table(
             ("checkpoint", ">step", ">size", "~kept because"),
-            ((row.name, row.step, size(row.size_bytes), why) for row, why in found.kept),
+            ((row.name, row.step, size(row.size_bytes), why) for row, why in retention.kept),
         )
-    total = size(sum(row.size_bytes for row, _ in found.kept))
-    print(f"kept {format_count(len(found.kept), 'checkpoint')} ({total}), of at most {found.bound}")
+    total = size(sum(row.size_bytes for row, _ in retention.kept))
+    print(f"kept {format_count(len(retention.kept), 'checkpoint')} ({total}), of at most {retention.bound}")
     count, freed = format_count(len(deleted), "checkpoint"), size(freed_bytes)
     done = f"would delete {count} ({freed})" if explain else f"deleted {count}, {freed} freed"
     print(": ".join([done, ", ".join(deleted)] if deleted else [done]))
-    if any(row.weak for row in (*(row for row, _ in found.kept), *found.collectable)):
-        print("the files of this study's checkpoints are with the clients that made them, which delete them")
+    if any(row.weak for row in (*(row for row, _ in retention.kept), *retention.collectable)):
+        print("the clients that made the checkpoints of this study keep and delete the files")
 
 
 def delete(
@@ -130,17 +133,17 @@ def delete(
     doomed = deleting.look_at(name, places)
     typed = yes
     if typed is None:
-        print(f"to be deleted of {name}: {doomed.words}")
+        print(f"deleting {name} would delete: {doomed.words}")
         if not sys.stdin.isatty():
-            raise UsageError(f"nothing was deleted: to delete it, write --yes {name}")
+            raise UsageError(f"nothing was deleted; to delete it, add --yes {name}")
         print("Type the name to delete it: ", end="", flush=True)
         typed = sys.stdin.readline().strip()
     if typed != name:
-        raise UsageError(f"nothing was deleted: the name is {name!r}, given {typed!r}")
-    deleted, left = deleting.delete(name, places)
+        raise UsageError(f"nothing was deleted: the name is {name!r}, got {typed!r}")
+    deleted, remaining = deleting.delete(name, places)
     print(f"deleted {name}: {deleted.words} freed")
-    for each in left:
-        print(f"not deleted: {each}")
+    for path in remaining:
+        print(f"not deleted: {path}")
 
 
 def doctor(
@@ -150,7 +153,7 @@ def doctor(
     ] = None,
     adopt: Annotated[
         bool,
-        Option("--adopt", help="Give study NAME the checkpoints found where --checkpoints says; deletes nothing."),
+        Option("--adopt", help="Assign the directory of --checkpoints to study NAME; deletes nothing."),
     ] = False,
     digests: Annotated[bool, Option("--digests", help="Read every byte of every checkpoint.")] = False,
     as_json: options.AsJson = False,

@@ -1,4 +1,4 @@
-"""What commands share: options and what they mean, command lines to give next, interruptions."""
+"""Options that commands share, command lines to suggest next, and interruptions."""
 
 import getpass
 import os
@@ -29,9 +29,9 @@ EXIT_USAGE = 2
 PLACES = ("--home", "--storage", "--server", "--checkpoints")
 """Options of `phyla` itself, which may also follow the command."""
 OF_DATABASE = ("serve", "token")
-"""Commands that open the database and are refused through a service."""
+"""Commands that open the database, and do not work through a service."""
 READS_FILES = ("run", "worker", "watch", "check", "change", "replay", "up")
-"""Commands that read a study file, which sees the words after `--`."""
+"""Commands that read a study file, which gets the arguments after `--`."""
 BOTH = "train,evaluate"
 """What workers do by default."""
 
@@ -43,7 +43,7 @@ StudyFile: TypeAlias = Annotated[
 Chosen: TypeAlias = Annotated[str | None, Option("--study", help="Name of the study, if the file has several.")]
 Workers: TypeAlias = Annotated[int, Option(min=0, help="Worker processes; 0 trains in this process.")]
 Kinds: TypeAlias = Annotated[
-    str, Option(help="What the workers do, where there are suites: train, evaluate, or both.")
+    str, Option(help="Jobs of the workers, if there are suites: train, evaluate, or both.")
 ]
 
 
@@ -52,7 +52,7 @@ def gpus(text: str) -> float | str:
     with suppress(ValueError):
         if text == "auto" or float(text) >= 0:
             return text if text == "auto" else float(text)
-    raise BadParameter(f"{text!r}: give auto, a whole number, or a fraction such as 0.5")
+    raise BadParameter(f"{text!r}: give auto, an integer, or a fraction such as 0.5")
 
 
 Gpus: TypeAlias = Annotated[
@@ -60,76 +60,78 @@ Gpus: TypeAlias = Annotated[
     Option(
         parser=gpus,
         metavar="auto|NUMBER",
-        help="GPUs that each worker sees: auto for one each; 0.5 lets two workers share one; 0 shows all to each.",
+        help="GPUs per worker: auto for one each; 0.5 lets two workers share one; 0 shows all to each.",
     ),
 ]
 
 
 def labels(text: str) -> str:
-    """Check the labels of workers, with commas between; return them without spaces."""
+    """Check the labels of workers, separated by commas; return them without spaces."""
     from phyla.evaluation.suite import check_label
 
-    found = listed(text)
-    for label in found:
-        check_label(label, f"--labels {text}")
-    return ",".join(found)
+    names = split_list(text)
+    for name in names:
+        check_label(name, f"--labels {text}")
+    return ",".join(names)
 
 
 Labels: TypeAlias = Annotated[
     Any,
     Option(
-        parser=labels, metavar="LABELS", help="What eval tasks may ask for with resources.label, as a100,nvlink."
+        parser=labels,
+        metavar="LABELS",
+        help="Labels that eval tasks request with resources.label, as a100,nvlink.",
     ),
 ]
 
 
 def seconds(text: str) -> float:
-    """Read a span of time, in seconds or with units: `90`, `90s`, `10m`, `3h50m`, `1d`."""
+    """Parse a duration, in seconds or with units: `90`, `90s`, `10m`, `3h50m`, `1d`."""
     number = r"(\d+\.?\d*|\.\d+)"
     parts = re.fullmatch("".join(f"(?:{number}{unit})?" for unit in "dhms"), text)
     with suppress(ValueError):
-        given = [float(part or 0) for part in parts.groups()] if parts else [0.0, 0.0, 0.0, float(text)]
-        total = sum(part * unit for part, unit in zip(given, (86400, 3600, 60, 1), strict=False))
+        counts = [float(part or 0) for part in parts.groups()] if parts else [0.0, 0.0, 0.0, float(text)]
+        total = sum(count * unit for count, unit in zip(counts, (86400, 3600, 60, 1), strict=False))
         if 0 < total < float("inf"):
             return total
     raise BadParameter(f"{text!r}: give a time above 0, as 90s, 10m, 4h or 3h50m")
 
 
-def span(text: str, default: str | None = None) -> Any:
-    """Return an option that takes a span of time."""
+def time_option(text: str, default: str | None = None) -> Any:
+    """Return an option that takes a duration."""
     return Option(parser=seconds, metavar="TIME", help=text, show_default=default or False)
 
 
 TimeLimit: TypeAlias = Annotated[
     Any,
-    span(
-        "Stop after this time, as 4h, with exit status 75; begin nothing that would not end in time. "
-        "With --launcher: the time of each worker."
+    time_option(
+        "Stop after this time, as 4h, with exit status 75; start no trial that would not finish in time. "
+        "With --launcher: the time limit of each worker."
     ),
 ]
 Grace: TypeAlias = Annotated[
-    Any, span("After Ctrl-C or a signal: time that training has to stop, before it is ended.", "30s")
+    Any, time_option("Time that training has to stop after Ctrl-C or a signal, before it is killed.", "30s")
 ]
-SaveEvery: TypeAlias = Annotated[Any, span("Ask training to save its progress so often, as 10m.")]
+SaveEvery: TypeAlias = Annotated[Any, time_option("Ask training to save progress at this interval, as 10m.")]
 LauncherOptions: TypeAlias = Annotated[
     list[str] | None,
     Option(
         metavar="NAME=VALUE",
-        help="For the launcher: cpus=4, memory=16G, or what it alone knows, as partition=gpu; several times.",
+        help="For the launcher: cpus=4, memory=16G, or its own options, as partition=gpu; repeatable.",
     ),
 ]
 StopSignal: TypeAlias = Annotated[
-    str | None, Option(metavar="SIGNAL", help="A signal that stops it as SIGTERM does, such as USR1.")
+    str | None, Option(metavar="SIGNAL", help="A signal that stops the command as SIGTERM does, such as USR1.")
 ]
-AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print JSON and nothing else.")]
+AsJson: TypeAlias = Annotated[bool, Option("--json", help="Print only JSON.")]
 
 
 def where(ctx: Context) -> dict[str, Any]:
-    """Return what `--home`, `--storage` or `--server`, and `--checkpoints` say, as keyword arguments."""
-    given = ctx.find_root().params
-    server, storage = given["server"], given["storage"]
+    """Return `--home`, `--storage` or `--server`, and `--checkpoints` as keyword arguments."""
+    options = ctx.find_root().params
+    server, storage = options["server"], options["storage"]
     if server is not None and storage is not None:
-        raise UsageError("--server and --storage exclude each other: the service has the store")
+        raise UsageError("give --server or --storage, not both: the service has the store")
     if server is not None:
         if "://" not in server and not server.endswith(".json"):
             raise UsageError(
@@ -137,7 +139,7 @@ def where(ctx: Context) -> dict[str, Any]:
                 "`phyla serve --publish` writes into its home"
             )
         storage = server if "://" in server else f"published:{Path(server).absolute()}"
-    return {"home": given["home"], "storage": storage, "checkpoints": given["checkpoints"]}
+    return {"home": options["home"], "storage": storage, "checkpoints": options["checkpoints"]}
 
 
 def places(ctx: Context) -> "Places":
@@ -148,48 +150,48 @@ def places(ctx: Context) -> "Places":
 
 
 def database(ctx: Context) -> "Places":
-    """Return where studies live, in a home with its own database, whatever service has published itself there."""
+    """Return where studies live, with the database of the home, even if a service is published there."""
     from phyla.store.sqlite_url import sqlite_url
 
     named = where(ctx)["storage"] or settings.storage()
     return places(ctx) if named else replace(places(ctx), storage=sqlite_url(places(ctx).home / "phyla.db"))
 
 
-def opened(ctx: Context, name: str) -> "Results | Evaluations":
+def open_run(ctx: Context, name: str) -> "Results | Evaluations":
     """Open a study, or a watched run, by its name."""
     from phyla.study.results.load import open_any
 
     return open_any(name, places(ctx))
 
 
-def place(ctx: Context, study: "Study") -> None:
-    """Let a study of a file live where the options say."""
-    given, said = where(ctx), places(ctx)
-    if given["home"] is not None:
-        study.places = replace(said, checkpoint_root=said.home / "checkpoints", named=False)
-    elif given["storage"] is not None:
-        study.places = replace(study.places, storage=given["storage"])
-    if given["checkpoints"] is not None:
-        study.places = replace(study.places, checkpoint_root=said.checkpoint_root, named=True)
+def apply_places(ctx: Context, study: "Study") -> None:
+    """Move a study of a file to the places that the options name."""
+    options, chosen = where(ctx), places(ctx)
+    if options["home"] is not None:
+        study.places = replace(chosen, checkpoint_root=chosen.home / "checkpoints", named=False)
+    elif options["storage"] is not None:
+        study.places = replace(study.places, storage=options["storage"])
+    if options["checkpoints"] is not None:
+        study.places = replace(study.places, checkpoint_root=chosen.checkpoint_root, named=True)
 
 
-def for_file(*, dashes: bool = False) -> list[str]:
-    """Return the words that the command line has for the study file: those after `--`, or from there on."""
-    return study_modules.command_line()[len(before_file()) + (1 if dashes else 2) :]
+def file_arguments(*, dashes: bool = False) -> list[str]:
+    """Return the arguments for the study file: those after `--`, or with `dashes` from `--` on."""
+    return study_modules.command_line()[len(own_arguments()) + (1 if dashes else 2) :]
 
 
-def before_file() -> list[str]:
-    """Return the words of the command line that are phyla's."""
+def own_arguments() -> list[str]:
+    """Return the arguments of phyla itself: those before `--`."""
     return [*takewhile(lambda word: word != "--", study_modules.command_line()[1:])]
 
 
-def listed(text: str | None) -> list[str]:
-    """Return the words of an option that takes several, with commas between."""
+def split_list(text: str | None) -> list[str]:
+    """Split the value of an option at its commas."""
     return [] if text is None else [word.strip() for word in text.split(",")]
 
 
-def works_here(workers: int) -> None:
-    """Let what user code starts in this process end with it, if it works itself, as with worker processes."""
+def contain_children(workers: int) -> None:
+    """End processes that user code starts together with this process, if it trains itself, as workers do."""
     if not workers:
         from phyla.worker.containment.keeper import end_children_at_exit
 
@@ -197,43 +199,45 @@ def works_here(workers: int) -> None:
 
 
 @contextmanager
-def interruptible(told: Callable[[], str]) -> Iterator[None]:
-    """When a person interrupts what is done meanwhile, say what that means, and end the command."""
+def interruptible(message: Callable[[], str]) -> Iterator[None]:
+    """When the user interrupts the block, print a message and end the command."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
         preempted = isinstance(interrupt, Preempted)
         with suppress(OSError):  # the terminal may be gone
-            show(f"{interrupt}. {told()}" if preempted else told(), file=sys.stderr)
+            show(f"{interrupt}. {message()}" if preempted else message(), file=sys.stderr)
         raise Exit(EXIT_PREEMPTED if preempted else EXIT_INTERRUPTED) from None
 
 
-def with_places(text: str, commands: Iterable[str]) -> str:
-    """Return a message whose command lines say where studies live as this one does, so that they can be pasted."""
-    given, words = list[str](), iter(before_file())
+def add_places(text: str, commands: Iterable[str]) -> str:
+    """Add the place options of this command line to the commands in a message, so that they can be pasted."""
+    options, words = list[str](), iter(own_arguments())
     for word in words:
         if word.partition("=")[0] in PLACES:
-            given += [word] if "=" in word else [word, next(words, "")]
-    if not given or re.search(r"\bphyla [^\n;()]*--(home|storage|server)\b", text):  # They say so themselves.
+            options += [word] if "=" in word else [word, next(words, "")]
+    if not options or re.search(
+        r"\bphyla [^\n;()]*--(home|storage|server)\b", text
+    ):  # The commands have place options already.
         return text
-    where = quote_command(map(mask_password, given))
-    served = any(re.match(r"--server\b|(--storage=)?https?://", word) for word in given)
+    where = quote_command(map(mask_password, options))
+    served = any(re.match(r"--server\b|(--storage=)?https?://", word) for word in options)
     names = [name for name in commands if not (served and name in OF_DATABASE)]
     return re.sub(rf"\bphyla (?=(?:{'|'.join(names)})\b)", lambda _: f"phyla {where} ", text)
 
 
-def again() -> str:
-    """Return the command line of this process, to be given once more; it does not overwrite again."""
+def resume_command() -> str:
+    """Return the command line that resumes this run: the same, without --overwrite."""
     words = [mask_password(word) for word in study_modules.command_line()[1:]]
-    for at, word in enumerate(before_file()):
+    for at, word in enumerate(own_arguments()):
         if word.partition("=")[0] == "--overwrite":
             del words[at : at + (1 if "=" in word else 2)]
             break
     return quote_command(["phyla", *words])
 
 
-def person() -> str:
-    """Return who types the command, for the record of what people did."""
+def user_name() -> str:
+    """Return the name of the user and the machine, for the record of changes."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError):  # a user of a container without a name

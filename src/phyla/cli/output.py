@@ -1,4 +1,4 @@
-"""Where output goes besides lines: tables, strict JSON for a program, files written at once."""
+"""Output besides lines: tables, strict JSON for programs, files written atomically."""
 
 import csv
 import io
@@ -15,11 +15,11 @@ from phyla.records import strict
 from phyla.terminal import LOOKS, UNCUT, console, show, table
 
 WIDE = 160
-"""Columns up to which tables stand side by side in a file or a pipe."""
+"""Columns that tables side by side may fill in a file or a pipe."""
 
 
 def page_width() -> int:
-    """Return how many columns of tables may stand side by side."""
+    """Return how many columns tables side by side may fill."""
     width = console().width
     return WIDE if width == UNCUT else width
 
@@ -32,31 +32,31 @@ def print_table(
     caption: str | None = None,
     gap: bool = False,
 ) -> None:
-    """Print a table, with an empty line before it if there shall be a gap; print nothing without rows."""
-    made = table(headings, rows, styles)
-    if made.rows:
+    """Print a table, with an empty line before it if `gap`; print nothing without rows."""
+    grid = table(headings, rows, styles)
+    if grid.rows:
         if gap:
             show()
-        console().print(made)
+        console().print(grid)
         if caption:
             show(caption)
 
 
 def print_page(page: Page) -> None:
-    """Print a page but for what is made from the whole history, which only a browser shows."""
+    """Print a page without the figures of its history, which only a browser shows."""
     show("; ".join(filter(None, (f"{page.title}: {page.state}", page.kind))))
     for line in (*page.messages, *map(text_of, page.lines)):
         show(line)
     for fact in page.facts:
         show(f"{fact.name}: {fact.words}")
-    for one in page.sections:
-        if isinstance(one, Table) and one.rows:
-            show(f"\n{one.title}")
-            print_table(one.columns, one.texts, map(LOOKS.get, one.looks), caption=one.note)
+    for section in page.sections:
+        if isinstance(section, Table) and section.rows:
+            show(f"\n{section.title}")
+            print_table(section.columns, section.texts, map(LOOKS.get, section.looks), caption=section.note)
 
 
-def picked(record: object, *names: str, **renamed: str) -> dict[str, Any]:
-    """Return some attributes of a record by name, others by another name; nothing of None."""
+def pick(record: object, *names: str, **renamed: str) -> dict[str, Any]:
+    """Return attributes of a record by name, or by a new name; an empty dict for None."""
     chosen = {**{name: name for name in names}, **renamed}
     return {name: getattr(record, attribute) for name, attribute in chosen.items()} if record is not None else {}
 
@@ -68,7 +68,7 @@ def to_json(value: Any, indent: int | None = 2) -> str:
 
 def _plain(value: Any) -> Any:
     if is_dataclass(value):
-        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -82,9 +82,9 @@ def print_json(value: Any, indent: int | None = 2) -> None:
 
 
 def csv_lines(rows: Iterable[Mapping[str, Any]], names: Iterable[str] | None = None) -> Iterator[str]:
-    """Yield rows, one by one, as lines of CSV below a heading; objects and lists are JSON.
+    """Yield a heading and rows as lines of CSV; objects and lists are JSON.
 
-    The columns are by default those of the first row.
+    By default, the columns are those of the first row.
     """
     text = io.StringIO()
     writer: csv.DictWriter[str] | None = None
@@ -100,7 +100,7 @@ def csv_lines(rows: Iterable[Mapping[str, Any]], names: Iterable[str] | None = N
 
 
 def write_file(path: Path, write: Callable[[Path], object], *, replace: bool) -> None:
-    """Let a function write a file completely or not at all; one that exists stays unless it may be replaced."""
+    """Let a function write a file atomically; keep an existing file unless `replace`."""
     if path.is_dir():
         raise UsageError(f"{path} is a directory; name a file")
     if path.exists() and not replace:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from phyla.study import Places
 
 LOG = logging.getLogger("phyla")
-INHERIT = ("local", "slurm")  # whose workers have the variables of this process, a token among them
+INHERIT = ("local", "slurm")  # their workers inherit the variables of this process, including a token
 MEMORY_MB = {"M": 1, "G": 1024, "T": 1024**2}
 
 
@@ -32,13 +32,13 @@ def up(
     ctx: Context,
     files: Annotated[
         list[Path],
-        Argument(metavar="FILE...", help="The study files, or suite files of watched runs, that they work for."),
+        Argument(metavar="FILE...", help="The study files, or suite files of watched runs, to work for."),
     ],
     launcher: Annotated[
         str, Option(metavar="NAME", help="Where the workers run: local, slurm, ray or kubernetes.")
     ] = "local",
     launcher_option: options.LauncherOptions = None,
-    workers: Annotated[int, Option(min=1, help="How many workers there are to be.")] = 2,
+    workers: Annotated[int, Option(min=1, help="How many workers to run.")] = 2,
     name: Annotated[str | None, Option(help="Name of the pool.", show_default="that of the first file")] = None,
     kinds: options.Kinds = options.BOTH,
     gpus_per_worker: options.Gpus = "auto",
@@ -46,9 +46,9 @@ def up(
     time_limit: options.TimeLimit = None,
     save_every: options.SaveEvery = None,
 ) -> None:
-    """Start a pool of workers for the studies of some files; given again, start those that are missing.
+    """Start a pool of workers for the studies of some files; given again, replace missing workers.
 
-    They work for one study or watched run after the other, wait for those that are absent or stopped, and end when
+    The workers take the studies and watched runs in turn, wait for those that are absent or stopped, and exit when
     all are completed.
     """
     from phyla.launchers import launcher_named
@@ -57,17 +57,17 @@ def up(
     for file in files:
         if not file.is_file():
             whole, colon, _ = str(file).rpartition(":")
-            raise UsageError(f"there is no file {file}" + (f"; give the whole file: {whole}" if colon else ""))
+            raise UsageError(f"no file {file}" + (f"; give the file alone: {whole}" if colon else ""))
     places = options.places(ctx)
     pool = pool_of(ctx.params, files, places, name=name or files[0].stem, where=options.where(ctx))
-    _look_at_store(pool, places)
+    _check_store(pool, places)
     start_pool(pool)
     where = launcher_named(launcher)
     queued = where.outcomes(pool).get("queued")
     alive = f"{where.alive(pool)} of {format_count(workers, 'worker')} alive"
     alive += f", {queued} of them queued" if queued else ""
     print(f"pool {pool.name}: {alive}; logs: {where.logs(pool)}")
-    print("where a study is absent, stopped or failed, they wait until phyla run, or phyla watch, starts it")
+    print("if a study is absent, stopped or failed, the workers wait until phyla run or phyla watch starts it")
     print(f"stop it with: {places.command('down', pool.name)}")
 
 
@@ -76,15 +76,15 @@ def down(
     pool: Annotated[str, Argument(metavar="POOL", help="Name of the pool.")],
     grace: Annotated[
         Any,
-        Option(parser=options.seconds, metavar="TIME", help="Time to save, after which workers are ended."),
+        Option(parser=options.seconds, metavar="TIME", help="Time to save before workers are killed."),
     ] = "60s",
 ) -> None:
-    """Stop the workers of a pool: what they are at goes back to the queue. Studies stay as they are."""
+    """Stop the workers of a pool; their trials go back to the queue. Studies do not change."""
     from phyla.launchers.pools import stop_pool
 
-    (found,) = _found(options.places(ctx), pool)
-    stop_pool(found, grace)
-    print(f"pool {pool} is stopped; its logs stay in {found.folder}")
+    (chosen,) = _find_pools(options.places(ctx), pool)
+    stop_pool(chosen, grace)
+    print(f"pool {pool} is stopped; its logs stay in {chosen.folder}")
 
 
 def workers(
@@ -92,29 +92,29 @@ def workers(
     pool: Annotated[str | None, Argument(metavar="POOL", help="Name of a pool.", show_default="all")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List pools of workers: where they run, how many are alive, for which files, and what they said last."""
+    """List pools of workers: where they run, how many are alive, their files, and the last lines of their logs."""
     from phyla.launchers import launcher_named
     from phyla.launchers.pools import last_lines
 
     rows: list[dict[str, Any]] = []
-    for each in _found(options.places(ctx), pool):
-        launcher, why, states = launcher_named(each.launcher), None, None
+    for placed in _find_pools(options.places(ctx), pool):
+        launcher, why, states = launcher_named(placed.launcher), None, None
         try:
-            # Ray prints what happens to its nodes, which must not come into JSON.
+            # Ray prints events of its nodes, which must not get into the JSON.
             with contextlib.redirect_stdout(sys.stderr):
-                alive, states = launcher.alive(each), launcher.outcomes(each)
+                alive, states = launcher.alive(placed), launcher.outcomes(placed)
         except LauncherFailed as error:
             alive, why = None, str(error)
         rows.append(
             {
-                "pool": each.name,
-                "launcher": each.launcher,
+                "pool": placed.name,
+                "launcher": placed.launcher,
                 "alive": alive,
-                "workers": each.workers,
+                "workers": placed.workers,
                 "states": states,
-                "files": list(each.files),
-                "logs": launcher.logs(each),
-                "last_lines": last_lines(each),
+                "files": list(placed.files),
+                "logs": launcher.logs(placed),
+                "last_lines": last_lines(placed),
                 "error": why,
             }
         )
@@ -131,7 +131,7 @@ def workers(
                 row["pool"],
                 row["launcher"],
                 f"{'?' if row['alive'] is None else row['alive']}/{row['workers']}",
-                ", ".join(f"{count} {how}" for how, count in (row["states"] or {}).items()),
+                ", ".join(f"{count} {state}" for state, count in (row["states"] or {}).items()),
                 " ".join(row["files"]),
                 row["error"] or row["logs"],
             )
@@ -143,8 +143,8 @@ def workers(
             print(f"{row['pool']} {log}: {line}")
 
 
-def _look_at_store(pool: "Pool", places: "Places") -> None:
-    """Refuse what the workers, which have this machine's variables, would be refused; say what they wait for."""
+def _check_store(pool: "Pool", places: "Places") -> None:
+    """Open the store as the workers will; raise errors that they would get, and warn if they have to wait."""
     from phyla.store import open_store
 
     if pool.launcher not in INHERIT or pool.only_here:
@@ -157,7 +157,7 @@ def _look_at_store(pool: "Pool", places: "Places") -> None:
 
 
 def pool_of(
-    given: Mapping[str, Any],
+    params: Mapping[str, Any],
     files: Sequence[Path],
     places: "Places",
     *,
@@ -165,53 +165,52 @@ def pool_of(
     study: str | None = None,
     where: Mapping[str, Any] | None = None,
 ) -> "Pool":
-    """Return the pool that options describe: workers of one study, or of all studies of the files in turn.
+    """Return the pool that options describe: workers for one study, or for all studies of the files in turn.
 
-    Its workers look where the study is, or, with `where`, where these options of `phyla` say.
+    Its workers use the places of the study, or with `where` those of these options of `phyla`.
     """
     from phyla.launchers import Pool, launcher_named
 
-    launcher_named(given["launcher"])
+    launcher_named(params["launcher"])
     check_name(f"pool name {name!r}", name, "; give it with --name")
-    if not given["workers"]:
-        raise UsageError("--workers 0: with --launcher, at least 1")
+    if not params["workers"]:
+        raise UsageError("--workers 0: --launcher needs at least 1")
     if where is None:
         usual = places.storage == type(places).of(places.home).storage
         storage, root = None if usual else places.storage, places.checkpoint_root if places.named else None
         where = {"home": places.home, "storage": storage, "checkpoints": root}
     where = {key: value.absolute() if isinstance(value, Path) else value for key, value in where.items()}
-    # Workers elsewhere do not see this variable. What a file says goes before it, but not before an option.
+    # Workers elsewhere do not see this variable. A file overrides it, and an option overrides the file.
     inherited = None if where["storage"] or where["home"] else settings.storage()
     storage = where["storage"] or inherited
     if storage and mask_password(storage) != storage:
         raise UsageError(
-            f"the URL of the store, {mask_password(storage)}, has a password in it, which the list of processes "
-            "and the folder of the pool would show; leave it out, and put it into ~/.pgpass or the variable "
-            "PGPASSWORD"
+            f"the URL of the store, {mask_password(storage)}, has a password in it, which the process list and "
+            "the folder of the pool would show; put it into ~/.pgpass or the variable PGPASSWORD instead"
         )
     at = type(places).of(where["home"], storage, where["checkpoints"])
-    further = dict(_option(each) for each in given["launcher_option"] or ())
+    further = dict(_option(text) for text in params["launcher_option"] or ())
     cpus, memory = (_amount(name, further.pop(name, None)) for name in ("cpus", "memory"))
-    gpus = 0.0 if given["gpus_per_worker"] == "auto" else float(given["gpus_per_worker"])
+    gpus = 0.0 if params["gpus_per_worker"] == "auto" else float(params["gpus_per_worker"])
     return Pool(
         name=name,
-        launcher=given["launcher"],
+        launcher=params["launcher"],
         command=worker_command(
             paths := [str(file.absolute()) for file in files],
             **where,
             study=study,
-            kinds=given["kinds"],
-            gpus_per_worker=given["gpus_per_worker"] if gpus >= 1 else "auto",
-            labels=given.get("labels"),  # of `phyla up`
-            save_every=given["save_every"],
+            kinds=params["kinds"],
+            gpus_per_worker=params["gpus_per_worker"] if gpus >= 1 else "auto",
+            labels=params.get("labels"),  # of `phyla up`
+            save_every=params["save_every"],
             wait=study is None,
         ),
-        workers=given["workers"],
+        workers=params["workers"],
         files=paths,
         gpus=gpus,
         cpus=cpus,
         memory_mb=None if memory is None else round(memory),
-        time_limit_s=given["time_limit"],
+        time_limit_s=params["time_limit"],
         options=further,
         only_here="" if at.sqlite_file is None else str(at.sqlite_file),
         environment={"PHYLA_STORAGE": inherited} if inherited else {},
@@ -220,14 +219,14 @@ def pool_of(
 
 
 def _option(text: str) -> tuple[str, str]:
-    name, found, value = text.partition("=")
-    if not found or not name or not value:
+    name, _, value = text.partition("=")
+    if not name or not value:
         raise BadParameter(f"--launcher-option {text!r}: write NAME=VALUE, as in partition=gpu")
     return name, value
 
 
 def _amount(name: str, text: str | None) -> float | None:
-    """Read a number above 0; of memory it is in MiB, and may have a unit."""
+    """Parse a number above 0; memory is in MiB, and may have a unit."""
     parts = re.fullmatch(r"(\d+\.?\d*)([MGT])?" if name == "memory" else r"(\d+\.?\d*)()", text or "0")
     if text is not None and (parts is None or not float(parts[1])):
         example = "16G" if name == "memory" else "4"
@@ -235,21 +234,30 @@ def _amount(name: str, text: str | None) -> float | None:
     return float(parts[1]) * MEMORY_MB[parts[2] or "M"] if text and parts else None
 
 
-def _found(places: "Places", name: str | None) -> "list[Pool]":
+def _find_pools(places: "Places", name: str | None) -> "list[Pool]":
     from phyla.launchers.pools import pools_in
 
-    found = pools_in(places.pools)
-    chosen = [pool for pool in found if name in (None, pool.name)]
+    pools = pools_in(places.pools)
+    chosen = [pool for pool in pools if name in (None, pool.name)]
     if name is not None and not chosen:
-        names = ", ".join(pool.name for pool in found) or "none"
-        raise UsageError(f"there is no pool {name!r} in {places.pools}; there are: {names}")
+        names = ", ".join(pool.name for pool in pools) or "none"
+        raise UsageError(f"no pool {name!r} in {places.pools}; available: {names}")
     return chosen
 
 
-def worker_command(files: Sequence[str], **given: Any) -> list[str]:
-    """Return the words that start `phyla worker` with these options, as far as they have a value."""
+def worker_command(files: Sequence[str], **values: Any) -> list[str]:
+    """Return the command line of `phyla worker` with the options that have a value."""
     words = []
-    for name, value in given.items():
+    for name, value in values.items():
         if value is not None and value is not False:
             words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    return [sys.executable, "-P", "-m", "phyla.cli", "worker", *files, *words, *options.for_file(dashes=True)]
+    return [
+        sys.executable,
+        "-P",
+        "-m",
+        "phyla.cli",
+        "worker",
+        *files,
+        *words,
+        *options.file_arguments(dashes=True),
+    ]

@@ -1,4 +1,4 @@
-"""`phyla run`, `phyla watch` and `phyla replay`: what runs studies."""
+"""`phyla run`, `phyla watch` and `phyla replay`: run studies."""
 
 import sys
 import time
@@ -10,8 +10,8 @@ from typer import Argument, Context, Exit, Option
 
 from phyla.cli import options
 from phyla.cli.evaluations import AGAIN
-from phyla.cli.export import say_where_it_ends
-from phyla.cli.options import again
+from phyla.cli.export import warn_if_best_ended_early
+from phyla.cli.options import resume_command
 from phyla.cli.output import print_table
 from phyla.cli.trials import best_lines
 from phyla.errors import Preempted, TimeTooShort, UsageError
@@ -27,25 +27,27 @@ DAMAGED_SHOWN = 5
 EXAMPLE = """  # at the top level of the file, not inside a function or under `if __name__ == "__main__":`
   import phyla
   study = phyla.Study("my-study", space, phyla.Maximize("accuracy"), strategy, train)"""
-INTERRUPTED = "Interrupted; eval tasks that were running start over. The same command resumes it"
+INTERRUPTED = "Interrupted; running eval tasks will start over. Run the same command to resume"
 
 
 def run(
     ctx: Context,
     file: options.StudyFile,
     workers: options.Workers = 2,
-    evaluators: Annotated[int, Option(min=0, help="Further processes that only evaluate the suites.")] = 0,
+    evaluators: Annotated[int, Option(min=0, help="Additional processes that only evaluate suites.")] = 0,
     kinds: options.Kinds = options.BOTH,
     study: options.Chosen = None,
     gpus_per_worker: options.Gpus = "auto",
     eval_gpus: Annotated[
         str | None,
-        Option(metavar="GPUS", help="GPUs for evaluation alone, as 6,7: one evaluator each; workers only train."),
+        Option(metavar="GPUS", help="GPUs for evaluation, as 6,7: one evaluator each; other workers only train."),
     ] = None,
     replicates: Annotated[
-        int | None, Option(min=1, help="Run it so often, with other seeds: NAME-r0, ...")
+        int | None, Option(min=1, help="Run it N times, with different seeds: NAME-r0, ...")
     ] = None,
-    stall_timeout: Annotated[Any, options.span("End a worker that shows no progress for so long, as 1h.")] = None,
+    stall_timeout: Annotated[
+        Any, options.time_option("Kill a worker without progress for this time, as 1h.")
+    ] = None,
     yield_at_report: Annotated[bool, Option("--yield-at-report", help="Evaluate in trial.report().")] = False,
     time_limit: options.TimeLimit = None,
     save_every: options.SaveEvery = None,
@@ -55,17 +57,17 @@ def run(
         list[str] | None,
         Option(
             metavar="NAME[=PLACE]",
-            help="Log to tensorboard[=DIR], wandb[=PROJECT] or mlflow[=URI]; several times.",
+            help="Log to tensorboard[=DIR], wandb[=PROJECT] or mlflow[=URI]; repeatable.",
         ),
     ] = None,
     overwrite: Annotated[
-        str | None, Option(metavar="NAME", help="Delete what study NAME stored; start anew.")
+        str | None, Option(metavar="NAME", help="Delete the stored study NAME and start over.")
     ] = None,
     launcher: Annotated[
         str | None,
         Option(
             metavar="NAME",
-            help="Where the workers run: local, slurm, ray or kubernetes; by default they are children of this.",
+            help="Where the workers run: local, slurm, ray or kubernetes; by default, child processes.",
         ),
     ] = None,
     launcher_option: options.LauncherOptions = None,
@@ -79,22 +81,22 @@ def run(
         for name in ("evaluators", "eval_gpus", "stall_timeout", "yield_at_report", "grace"):
             if ctx.params[name]:
                 option = name.replace("_", "-")
-                raise UsageError(f"--{option} is for workers of this process; leave it out with --launcher")
+                raise UsageError(f"--{option} is for child processes; leave it out with --launcher")
 
-    options.works_here(workers)
-    with options.interruptible(lambda: f"Interrupted. Resume it with: {again()}"):
+    options.contain_children(workers)
+    with options.interruptible(lambda: f"Interrupted. Resume it with: {resume_command()}"):
         chosen = chosen_study(ctx, file, study, to_run=True)
         if overwrite not in (None, chosen.name):
             raise UsageError(
                 f"--overwrite {overwrite}: the study is called {chosen.name!r}; nothing was deleted. To delete "
-                f"what is stored of it and start anew, write --overwrite {chosen.name}"
+                f"it and start over, write --overwrite {chosen.name}"
             )
         how = {
             "workers": workers,
-            "kinds": options.listed(kinds),
+            "kinds": options.split_list(kinds),
             "evaluators": evaluators,
             "gpus_per_worker": gpus_per_worker,
-            "eval_gpus": None if eval_gpus is None else options.listed(eval_gpus),
+            "eval_gpus": None if eval_gpus is None else options.split_list(eval_gpus),
             "stall_timeout_s": stall_timeout,
             "yield_at_report": yield_at_report,
             "stop_signal": stop_signal,
@@ -108,7 +110,7 @@ def run(
 
 
 def _run_all(ctx: Context, chosen: "Study", how: dict[str, Any]) -> bool:
-    """Run a study, or its replicates one after another; return whether all are whole."""
+    """Run a study, or its replicates one after another; return whether all are complete."""
     from phyla.cli.pools import pool_of
     from phyla.study.repeating.replicates import replicates as replicates_of
 
@@ -116,9 +118,9 @@ def _run_all(ctx: Context, chosen: "Study", how: dict[str, Any]) -> bool:
         ctx.params[name] for name in ("file", "study", "replicates", "time_limit")
     )
     named = ["--study", study] if study else []
-    check = quote_command(["phyla", "check", str(file), *named, *options.for_file(dashes=True)])
+    check = quote_command(["phyla", "check", str(file), *named, *options.file_arguments(dashes=True)])
     hint = "" if replicates else f"check how it trains with: {check}"
-    whole, began = True, time.monotonic()
+    complete, began = True, time.monotonic()
     for index, part in enumerate(replicates_of(chosen, replicates) if replicates else [chosen], start=1):
         if replicates:
             print(f"replicate {index} of {replicates}: {part.name}", flush=True)
@@ -127,15 +129,15 @@ def _run_all(ctx: Context, chosen: "Study", how: dict[str, Any]) -> bool:
         elif time_limit is not None:
             how["time_limit_s"] = max(1.0, time_limit - (time.monotonic() - began))
         try:
-            whole = _run(part, hint, **how) and whole
+            complete = _run(part, hint, **how) and complete
         except TimeTooShort as error:
             if how["time_limit_s"] > 0.9 * time_limit:
                 raise
-            # Replicates before it took their part of the time; the next run has all of it.
+            # Earlier replicates used up the time; the next run has all of it.
             raise Preempted(str(error)) from error
     if replicates:
         print(f"compare them with: {chosen.places.command('compare', chosen.name)}")
-    return whole
+    return complete
 
 
 def watch(
@@ -148,7 +150,7 @@ def watch(
     name: Annotated[str | None, Option(help="Name of the run.", show_default="made from the directory")] = None,
     format: Annotated[  # noqa: A002
         str,
-        Option(help="What checkpoints look like; quiet: any file or directory; also marker=NAME, steps=TEMPLATE."),
+        Option(help="Format of checkpoints; quiet: any file or directory; also marker=NAME, steps=TEMPLATE."),
     ] = "auto",
     step: Annotated[
         str | None,
@@ -157,14 +159,16 @@ def watch(
             show_default="the number after step, iter, checkpoint or epoch in the name, else the last one",
         ),
     ] = None,
-    quiet: Annotated[Any, options.span("Time without changes until a checkpoint is finished.", "30s")] = None,
+    quiet: Annotated[
+        Any, options.time_option("Time without changes after which a checkpoint counts as finished.", "30s")
+    ] = None,
     snapshots: Annotated[
-        str, Option(help="How checkpoints stay readable: link, copy or none; link=DIR.")
+        str, Option(help="How to keep checkpoints readable: link, copy or none; link=DIR.")
     ] = "link",
-    done: Annotated[str, Option(help="File in the directory that says that training has ended.")] = "DONE",
-    idle: Annotated[Any, options.span("Time without a new one after which to end.")] = None,
-    once: Annotated[bool, Option("--once", help="Take what is there, evaluate it, and end.")] = False,
-    poll: Annotated[Any, options.span("Time between two looks, at most.", "10s")] = "10s",
+    done: Annotated[str, Option(help="File in the directory that marks the end of training.")] = "DONE",
+    idle: Annotated[Any, options.time_option("Stop after this time without a new checkpoint.")] = None,
+    once: Annotated[bool, Option("--once", help="Evaluate the existing checkpoints, then stop.")] = False,
+    poll: Annotated[Any, options.time_option("Maximum time between two scans.", "10s")] = "10s",
     gpus_per_worker: options.Gpus = "auto",
     gpus: Annotated[
         str | None,
@@ -173,12 +177,12 @@ def watch(
     grace: options.Grace = None,
     alert: Annotated[bool, Option("--alert", help="Print regressions as they are found.")] = False,
     on_alert: Annotated[
-        str | None, Option(metavar="COMMAND", help="Start this, without a shell, for each regression.")
+        str | None, Option(metavar="COMMAND", help="Command to start for each regression, without a shell.")
     ] = None,
     tensorboard: Annotated[
-        Path | None, Option(metavar="DIR", help="Write TensorBoard's event files as it goes.")
+        Path | None, Option(metavar="DIR", help="Write TensorBoard event files while it runs.")
     ] = None,
-    plan: Annotated[bool, Option("--plan", help="Print what would be computed, and change nothing.")] = False,
+    plan: Annotated[bool, Option("--plan", help="Print what would be computed; change nothing.")] = False,
 ) -> None:
     """Evaluate every checkpoint that a training job writes, until it ends. Ctrl-C stops it."""
     from phyla.study.files.load import chosen_suites
@@ -191,7 +195,7 @@ def watch(
     following = Following(snapshots=how, done=done, idle_s=idle, once=once)  # type: ignore[arg-type]  # it checks
     common: dict[str, Any] = {"name": name, "following": following, **options.where(ctx)}
     common |= _format_of(format, step, quiet)
-    options.works_here(workers)
+    options.contain_children(workers)
     suites = chosen_suites(suite)
     if plan:
         _print_plan(planned(paths, suites, workers, **common), workers)
@@ -208,7 +212,7 @@ def watch(
             snapshot_dir=snapshot_dir or None,
             poll_s=poll,
             gpus_per_worker=gpus_per_worker,
-            gpus=None if gpus is None else options.listed(gpus),
+            gpus=None if gpus is None else options.split_list(gpus),
             grace_s=grace,
             tensorboard=tensorboard,
             on_alert=on_alert,
@@ -222,7 +226,7 @@ def _format_of(text: str, step: str | None, quiet: float | None) -> dict[str, An
     """Return the name of a format and its options."""
     name, _, files = text.partition("=")
     if files and name not in ("marker", "steps"):
-        raise UsageError(f"--format {text}: only marker and steps take names of files")
+        raise UsageError(f"--format {text}: only marker and steps take file names")
     how: dict[str, Any] = {"step": step, "quiet_s": quiet}
     if files:
         how |= {"marker": files} if name == "marker" else {"templates": files.split(",")}
@@ -233,7 +237,7 @@ def replay(
     ctx: Context,
     study: options.StudyName,
     file: Annotated[
-        Path | None, Option(metavar="FILE", help="The study file, which has the training function or command.")
+        Path | None, Option(metavar="FILE", help="The study file, with the training function or command.")
     ] = None,
     trial: Annotated[int | None, Option(help="The trial.", show_default="the best")] = None,
     from_step: Annotated[
@@ -241,7 +245,8 @@ def replay(
         Option("--from", min=0, metavar="STEP", help="Train from this step on.", show_default="the start"),
     ] = None,
     steps: Annotated[
-        int | None, Option("--continue", min=1, metavar="STEPS", help="Train the checkpoint on, instead.")
+        int | None,
+        Option("--continue", min=1, metavar="STEPS", help="Instead, continue from the checkpoint for N steps."),
     ] = None,
     name: Annotated[
         str | None, Option(help="Name of the new study.", show_default="STUDY-replay, or STUDY-continued")
@@ -249,7 +254,7 @@ def replay(
     workers: options.Workers = 1,
     gpus_per_worker: options.Gpus = "auto",
 ) -> None:
-    """Train the best trial's whole path again, as one chain of trials in a new study; or train it on.
+    """Train the path to the best trial again, as one chain of trials in a new study; or continue from it.
 
     With --continue the new study starts from the best checkpoint, with its last hyperparameters.
     """
@@ -258,8 +263,8 @@ def replay(
     from phyla.study.repeating.replay import prepare
 
     if steps is not None and from_step is not None:
-        raise UsageError("--continue and --from exclude each other: a continuation starts from the checkpoint")
-    options.works_here(workers)
+        raise UsageError("give --continue or --from, not both: a continuation starts from the checkpoint")
+    options.contain_children(workers)
     places, source = options.places(ctx), None
     if file is not None:
         studies = load_studies(file)
@@ -268,7 +273,7 @@ def replay(
     for note in prepared.notes:
         print(f"note: {note}", file=sys.stderr)
     if trial is None and steps is None:
-        say_where_it_ends(load_study(study, **options.where(ctx)))
+        warn_if_best_ended_early(load_study(study, **options.where(ctx)))
     if not _run(prepared.study, workers=workers, gpus_per_worker=gpus_per_worker):
         raise Exit(options.EXIT_FAILED)
 
@@ -277,18 +282,18 @@ def chosen_study(ctx: Context, file: Path, name: str | None, *, to_run: bool = F
     """Return the study of a file, by name if there are several, in the place that the options say."""
     from phyla.study.files.load import load_studies
 
-    if file.suffix == ".toml" and (words := options.for_file()):
-        raise UsageError(f"{quote_command(['--', *words])}: {file} is no Python file, and reads no command line")
+    if file.suffix == ".toml" and (words := options.file_arguments()):
+        raise UsageError(f"{quote_command(['--', *words])}: {file} is not a Python file, so it takes no arguments")
     chosen = _chosen(load_studies(file, to_run=to_run), file, name)
-    options.place(ctx, chosen)
+    options.apply_places(ctx, chosen)
     return chosen
 
 
 def _chosen(studies: "Sequence[Study]", file: Path, name: str | None) -> "Study":
     if not studies and file.suffix == ".toml":
         raise UsageError(
-            f"{file} is a suite file, not a study file; evaluate with it: phyla watch DIR --suite {file}. "
-            "A study has its suites in tables [[eval]]"
+            f"{file} is a suite file, not a study file; to evaluate with it: phyla watch DIR --suite {file}. "
+            "In a study file, suites are tables [[eval]]"
         )
     if not studies:
         raise UsageError(f"{file} defines no study. It needs a phyla.Study in a variable:\n\n{EXAMPLE}")
@@ -299,69 +304,74 @@ def _chosen(studies: "Sequence[Study]", file: Path, name: str | None) -> "Study"
     if not fitting and separator and index.isdecimal() and str(int(index)) == index:
         fitting = [study.replicate(int(index)) for study in studies if study.name == of]
     if not fitting:
-        raise UsageError(f"{file} has no study {name!r}; there are: {names}")
+        raise UsageError(f"{file} has no study {name!r}; it has: {names}")
     if len(fitting) > 1:
         raise UsageError(f"{file} has {len(fitting)} studies: {names}; choose one with --study NAME")
     return fitting[0]
 
 
 def _run(study: "Study", hint: str = "", *, workers: int, **more: Any) -> bool:
-    """Run a study with a live view; say at the end what it found, and return whether that is a whole study.
+    """Run a study with a live view, print the results, and return whether the study is complete.
 
-    It is none if no score is finite, or members were given up.
+    It is incomplete if no score is finite, or if members were given up.
     """
     from phyla.study.running.display import StudyDisplay, starting_line
 
     display = StudyDisplay(study.name, hint, starting_line(study.declared, workers))
-    with options.interruptible(lambda: f"{_requeued(display.results)}. Resume it with: {again()}"), display:
+    with (
+        options.interruptible(
+            lambda: f"{_describe_requeued(display.results)}. Resume it with: {resume_command()}"
+        ),
+        display,
+    ):
         results = study.run(workers, on_progress=display.progressed, on_interrupt=display.interrupted, **more)
         display.progressed(results)
     findings = results.findings()
-    for line in _closing(results, display.seconds, len(findings)):
+    for line in _summary_lines(results, display.seconds, len(findings)):
         display.print(line)
     record = results.study()
     if record.state is not StudyState.COMPLETED:
-        print(f"{study.name} is {record.state}: {record.message}. Let it go on with: {again()}")
+        print(f"{study.name} is {record.state}: {record.message}. Resume it with: {resume_command()}")
         raise Exit(options.EXIT_FAILED)
-    lacking = results.incomplete
-    if lacking is not None:
-        print(f"{lacking}: {again()}")
-    return lacking is None and all(finding.kind != "scores" for finding in findings)
+    incomplete = results.incomplete
+    if incomplete is not None:
+        print(f"{incomplete}: {resume_command()}")
+    return incomplete is None and all(finding.kind != "scores" for finding in findings)
 
 
-def _requeued(results: "Results | None") -> str:
-    """Return what an interrupted run leaves: the trials that are queued again, and what they repeat."""
+def _describe_requeued(results: "Results | None") -> str:
+    """Describe an interrupted run: the trials that are queued again, and the training that they repeat."""
     if results is None:
-        # Perhaps while modules were imported, which are of no use now.
+        # Perhaps during imports.
         return "Interrupted"
     queued = [trial for trial in results.trials() if trial.state is JobState.PENDING]
     if not queued:
-        return "Interrupted; no trial has to train anything again"
+        return "Interrupted; no training has to be repeated"
     saved = sum(trial.progress is not None for trial in queued)
     back = f"Interrupted; {format_count(len(queued), 'trial goes', 'trials go')} back to the queue"
     if not saved:
         return f"{back} and will start over: nothing was saved"
     over = f", {len(queued) - saved} will start over" if saved < len(queued) else ""
-    return f"{back}: {saved} will go on from the last save{over}. What was trained since then is repeated"
+    return f"{back}: {saved} will continue from the last save{over}. Training since then is repeated"
 
 
-def _closing(results: "Results", seconds: float, warned: int) -> Iterator[str]:
+def _summary_lines(results: "Results", seconds: float, warned: int) -> Iterator[str]:
     name, command = results.name, results.places.command
     counts = results.counts()
     cancelled = f", {counts['cancelled']} cancelled" if counts.get("cancelled") else ""
     completed, failed = format_count(counts.get("completed", 0), "trial"), counts.get("failed", 0)
     yield f"{completed} completed, {failed} failed{cancelled}, in {duration(seconds)}"
     if damaged := results.damaged():
-        yield f"{format_count(len(damaged), 'damaged checkpoint')}, not used any more; the files are kept:"
+        yield f"{format_count(len(damaged), 'damaged checkpoint')}, no longer used; the files are kept:"
         yield from (f"  {row.error}" for row in damaged[:DAMAGED_SHOWN])
     yield from best_lines(results)[: None if results.replicate is None else 1]
     front = results.front() if results.aim.tradeoffs else ()
     if front:
         yield f"{format_count(len(front), 'trial')} on the Pareto front: {command('best', name)}"
     if warned:
-        # They were shown as soon as they were found.
+        # They were shown when they occurred.
         yield f"{format_count(warned, 'warning')}, see above or in: {command('status', name)}"
-    yield f"make the report with: {command('report', name)}"
+    yield f"write a report with: {command('report', name)}"
 
 
 def _print_plan(rows: "list[Planned]", workers: int) -> None:
@@ -378,12 +388,12 @@ def _print_plan(rows: "list[Planned]", workers: int) -> None:
     known = [row.seconds for row in rows if row.seconds is not None]
     total = f", about {duration(sum(known))} with {format_count(max(1, workers), 'worker')}" if known else ""
     unknown = any(row.cells and row.seconds is None for row in rows)
-    rest = "; what never ran is not in the estimate" if unknown else ""
+    rest = "; tasks that never ran are not in the estimate" if unknown else ""
     print(f"{format_count(sum(row.cells for row in rows), 'shard')} would be computed{total}{rest}")
 
 
 def finish(watched: "Watched") -> int:
-    """Print how it ended and return the exit status: 1 if an evaluation is missing."""
+    """Print the outcome of a watch, and return the exit status: 1 if an evaluation is missing."""
     missing = watched.missing
     for run in watched.runs:
         print(f"{run.name} {run.state}" + (f": {run.message}" if run.message else ""))
@@ -395,8 +405,8 @@ def finish(watched: "Watched") -> int:
     if empty:
         where = " and ".join(empty)
         print(
-            f"nothing in {where} was taken for a finished checkpoint: is it the directory that holds them? "
-            "--format quiet takes any file or directory; marker=NAME and steps=TEMPLATE tell phyla more",
+            f"no finished checkpoint in {where}: is it the right directory? --format quiet accepts any file or "
+            "directory; see also --format marker=NAME and steps=TEMPLATE",
             file=sys.stderr,
         )
     print_table(

@@ -18,20 +18,20 @@ def serve(
     host: Annotated[
         str | None,
         Option(
-            help="Address to listen on; beyond this machine it takes tokens.",
+            help="Address to listen on; beyond this machine, the service requires tokens.",
             show_default="127.0.0.1; with --publish, every one",
         ),
     ] = None,
-    port: Annotated[int, Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8470,
+    port: Annotated[int, Option(min=0, max=65535, help="Port; 0 chooses a free one.")] = 8470,
     name: Annotated[
         list[str] | None,
-        Option("--allow-host", metavar="NAME", help="A name that requests may be sent to; several times."),
+        Option("--allow-host", metavar="NAME", help="A host name that requests may use; repeatable."),
     ] = None,
     publish: Annotated[
-        bool, Option("--publish", help="Write service.json in the home, and a token, for workers to find it.")
+        bool, Option("--publish", help="Write service.json and a token in the home, where workers find them.")
     ] = False,
 ) -> None:
-    """Serve studies over HTTP, to workers that do not reach the database. Ctrl-C stops it; it keeps no state."""
+    """Serve studies over HTTP, to workers that cannot reach the database. Ctrl-C stops it; it keeps no state."""
     _check_installed("serve")
     from phyla.dashboard import dashboard_of
     from phyla.service.serving import serve_store
@@ -45,17 +45,17 @@ def serve(
 
 def dashboard(
     ctx: Context,
-    port: Annotated[int, Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8480,
+    port: Annotated[int, Option(min=0, max=65535, help="Port; 0 chooses a free one.")] = 8480,
 ) -> None:
     """Show studies and watched runs in a browser, on this machine only, while they run. Ctrl-C stops it."""
     _check_installed("dashboard")
     from phyla.dashboard import dashboard_of
     from phyla.service.serving import serve_store
 
-    places, given = options.database(ctx), options.where(ctx)
+    places, where = options.database(ctx), options.where(ctx)
     file = places.sqlite_file
-    if file is not None and not file.exists() and (given["home"] or given["storage"]):
-        raise UsageError(f"there are no studies: {file} does not exist; is the place misspelt?")
+    if file is not None and not file.exists() and (where["home"] or where["storage"]):
+        raise UsageError(f"no studies: {file} does not exist; is it misspelled?")
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
     serve_store(places.storage, "127.0.0.1", port, work=False, pages=dashboard_of(places), say=print)
@@ -72,20 +72,20 @@ def _check_installed(command: str) -> None:
 def token(
     ctx: Context,
     action: Annotated[str, Argument(metavar="create|list|revoke", help="What to do.")],
-    name: Annotated[str | None, Argument(metavar="[NAME]", help="Whom or what the token is for.")] = None,
+    name: Annotated[str | None, Argument(metavar="[NAME]", help="Name of the token.")] = None,
     role: Annotated[
         str, Option(help="viewer reads; worker also works; operator also changes studies.")
     ] = "worker",
     expires: Annotated[
         object,
-        Option(parser=seconds, metavar="TIME", help="How long it is good for, as 30d.", show_default="ever"),
+        Option(parser=seconds, metavar="TIME", help="How long it is valid, as 30d.", show_default="forever"),
     ] = None,
     out: Annotated[
-        Path | None, Option(metavar="FILE", help="Write it into this new file, mode 0600, instead of printing it.")
+        Path | None, Option(metavar="FILE", help="Write it to this new file, mode 0600, instead of printing it.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Make, list and revoke the tokens of a service; the store keeps only what proves them."""
+    """Create, list and revoke the tokens of a service; the store has only their hashes."""
     from phyla.records import Role
     from phyla.service.tokens import PUBLISHED_TOKEN, create, list_tokens
     from phyla.study.places import open_existing
@@ -98,7 +98,7 @@ def token(
         raise UsageError(f"--role {role}: choose one of: {', '.join(Role)}")
     if action == "create" and name == PUBLISHED_TOKEN:
         raise UsageError(
-            f"token {name!r}: phyla serve --publish makes and replaces the token of this name; take another name"
+            f"token {name!r}: phyla serve --publish creates and replaces the token with this name; choose another"
         )
     places = options.database(ctx)
     if places.sqlite_file is not None:
@@ -108,25 +108,27 @@ def token(
     store = open_store(places.storage) if action == "create" else open_existing("token", places)
     if isinstance(store, RemoteStore):
         raise ConfigurationError(
-            "tokens are made on the machine of the database, not through the service: leave out --server"
+            "create tokens on the machine of the database, not through the service: leave out --server"
         )
     if action == "list":
         rows = list_tokens(store)
         if as_json:
             print_json(rows)
         elif rows:
-            print_table(("name", "role", "made", "expires"), [tuple(row.values()) for row in rows])
+            print_table(("name", "role", "created", "expires"), [tuple(row.values()) for row in rows])
         else:
-            print("no tokens; phyla token create NAME makes one")
+            print("no tokens; create one with: phyla token create NAME")
     elif action == "revoke":
         assert name is not None
         store.revoke_token(name)
-        print(f"token {name!r} is revoked; running services forget it within seconds")
+        print(f"token {name!r} is revoked; running services reject it within seconds")
     else:
         assert name is not None
         secret = create(store, name, Role(role), expires if isinstance(expires, float) else None, out)
         if out is None:
             print(secret)
-            print(f"This is shown once, and has the role {role}: give it in PHYLA_TOKEN", file=sys.stderr)
+            print(
+                f"This token has the role {role} and is shown only once; pass it in PHYLA_TOKEN", file=sys.stderr
+            )
         else:
-            print(f"{out} has a token with the role {role}: name it in PHYLA_TOKEN_FILE")
+            print(f"{out} has a token with the role {role}; pass its path in PHYLA_TOKEN_FILE")

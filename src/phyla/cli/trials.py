@@ -1,4 +1,4 @@
-"""`phyla best` and `phyla trials`: the best trial of a study, all of them, and the story of one."""
+"""`phyla best` and `phyla trials`: the best trial of a study, all trials, and the story of one."""
 
 import time
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typer import Context, Option
 
 from phyla.cli import options
-from phyla.cli.output import picked, print_json, print_table
+from phyla.cli.output import pick, print_json, print_table
 from phyla.errors import StudyNotFound, UsageError
 from phyla.formatting import fitness, format_count, format_estimate, infeasible, number, params, size, step
 from phyla.records import JobState, TrialRecord, summarize_error
@@ -22,129 +22,129 @@ def best(
     study: options.RunName,
     suite: Annotated[
         str | None,
-        Option(help="The best checkpoint of this suite.", show_default="of a run each that has an objective"),
+        Option(help="The best checkpoint of this suite.", show_default="each suite with an objective"),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Show the best trial: fitness, checkpoint, hyperparameters and how they changed on the way.
+    """Show the best trial: fitness, checkpoint, and the schedule of hyperparameters that led to it.
 
     With a Pareto objective: the front, one row per trial, and the schedule of the best in the first goal. With
-    --suite, or of a watched run: the best checkpoint by that suite's objective.
+    --suite, or for a watched run: the best checkpoint by the objective of the suite.
     """
     from phyla.study import Results, load_evaluations
 
-    found = options.opened(ctx, study) if suite is None else load_evaluations(study, **options.where(ctx))
-    if not isinstance(found, Results):
-        _of_suites(found, suite, as_json=as_json)
+    results = options.open_run(ctx, study) if suite is None else load_evaluations(study, **options.where(ctx))
+    if not isinstance(results, Results):
+        _print_best_of_suites(results, suite, as_json=as_json)
         return
-    front, goals = found.front(), found.aim.tradeoffs
+    front, goals = results.front(), results.aim.tradeoffs
     if as_json:
         first = front[0] if front else None
         print_json(
             first
             and {
-                **picked(found, "metric", study="name"),
+                **pick(results, "metric", study="name"),
                 "fitness": first.fitness,
                 **_best_json(first),
-                "schedule": found.schedule(first.trial).to_json(),
-                **({"front": [_best_json(one) for one in front]} if goals else {}),
+                "schedule": results.schedule(first.trial).to_json(),
+                **({"front": [_best_json(row) for row in front]} if goals else {}),
             }
         )
         return
     if not front:
-        raise StudyNotFound(found.no_best())
+        raise StudyNotFound(results.no_best())
     if goals:
-        print(f"Pareto front: {found.aim.description}; {format_count(len(front), 'trial')}")
+        print(f"Pareto front: {results.aim.description}; {format_count(len(front), 'trial')}")
         names = [goal.metric for goal in goals]
         rows = []
-        for one in front:
-            values = [number(one.values[name], 6) for name in names]
-            place, where = (one.trial, one.member, one.checkpoint.step), _place(one.checkpoint)
-            rows.append((*place, *values, params(one.params.flat()), where))
+        for row in front:
+            values = [number(row.values[name], 6) for name in names]
+            ids = row.trial, row.member, row.checkpoint.step
+            rows.append((*ids, *values, params(row.params.flat()), _location(row.checkpoint)))
         print_table(
             (">trial", ">member", ">step", *(f">{name}" for name in names), "~hyperparameters", "checkpoint"),
             rows,
         )
         print()
-    print("\n".join(best_lines(found)))
+    print("\n".join(best_lines(results)))
 
 
-def _best_json(found: "Best") -> dict[str, Any]:
-    where = found.checkpoint
-    checkpoint = picked(where, "name", "index", "step", "digest", "size_bytes", path="where")
+def _best_json(best: "Best") -> dict[str, Any]:
+    checkpoint = pick(best.checkpoint, "name", "index", "step", "digest", "size_bytes", path="where")
     return {
-        **picked(found, "trial", "member", "values", "metrics"),
-        "checkpoint": {**checkpoint, "found": not where.gone},
-        "params": found.params.flat(),
+        **pick(best, "trial", "member", "values", "metrics"),
+        "checkpoint": {**checkpoint, "found": not best.checkpoint.gone},
+        "params": best.params.flat(),
     }
 
 
 def best_lines(results: "Results") -> list[str]:
     """Return the best trial of a study and the schedule that led to it as lines of text."""
-    found = results.best
-    if found is None:
+    best = results.best
+    if best is None:
         return [results.no_best()]
-    others = ", ".join(
-        f"{name} {number(value, 6)}" for name, value in found.values.items() if name != results.metric
+    metrics = ", ".join(
+        f"{name} {number(value, 6)}" for name, value in best.values.items() if name != results.metric
     )
-    where = found.checkpoint
+    checkpoint = best.checkpoint
+    total = f" ({size(checkpoint.size_bytes)})" if checkpoint.size_bytes else ""
     return [
-        f"best {results.metric}  {number(found.fitness, 6)}{f' ({others})' if others else ''}",
-        f"trial       {found.trial} of member {found.member}, step {where.step}",
-        f"checkpoint  {_place(where)}{f' ({size(where.size_bytes)})' if where.size_bytes else ''}",
+        f"best {results.metric}  {number(best.fitness, 6)}{f' ({metrics})' if metrics else ''}",
+        f"trial       {best.trial} of member {best.member}, step {checkpoint.step}",
+        f"checkpoint  {_location(checkpoint)}{total}",
         "schedule",
-        *(f"  {line}" for line in results.schedule(found.trial).table().splitlines()),
+        *(f"  {line}" for line in results.schedule(best.trial).table().splitlines()),
     ]
 
 
-def _place(of: "BestCheckpoint | BestEvaluation") -> str:
+def _location(checkpoint: "BestCheckpoint | BestEvaluation") -> str:
     from phyla.study.places import CLIENTS, format_path
 
-    if of.location is None:
-        return f"{of.where} {CLIENTS}"
-    return f"{format_path(of.location)}{f', index {of.index}' if of.index else ''}"
+    if checkpoint.location is None:
+        return f"{checkpoint.where} {CLIENTS}"
+    return f"{format_path(checkpoint.location)}{f', index {checkpoint.index}' if checkpoint.index else ''}"
 
 
-def _of_suites(evaluations: "Evaluations", suite: str | None, *, as_json: bool) -> None:
-    """Show the best checkpoint of one suite, or of each that has an objective."""
+def _print_best_of_suites(evaluations: "Evaluations", suite: str | None, *, as_json: bool) -> None:
+    """Show the best checkpoint of one suite, or of each suite with an objective."""
     run = evaluations.name
-    names = [suite] if suite else [one.name for one in evaluations.suites if one.objective is not None]
-    found = {name: evaluations.best(name) for name in names}
+    names = [suite] if suite else [outline.name for outline in evaluations.suites if outline.objective is not None]
+    best = {name: evaluations.best(name) for name in names}
     if as_json:
         rows = [
             {
                 "run": run,
-                **picked(one, "suite", "metric", "value", "stderr", "values", "trial"),
-                "checkpoint": picked(one, "index", "step", "branch", "gone", name="checkpoint", path="where"),
+                **pick(evaluation, "suite", "metric", "value", "stderr", "values", "trial"),
+                "checkpoint": pick(evaluation, "index", "step", "branch", "gone", name="checkpoint", path="where"),
             }
-            for one in found.values()
-            if one is not None
+            for evaluation in best.values()
+            if evaluation is not None
         ]
         print_json((rows[0] if rows else None) if suite else rows)
         return
     if not names:
         raise StudyNotFound(
-            f"no suite of {run!r} has an objective, so none of its checkpoints is the best; give one such as "
+            f"no suite of {run!r} has an objective, so there is no best checkpoint; add one, such as "
             'objective=phyla.Maximize("accuracy_mean")'
         )
-    if not any(found.values()):
-        what = f"suite {names[0]!r} is" if len(names) == 1 else f"suites {', '.join(map(repr, names))} are"
-        raise StudyNotFound(f"{what} complete on no checkpoint of {run!r} yet")
-    print("\n\n".join(_checkpoint(name, one) for name, one in found.items()))
+    if not any(best.values()):
+        subject = f"suite {names[0]!r} is" if len(names) == 1 else f"suites {', '.join(map(repr, names))} are"
+        raise StudyNotFound(f"{subject} complete on no checkpoint of {run!r} yet")
+    print("\n\n".join(_describe_best(name, evaluation) for name, evaluation in best.items()))
 
 
-def _checkpoint(suite: str, found: "BestEvaluation | None") -> str:
-    if found is None:
+def _describe_best(suite: str, best: "BestEvaluation | None") -> str:
+    if best is None:
         return f"best {suite}  no checkpoint is complete yet"
-    branch = f", branch {found.branch}" if found.branch else ""
-    trial = "" if found.trial is None else f", trial {found.trial}"
-    others = (one for one in found.values.items() if one[0] != found.metric)
+    branch = f", branch {best.branch}" if best.branch else ""
+    trial = "" if best.trial is None else f", trial {best.trial}"
+    estimates = ((name, estimate) for name, estimate in best.values.items() if name != best.metric)
     return "\n".join(
         [
-            f"best {found.suite}/{found.metric}  {format_estimate(found.value, found.stderr)}",
-            f"checkpoint  {_place(found)}",
-            f"            step {step(found.step)}{branch}{trial}",
-            *(f"{name}  {format_estimate(one.value, one.stderr)}" for name, one in others),
+            f"best {best.suite}/{best.metric}  {format_estimate(best.value, best.stderr)}",
+            f"checkpoint  {_location(best)}",
+            f"            step {step(best.step)}{branch}{trial}",
+            *(f"{name}  {format_estimate(estimate.value, estimate.stderr)}" for name, estimate in estimates),
         ]
     )
 
@@ -152,18 +152,19 @@ def _checkpoint(suite: str, found: "BestEvaluation | None") -> str:
 def trials(
     ctx: Context,
     study: options.StudyName,
-    member: Annotated[int | None, Option(help="Only this member's.")] = None,
+    member: Annotated[int | None, Option(help="Only trials of this member.")] = None,
     state: Annotated[
-        JobState | None, Option(help="Only those in this state; those stopped early are cancelled, too.")
+        JobState | None,
+        Option(help="Only trials in this state; trials that were stopped early are cancelled, too."),
     ] = None,
-    last: Annotated[int | None, Option(min=1, help="Only the last N of them.")] = None,
-    sort: Annotated[Literal["trial", "fitness"], Option(help="By id, or the best first.")] = "trial",
+    last: Annotated[int | None, Option(min=1, help="Only the last N trials.")] = None,
+    sort: Annotated[Literal["trial", "fitness"], Option(help="Sort by id, or by fitness, best first.")] = "trial",
     story: Annotated[
-        int | None, Option(metavar="ID", help="What happened to this trial, in order, and why.")
+        int | None, Option(metavar="ID", help="Show what happened to this trial, in order, and why.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the trials of a study, or tell the story of one."""
+    """List the trials of a study, or show the story of one."""
     from phyla.study import load_study
     from phyla.study.results.results import trial_row
 
@@ -171,13 +172,15 @@ def trials(
     if story is not None:
         if (member, state, last, sort) != (None, None, None, "trial"):
             raise UsageError("--story is about one trial: leave out --member, --state, --last and --sort")
-        _tell(results.story(story), as_json=as_json)
+        _print_story(results.story(story), as_json=as_json)
         return
     none = f"study {study!r} has no trials yet"
     size = results.study().population_size
     if member is not None and not 0 <= member < size:
         raise UsageError(f"--member {member}: study {study!r} has members 0 to {size - 1}")
-    chosen = [one for one in results.trials() if member in (None, one.member) and state in (None, one.state)]
+    chosen = [
+        trial for trial in results.trials() if member in (None, trial.member) and state in (None, trial.state)
+    ]
     chosen = chosen[-last:] if last is not None else chosen
     if sort == "fitness":
         chosen.sort(key=lambda trial: (trial.order is None, -(trial.order or 0.0), trial.id))
@@ -203,32 +206,32 @@ def trials(
         print(f"study {study!r} has no such trials" if results.counts() else none)
 
 
-def _tell(events: "Sequence[Event]", *, as_json: bool) -> None:
+def _print_story(events: "Sequence[Event]", *, as_json: bool) -> None:
     if as_json:
         print_json(events)
     else:
-        print_table(("time", "=what happened"), ((_time(event.at), event.words) for event in events))
+        print_table(("time", "=what happened"), ((_local_time(event.at), event.words) for event in events))
 
 
-def _time(at: float | None) -> str | None:
+def _local_time(at: float | None) -> str | None:
     return None if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def _row(trial: TrialRecord) -> tuple[object, ...]:
     from phyla.strategies import describe
 
-    text, told = describe(trial.reason), trial.state.value
+    text, state = describe(trial.reason), trial.state.value
     if trial.stop_reason is not None:
         # A rule stopped it early: it is not just cancelled.
-        text, told = f"{describe(trial.stop_reason)} ({text})", "stopped"
+        text, state = f"{describe(trial.stop_reason)} ({text})", "stopped"
     elif trial.error and trial.state is not JobState.COMPLETED:
         text = f"{summarize_error(trial.error)} ({text})"
     if infeasible(trial):
         text = f"{infeasible(trial)} ({text})"
-    told = told if trial.kind == "train" else f"{trial.state} ({trial.kind})"
+    state = state if trial.kind == "train" else f"{trial.state} ({trial.kind})"
     steps = f"{trial.start_step} -> {_end(trial)}"
-    of = (trial.id, trial.member, trial.generation, told, trial.parent, steps)
-    return (*of, fitness(trial), params(trial.params), text)
+    ids = (trial.id, trial.member, trial.generation)
+    return (*ids, state, trial.parent, steps, fitness(trial), params(trial.params), text)
 
 
 def _end(trial: TrialRecord) -> int:

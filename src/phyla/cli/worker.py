@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from phyla.study import Study
 
 PAUSE_S = 10.0
-"""Seconds until a worker that waits looks again."""
+"""Seconds between two looks of a waiting worker."""
 START_S = 2.0
-"""Seconds that a new process may need to begin."""
+"""Seconds that a new process may need to start."""
 SUFFIXES = (".py", ".toml")
-"""Of files with studies or suites."""
+"""Suffixes of files with studies or suites."""
 
 
 def worker(
@@ -36,7 +36,7 @@ def worker(
         Argument(
             metavar="FILE...",
             help="The study file, or several, to work for in turn; or the suite files of a watched run "
-            "(file.py, file.py:name, module:name, file.toml); or the name of a watched run all of whose parts are "
+            "(file.py, file.py:name, module:name, file.toml); or the name of a watched run that consists of "
             "registered plug-ins.",
         ),
     ],
@@ -53,19 +53,19 @@ def worker(
         bool,
         Option(
             "--wait",
-            help="Serve all studies, or watched runs, of the files in turn; wait for those that are absent or "
+            help="Work for all studies or watched runs of the files in turn; wait for those that are absent or "
             "stopped.",
         ),
     ] = False,
 ) -> None:
-    """Add workers to a study or to watched runs until they end; never make or change one. Ctrl-C stops them.
+    """Add workers to a study or to watched runs until they end; never create or change one. Ctrl-C stops them.
 
-    Functions and commands come from the file, never from the store. A file that differs from what is stored is
-    refused, with what differs.
+    Functions and commands come from the file, never from the store. A file that differs from the stored settings
+    is rejected, with a list of the differences.
     """
-    options.works_here(workers)
-    with options.interruptible(lambda: "interrupted; the study goes on without these workers"):
-        if wait or _defined(Path(files[0])):
+    options.contain_children(workers)
+    with options.interruptible(lambda: "interrupted; the study continues without these workers"):
+        if wait or _load_studies(Path(files[0])):
             _take_turns(ctx)
             return
         status = _join(ctx, files)
@@ -77,19 +77,19 @@ def _join(ctx: Context, files: Sequence[str]) -> int:
     from phyla.study.watching.display import ChangeDisplay
     from phyla.study.watching.watch import evaluate
 
-    given = ctx.params
-    # A word that names neither a file nor a module names a run.
+    params = ctx.params
+    # An argument that is neither a file nor a module is the name of a run.
     named = len(files) == 1 and ":" not in files[0] and Path(files[0]).suffix not in SUFFIXES
     with ChangeDisplay({}) as changes:
         watched = evaluate(
-            files if named else [] if given["study"] is None else [given["study"]],
+            files if named else [] if params["study"] is None else [params["study"]],
             () if named else files,
-            given["workers"],
-            gpus_per_worker=given["gpus_per_worker"],
-            labels=options.listed(given["labels"]),
-            stop_signal=given["stop_signal"],
-            grace_s=given["grace"],
-            time_limit_s=given["time_limit"],
+            params["workers"],
+            gpus_per_worker=params["gpus_per_worker"],
+            labels=options.split_list(params["labels"]),
+            stop_signal=params["stop_signal"],
+            grace_s=params["grace"],
+            time_limit_s=params["time_limit"],
             on_change=changes.show,
             on_interrupt=changes.interrupted,
             **options.where(ctx),
@@ -98,51 +98,51 @@ def _join(ctx: Context, files: Sequence[str]) -> int:
 
 
 def _take_turns(ctx: Context) -> None:
-    """Work for the first file, then for the others in a process that has not loaded the first one's modules."""
+    """Work for the first file; then replace this process, with its loaded modules, to work for the other files."""
     from phyla.study.running.display import StudyDisplay, progress_line
 
-    given: dict[str, Any] = {**options.where(ctx), **ctx.params}
-    files, limit_s, wait = given.pop("files"), given.pop("time_limit"), given["wait"]
-    began, found, completed, ended = time.monotonic(), [], 0, False
-    with _waiting(wait):
-        found = _studies(ctx, Path(files[0]), given["study"], wait=wait)
-        if not found:
+    params: dict[str, Any] = {**options.where(ctx), **ctx.params}
+    files, limit_s, wait = params.pop("files"), params.pop("time_limit"), params["wait"]
+    began, studies, completed, ended = time.monotonic(), [], 0, False
+    with _retry_later(wait):
+        studies = _studies(ctx, Path(files[0]), params["study"], wait=wait)
+        if not studies:
             _join(ctx, files[:1])
             ended = True
-    for each in found:
-        with _waiting(wait), StudyDisplay(each.name) as display:
-            results = each.work(
-                given["workers"],
-                kinds=options.listed(given["kinds"]),
-                gpus_per_worker=given["gpus_per_worker"],
-                labels=options.listed(given["labels"]),
-                stop_signal=given["stop_signal"],
-                grace_s=given["grace"],
+    for study in studies:
+        with _retry_later(wait), StudyDisplay(study.name) as display:
+            results = study.work(
+                params["workers"],
+                kinds=options.split_list(params["kinds"]),
+                gpus_per_worker=params["gpus_per_worker"],
+                labels=options.split_list(params["labels"]),
+                stop_signal=params["stop_signal"],
+                grace_s=params["grace"],
                 time_limit_s=None if limit_s is None else max(1.0, limit_s - (time.monotonic() - began)),
-                save_every_s=given["save_every"],
+                save_every_s=params["save_every"],
                 on_progress=display.progressed,
                 on_interrupt=display.interrupted,
             )
             progress = results.progress(0)
-            display.print(f"{each.name} is {progress.study.state}: {progress_line(progress)}")
+            display.print(f"{study.name} is {progress.study.state}: {progress_line(progress)}")
             completed += progress.study.state is StudyState.COMPLETED
-    done = ended or 0 < len(found) == completed
-    left = [*files[1:], *([] if done or not wait else files[:1])]
-    if not left:
+    done = ended or 0 < len(studies) == completed
+    next_files = [*files[1:], *([] if done or not wait else files[:1])]
+    if not next_files:
         return
     if not done:
-        _pause(given["stop_signal"])
+        _pause(params["stop_signal"])
     if limit_s is not None:
         limit_s -= time.monotonic() - began + START_S
         if limit_s <= 0:
-            raise Preempted("the time limit is over")
-    words = worker_command(left, **given, time_limit=limit_s)
+            raise Preempted("the time limit has passed")
+    words = worker_command(next_files, **params, time_limit=limit_s)
     os.execv(words[0], words)
 
 
 @contextmanager
-def _waiting(wait: bool) -> Iterator[None]:
-    """Say what stands in the way now, and go on, if the worker is to wait for it."""
+def _retry_later(wait: bool) -> Iterator[None]:
+    """If the worker has to wait, print the error and continue."""
     try:
         yield
     except PhylaError as error:
@@ -153,15 +153,15 @@ def _waiting(wait: bool) -> Iterator[None]:
 
 def _studies(ctx: Context, file: Path, name: str | None, *, wait: bool) -> "list[Study]":
     """Return the studies to work for; with `wait`, none where the file has only suites of watched runs."""
-    found = _defined(file) if wait else []
-    if not wait or (found and name is not None):
+    studies = _load_studies(file) if wait else []
+    if not wait or (studies and name is not None):
         return [chosen_study(ctx, file, name)]
-    for each in found:
-        options.place(ctx, each)
-    return found
+    for study in studies:
+        options.apply_places(ctx, study)
+    return studies
 
 
-def _defined(file: Path) -> "list[Study]":
+def _load_studies(file: Path) -> "list[Study]":
     from phyla.study.files.load import load_studies
 
     return load_studies(file) if file.suffix in SUFFIXES else []

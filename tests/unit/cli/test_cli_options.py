@@ -2,11 +2,11 @@
 
 import pytest
 
-from phyla.cli.options import with_places
+from phyla.cli.options import add_places
 
 
 @pytest.mark.parametrize(
-    ("given", "serve"),
+    ("options", "serve"),
     [
         (["--storage", "http://host:8470"], "phyla serve"),
         (["--storage=https://host"], "phyla serve"),
@@ -15,15 +15,15 @@ from phyla.cli.options import with_places
     ],
 )
 def test_a_command_of_the_database_is_not_given_a_service(
-    given: list[str], serve: str, monkeypatch: pytest.MonkeyPatch
+    options: list[str], serve: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["phyla", "status", *given])
-    told = with_places("phyla serve starts it, then run phyla status", ["serve", "status"])
-    assert told == f"{serve} starts it, then run phyla {' '.join(given)} status"
+    monkeypatch.setattr("sys.argv", ["phyla", "status", *options])
+    message = add_places("phyla serve starts it, then run phyla status", ["serve", "status"])
+    assert message == f"{serve} starts it, then run phyla {' '.join(options)} status"
 
 
 @pytest.mark.parametrize(
-    ("told", "shown"),
+    ("message", "pasted"),
     [
         (
             "give --checkpoints; or run: phyla doctor a --adopt",
@@ -33,6 +33,8 @@ def test_a_command_of_the_database_is_not_given_a_service(
         ("run: phyla status a --home h", "run: phyla status a --home h"),
     ],
 )
-def test_a_command_says_where_studies_live_once(told: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_says_where_studies_live_once(
+    message: str, pasted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.argv", ["phyla", "run", "a.py", "--home", "h"])
-    assert with_places(told, ["doctor", "status"]) == shown
+    assert add_places(message, ["doctor", "status"]) == pasted
