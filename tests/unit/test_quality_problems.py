@@ -1,11 +1,14 @@
 """The problems of the benchmarks of quality are what they say."""
 
+from pathlib import Path
 from typing import Any
 
 import cartpole_problem
 import digits_problem
 import numpy as np
 import pytest
+import winner
+import winner_tasks
 from comparing import Cell, run_cell
 from several_metrics import FAR, front, missed
 
@@ -88,3 +91,33 @@ def test_the_steps_of_stopped_trials_count_up_to_the_report_that_stopped_them() 
     free = run_cell(Cell(problem="digits_reports", label="", strategy=search, seed=0))
     assert free["spent"] == 2 * 40
     assert free["details"]["stopped"] == []
+
+
+@pytest.mark.parametrize(("task", "level"), [("bandit", 0.3), ("toy", 3.0), ("logistic", 0.0)])
+def test_the_estimated_winner_is_no_worse_than_the_best_score_ever_or_of_the_last(task: str, level: float) -> None:
+    studies = [winner.record(winner_tasks.TASKS[task], level, seed) for seed in range(2000, 2012)]
+    regret = winner.summary(studies)["median"]
+    assert regret["estimate"] <= min(regret["best ever"], regret["best of last"])
+    if level == 0:
+        assert all(study.estimates.winner(study.heads) == int(np.argmax(study.scores)) for study in studies)
+
+
+def test_recorded_populations_are_those_of_a_study(tmp_path: Path) -> None:
+    toy, rng = winner_tasks.TOY, np.random.default_rng(0)
+    recorded = winner.record(toy, 0.0, 1, trials=4)
+
+    def train(trial: phyla.Trial) -> None:
+        state = {"w": np.load(trial.source.path / "w.npy")} if trial.source else toy.fresh(rng, 1)
+        for _ in trial.steps():
+            state = toy.step(state, {name: np.array([value]) for name, value in trial.params.items()}, rng)
+        np.save(trial.checkpoint_dir / "w.npy", state["w"])
+        trial.report(q=toy.true(state)[0])
+
+    strategy = phyla.PBT(population_size=16, steps_per_trial=5, total_steps=20, quorum=1.0)
+    study = phyla.Study(
+        "toy", toy.space, phyla.Maximize("q"), strategy, train, seed=1, home=tmp_path, storage="memory://"
+    )
+    trials = sorted(study.run(workers=0).trials(), key=lambda trial: (trial.generation, trial.member))
+    places = {trial.id: place for place, trial in enumerate(trials)}
+    assert [None if trial.parent is None else places[trial.parent] for trial in trials] == recorded.parents
+    assert [trial.fitness for trial in trials] == pytest.approx(recorded.scores)

@@ -1,0 +1,244 @@
+"""Who is the winner under noise? `python bench/quality/winner.py`, four minutes of one processor.
+
+A score is a task's true value and normal noise. Reported is the regret of what each rule names: how much worse its
+true value is than that of the best checkpoint there ever was. Populations are recorded once, with PBT's own
+decisions, all members in step as with `quorum=1.0`, but without a store and files; the file that holds them also
+resumes an interrupted run. The model was settled on seeds below 2000; those that are reported begin there.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+from comparing import RESULTS
+from winner_tasks import TASKS, Params, State, Task
+
+import phyla
+from machine import facts
+from phyla.records import Member, MemberState, Scored
+from phyla.strategies import PBT, Context, Start, decision_rng, trial_seed
+from phyla.strategies.estimate import Estimates, estimate
+
+MEMBERS, TRIALS = 16, 20
+LEVELS = (0.0, 0.1, 0.3, 1.0, 3.0)
+FIRST_SEED = 2000
+BASELINES = ("best ever", "best of last")
+ESTIMATE = "estimate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """The trials of a study, generation by generation, in each by member.
+
+    Attributes:
+        task: name of the task.
+        level: noise, in units of the task.
+        seed: of decisions, training and noise.
+        parents: place of the trial whose weights each started from; None for fresh ones.
+        scores: what selection saw, as sort keys.
+        true: exact values, as sort keys.
+    """
+
+    task: str
+    level: float
+    seed: int
+    parents: list[int | None]
+    scores: list[float]
+    true: list[float]
+
+    @property
+    def heads(self) -> range:
+        """The last trials of all members."""
+        return range(len(self.scores) - MEMBERS, len(self.scores))
+
+    @cached_property
+    def estimates(self) -> Estimates:
+        """What the model says."""
+        return estimate(self.scores, self.parents)
+
+
+def record(task: Task, level: float, seed: int, *, trials: int = TRIALS) -> Study:
+    """Train a population."""
+    strategy = PBT(
+        population_size=MEMBERS, steps_per_trial=task.steps, total_steps=task.steps * trials, quorum=1.0
+    )
+    noise = np.random.default_rng([seed, 1, *task.name.encode()]).normal(size=(trials, MEMBERS))
+    population = [Member(study=0, index=index, state=MemberState.READY) for index in range(MEMBERS)]
+    state = task.fresh(np.random.default_rng([seed, 0]), MEMBERS)
+    study = Study(task=task.name, level=level, seed=seed, parents=[], scores=[], true=[])
+    for generation in range(trials):
+        starts = [_decide(strategy, member, population, task, seed) for member in population]
+        parents = [None if start.weights is None else start.weights.trial for start in starts]
+        origins = [index if parent is None else parent % MEMBERS for index, parent in enumerate(parents)]
+        params = {name: np.array([start.params[name] for start in starts]) for name in task.space.parameters}
+        rng = np.random.default_rng([seed, 2, generation])
+        state = _train(task, {name: values[origins] for name, values in state.items()}, params, rng)
+        true = task.true(state) * (1 if task.maximize else -1)
+        scores = true + level * task.unit * noise[generation]
+        study.parents.extend(parents)
+        study.scores.extend(scores.tolist())
+        study.true.extend(true.tolist())
+        population = [_after(*pair, float(scores[pair[0].index])) for pair in zip(population, starts, strict=True)]
+    return study
+
+
+def _decide(strategy: PBT, member: Member, population: Sequence[Member], task: Task, seed: int) -> Start:
+    history: Any = None  # Truncation with min_scores=1 looks no further back.
+    rng = decision_rng(seed, member.index, member.generation, 0)
+    trial_seed(rng)  # drawn first in a study
+    objective = phyla.Maximize("score")
+    start = strategy.decide(
+        member, population, Context(space=task.space, objective=objective, rng=rng, now=0.0, history=history)
+    )
+    assert isinstance(start, Start)
+    return start
+
+
+def _train(task: Task, state: State, params: Params, rng: np.random.Generator) -> State:
+    for _ in range(task.steps):
+        state = task.step(state, params, rng)
+    return state
+
+
+def _after(member: Member, start: Start, score: float) -> Member:
+    """Return a member that has completed the trial that it started."""
+    progress = member.progress + start.steps
+    scored = Scored(
+        trial=member.generation * MEMBERS + member.index,
+        member=member.index,
+        checkpoint="",
+        index=0,
+        step=progress,
+        params=start.params,
+        fitness=score,
+        order=score if np.isfinite(score) else -np.inf,
+        age=progress,
+        progress=progress,
+    )
+    return replace(
+        member,
+        progress=progress,
+        generation=member.generation + 1,
+        decided_at=member.progress if start.exploited else member.decided_at,
+        head=scored,
+        states=(scored,),
+    )
+
+
+def _kept_only(study: Study) -> Estimates:
+    """Return the estimates of what the default retention keeps: two states of each member, and the best score."""
+    kept = np.arange(len(study.scores)) >= len(study.scores) - 2 * MEMBERS
+    kept[int(np.argmax(study.scores))] = True
+    return replace(study.estimates, levels=np.where(kept, study.estimates.levels, -np.inf))
+
+
+def _best(values: Sequence[float], places: Sequence[int]) -> int:
+    return max(places, key=values.__getitem__)
+
+
+RULES: dict[str, Callable[[Study], int | None]] = {
+    "best ever": lambda study: _best(study.scores, range(len(study.scores))),
+    "best of last": lambda study: _best(study.scores, study.heads),
+    ESTIMATE: lambda study: study.estimates.winner(study.heads),
+    "estimate, kept": lambda study: _kept_only(study).winner(study.heads),
+    "oracle of last": lambda study: _best(study.true, study.heads),
+}
+
+
+def regrets(study: Study) -> dict[str, float]:
+    """Return the regret of what each rule names, and of the median of the members' last, in units of the task."""
+    unit = TASKS[study.task].unit
+    named = {name: study.true[rule(study) or 0] for name, rule in RULES.items()}
+    named["median of last"] = median(study.true[place] for place in study.heads)
+    return {name: (max(study.true) - value) / unit for name, value in named.items()}
+
+
+def model_facts(study: Study) -> dict[str, float]:
+    """Return what the model says about the noise, and whether its interval has the winner's true value."""
+    winner = RULES[ESTIMATE](study) or 0
+    low, high = study.estimates.interval(winner)
+    return {
+        "noise": study.estimates.noise / TASKS[study.task].unit,
+        "covered": float(low <= study.true[winner] <= high),
+        "changed": float(winner != RULES["best ever"](study)),
+    }
+
+
+def recorded(path: Path, seeds: Sequence[int]) -> Iterator[Study]:
+    """Iterate over the studies of these seeds; those that the file lacks are trained and added."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    lines = (Study(**json.loads(line)) for line in path.read_text().splitlines())
+    stored = {(study.task, study.level, study.seed): study for study in lines}
+    with path.open("a") as file:
+        for seed in seeds:
+            for name, task in TASKS.items():
+                for level in LEVELS:
+                    study = stored.get((name, level, seed)) or record(task, level, seed)
+                    if (name, level, seed) not in stored:
+                        file.write(json.dumps(asdict(study)) + "\n")
+                    yield study
+
+
+def summary(studies: Sequence[Study]) -> dict[str, dict[str, float]]:
+    """Return what is reported of the studies with one task and one level."""
+    by_study = [regrets(study) for study in studies]
+    facts = [model_facts(study) for study in studies]
+    against = min(BASELINES, key=lambda name: median(row[name] for row in by_study))
+    return {
+        "median": {name: median(row[name] for row in by_study) for name in by_study[0]},
+        "mean": {name: fmean(row[name] for row in by_study) for name in by_study[0]},
+        "estimate against the better baseline": {
+            "won": sum(row[ESTIMATE] < row[against] for row in by_study),
+            "lost": sum(row[ESTIMATE] > row[against] for row in by_study),
+        },
+        "model": {
+            "noise": median(row["noise"] for row in facts),
+            "covered": fmean(row["covered"] for row in facts),
+            "changed": sum(row["changed"] for row in facts),
+        },
+    }
+
+
+def show(table: dict[str, dict[str, dict[str, float]]]) -> None:
+    """Print the table."""
+    rules = list(next(iter(table.values()))["median"])
+    print(
+        f"{'regret, median':<16}" + "".join(f"{name:>16}" for name in rules) + "  won lost changed  noise covered"
+    )
+    for cell, row in table.items():
+        values = "".join(f"{row['median'][name]:>16.4f}" for name in rules)
+        pairs, model = row["estimate against the better baseline"], row["model"]
+        counts = f"{pairs['won']:>5}{pairs['lost']:>5}{model['changed']:>8.0f}"
+        print(f"{cell:<16}{values}{counts}{model['noise']:>7.2f}{model['covered']:>8.2f}")
+
+
+def main() -> None:
+    """Record what is missing, print the table, and write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=50)
+    parser.add_argument("--first", type=int, default=FIRST_SEED)
+    parser.add_argument("--recorded", type=Path, default=RESULTS / "winner.jsonl")
+    parser.add_argument("--output", type=Path, default=RESULTS / "winner.json")
+    options = parser.parse_args()
+    seeds = range(options.first, options.first + options.seeds)
+    with np.errstate(over="ignore", invalid="ignore"):
+        studies = list(recorded(options.recorded, seeds))
+    cells = sorted({(study.task, study.level) for study in studies})
+    table = {
+        f"{name} {level:g}": summary([s for s in studies if (s.task, s.level) == (name, level)])
+        for name, level in cells
+    }
+    show(table)
+    document = {"machine": facts(), "seeds": list(seeds), "table": table}
+    options.output.write_text(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main()

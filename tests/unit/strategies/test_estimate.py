@@ -1,0 +1,142 @@
+"""How good checkpoints are by a model of noisy scores."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from phyla.records import Maximize, Minimize
+from phyla.strategies.estimate import estimate
+
+MEMBERS, GENERATIONS = 16, 20
+HEADS = range(MEMBERS * (GENERATIONS - 1), MEMBERS * GENERATIONS)
+SEEDS = range(20)
+
+Array = npt.NDArray[np.float64]
+Parents = Sequence[int | None]
+
+
+def planted(seed: int, *, noise: float, change: float = 0.3) -> tuple[Array, Array, Parents]:
+    """Return true levels, scores and parents of a population whose worst four copy its best four."""
+    rng = np.random.default_rng(seed)
+    parents: list[int | None] = [None] * MEMBERS
+    levels, scores = rng.normal(size=MEMBERS), np.zeros(0)
+    for generation in range(GENERATIONS):
+        scores = np.append(scores, levels[-MEMBERS:] + noise * rng.normal(size=MEMBERS))
+        if generation + 1 < GENERATIONS:
+            first = generation * MEMBERS
+            ranks = np.argsort(scores[-MEMBERS:])
+            origins = np.arange(MEMBERS)
+            origins[ranks[:4]] = rng.permutation(ranks[-4:])
+            parents.extend(int(origin) + first for origin in origins)
+            moves = 0.5 / (generation + 1) + change * rng.standard_t(3, size=MEMBERS) / (generation + 1)
+            levels = np.append(levels, levels[first + origins] + moves)
+    return levels, scores, parents
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_exact_scores_are_the_estimates_and_the_best_one_wins(seed: int) -> None:
+    levels, scores, parents = planted(seed, noise=0.0)
+    estimates = estimate(scores.tolist(), parents)
+    assert estimates.exact
+    assert np.array_equal(estimates.levels, levels)
+    assert estimates.noise < 0.05
+    assert estimates.winner(HEADS) == int(np.argmax(scores))
+
+
+@pytest.mark.parametrize("noise", [0.3, 1.0, 3.0])
+def test_the_noise_is_recovered(noise: float) -> None:
+    ratios = []
+    for seed in SEEDS:
+        _, scores, parents = planted(seed, noise=noise)
+        ratios.append(estimate(scores.tolist(), parents).noise / noise)
+    # Maximum likelihood takes a part of the noise for drift, a tenth here.
+    assert np.median(ratios) == pytest.approx(0.9, abs=0.07)
+    assert np.mean(np.abs(np.subtract(ratios, 0.9)) < 0.2) >= 0.9
+
+
+def test_at_least_90_of_100_intervals_hold_the_true_level() -> None:
+    held, errors = 0, []
+    for seed in range(100):
+        levels, scores, parents = planted(seed, noise=1.0)
+        estimates = estimate(scores.tolist(), parents)
+        place = int(np.random.default_rng(seed).integers(len(scores)))
+        low, high = estimates.interval(place)
+        held += low <= levels[place] <= high
+        errors.append([abs(estimates.levels - levels).mean(), abs(scores - levels).mean()])
+    assert held >= 90
+    # The intervals are no wide ones: estimates are more than twice as close as scores.
+    assert np.mean(errors, axis=0) @ [2, -1] < 0
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+@pytest.mark.parametrize(("factor", "shift"), [(1e-9, 0.0), (1e6, -3e6), (2.0, 1e3)])
+def test_units_do_not_matter(noise: float, factor: float, shift: float) -> None:
+    _, scores, parents = planted(3, noise=noise)
+    first, second = (estimate(values.tolist(), parents) for values in (scores, factor * scores + shift))
+    assert second.levels == pytest.approx(factor * first.levels + shift, rel=1e-6)
+    assert second.stderrs == pytest.approx(factor * first.stderrs, rel=1e-4)
+    assert second.noise == pytest.approx(factor * first.noise, rel=1e-4)
+    assert second.exact == first.exact == (noise == 0)
+    assert second.winner(HEADS) == first.winner(HEADS)
+
+
+def test_losses_and_their_negatives_give_the_same() -> None:
+    _, scores, parents = planted(5, noise=1.0)
+    up = estimate([Maximize("x").order(score) for score in scores], parents)
+    down = estimate([Minimize("x").order(-score) for score in scores], parents)
+    assert np.array_equal(up.levels, down.levels)
+    assert up.winner(HEADS) == down.winner(HEADS)
+
+
+@pytest.mark.parametrize("value", [-1e12, -1e300, -math.inf, math.nan, math.inf])
+def test_members_that_diverge_change_nothing_for_the_others(value: float) -> None:
+    _, scores, parents = planted(7, noise=1.0)
+    before = estimate(scores.tolist(), parents)
+    lost = [place for place in range(1, len(scores), 9) if place != before.winner(HEADS)]
+    scores[lost] = value
+    after = estimate(scores.tolist(), parents)
+    assert after.noise == pytest.approx(before.noise, rel=0.15)
+    assert all(after.levels[place] == -math.inf for place in lost)
+    assert after.winner(lost) not in lost
+    others = np.isfinite(after.levels)
+    assert abs(after.levels - before.levels)[others].mean() < 0.3
+
+
+def test_a_head_wins_unless_another_trial_is_significantly_better() -> None:
+    populations = [planted(seed, noise=1.0) for seed in SEEDS]
+    winners = [estimate(scores.tolist(), parents).winner(HEADS) for _, scores, parents in populations]
+    assert np.mean([winner in HEADS for winner in winners]) >= 0.9
+    levels, scores, parents = planted(11, noise=1.0)
+    # From generation 10 on all are 20 times the noise worse.
+    fallen = scores - np.where(np.arange(len(scores)) >= 10 * MEMBERS, 20.0, 0.0)
+    winner = estimate(fallen.tolist(), parents).winner(HEADS)
+    assert winner is not None
+    assert winner < 10 * MEMBERS
+    assert levels[winner] > np.median(levels[: 10 * MEMBERS])
+
+
+@pytest.mark.parametrize(
+    ("scores", "parents"),
+    [
+        ([1.0, 3.0, 2.0], [None, None, 1]),
+        ([1.0, 3.0, 3.0, math.nan], [None, 0, 1, 2]),
+        ([float(place == 40) for place in range(80)], [None, *range(79)]),
+    ],
+)
+def test_few_trials_and_scores_that_rarely_change_are_taken_as_they_are(
+    scores: list[float], parents: Parents
+) -> None:
+    estimates = estimate(scores, parents)
+    finite = [score for score in scores if math.isfinite(score)]
+    assert estimates.exact
+    assert estimates.levels[: len(finite)].tolist() == finite
+    assert estimates.winner([len(scores) - 1]) == scores.index(max(finite))
+
+
+def test_without_a_finite_score_there_is_no_winner() -> None:
+    assert estimate([], []).winner([]) is None
+    assert estimate([math.nan, -math.inf], [None, 0]).winner([1]) is None
+    assert estimate([math.nan] * 80, [None, *range(79)]).winner([79]) is None
