@@ -46,8 +46,8 @@ class Decision:
 def decisions(results: "Results", *, limit: int) -> list[Decision]:
     """Return the last decisions, and trials that failed, were stopped or cancelled, newest first.
 
-    Only the newest trials and the unfinished ones are read, so that the time does not grow with the
-    history is. Members that go on unchanged are left out.
+    Only the newest trials and the unfinished ones are read, so the time does not grow with the history.
+    Members that continue unchanged are left out.
     """
     entries = _entries(results._query(recent, newest=max(NEWEST, 5 * limit)))
     return sorted(entries, key=lambda entry: (entry.at, entry.trial), reverse=True)[:limit]
