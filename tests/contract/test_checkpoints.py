@@ -302,7 +302,7 @@ DAMAGES: dict[str, tuple[str, bytes | None, str]] = {
     "flipped": ("weights.bin", CHANGED, f"digest {blake3(CHANGED).hexdigest()}"),
     "cut": ("weights.bin", WEIGHTS[:-1], "found 279 bytes, the manifest says 280 bytes"),
     "deleted": ("optimizer/state", None, "optimizer/state"),
-    "added": ("added", b"", "the manifest says nothing of that name"),
+    "added": ("added", b"", "the manifest says nothing"),
     "without content": (MANIFEST_NAME, b"{}", "cannot be read"),
     "garbage": (MANIFEST_NAME, b"\xff\0", "cannot be read"),
 }
@@ -436,7 +436,7 @@ def test_an_upload_that_is_collected_meanwhile_ends_its_trial_and_not_the_study(
         return await put_part(self, method, *more, **how)
 
     monkeypatch.setattr(S3FileSystem, "_call_s3", collected)
-    with pytest.raises(CheckpointMissing, match="the claim of its trial is over"):
+    with raises(CheckpointMissing, "1.1", "upload", "claim"):
         late.commit("1.1", step=1, now=0.0)
     assert kept.keys() == set()
 

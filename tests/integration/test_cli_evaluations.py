@@ -227,8 +227,7 @@ def test_export_of_tensorboard(phyla_at: Phyla, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for written in ("tensorboard", "wandb"):
         message = phyla_at("export", "suited", "--format", written, "-o", tmp_path / "file", code=2)
-        check_facts(message, f"{tmp_path}/file")
-        assert "Not a directory; make it a directory that can be written" in message
+        check_facts(message, f"{tmp_path}/file", "Not a directory")
     assert (tmp_path / "file").read_text() == "mine"
     runs = logged(tmp_path / "logs")
     assert sorted(runs) == ["suited/member0", "suited/member1", "suited/member2", "watched", "watched@branch1"]

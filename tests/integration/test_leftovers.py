@@ -64,9 +64,7 @@ def task(evaluation):
 
 suite = phyla.Suite("suite", [task])
 """
-WARNED = (
-    "warning: the work was done, and what it had started was still running, and was ended: the thread 'loader'"
-)
+WARNED = "ended: the thread 'loader'"
 
 
 def phyla_(tmp_path: Path, *words: object) -> str:

@@ -164,7 +164,7 @@ def test_what_is_saved_is_found_and_what_is_ready_can_be_loaded(
             # What a deletion left that was cut short may look whole.
             for name, scan in scan_as.items():
                 for found in newest_ready(scan(moment), 6):
-                    if "came or went" not in found.why:
+                    if "added or removed" not in found.why:
                         evaluate(name, found, at_rest=True)
     assert {name for name, _ in loaded} == scan_as.keys()
 

@@ -1,7 +1,6 @@
-"""The bytes of checkpoints: staged in private, committed at once, never written to again.
+"""The files of checkpoints: staged privately, committed atomically, then immutable.
 
-This package moves bytes. It decides nothing, and it knows no store: which checkpoints exist for a
-study is the store's word, not the directory's.
+This package only moves files. It is independent of the store, which alone decides which checkpoints a study has.
 """
 
 from phyla.checkpoints.disk import full

@@ -55,7 +55,7 @@ class Cache:
         self.local = LocalCheckpoints(self._folder, self._disk)
 
     def hold(self, name: str, *, count: int = 0) -> None:
-        """Keep the copy of a name until it is released, or this process ends; `count` more now read it."""
+        """Hold the copy of a name until it is released, or this process ends; adds `count` readers."""
         with self._mutex, storage_errors("lock", self._locks / name):
             if name not in self._held:
                 self._held[name] = _Held(self._lock_name(name, shared=True))
@@ -75,7 +75,7 @@ class Cache:
 
     @contextmanager
     def downloading(self, name: str) -> Iterator[None]:
-        """Be the only one on this machine who downloads a checkpoint; others wait."""
+        """Hold the exclusive right on this machine to download a checkpoint; other processes wait."""
         with storage_errors("lock", self._locks / name):
             descriptor = self._lock_name(name + DOWNLOADING, shared=False)
         try:
@@ -114,7 +114,7 @@ class Cache:
         return path
 
     def unplace(self, name: str) -> None:
-        """Make a staged directory of a copy again, whose upload failed."""
+        """Turn a copy whose upload failed back into a staged directory."""
         with storage_errors("keep", self._folder / name):
             self._disk.rename(self._folder / name, self._folder / ".staging" / name)
 
@@ -141,7 +141,7 @@ class Cache:
 
 
 def _use_of(path: Path) -> tuple[float, int]:
-    """Return when a copy was last used, and its size; nothing is known of a damaged one."""
+    """Return when a copy was last used, and its size; unknown for a damaged copy."""
     try:
         size = Manifest.from_bytes((path / MANIFEST_NAME).read_bytes()).size_bytes
         return (path.parent / LOCKS / path.name).stat().st_mtime, size

@@ -14,11 +14,11 @@ REMOVERS = 1000
 """Retries of a removal during which another process removed entries."""
 
 LITTLE_ROOM = 1 << 20
-"""In bytes: where less is left, training that failed is taken to have failed for want of room."""
+"""In bytes: with less free space, the disk is taken for the cause of a training failure."""
 
 
 class Disk:
-    """Everything that `LocalCheckpoints` changes on disk goes through here; all methods raise OSError."""
+    """All changes that `LocalCheckpoints` makes on disk; all methods raise OSError."""
 
     def make_dir(self, path: Path) -> None:
         """Create one directory, whose parent exists."""
@@ -38,7 +38,7 @@ class Disk:
                 rest = rest[file.write(rest) :]
 
     def make_read_only(self, path: Path) -> None:
-        """Take every permission to write away from a file."""
+        """Remove all write permissions of a file."""
         try:
             path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o222)
         except OSError as error:
@@ -68,7 +68,7 @@ class Disk:
         source.rename(target)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory and everything in it, or what took its place; if it is gone already, that is fine."""
+        """Remove a directory and everything in it, or what replaced it; a missing directory is ignored."""
         if path.is_symlink() or path.is_file():
             path.unlink(missing_ok=True)
             return
@@ -101,7 +101,7 @@ def make_dirs(disk: Disk, path: Path) -> None:
 
 
 def full(folders: Iterable[Path]) -> OSError | None:
-    """Return the error of a file system without room; a command, or a library, may have hidden it."""
+    """Return the error of a full file system, which a command or a library may have hidden."""
     for folder in filter(os.path.isdir, folders):
         room = os.statvfs(folder)
         # Some file systems count no inodes.
@@ -112,7 +112,7 @@ def full(folders: Iterable[Path]) -> OSError | None:
 
 @contextmanager
 def storage_errors(doing: str, path: Path) -> Iterator[None]:
-    """Turn errors of the system into `CheckpointStorageFailed`, with what to do about them."""
+    """Turn system errors into `CheckpointStorageFailed`, with advice."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Checkpoints that exist elsewhere are brought into a repository."""
+"""Import of checkpoints from elsewhere into a repository."""
 
 import errno
 import os
@@ -18,9 +18,9 @@ def look_at_source(source: Path) -> Manifest | None:
     """Return the manifest of a source that is a checkpoint of phyla, else None; read-only."""
     with storage_errors("read", source):
         if not source.exists():
-            raise CheckpointMissing(f"there is no checkpoint {source} to start from; correct the path")
+            raise CheckpointMissing(f"the checkpoint to start from, {source}, does not exist; correct the path")
         if not _files(source):
-            raise CheckpointMissing(f"{source} has no file in it to start from; correct the path")
+            raise CheckpointMissing(f"the checkpoint to start from, {source}, has no files; correct the path")
         path = source / MANIFEST_NAME
         if not path.is_file():
             return None
@@ -44,7 +44,7 @@ def import_checkpoint(
     Files of a checkpoint of phyla, which are immutable, are linked where the file system can; all others are
     copied, because their owner may write to them, with links in them followed. Without a `step`, that of a
     checkpoint of phyla is taken, and 0 for others. CheckpointMissing, CheckpointChanged, CheckpointGone and
-    CheckpointCorrupt say what is wrong with the source; the content must have the `digest`.
+    CheckpointCorrupt report errors of the source; the content must have the `digest`.
     """
     manifest = look_at_source(source)
     staged = repository.stage(name)
@@ -70,7 +70,7 @@ def import_checkpoint(
             f"{manifest.digest}; {CHANGED_BY}"
         )
     elif digest not in (None, committed.digest):
-        wrong = f"is not the checkpoint asked for: its content has digest {committed.digest}, wanted is {digest}"
+        wrong = f"is not the requested checkpoint: its content has digest {committed.digest}, not {digest}"
     if wrong is not None:
         repository.delete(name)
         raise CheckpointCorrupt(f"{source} {wrong}")

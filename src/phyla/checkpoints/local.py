@@ -29,9 +29,10 @@ class LocalCheckpoints:
 
     A name is used for one attempt only (see `attempt_name`): at most one caller stages and commits it.
     Calls about different names may come from any threads and processes at once. Methods raise `CheckpointMissing`
-    for what is gone, `CheckpointCorrupt` for what is not what was committed, and `CheckpointStorageFailed` where
-    the storage itself fails; `check_owner`, `stage`, `commit` and `use` also `CheckpointsAbsent` where the
-    directory of all checkpoints is gone, and `CheckpointsNotOurs` where something else is in its place.
+    for a missing checkpoint, `CheckpointCorrupt` for one that differs from its commit, and
+    `CheckpointStorageFailed` if the storage itself fails; `check_owner`, `stage`, `commit` and `use` also
+    `CheckpointsAbsent` where the directory of all checkpoints is gone, and `CheckpointsNotOurs` where something
+    else is in its place.
 
     `root/NAME` is a committed checkpoint, `root/.staging/NAME` one that is being written, and
     `root/.deleting/NAME` one that is being removed; directories only ever move between these by an
@@ -61,10 +62,10 @@ class LocalCheckpoints:
             self.ownership.check()
 
     def stage(self, name: str) -> Path:
-        """Return a new empty directory to save into; what an earlier call of that name left is removed."""
+        """Return a new empty directory to save into; removes leftovers of an earlier call with that name."""
         path = self._staging / check_name(name)
         self._manifest_begun.discard(name)
-        # A root that is gone is not made again: its checkpoints are elsewhere.
+        # A missing root is not created again: its checkpoints are elsewhere.
         self.check_owner()
         with storage_errors("create", path):
             try:
@@ -180,7 +181,7 @@ class LocalCheckpoints:
         try:
             return self._sound(name, digest)
         except (CheckpointMissing, CheckpointCorrupt):
-            # Where the whole directory is out of sight, or just came back, no checkpoint is lost or damaged.
+            # If the whole directory is unreachable, or just came back, no checkpoint is lost or damaged.
             self.check_owner()
             return self._sound(name, digest)
 
@@ -294,7 +295,7 @@ class LocalCheckpoints:
         return self._directories(self._staging)
 
     def deleting(self) -> tuple[str, ...]:
-        """Return the names whose deletion was begun and never finished."""
+        """Return the names whose deletion was started and not finished."""
         return self._directories(self._deleting)
 
     def _directories(self, path: Path) -> tuple[str, ...]:
@@ -326,7 +327,7 @@ def _refuse_other_manifest(path: Path) -> None:
 
 
 def is_name(name: str) -> bool:
-    """Return whether a checkpoint may be called so."""
+    """Return whether a checkpoint may have this name."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -339,9 +340,9 @@ def check_name(name: str) -> str:
 
 
 def make_taken_error(name: str, path: object) -> CheckpointError:
-    """Return the error of a name that is committed already."""
+    """Return the error for a name that is already committed."""
     advice = "stage under a new name, or recover this one"
-    return CheckpointError(f"checkpoint {name} is committed already, in {path}, and never written again: {advice}")
+    return CheckpointError(f"checkpoint {name} is already committed in {path}, and immutable: {advice}")
 
 
 def _make_unfinished_error(path: object) -> CheckpointError:

@@ -41,7 +41,7 @@ CHANGED_BY = (
 @final
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A regular file or a symbolic link of a checkpoint, as it was when it was looked at.
+    """A regular file or a symbolic link of a checkpoint, at the time of the scan.
 
     `relative` has `/` between its parts; the size of a link is the length of its target's name.
     """
@@ -235,4 +235,4 @@ def _make_changed_error(where: str, actual: str, expected: str) -> CheckpointCor
 
 
 def _bytes(size: int | None) -> str:
-    return "nothing of that name" if size is None else f"{size} bytes"
+    return "nothing" if size is None else f"{size} bytes"

@@ -42,10 +42,10 @@ _RIGHTS = "list, read, write and delete objects, and abort uploads,"
 class Objects:
     """Objects below a URL such as `s3://bucket/prefix`, by keys relative to it.
 
-    Calls may come from any threads. They raise FileNotFoundError for an object that is not there,
-    CheckpointsAbsent where the store is out of reach or has no such bucket, and CheckpointStorageFailed where it
-    refuses. Messages say what to do, and ask for the right to write unless `writes=False`. What is out of reach is
-    tried again for `patience_s`, by default for `phyla.system.patience.PATIENCE_S` once it was reached.
+    Calls may come from any threads. They raise FileNotFoundError for a missing object, CheckpointsAbsent if the
+    store is unreachable or has no such bucket, and CheckpointStorageFailed if it denies the request. Messages name
+    the fix, and ask for write permission unless `writes=False`. Requests to an unreachable store are retried for
+    `patience_s`, by default for `phyla.system.patience.PATIENCE_S` once it was reached.
     """
 
     def __init__(self, url: str, *, writes: bool = True, patience_s: float | None = None) -> None:
@@ -125,7 +125,7 @@ class Objects:
         return bytes(self._call("read", key, lambda files, path: files.cat_file(path, **how)))
 
     def write(self, key: str, data: bytes) -> None:
-        """Write a small object, in place of an old one."""
+        """Write a small object, replacing an old one."""
         self._call("write", key, lambda files, path: files.pipe_file(path, data))
 
     def create(self, key: str, data: bytes) -> bool:
@@ -147,7 +147,7 @@ class Objects:
         try:
             self._call("write", key, make)
         except FileExistsError:
-            # Perhaps ours: an answer may have been lost, and the request repeated.
+            # Perhaps our own: a response may have been lost, and the request repeated.
             return self.read(key) == data
         return True
 
@@ -241,7 +241,7 @@ def _status(error: BaseException) -> int:
 
 
 def _is_out_of_reach(error: Exception) -> bool:
-    """Return whether asking again later may help."""
+    """Return whether a retry may help."""
     busy = isinstance(error, OSError) and error.errno in _BUSY
     # 501 means that the store does not support the request.
     busy |= _status(error) >= 500 and _status(error) != 501
@@ -253,13 +253,13 @@ def _failure(error: Exception, doing: str, url: str, writes: bool) -> Checkpoint
     if _is_out_of_reach(error):
         advice = "check the network, and AWS_ENDPOINT_URL if the store is not Amazon's"
         advice += "; then run the study again" if writes else ""
-        return CheckpointsAbsent(f"cannot {doing} {url}, the store is out of reach: {detail}; {advice}")
+        return CheckpointsAbsent(f"cannot {doing} {url}, the store is unreachable: {detail}; {advice}")
     if isinstance(error, PermissionError) or _status(error) in (401, 403):
-        advice = f"these credentials need the right to {_RIGHTS if writes else 'list and read objects'} there"
+        advice = f"these credentials need permission to {_RIGHTS if writes else 'list and read objects'} there"
     elif _CREDENTIALS.search(type(error).__name__):
         advice = "give this machine credentials, such as AWS_PROFILE, a file ~/.aws/credentials, or a role"
     elif isinstance(error, OSError) and not _status(error) and is_storage_error(error):
         advice = advice_on(error)
     else:
-        advice = "correct the URL, or look at the store's health"
+        advice = "correct the URL, or check the store's health"
     return CheckpointStorageFailed(f"cannot {doing} {url}: {detail}; {advice}")

@@ -42,7 +42,7 @@ class Owner:
 
 @final
 class Made(NamedTuple):
-    """Who made a directory, by its name: a store's prefix, and trial, token and claim digest of an attempt."""
+    """The creator of a directory, by its name: a store, and trial, token and claim digest of an attempt."""
 
     prefix: str
     claim: tuple[int, int, str] | None
@@ -68,7 +68,7 @@ def import_name(prefix: str, number: int) -> str:
 
 
 def parse_name(name: str) -> Made | None:
-    """Return the maker of a directory by its name; None for a foreign name."""
+    """Return the creator of a directory by its name; None for a foreign name."""
     match = _ATTEMPT.fullmatch(name)
     if match is not None:
         return Made(match[3], (int(match[1]), int(match[2]), match[4]))
@@ -124,9 +124,9 @@ class Ownership:
         return "it had no marker, and only checkpoints in it" if entries else "it was empty"
 
     def make_restored_error(self, names: list[str]) -> CheckpointsNotOurs:
-        """Return the error for checkpoints that the store made and does not know."""
+        """Return the error for checkpoints that this store created but does not have."""
         return self._not_ours(
-            f"it holds {join_names([*map(repr, names)])}, which this store made and does not know: the store was "
+            f"it holds {join_names([*map(repr, names)])}, which this store created but does not know: it was "
             "restored from a backup, or lost its last commits",
             adoptable=True,
         )
@@ -219,7 +219,7 @@ class MarkedDirectory:
     """A directory with a marker; methods raise CheckpointStorageFailed where it is out of reach."""
 
     recovery, creation = "Mount the disk, run from where the study was begun", "make the directory and "
-    """How to recover a lost place."""
+    """How to recover a missing place."""
 
     def __init__(self, root: Path, disk: Disk) -> None:
         self._root = root
@@ -248,7 +248,7 @@ class MarkedDirectory:
         return self._root.is_dir()
 
     def is_checkpoint(self, name: str) -> bool:
-        """Return whether an entry is a checkpoint, or of our own making."""
+        """Return whether an entry is a checkpoint, or created by phyla."""
         return name in WORK_DIRS or (self._root / name / MANIFEST_NAME).is_file()
 
     def write(self, text: str, *, replace: bool) -> None:

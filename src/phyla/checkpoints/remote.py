@@ -85,7 +85,7 @@ def _open_place(place: RemotePlace) -> "RemoteCheckpoints":
 
 
 def is_there(where: Path | RemotePlace) -> bool:
-    """Return whether a committed checkpoint is there; on an object store that is out of reach it may be."""
+    """Return whether a committed checkpoint exists; True if the object store is unreachable."""
     if isinstance(where, Path):
         return where.exists()
     try:
@@ -125,7 +125,7 @@ class RemoteCheckpoints:
         return self._cache.local.stage(name)
 
     def commit(self, name: str, *, step: int, now: float) -> Manifest:
-        """Upload staged files; after a return the store has the whole checkpoint, after an exception none."""
+        """Upload staged files; on return the store has the whole checkpoint, after an exception none."""
         check_name(name)
         self.check_owner()
         if MANIFEST_NAME in self._sizes(name):
@@ -157,7 +157,7 @@ class RemoteCheckpoints:
         try:
             run_each(put, [file.path for file in manifest.files])
         except FileNotFoundError as error:
-            why = "it was removed: the claim of its trial is over"
+            why = "it was removed, since the claim of its trial has ended"
             raise CheckpointMissing(f"checkpoint {name}: its upload is gone; {why}") from error
         except UnicodeEncodeError as error:
             raise CheckpointError(f"{path} has a file whose name is not UTF-8; save it under another") from error
@@ -321,7 +321,7 @@ class RemoteCheckpoints:
         self._objects.abort(self._objects.uploads(check_name(name)))
 
     def remove_empty(self) -> None:
-        """Remove the marker, if nothing else is there."""
+        """Remove the marker, if it is the only object."""
         if not self._entries():
             self._objects.remove([OWNER_NAME])
 

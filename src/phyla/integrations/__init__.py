@@ -1,1 +1,1 @@
-"""Foreign libraries that are optional; each is imported when it is first used."""
+"""Optional foreign libraries, each imported at first use."""

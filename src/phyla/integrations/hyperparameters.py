@@ -1,4 +1,4 @@
-"""Hyperparameters of PyTorch's optimizers and schedulers that stay when states are loaded.
+"""Keeps the hyperparameters of PyTorch's optimizers and schedulers when states are loaded.
 
 `optimizer.load_state_dict` restores the hyperparameters of the trial that saved the state, its learning rate among
 them, and a scheduler whose state was loaded restores that rate at its next step.
@@ -16,12 +16,12 @@ from phyla.errors import ConfigurationError
 __all__ = ["keep_hyperparameters"]
 
 WRAPPED = {"AcceleratedOptimizer": "optimizer", "AcceleratedScheduler": "scheduler"}
-"""Classes of Accelerate around those of PyTorch, and where they have them."""
+"""Classes of Accelerate that wrap those of PyTorch, and the attribute of the wrapped object."""
 
 
 @contextmanager
 def keep_hyperparameters(*objects: Any) -> Iterator[None]:
-    """Keep what optimizers and learning rate schedulers were made with, while their states are loaded.
+    """Keep the hyperparameters of optimizers and learning rate schedulers while their states are loaded.
 
     ```python
     optimizer = torch.optim.AdamW(model.parameters(), lr=trial.params["lr"])
@@ -31,12 +31,12 @@ def keep_hyperparameters(*objects: Any) -> Iterator[None]:
         scheduler.load_state_dict(...)
     ```
 
-    The optimizers then have the averages that were loaded, and their own hyperparameters in every parameter group.
-    Each scheduler begins anew and takes as many steps as the one that was saved, about 100,000 a second; so the
-    rate is the one that it reaches from its own start. Make schedulers before, not after.
+    The optimizers then have the loaded averages, and their own hyperparameters in every parameter group. Each
+    scheduler restarts and repeats the steps of the saved one, about 100,000 a second, so its rate is the one that
+    it reaches from its own start. Create schedulers before the block, not after it.
 
-    `ReduceLROnPlateau`, as the only scheduler of an optimizer, keeps the factor by which it reduced. For that,
-    write the `with` so that a fresh start runs it too, with nothing to load.
+    `ReduceLROnPlateau`, as the only scheduler of an optimizer, keeps the factor by which it reduced. For that, run
+    the `with` block at a fresh start, too, with nothing to load.
 
     Args:
         objects: optimizers and all their schedulers; anything else is ignored.
@@ -66,7 +66,7 @@ def keep_hyperparameters(*objects: Any) -> Iterator[None]:
 
 
 def _restore(optimizer: Any, settings: Sequence[Mapping[str, Any]], *, reducing: bool) -> None:
-    """Give the parameter groups the hyperparameters that they had."""
+    """Restore the hyperparameters of the parameter groups."""
     groups = optimizer.param_groups
     if len(groups) != len(settings):
         raise ConfigurationError(
@@ -86,7 +86,7 @@ def _restore(optimizer: Any, settings: Sequence[Mapping[str, Any]], *, reducing:
 
 
 def _repeat(stepped: Sequence[Any], fresh: Sequence[tuple[int, Any]]) -> None:
-    """Restart schedulers and repeat the steps that they took since then."""
+    """Restart schedulers and repeat their steps."""
     counts = [_steps(scheduler) - begun for scheduler, (begun, _) in zip(stepped, fresh, strict=True)]
     for scheduler, (_, state) in zip(stepped, fresh, strict=True):
         scheduler.load_state_dict(state)
@@ -98,7 +98,7 @@ def _repeat(stepped: Sequence[Any], fresh: Sequence[tuple[int, Any]]) -> None:
 
 
 def _settings(optimizer: Any, group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hyperparameters of a parameter group: some optimizers keep a part of their state there too."""
+    """Return the hyperparameters of a parameter group: some optimizers keep part of their state there, too."""
     # A subclass may pass on unnamed arguments as **kwargs.
     makers = [vars(kind)["__init__"] for kind in type(optimizer).__mro__ if "__init__" in vars(kind)]
     arguments = {name for maker in makers for name in inspect.signature(maker).parameters}

@@ -1,4 +1,4 @@
-"""Checkpoints of a JAX program, saved by Orbax in the background, and hyperparameters in the states of Optax."""
+"""Checkpoints of a JAX program, saved by Orbax in the background, and hyperparameters in Optax states."""
 
 import math
 import re
@@ -18,7 +18,7 @@ FOLDER = "state"
 class OrbaxCheckpoint:
     """The checkpoint of a trial, for a `with` block around its training.
 
-    Orbax saves while the program goes on; the end of the block waits until everything is on disk, so that phyla
+    Orbax saves while the program continues; the end of the block waits until everything is on disk, so that phyla
     never commits half a checkpoint.
     """
 
@@ -35,26 +35,26 @@ class OrbaxCheckpoint:
     def load(self, state: Any) -> Any:
         """Return the state to train from.
 
-        What `optax.inject_hyperparams` keeps in the state of an optimizer, anywhere in the state, is taken from
-        the state that is given, which was made with the hyperparameters of the trial, not from the checkpoint.
-        Progress of an earlier attempt comes back as it was.
+        Hyperparameters of `optax.inject_hyperparams`, anywhere in the state, are taken from the given state, which
+        was created with the hyperparameters of the trial, not from the checkpoint. Progress of an earlier attempt
+        is restored unchanged.
 
         Args:
             state: a fresh state, any pytree of arrays and numbers; its shapes are those of the checkpoint.
 
         Returns:
-            It, at a fresh start; else what the checkpoint has.
+            The given state at a fresh start, else the state of the checkpoint.
 
         Raises:
-            ConfigurationError: the checkpoint was not saved by `save`, or its numbers have no names by which
-                hyperparameters could be told from others.
+            ConfigurationError: the checkpoint was not saved by `save`, or its numbers have no names that identify
+                hyperparameters.
         """
         source = self._trial.source
         if source is None:
             return state
         if not (source.path / FOLDER).is_dir():
             there = ", ".join(sorted(entry.name for entry in source.path.iterdir()))
-            raise ConfigurationError(f"{source.path / FOLDER} is not there; the checkpoint has {there}")
+            raise ConfigurationError(f"{source.path / FOLDER} is missing; the checkpoint has {there}")
         restored = self._checkpointer.restore(source.path / FOLDER, state)
         return (
             restored
@@ -65,8 +65,8 @@ class OrbaxCheckpoint:
     def save(self, state: Any) -> bool:
         """Save the state, after `trial.steps()` ended, in the background.
 
-        When the trial should stop, as after Ctrl-C, it is committed as progress, from which the next attempt goes
-        on.
+        If the trial should stop, for example after Ctrl-C, the state is committed as progress, from which the next
+        attempt continues.
 
         Args:
             state: any pytree of arrays and numbers.

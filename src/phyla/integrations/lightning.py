@@ -23,8 +23,8 @@ FILE = "lightning.ckpt"
 class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lightning
     """Trains one trial with a `Trainer`: from `ckpt_path` to the trial's `end_step`, counted as `global_step`.
 
-    Optimizers and schedulers keep what `configure_optimizers` made them with. It stops at `end_step`, or when the
-    trial should stop, saves the checkpoint there, or progress, and reports what Lightning logs.
+    Optimizers and schedulers keep the hyperparameters of `configure_optimizers`. The callback stops at `end_step`,
+    or when the trial should stop, saves the checkpoint there, or progress, and reports what Lightning logs.
 
     Attributes:
         ckpt_path: for `trainer.fit(ckpt_path=...)`: the file to load; None at a fresh start.
@@ -40,7 +40,7 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
         self._steps: FrameworkSteps | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Report logged values, beside the existing loggers."""
+        """Report logged values, in addition to the existing loggers."""
         trainer.loggers = [*trainer.loggers, _Reports(self.trial)]
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -77,13 +77,13 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
         self._kept.close()
         loop, epochs = trainer.fit_loop, trainer.fit_loop.epoch_progress
         if epochs.total.processed == epochs.total.ready:
-            # From the end of an epoch, Lightning would end that epoch again, or not count the next one.
+            # After the end of an epoch, Lightning would end that epoch again, or not count the next one.
             if epochs.total.completed < epochs.total.processed:
                 epochs.increment_completed()
             loop.reset_restart_stage()
             loop.epoch_loop.restarting = False
         elif self.trial.progress is not None and self._random is not None:
-            restore_random(self._random)  # Within an epoch, making its loader again must draw nothing.
+            restore_random(self._random)  # Within an epoch, recreating its loader must draw no random numbers.
         self._steps = FrameworkSteps(self.trial, trainer.global_step)
         self._steps.check_length("Trainer(...)", trainer.max_steps)
         trainer.should_stop = not self._steps.going
@@ -102,7 +102,7 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
             self._save(trainer, self._steps)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save at the end of an epoch, after all that goes by epochs."""
+        """Save at the end of an epoch, after all other work per epoch."""
         assert self._steps is not None
         if trainer.is_last_batch and (trainer.fit_loop.restarting or not self._steps.going):
             # Lightning steps ReduceLROnPlateau after this hook, and never in an epoch that it resumed.
@@ -117,14 +117,14 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
                 self.trial.save_progress(steps.age(trainer.global_step))
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Reject a training that ended before the trial did."""
+        """Reject training that ended before the trial."""
         # Without a batch to train, Lightning left out on_train_start.
         (self._steps or FrameworkSteps(self.trial, trainer.global_step)).check_ended(
             "Lightning", trainer.global_step
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint of Lightning's lacks: the states of the random number generators."""
+        """Return the states of the random number generators, which Lightning does not save."""
         return {"random": random_state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -135,7 +135,7 @@ class PhylaCallback(Checkpoint):  # type: ignore[misc]  # mypy does not read Lig
 
 
 def _file_in(checkpoint: Path) -> Path:
-    """Return the checkpoint of Lightning's in a checkpoint, perhaps an imported one."""
+    """Return the Lightning file in a checkpoint, perhaps an imported one."""
     if checkpoint.is_file() or (checkpoint / FILE).is_file():
         return checkpoint if checkpoint.is_file() else checkpoint / FILE
     files = sorted(checkpoint.rglob("*.ckpt"))
@@ -145,7 +145,7 @@ def _file_in(checkpoint: Path) -> Path:
 
 
 class _Reports(DummyLogger):  # type: ignore[misc]  # mypy does not read Lightning
-    """A logger of Lightning's that reports to phyla."""
+    """A Lightning logger that reports to phyla."""
 
     def __init__(self, trial: Trial) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Whole runs proposed by a sampler of Optuna."""
+"""Whole runs with hyperparameters from an Optuna sampler."""
 
 import importlib.util
 import logging
@@ -52,8 +52,8 @@ class Optuna(Independent):
     What Optuna calls a trial, a whole run, is a member here. When a member starts, the sampler sees the runs that
     have finished, with their final fitness, and those that are being trained. It sees runs that broke, were
     stopped, or ended at nan or an infinity as a little worse than the worst of the others. Use more members than
-    workers, or there is nothing to learn from. With `steps_per_trial`, a member that has begun goes on before
-    another one starts.
+    workers, or the sampler has no results to learn from. With `steps_per_trial`, members that have started finish
+    before others start.
 
     Optuna's study is made in memory for each suggestion, from our results. Starting points of the space
     (`Space(initial=[...])`) are trained first; the `initial` of single parameters is not used. After 10
@@ -66,11 +66,11 @@ class Optuna(Independent):
     arXiv 1604.00772.
 
     Args:
-        members: number of members, each with hyperparameters of its own.
-        total_steps: steps each member spends in all.
+        members: number of members, each with its own hyperparameters.
+        total_steps: total steps of each member.
         sampler: "tpe", "gp" (needs torch) or "cma-es".
-        settings: keyword arguments of Optuna's sampler, as JSON values; no seed, which comes from the study's.
-        steps_per_trial: steps of one trial, after which there are a checkpoint and a score; None makes one
+        settings: keyword arguments of Optuna's sampler, as JSON values; without a seed, which comes from the
+        study. steps_per_trial: steps of one trial, after which there are a checkpoint and a score; None makes one
             trial of the whole training.
         fitness: how the reports of one trial become its fitness, or the suite that gives it (`FromSuite`).
 
@@ -92,9 +92,7 @@ class Optuna(Independent):
         check_steps(self)
         if self.sampler not in SAMPLERS:
             known = ", ".join(map(repr, SAMPLERS))
-            raise ConfigurationError(
-                f"Optuna(sampler={self.sampler!r}): there is none of that name; choose {known}"
-            )
+            raise ConfigurationError(f"Optuna(sampler={self.sampler!r}): unknown sampler; choose {known}")
         for package in ("optuna", *SAMPLERS[self.sampler][1]):
             if importlib.util.find_spec(package) is None:
                 how = INSTALL.get(package, 'pip install "phyla[optuna]"')
@@ -107,7 +105,7 @@ class Optuna(Independent):
             self._make_sampler(0)
 
     def decide(self, member: Member, population: Population, context: Context) -> Decision:
-        """Ask the sampler for hyperparameters, or continue with them."""
+        """Ask the sampler for hyperparameters, or continue with those of the member."""
         steps = steps_to_line(member.progress, self.steps_per_trial, self.total_steps)
         if member.head is not None:
             noted = context.history.trial(member.head.trial).reason.get("optuna")
@@ -115,7 +113,7 @@ class Optuna(Independent):
         if any(peer.state is MemberState.READY and peer.progress for peer in population):
             # Claims go to the member that has trained least. But members that have begun finish first, or all
             # members would start before the sampler has results.
-            return Wait(reason={"why": "those that have begun go first"})
+            return Wait(reason={"why": "members that have started go first"})
         if member.broken_trial is None and member.index < len(context.space.initial):
             return sampled(member, steps, context)
         seed = int(context.rng.integers(2**31))
@@ -145,7 +143,7 @@ class Optuna(Independent):
         return space.sample(context.rng), {**noted, **_REJECTED}
 
     def _make_study(self, trials: Sequence["FrozenTrial"], space: Space, seed: int) -> "Study":
-        """Return a study as it would be had Optuna run all members, in memory."""
+        """Return an in-memory study, as if Optuna had run all members."""
         import optuna
         from optuna.trial import TrialState as State
 
@@ -192,12 +190,12 @@ def _make_trials(history: History, total_steps: int, space: Space) -> tuple[list
             # A run that waits for its evaluation counts as still being trained.
             running.append(trial)
         elif trial.state is not JobState.FAILED or trial.generation == 0:
-            # A run that has begun, and broke, is tried again with the same hyperparameters.
+            # A run that broke after its start is retried with the same hyperparameters.
             ended.append(trial)
     running += history.unfinished()
     orders = [_NEVER if trial.order is None else trial.order for trial in ended]
     finite = [order for order in orders if order > _NEVER] or [0.0]
-    # Worse than all others, but not so much that a Gaussian process sees nothing else.
+    # Worse than all others, but not by so much that it dominates a Gaussian process.
     bad = min(finite) - ((max(finite) - min(finite)) / 10 or 1.0)
     frozen = []
     for trial, order in zip([*ended, *running], [*orders, *([None] * len(running))], strict=True):

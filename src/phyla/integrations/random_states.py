@@ -5,7 +5,7 @@ from typing import Any
 
 
 def random_state() -> dict[str, Any]:
-    """Return the states of all random number generators, which `torch.load` reads without more trust."""
+    """Return the states of all random number generators, in types that `torch.load` reads with `weights_only`."""
     import random  # noqa: TID251  # the user's code may draw from it
 
     import numpy as np

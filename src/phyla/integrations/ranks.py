@@ -1,4 +1,4 @@
-"""One trial on all ranks of a PyTorch process group, of which rank 0 works on the study."""
+"""One trial on all ranks of a PyTorch process group, where rank 0 talks to the study."""
 
 import signal
 import threading
@@ -16,13 +16,13 @@ FACTS = ("record", "parent", "progress", "checkpoint_dir", "working_dir", "measu
 
 
 def shared_trials(trials: Iterator[Trial] | None) -> Iterator[Trial]:
-    """Iterate over trials on every rank of the default process group; rank 0 has them.
+    """Iterate over the trials of rank 0 on every rank of the default process group.
 
-    All ranks see the same trial, and leave `steps()` after the same step. Only rank 0 reports; what the others
-    report is dropped. All may write into `checkpoint_dir`, which is committed when all have gone on to the next
-    trial. So every rank has to use these alike: the iteration, `steps()`, `should_stop`, `should_save`,
-    `save_progress()`. `cached_state` is each rank's own. The facts travel through a gloo group, made here, and use
-    no GPU.
+    All ranks see the same trial, and leave `steps()` after the same step. Only rank 0 reports; reports of other
+    ranks are dropped. All may write into `checkpoint_dir`, which is committed when all have continued to the next
+    trial. So every rank has to use these in the same way: the iteration, `steps()`, `should_stop`, `should_save`,
+    `save_progress()`. Each rank has its own `cached_state`. Communication uses a gloo group, created here, and no
+    GPU.
 
     Args:
         trials: on rank 0, what `phyla.attach(...).trials()` returned; None on the other ranks.
@@ -72,7 +72,7 @@ def shared_trials(trials: Iterator[Trial] | None) -> Iterator[Trial]:
 
 
 def _leave_to_rank_0() -> dict[int, Any]:
-    """Leave it to rank 0 when all end, as a signal asks; a second one interrupts at once."""
+    """Let rank 0 decide when all ranks stop after a signal; a second signal interrupts at once."""
     seen: list[int] = []
 
     def interrupt(number: int, frame: object) -> None:

@@ -1,4 +1,4 @@
-"""Takes a trial's steps from the hooks of a framework that has a training loop of its own."""
+"""Counts the steps of a trial in the hooks of a framework with its own training loop."""
 
 import logging
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _warned: set[str] = set()
 
 
 def refuse_measuring(trial: Trial, measure: str, train: str) -> None:
-    """Reject to train a trial that has no steps."""
+    """Reject training in a trial that only measures."""
     if trial.measuring:
         raise ConfigurationError(
             f"this trial only measures a checkpoint again; write `if trial.measuring: {measure}` instead of "
@@ -25,7 +25,7 @@ class FrameworkSteps:
     """The steps of a trial, for a framework that counts steps itself, perhaps from another number.
 
     Attributes:
-        end: what the framework's count is at the end of the trial.
+        end: the framework's count at the end of the trial.
     """
 
     def __init__(self, trial: Trial, count: int) -> None:
@@ -37,7 +37,7 @@ class FrameworkSteps:
         self.end = trial.end_step + self._offset
 
     def reach(self, count: int) -> bool:
-        """Take note of the framework's count of steps; return whether to train on."""
+        """Record the framework's count of steps; return whether to continue."""
         while self.going and self.age(count) > self._session.reached_step:
             self.going = next(self._steps, None) is not None
         return self.going
@@ -52,7 +52,7 @@ class FrameworkSteps:
         return self._session.interrupted
 
     def check_length(self, subject: str, most: int) -> None:
-        """Reject a training that ends before the strategy does; warn, once a process, of one that is longer."""
+        """Reject training that ends before the strategy; warn, once per process, if it is longer."""
         total = self._session.total_steps
         if most < (self.end if total is None else total + self._offset):
             trains = f"this trial trains up to {self.end}" if total is None else f"the strategy trains {total}"
@@ -69,7 +69,7 @@ class FrameworkSteps:
             )
 
     def check_ended(self, subject: str, count: int) -> None:
-        """Reject a training that ended before the trial did."""
+        """Reject training that ended before the trial."""
         if self.going:
             raise ConfigurationError(
                 f"{subject} ended at global_step={count}, and this trial ends at global_step={self.end}; write "

@@ -1,4 +1,4 @@
-"""What was measured as TensorBoard's event files, rebuilt as a whole each time.
+"""Evaluations as TensorBoard event files, rewritten as a whole each time.
 
 TensorBoard drops points whose step is lower than one that it has read before. So that points may come late, or be
 corrected, all are written again, by step, into a new directory that takes the place of the old one.
@@ -74,7 +74,7 @@ def tag(point: Point) -> str:
 
 
 def ours(run: str, directory: Path) -> list[Path]:
-    """Return what an earlier export left of a run; raise what `write_tensorboard` would; writes nothing."""
+    """Return the files of an earlier export of a run; raises as `write_tensorboard` does, and writes nothing."""
     check_installed()
     check_writable(directory, "name another one")
     mine = re.compile(re.escape(folder_name(run)) + r"(@(branch|model)\d+)*")

@@ -1,4 +1,4 @@
-"""Checkpoints of a PyTorch training loop, and hyperparameters that stay when they are loaded."""
+"""Saves and loads checkpoints of a PyTorch training loop, and keeps hyperparameters when loading."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,11 +16,12 @@ RANDOM = "phyla.random"
 
 
 def load(trial: Trial, **objects: Any) -> None:
-    """Load what `save` saved, and keep the hyperparameters that the optimizers were just made with.
+    """Load what `save` saved, but keep the hyperparameters that the optimizers were just created with.
 
-    Make the optimizers, and then their schedulers, with the hyperparameters of the trial. Progress of an earlier
-    attempt comes back as it was, with the random number generators of PyTorch, NumPy and Python. Other checkpoints
-    leave these alone: seed them with `trial.seed` before you make the model. Does nothing at a fresh start.
+    Create the optimizers, and then their schedulers, with the hyperparameters of the trial. Progress of an earlier
+    attempt is restored unchanged, with the random number generators of PyTorch, NumPy and Python. Other
+    checkpoints do not change the generators: seed them with `trial.seed` before you create the model. Does nothing
+    at a fresh start.
 
     Args:
         trial: the trial.
@@ -41,8 +42,8 @@ def load(trial: Trial, **objects: Any) -> None:
 def save(trial: Trial, **objects: Any) -> bool:
     """Save the states of a model, its optimizers and more as the trial's checkpoint, after `trial.steps()` ended.
 
-    When the trial should stop, as after Ctrl-C, what was trained so far is committed as progress, from which the
-    next attempt goes on. Inside the loop, call `trial.save_progress()` after it.
+    If the trial should stop, for example after Ctrl-C, the state is committed as progress, from which the next
+    attempt continues. Inside the loop, call `trial.save_progress()` after it.
 
     Args:
         trial: the trial.
@@ -68,7 +69,7 @@ def _read(file: Path, objects: Mapping[str, Any]) -> dict[str, Any]:
 
     if not file.is_file():
         there = ", ".join(sorted(entry.name for entry in file.parent.iterdir()))
-        raise ConfigurationError(f"{file} is not there; the checkpoint has {there}. Save it with save(trial, ...)")
+        raise ConfigurationError(f"{file} is missing; the checkpoint has {there}. Save it with save(trial, ...)")
     states: dict[str, Any] = torch.load(file, map_location="cpu")
     lacking = ", ".join(sorted(objects.keys() - states.keys()))
     if lacking:

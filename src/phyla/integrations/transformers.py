@@ -1,4 +1,4 @@
-"""Trials that a Trainer of Hugging Face trains, or one of TRL."""
+"""Trials trained by a Trainer of Hugging Face or TRL."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,12 +21,12 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
 
     After the Trainer has loaded the optimizer, it sets the hyperparameters of the `TrainingArguments` again. It
     stops at `end_step`, evaluates there unless `eval_strategy` is "no", and has the Trainer save the checkpoint.
-    When the trial should stop earlier it has progress saved, and what `save_steps` saves is progress too. It
+    If the trial should stop earlier, the Trainer saves progress; saves of `save_steps` are progress, too. It
     reports what the Trainer logs.
 
     Args:
         trial: the trial.
-        own: optimizer and scheduler that the Trainer does not make; they keep what you made them with.
+        own: optimizer and scheduler that you created yourself; they keep your hyperparameters.
 
     Attributes:
         output_dir: for `TrainingArguments`: where the Trainer saves.
@@ -66,13 +66,13 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
             "output_dir": (Path(args.output_dir) == self.trial.checkpoint_dir, "give callback.output_dir"),
             "load_best_model_at_end": (
                 not args.load_best_model_at_end,
-                "write False: the score is that of the end",
+                "write False: the score must belong to the last weights",
             ),
             "save_strategy": (args.save_strategy != "best", 'write "no", "steps" or "epoch"'),
-            "save_only_model": (not args.save_only_model, "a trial goes on with the optimizer's state"),
+            "save_only_model": (not args.save_only_model, "a trial continues with the optimizer's state"),
             "auto_find_batch_size": (
                 not (args.auto_find_batch_size and self._own),
-                "with a smaller batch, an optimizer of yours would train with the parent's rate",
+                "with a smaller batch, your own optimizer would train with the parent's rate",
             ),
         }
         for name, (fits, why) in checks.items():
@@ -103,12 +103,12 @@ class PhylaCallback(TrainerCallback):  # type: ignore[misc]  # mypy does not rea
             control.should_evaluate = control.should_save = False
 
     def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Reject a training that ended before the trial did."""
+        """Reject training that ended before the trial."""
         assert self._steps is not None
         self._steps.check_ended("the Trainer", state.global_step)
 
     def on_save(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
-        """Commit progress; what is saved at the end is the checkpoint."""
+        """Commit progress; the last save is the checkpoint."""
         assert self._steps is not None
         if self._steps.going or self._steps.interrupted:
             self.trial.save_progress(self._steps.age(state.global_step))
@@ -127,7 +127,7 @@ def _of(args: TrainingArguments, groups: list[dict[str, Any]], model: Any) -> li
     # The Trainer makes two groups: the parameters with weight decay, and those without.
     if len(groups) != 2 or groups[1]["weight_decay"] != 0 or len(bases) > 1:
         raise ConfigurationError(
-            f"this optimizer has {len(groups)} parameter groups, not those that a Trainer makes; give yours to "
+            f"this optimizer has {len(groups)} parameter groups, not those of a Trainer; pass yours to "
             "both: Trainer(optimizers=(optimizer, None)) and PhylaCallback(trial, optimizer)"
         )
     return [{**values, "weight_decay": args.weight_decay}, {**values, "weight_decay": 0.0}]
@@ -140,7 +140,7 @@ def _go_on(scheduler: Any, groups: list[dict[str, Any]], reduced: list[float]) -
         reduced = [factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
     elif not isinstance(scheduler, ReduceLROnPlateau):
         raise ConfigurationError(
-            f"the rate of the Trainer's {type(scheduler).__name__} cannot be set; give one of yours to both: "
+            f"the rate of the Trainer's {type(scheduler).__name__} cannot be set; pass yours to both: "
             "Trainer(optimizers=(optimizer, scheduler)) and PhylaCallback(trial, optimizer, scheduler)"
         )
     for group, factor in zip(groups, reduced, strict=True):

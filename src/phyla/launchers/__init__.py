@@ -1,4 +1,4 @@
-"""What places worker processes: each launcher is an entry point in the group `phyla.launchers`."""
+"""Launchers start pools of workers; each is an entry point in the group `phyla.launchers`."""
 
 from phyla.launchers.contract import Launcher, Pool, launcher_named
 

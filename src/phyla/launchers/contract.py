@@ -19,20 +19,20 @@ GROUP = "phyla.launchers"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """Equal workers, and where they run. It is stored as `pool.json` in its folder.
+    """Identical workers, and where they run. It is stored as `pool.json` in its folder.
 
     Attributes:
         name: of the pool.
         launcher: name of the launcher that runs it.
         command: what one worker runs, without `--workers`; see `worker`.
-        workers: how many there should be.
+        workers: how many workers to run.
         files: the study files they work for.
-        gpus: GPUs for each worker; 0 asks for none.
+        gpus: GPUs per worker; 0 requests none.
         cpus: processor cores for each worker; None leaves them to the launcher.
         memory_mb: memory for each worker in MiB; None leaves it to the launcher.
-        time_limit_s: seconds that each worker may last; None for no limit.
+        time_limit_s: time limit of each worker in seconds; None for no limit.
         options: further options, which only this launcher understands.
-        only_here: the store, if it is a file that other machines have under this name for themselves; else empty.
+        only_here: the store, if it is a file on this machine alone; else empty.
         environment: variables for the workers, besides those they inherit. Never secrets: they are stored.
         directory: the working directory.
         folder: for its logs and the launcher's files; on a shared disk where there are several machines.
@@ -54,17 +54,17 @@ class Pool:
     folder: Path
 
     def worker(self, *more: str) -> list[str]:
-        """Return the words of the command of one worker, with these options at the end."""
+        """Return the command line of one worker, with these options at the end."""
         limit = [] if self.time_limit_s is None else ["--time-limit", f"{self.time_limit_s:g}s"]
         return self.with_options(*limit, *more)
 
     def with_options(self, *more: str) -> list[str]:
-        """Return the command of one worker with further options, before the words for the study file."""
+        """Return the command of one worker with more options, before the arguments of the study file."""
         at = self.command.index("--") if "--" in self.command else len(self.command)
         return [*self.command[:at], "--workers", "1", *more, *self.command[at:]]
 
     def identity(self) -> str:
-        """Return eight letters and digits that only the pool in this folder has, made at the first call."""
+        """Return eight letters and digits unique to the pool in this folder, generated at the first call."""
         file = self.folder / "id"
         if not file.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -95,29 +95,29 @@ class Pool:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise ConfigurationError(f"{file} describes no pool that this phyla can read: {error}") from error
+            raise ConfigurationError(f"{file} is not a pool that this phyla can read: {error}") from error
 
 
 class Launcher(Protocol):
     """Starts and stops the workers of pools.
 
-    It is named under the entry point group `phyla.launchers`, and made without arguments. The pool's folder, or
-    the engine that runs the workers, keeps what another process needs to find them.
+    It is registered in the entry point group `phyla.launchers`, and created without arguments. The pool's folder,
+    or the engine that runs the workers, keeps what another process needs to find them.
 
-    All methods raise `LauncherFailed` where the engine fails or cannot be reached, and `ConfigurationError` where
-    the pool asks for what the launcher does not have.
+    All methods raise `LauncherFailed` where the engine fails or cannot be reached, and `ConfigurationError` if the
+    launcher does not support the settings of the pool.
     """
 
     def start(self, pool: Pool) -> None:
-        """Start as many workers as are missing; this may be repeated, but not by two at the same time."""
+        """Start missing workers; may be repeated, but not concurrently."""
         ...
 
     def alive(self, pool: Pool) -> int:
-        """Return how many workers are running, or are waiting to run."""
+        """Return how many workers are running or queued."""
         ...
 
     def stop(self, pool: Pool, grace_s: float) -> None:
-        """Ask the workers to save and end, kill the remaining ones after `grace_s`, and wait for them."""
+        """Ask the workers to save and exit, kill the remaining ones after `grace_s`, and wait for them."""
         ...
 
     def outcomes(self, pool: Pool) -> Mapping[str, int]:
@@ -144,7 +144,7 @@ def refuse_store(pool: Pool) -> None:
     if pool.only_here:
         raise ConfigurationError(
             f"launcher {pool.launcher!r} starts workers on other machines, which cannot open the store "
-            f"{pool.only_here}: each would look into a file of its own. Give --server URL, of phyla serve, or "
+            f"{pool.only_here}: each would open a file of its own. Give --server URL, of phyla serve, or "
             "--storage postgresql://..."
         )
 
@@ -167,13 +167,13 @@ def run_program(
     Exit status `fine` is no error.
     """
     try:
-        # In a session of its own it does not receive our Ctrl-C.
+        # In its own session it does not receive our Ctrl-C.
         how: dict[str, Any] = {"capture_output": True, "text": True, "start_new_session": True}
         done: subprocess.CompletedProcess[str] = subprocess.run(
             words, input=stdin, check=False, timeout=limit_s, **how
         )
     except FileNotFoundError:
-        raise LauncherFailed(f"there is no {words[0]} on this machine; {missing}") from None
+        raise LauncherFailed(f"{words[0]} is not installed on this machine; {missing}") from None
     except subprocess.TimeoutExpired:
         raise LauncherFailed(f"{action}: no answer within {limit_s:g} s") from None
     if done.returncode not in (0, fine):

@@ -1,8 +1,8 @@
 """Workers of a pool as pods: writes a plain manifest, and lets `kubectl` apply it, read it and delete it.
 
 A Job, the default, ends when its workers do: they exit with 0 when the work is done. A worker that was preempted,
-or drained with exit status 75, gets a successor and does not count as a failure. Those of a Deployment are always
-started again.
+or drained with exit status 75, is replaced and does not count as a failure. Workers of a Deployment are always
+restarted.
 """
 
 import json
@@ -35,7 +35,7 @@ def manifest(pool: Pool) -> dict[str, Any]:
     """Return the Job or Deployment of a pool, for Kubernetes 1.31 or newer.
 
     Raises:
-        ConfigurationError: an option is missing or makes no sense.
+        ConfigurationError: an option is missing or invalid.
     """
     refuse_options(pool, OPTIONS)
     refuse_store(pool)
@@ -103,7 +103,7 @@ def _pod(pool: Pool) -> dict[str, Any]:
 
 
 def _words_there(pool: Pool, words: Sequence[str], directory: str) -> list[str]:
-    """Translate the paths of this machine: of study files, and of the home, of which each pod has its own."""
+    """Translate paths of this machine: study files, and the home, of which each pod has its own."""
     here = {file: Path(file) for file in pool.files if Path(file).is_relative_to(pool.directory)}
     there = {word: f"{directory}/{path.relative_to(pool.directory)}" for word, path in here.items()}
     pairs = pairwise(["", *words])
@@ -123,7 +123,7 @@ def _environment(pool: Pool) -> list[dict[str, Any]]:
 
 def _resources(pool: Pool) -> dict[str, Any]:
     if not float(pool.gpus).is_integer():
-        raise ConfigurationError(f"gpus={pool.gpus:g}: Kubernetes gives a container whole GPUs only")
+        raise ConfigurationError(f"gpus={pool.gpus:g}: Kubernetes gives containers whole GPUs only")
     memory = {} if pool.memory_mb is None else {"memory": f"{pool.memory_mb}Mi"}
     cpus = {} if pool.cpus is None else {"cpu": f"{pool.cpus:g}"}
     gpus = {"nvidia.com/gpu": f"{pool.gpus:g}"} if pool.gpus else {}
@@ -157,7 +157,7 @@ def _check_name(label: str, name: str) -> str:
 def _number(pool: Pool, option: str, default: int) -> int:
     text = pool.options.get(option, str(default))
     if not text.isdecimal() or int(text) < 1:
-        raise ConfigurationError(f"{option}={text}: must be a whole number above 0")
+        raise ConfigurationError(f"{option}={text}: must be an integer above 0")
     return int(text)
 
 
@@ -182,7 +182,7 @@ class Kubernetes:
         if not resource or _has_ended(resource):
             return 0
         spec, status = resource["spec"], resource.get("status", {})
-        # Once a worker of a Job has found the work done, the running workers are the last ones.
+        # Once a worker of a Job has exited with its work done, the Job starts no more workers.
         last = status.get("active", 0) if status.get("succeeded") else None
         return int(spec.get("replicas", spec.get("parallelism")) if last is None else last)
 

@@ -25,8 +25,8 @@ WAITS = 'cd -- "$1" && shift && read -r go && exec "$@" </dev/null'
 class Local(Launcher):
     """Local processes, which outlive the shell that started them.
 
-    A process is known by its number and the time at which it began, so a number that the system has reused is
-    never signalled. Both are in a file of the pool's folder: `worker-N.json`.
+    A process is known by its number and the time at which it began, so a reused process id is never signalled.
+    Both are in a file of the pool's folder: `worker-N.json`.
     """
 
     def start(self, pool: Pool) -> None:
@@ -94,7 +94,7 @@ def _process(pool: Pool, slot: int) -> int | None:
     if record["host"] != platform.node():
         raise LauncherFailed(
             f"pool {pool.name!r} was started on machine {record['host']!r}, whose processes cannot be seen from "
-            f"{platform.node()!r}: go there, or, if it is gone, remove {pool.folder}"
+            f"{platform.node()!r}: use that machine, or, if it no longer exists, remove {pool.folder}"
         )
     pid = int(record["pid"])
     with contextlib.suppress(ChildProcessError):
@@ -136,7 +136,7 @@ def _began(pid: int) -> str | None:
 
 
 def _boot() -> str:
-    """Return what differs after each start of the machine, and in each container."""
+    """Return an id that differs after each boot, and in each container."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + str(
             Path("/proc/self/ns/pid").readlink()

@@ -1,4 +1,4 @@
-"""Pools: started, stopped and listed by name, and attended while a study runs."""
+"""Pools: start, stop and list them by name, and maintain one while a study runs."""
 
 import contextlib
 import logging
@@ -24,11 +24,11 @@ TICK_S = 0.05
 STATE_S = 0.5
 COLLECT_S = 5.0
 LOOK_S = (1.0, 15.0)
-"""Seconds between two counts of the workers: while some are lost, and at most."""
+"""Seconds between two counts of the workers: while some are lost, and otherwise."""
 LOST = 10
-"""Workers that end without any progress before a run gives up; or three times the pool, if that is more."""
+"""Workers that may end without progress before a run gives up; or three times the pool size, if that is more."""
 LOG_TAIL = 2000
-CLOSED = "the terminal was closed, and the pool works on"
+CLOSED = "the terminal was closed; the pool continues"
 
 LOG = logging.getLogger("phyla")
 
@@ -75,9 +75,9 @@ def start_pool(pool: Pool) -> None:
 
 
 def stop_pool(pool: Pool, grace_s: float) -> None:
-    """Stop the workers of a pool, and forget it; its logs stay."""
+    """Stop the workers of a pool, and remove it; its logs stay."""
     with _lock_pool(pool.folder):
-        # Stored first, so that its attendant starts no more workers even if this process is killed half way.
+        # Stored first, so that `phyla run` starts no more workers even if this process is killed halfway.
         replace(pool, workers=0).save()
         launcher_named(pool.launcher).stop(pool, grace_s)
         (pool.folder / "pool.json").unlink(missing_ok=True)
@@ -85,7 +85,7 @@ def stop_pool(pool: Pool, grace_s: float) -> None:
 
 @contextlib.contextmanager
 def _lock_pool(folder: Path) -> Iterator[None]:
-    """Keep other processes from starting or stopping the same pool meanwhile, where its disk has locks."""
+    """Prevent other processes from starting or stopping the same pool meanwhile, if its disk has locks."""
     folder.mkdir(parents=True, exist_ok=True)
     with file_locks.hold_lock(folder / "lock"):
         yield
@@ -120,11 +120,11 @@ class PoolRun:
         self._pause_s = LOOK_S[0]
 
     def run(self) -> bool:
-        """Work until the study ends; return False when a person interrupted it.
+        """Work until the study ends; return False if the user interrupted it.
 
         Raises:
             Preempted: a signal stopped it, or `phyla down` stopped its pool.
-            StudyFailed: workers end again and again without any progress.
+            StudyFailed: workers keep ending without progress.
             LauncherFailed: no worker could be started.
         """
         main = threading.current_thread() is threading.main_thread()
@@ -180,7 +180,7 @@ class PoolRun:
                 time.sleep(TICK_S)
 
     def _look(self) -> None:
-        """Replace workers that are lost, unless they are lost again and again."""
+        """Replace lost workers, unless workers keep ending without progress."""
         if time.monotonic() < self._next_look:
             return
         stored = Pool.load(self.pool.folder)
@@ -199,7 +199,7 @@ class PoolRun:
         if self._lost:
             self.on_loss()
         if self._lost >= max(LOST, 3 * self.pool.workers):
-            problem = f"{self._lost} workers of pool {self.pool.name!r} ended without any progress"
+            problem = f"{self._lost} workers of pool {self.pool.name!r} ended without progress"
             self.client.give_up(f"{problem}{self._last_words()}")
             raise StudyFailed(f"{problem}{self._last_words()}")
 

@@ -1,6 +1,6 @@
 """Workers of a pool as actors of Ray: each only runs the pool's command, with the resources that it asks for.
 
-Ray chooses their nodes, starts those of a dead node again elsewhere, and adds nodes if it autoscales. They
+Ray chooses their nodes, restarts those of a dead node elsewhere, and adds nodes if it autoscales. They
 continue when the process that started them ends.
 """
 
@@ -33,7 +33,7 @@ if sys.platform == "linux":
 if os.getppid() == int(sys.argv[1]):
     os.execvp(sys.argv[2], sys.argv[2:])
 """
-"""Becomes a command that the kernel ends with its parent, however that ends."""
+"""Becomes a command that the kernel kills when its parent ends."""
 
 
 @final
@@ -56,11 +56,11 @@ class RayCommand:
         self._started.wait()
 
     def running(self) -> bool:
-        """Return, which shows that the actor is alive."""
+        """Do nothing; an answer shows that the actor is alive."""
         return True
 
     def stop(self, grace_s: float) -> None:
-        """Send SIGTERM to the command, and kill it if it is still there after the grace."""
+        """Send SIGTERM to the command, and kill it if it is still running after the grace time."""
         self._process.terminate()
         try:
             self._process.wait(grace_s)
@@ -124,7 +124,7 @@ class Ray(Launcher):
             return len(actors)
 
     def stop(self, pool: Pool, grace_s: float) -> None:
-        """Ask the commands to end, kill those that are left after the grace, and wait for the actors."""
+        """Ask the commands to exit, kill the remaining ones after the grace time, and wait for the actors."""
         with _connect(pool) as (ray, names):
             actors = []
             for name in names:
@@ -166,14 +166,14 @@ def _actors(ray: Any, pool: Pool) -> list[str]:
 
 @contextlib.contextmanager
 def _connect(pool: Pool) -> Iterator[tuple[Any, list[str]]]:
-    """Connect to Ray, or use the connection that there is; give it, and the names of the pool's actors."""
+    """Connect to Ray, or use an existing connection; yield it and the names of the pool's actors."""
     try:
         import ray
     except ImportError as error:
         raise ConfigurationError(f"launcher 'ray' needs Ray: pip install 'phyla[ray]' ({error})") from error
     address, ours = pool.options.get("address", "auto"), not ray.is_initialized()
     if address == "local":
-        raise ConfigurationError("address=local: such a Ray would end at once; start one with `ray start --head`")
+        raise ConfigurationError("address=local: that Ray would end with this command; start `ray start --head`")
     handler = signal.getsignal(signal.SIGTERM)
     try:
         host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -189,7 +189,7 @@ def _connect(pool: Pool) -> Iterator[tuple[Any, list[str]]]:
             signal.signal(signal.SIGTERM, handler)
             signal.raise_signal(signal.SIGTERM)
         raise LauncherFailed(
-            f"Ray at {address!r} cannot be used: {error}. Start one with `ray start --head`, or say where it is: "
+            f"Ray at {address!r} cannot be used: {error}. Start one with `ray start --head`, or give its address: "
             "--launcher-option address=HOST:6379, or address=ray://HOST:10001 from outside its network"
         ) from error
     finally:

@@ -34,8 +34,8 @@ OURS = (
 class Slurm:
     """A job array with one worker each. Further options are those of `sbatch`, as `partition=gpu`.
 
-    Jobs are known by a name that only this pool has, which is in its folder, so nothing is lost if we are killed
-    while we submit.
+    Jobs are known by a name that only this pool has, which is in its folder, so no job is lost if this process is
+    killed while it submits.
     """
 
     def start(self, pool: Pool) -> None:
@@ -51,11 +51,11 @@ class Slurm:
         _slurm("sbatch", "--parsable", f"--chdir={pool.directory}", *how, str(file))
 
     def alive(self, pool: Pool) -> int:
-        """Return how many jobs wait, run, or are just ending."""
+        """Return how many jobs are pending, running or completing."""
         return len(_slurm("squeue", "--noheader", "--array", f"--name={job_name(pool)}", "--format=%i").split())
 
     def stop(self, pool: Pool, grace_s: float) -> None:
-        """Cancel what waits, send SIGTERM to what runs, cancel that after some seconds, and wait."""
+        """Cancel pending jobs, send SIGTERM to running ones, cancel them after the grace time, and wait."""
         ends_at = time.monotonic() + grace_s
         _stop_file(pool).touch()
         named = f"--name={job_name(pool)}"
@@ -69,7 +69,7 @@ class Slurm:
             time.sleep(POLL_S)
 
     def outcomes(self, pool: Pool) -> Mapping[str, int]:
-        """Return what Slurm knows of jobs that wait and that ended; it forgets these after `MinJobAge`."""
+        """Return how many jobs are pending and ended; Slurm forgets ended jobs after `MinJobAge`."""
         words = ("squeue", "--noheader", "--array", "--states=all", f"--name={job_name(pool)}", "--format=%T")
         return Counter(STATES[state] for state in _slurm(*words).split() if state in STATES)
 
@@ -83,7 +83,7 @@ def _script(pool: Pool) -> str:
 
     if "\\" in str(pool.folder):
         raise ConfigurationError(
-            f"{pool.folder}: Slurm can write no logs into a folder with a backslash in its name"
+            f"{pool.folder}: Slurm cannot write logs into a folder with a backslash in its name"
         )
     options = []
     for name, value in pool.options.items():
@@ -95,12 +95,12 @@ def _script(pool: Pool) -> str:
             )
         if not re.fullmatch(r"[\w.,:=@/+*&|()\[\]-]+", value):
             raise ConfigurationError(
-                f"launcher 'slurm': {name}={value!r} has characters that sbatch does not take"
+                f"launcher 'slurm': {name}={value!r} has characters that sbatch does not accept"
             )
         options.append(f"--{name}={value}")
     if pool.gpus:
         if not float(pool.gpus).is_integer():
-            raise ConfigurationError(f"gpus_per_worker={pool.gpus:g}: Slurm gives whole GPUs; use a whole number")
+            raise ConfigurationError(f"gpus_per_worker={pool.gpus:g}: Slurm gives whole GPUs; use an integer")
         options.append(f"--gres=gpu:{pool.gpus:.0f}")
     if pool.cpus is not None:
         options.append(f"--cpus-per-task={max(1, round(pool.cpus))}")
@@ -139,6 +139,6 @@ def job_name(pool: Pool) -> str:
 
 
 def _slurm(*words: str) -> str:
-    missing = "run this where Slurm's commands are, such as a login node"
+    missing = "run this on a machine with Slurm's commands, such as a login node"
     fine = ENDED if words[0] == "scancel" else 0
     return run_program(words, action=words[0], missing=missing, limit_s=ANSWER_S, fine=fine)

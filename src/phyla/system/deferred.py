@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used: what a worker does not need costs it no time."""
+"""Lazy imports: names of a package that are imported at first use, so that unused modules cost no time."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module

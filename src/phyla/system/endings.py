@@ -1,4 +1,4 @@
-"""Ends a process whose work is done, whatever user code left running in it.
+"""Exits a process whose work is done, even if user code left threads or processes running.
 
 At exit, Python waits for every thread and every process of `multiprocessing` that is still running.
 """
@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 GRACE_S = 2.0
-"""Seconds that threads and processes have to end by themselves once the work is done."""
+"""Seconds that threads and processes have to end by themselves after the work."""
 AT_EXIT_S = 30.0
-"""Seconds that what libraries do when the interpreter exits may take in a worker process."""
+"""Seconds that the exit handlers of libraries may take in a worker process."""
 HANDLERS_S = 10.0
 """Seconds that these may take where threads were left."""
 _LOOK_S = 0.25
@@ -55,7 +55,7 @@ def _handlers(due: threading.Event) -> None:
 
 
 def _end(status: int, unclean: int | None, due: threading.Event, handlers: threading.Thread) -> None:
-    """Wait until the main thread has done its work, and then for what else there is, but not for long."""
+    """Wait for the main thread to finish its work, and then briefly for other threads and processes."""
     while threading.main_thread().is_alive() and _waits_in() is None:
         threading.main_thread().join(_LOOK_S)
     waited_s = 0.0
@@ -69,11 +69,11 @@ def _end(status: int, unclean: int | None, due: threading.Event, handlers: threa
     processes = [
         f"the process {process.name!r} (number {process.pid})" for process in _processes() if not process.daemon
     ]
-    names = ", ".join([*threads, *processes]) or "something that acts when Python exits"
+    names = ", ".join([*threads, *processes]) or "an exit handler"
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         print(  # noqa: T201
-            f"warning: the work was done, and what it had started was still running, and was ended: {names}. End "
+            f"warning: the work was done, but these were still running, and were ended: {names}. End "
             "what you start (join, close, shutdown) before your function returns",
             file=sys.stderr,
             flush=True,

@@ -1,8 +1,8 @@
 """Named places where a test can stop the process, to show that a restart loses nothing.
 
 A failpoint is armed by `PHYLA_FAILPOINT` or by `arm`, with `name=action[:hit]`: `kill` ends the process as a power
-cut would, `exit` ends it with status 17, `raise` raises `FailpointReached`; `hit` counts from 1 and says which
-arrival acts. A process has one or none.
+cut would, `exit` ends it with status 17, `raise` raises `FailpointReached`; `hit` is the arrival that acts,
+counted from 1. A process has at most one.
 """
 
 import os
@@ -56,7 +56,7 @@ def arm(spec: str) -> None:
     match = re.fullmatch(r"([a-z._]+)=(kill|exit|raise)(?::0*([1-9]\d*))?", spec)
     if match is None or match[1] not in NAMES:
         raise ConfigurationError(
-            f"failpoint {spec!r} is not understood; write name=action[:hit], where action is kill, exit or raise "
+            f"failpoint {spec!r} is invalid; write name=action[:hit], where action is kill, exit or raise "
             f"and hit counts from 1, for example reply.before=kill:2; choose from {', '.join(NAMES)}"
         )
     disarm()

@@ -28,7 +28,7 @@ def wait_for(descriptor: int, *, shared: bool) -> None:
 
 @contextlib.contextmanager
 def hold_lock(path: Path) -> Iterator[None]:
-    """Be the only one who holds a lock file, which is made where missing, if its file system has locks."""
+    """Hold a lock file exclusively, if its file system has locks; create it if missing."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         with contextlib.suppress(OSError):
@@ -45,7 +45,7 @@ def is_held(path: Path) -> bool | None:
     except OSError:
         return None
     try:
-        # Shared, so that two who look at the same time do not take each other for the owner.
+        # Shared, so that two concurrent checks do not take each other for the owner.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

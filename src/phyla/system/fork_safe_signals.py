@@ -9,7 +9,7 @@ from typing import Any
 EXIT_PREEMPTED = 75
 """Exit status after a signal or a time limit: run it again (`EX_TEMPFAIL` of sysexits.h)."""
 EXIT_INTERRUPTED = 130
-"""Exit status after a person pressed Ctrl-C."""
+"""Exit status after the user pressed Ctrl-C."""
 _HANDLED: dict[int, tuple[int, Any]] = {}
 """The handler's id, and how the signal was handled before. A handler that was replaced must not be kept alive."""
 _LISTENING: set[int] = set()
@@ -20,8 +20,8 @@ def handle(number: int, handler: Callable[[int, Any], object]) -> Any:
     """Handle a signal like `signal.signal`, but only in this process; return how it was handled before.
 
     Processes that training forks, such as those of `multiprocessing.Pool`, handle it as before. Our handlers only
-    record a signal, so a fork with such a handler would survive it, and a parent that ends the fork would wait for
-    ever.
+    record a signal, so a fork with such a handler would survive it, and a parent that ends the fork would wait
+    forever.
     """
     before = signal.signal(number, handler)
     _HANDLED[number] = id(handler), before
@@ -31,7 +31,7 @@ def handle(number: int, handler: Callable[[int, Any], object]) -> Any:
 def listen(numbers: Collection[int], act: Callable[[int], object]) -> Callable[[], None]:
     """Call `act` in a thread at the first of these signals, also while the main thread cannot run its handlers.
 
-    Code outside of Python keeps it from that, and so does a system call that begins just after the signal. Call it
+    Native code prevents that, and so does a system call that begins just after the signal. Call it
     in the main thread, and there call the returned function to end it.
     """
     reads, writes = os.pipe()

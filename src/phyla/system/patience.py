@@ -28,7 +28,8 @@ class Patience:
     """Pauses between attempts, each twice as long as the last, until too little time is left for another one.
 
     Args:
-        seconds: how long it lasts from now on, asked each time; a signal handler may shorten it.
+        seconds: returns how long to continue from the start; called each time, so that a signal handler can
+            shorten it.
     """
 
     def __init__(self, seconds: Callable[[], float]) -> None:
@@ -38,7 +39,7 @@ class Patience:
 
     @property
     def over(self) -> bool:
-        """Whether no time is left for another attempt."""
+        """Whether there is no time for another attempt."""
         return not _WAITS.get() or time.monotonic() + self.pause_s > self._began + self._seconds()
 
     def pause(self) -> None:

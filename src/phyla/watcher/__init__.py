@@ -1,4 +1,4 @@
-"""Foreign checkpoints: found, judged, named and held still.
+"""Foreign checkpoints: detection, checks, names and snapshots.
 
 A training job that knows nothing of phyla writes checkpoints into a directory, or uploads them. This package
 detects finished ones without reading weights, and keeps them readable while the writer continues. It does not

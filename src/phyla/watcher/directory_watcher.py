@@ -39,21 +39,21 @@ from phyla.watcher.snapshots import (
 AT_ONCE = 50
 """Checkpoints reported in one transaction."""
 WAIT_S = 1.0
-"""How soon to look again at unfinished checkpoints."""
+"""Seconds until unfinished checkpoints are checked again."""
 TRY_AGAIN_S = 60.0
-"""How soon to look again at what could not be read."""
+"""Seconds until unreadable checkpoints are checked again."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Following:
-    """How a directory is followed.
+    """How to watch a directory.
 
     Attributes:
         snapshots: how checkpoints are kept readable: link, copy, or none.
-        done: name of the file in the directory that says that training has ended.
+        done: name of the file in the directory that marks the end of training.
         idle_s: seconds without anything new after which training counts as ended; None for never.
-        once: take what is there, and end.
+        once: evaluate the existing checkpoints, then stop.
     """
 
     snapshots: Mode = "link"
@@ -64,7 +64,7 @@ class Following:
     def __post_init__(self) -> None:
         check(self, snapshots=("link", "copy", "none"), idle_s="(0, inf)")
         if not self.done or "/" in self.done:
-            raise ConfigurationError(f"done={self.done!r}: must be the name of a file in the directory, as DONE")
+            raise ConfigurationError(f"done={self.done!r}: must be a file name, such as DONE")
 
 
 @final
@@ -108,12 +108,12 @@ class DirectoryWatcher:
 
     @property
     def wait_s(self) -> float:
-        """Seconds after which to look again at the latest; each look at an object store costs requests."""
+        """Maximum seconds between two scans; each scan of an object store costs requests."""
         soon = bool(self._waiting) or self.following.once or self.following.idle_s is not None
         return min(WAIT_S, self.kind.quiet_s / 4) if soon and isinstance(self.root, Path) else float("inf")
 
     def look(self) -> None:
-        """Look once and report new checkpoints; after a `StoreError`, look again."""
+        """Scan once and report new checkpoints; after a `StoreError`, scan again."""
         if self.ended:
             return
         now = self.clock()
@@ -121,15 +121,15 @@ class DirectoryWatcher:
         done = self.root.is_dir() and (self.root / self.following.done).exists()
         try:
             scanned = self.kind.scan(self.root, now=now, previous=self._previous)
-            # A directory that is not there does not pass for an empty one.
+            # A missing directory does not count as empty.
             had_some = any(seen.usable for seen in self._newest().values())
             if had_some and not self.root.is_dir():
-                why = "which had checkpoints, is not there: is its disk mounted?"
+                why = "which had checkpoints, does not exist: is its disk mounted?"
                 raise CheckpointStorageFailed(f"{self.root}, {why}")
         except (CheckpointsAbsent, CheckpointStorageFailed) as error:
             if self.following.once:
                 raise
-            self._note_once("unreadable", f"{error}; it is tried again")
+            self._note_once("unreadable", f"{error}; retrying")
             self._perhaps_end({}, now, done=False)
             return
         self._noted.discard("unreadable")
@@ -147,14 +147,14 @@ class DirectoryWatcher:
         self._perhaps_end(items, now, done=done)
 
     def describe_missing(self) -> str | None:
-        """Describe what the directory lacks after a look; None if a checkpoint was seen or none is expected."""
+        """Describe what a scan missed; None if it saw a checkpoint or none is expected."""
         if self._rows or self.following.once or self.ended:
             return None
         unfinished = next(iter(self._previous.values()), None)
         which = "" if unfinished is None else f": {escape_name(unfinished.name)}: {unfinished.why}"
         idle_s = self.following.idle_s
         end = f", or nothing new comes for {idle_s:g} s" if idle_s is not None else ""
-        other = "" if self.kind.name == "quiet" else "; --format quiet takes any file or directory"
+        other = "" if self.kind.name == "quiet" else "; --format quiet accepts any file or directory"
         return (
             f"no checkpoint in {escape_name(str(self.root))} is finished yet{which}; waiting for "
             f"{self.kind.awaits} (format {self.kind.name}{other}); watching ends when a file "
@@ -204,7 +204,7 @@ class DirectoryWatcher:
         if not self._looks:
             self._first = frozenset(items)
         news = [item for item in items.values() if self._is_news(item, newest.get(item.name), now)]
-        # Steps decide, since copies and uploads have times of their own.
+        # Steps decide, since copying and uploading change times.
         news.sort(key=lambda item: (_step(item), item.modified_at, item.name))
         reached = max(((seen.branch, seen.step) for seen in newest.values()), default=(0, -1))[1]
         count = 0
@@ -253,7 +253,7 @@ class DirectoryWatcher:
 
     def _put_aside(self, checkpoint: Checkpoint, error: Exception) -> None:
         """Quarantine a checkpoint that the store rejected, without a row if it rejects that, too."""
-        why = f"it could not be noted: {type(error).__name__}: {error}"
+        why = f"it could not be recorded: {type(error).__name__}: {error}"
         self._tried_at[checkpoint.name] = self.clock()
         try:
             self.sink.observe([replace(checkpoint, step=-1, error=why)])
@@ -278,13 +278,13 @@ class DirectoryWatcher:
         return item.ready and (item.name in self._missed or self._looks == 0)
 
     def _is_written_anew(self, item: Found, before: Checkpoint | None) -> bool:
-        """Return whether it was written since the first look, or written again, as no copy of a run is."""
+        """Return whether it was written after the first scan, or rewritten: a copied run would not be."""
         if before is None:
             return item.name not in self._first
         return before.state is not CheckpointState.QUARANTINED and before.fingerprint != item.fingerprint
 
     def _take_item(self, item: Found) -> Checkpoint | None:
-        """Return the row to report for a checkpoint; None to look at it again."""
+        """Return the row to report for a checkpoint; None to check it again."""
         if item.bad or isinstance(self.root, Remote):
             return self._make_row(item, error=item.why if item.bad else None)
         try:
@@ -316,8 +316,8 @@ class DirectoryWatcher:
         except CheckpointStorageFailed as error:
             self._note_once(
                 "no-snapshots",
-                "checkpoints are evaluated where they are, without snapshots, until those can be made again, and "
-                f"are lost if their writer deletes them before their turn: {error}",
+                "cannot make snapshots; until that works again, checkpoints are evaluated in place, and lost if "
+                f"their writer deletes them first: {error}",
             )
             return take(root, item, self.snapshots, "none"), False
         self._noted.discard("no-snapshots")
@@ -343,14 +343,14 @@ class DirectoryWatcher:
         missing = [seen for name, seen in self._newest().items() if name not in items]
         self._missed.update(seen.name for seen in missing)
         lost = {
-            seen.id: f"{escape_name(seen.name)} was deleted before its turn"
+            seen.id: f"{escape_name(seen.name)} was deleted before its evaluation"
             for seen in missing
             if seen.usable and not (seen.snapshot and Path(seen.path).exists())
         }
         self._forget(self.sink.gone(lost))
 
     def _forget(self, gone: Iterable[int]) -> None:
-        """Take checkpoints for gone, without reading their rows again."""
+        """Mark checkpoints as gone, without reading their rows again."""
         for number in gone:
             self._rows[number] = replace(self._rows[number], state=CheckpointState.GONE)
 
@@ -373,7 +373,7 @@ class DirectoryWatcher:
             return
         self._report_pending()
         unfinished = [items[name] for name in sorted(self._waiting) if name in items]
-        self._observe([self._make_row(item, error=f"it was never finished: {item.why}") for item in unfinished])
+        self._observe([self._make_row(item, error=f"it was not finished: {item.why}") for item in unfinished])
         self.sink.drain(why)
         self.ended = True
 
@@ -391,7 +391,7 @@ class DirectoryWatcher:
         self._best.lead_to({name: Path(seen.path) for name, seen in best.items() if not is_url(seen.path)})
         fingerprints = {item.name: item.fingerprint for item in self._previous.values()}
         loose = {
-            seen.id: f"{escape_name(seen.name)} was deleted, and nothing needs its snapshot any more"
+            seen.id: f"{escape_name(seen.name)} was deleted, and its snapshot is no longer needed"
             for seen in self._rows.values()
             if seen.usable
             and seen.snapshot
@@ -409,7 +409,7 @@ class DirectoryWatcher:
             self._note_once("snapshots", str(error))
 
     def _take_again(self, held: Iterable[int]) -> None:
-        """Make snapshots again of what became the best, or has to be evaluated again, after they were removed."""
+        """Recreate removed snapshots of checkpoints that became the best, or are evaluated again."""
         for seen in (self._rows[number] for number in held if number in self._rows):
             item = self._previous.get(seen.name)
             if item is None or item.fingerprint != seen.fingerprint or not (seen.usable and seen.snapshot):

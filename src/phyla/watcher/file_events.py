@@ -1,4 +1,4 @@
-"""Events of the file system, where it supports them."""
+"""File system events, where the system supports them."""
 
 import os
 import threading
@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any, final
 
 TICK_MS = 100
-"""How often the wait for events looks whether it has to end."""
+"""How often a wait for events checks whether to stop."""
 
 
 @final
 class FileEvents:
     """Waits until something may have changed below one of several directories, some of which may not exist yet.
 
-    An event is only a hint: look at everything there; and now and then in any case, since network file systems
-    lose events. `works` is False once they turned out not to work here.
+    An event is only a hint: scan everything, and also at intervals, since network file systems lose events.
+    `works` is False once events turned out not to work here.
     """
 
     def __init__(self, *roots: Path) -> None:
@@ -27,7 +27,7 @@ class FileEvents:
         self.works = True
 
     def wait(self, timeout_s: float, stop: threading.Event) -> frozenset[Path]:
-        """Return the roots with an event, as they were given; all when watching begins, none after `timeout_s`."""
+        """Return the roots with an event; all when watching starts, none after `timeout_s`."""
         until = time.monotonic() + timeout_s
         present = self._present()
         if present != self._watched:

@@ -37,10 +37,10 @@ class Found:
 
     Attributes:
         name: stable key: path relative to the root, with `/` between its parts.
-        step: age of the weights, or None where nothing tells it.
+        step: age of the weights, or None if unknown.
         paths: files and directories that belong to it, relative to the root.
-        ready: its writer has finished, as far as its format can tell.
-        why: what it waits for, what is wrong with it, or what made it ready.
+        ready: whether its writer has finished, as far as the format can tell.
+        why: what it waits for, what is wrong with it, or why it is ready.
         bad: it is damaged or unreadable, or its writer died: not to be evaluated until that changes.
         fingerprint: changes whenever a file is added, removed, replaced, resized or written to.
         size_bytes: sum of its files.
@@ -63,7 +63,7 @@ class Found:
 
 
 class Finish(IntEnum):
-    """How far a checkpoint is, worst last."""
+    """The state of a checkpoint, worst last."""
 
     COMPLETE = 0
     """Its format shows that nothing is missing: ready."""
@@ -72,14 +72,14 @@ class Finish(IntEnum):
     PARTIAL = 2
     """Something is missing or damaged: bad once nothing changed for the quiet period."""
     WAITING = 3
-    """Undecidable, however long nothing changes."""
+    """Undecidable, even after a quiet period."""
     UNREADABLE = 4
-    """The system denies access: bad after the quiet period, and looked at again."""
+    """The system denies access: bad after the quiet period, and checked again."""
 
 
 @final
 class Verdict(NamedTuple):
-    """How far a checkpoint is by its files, and why, with names and numbers."""
+    """The state of a checkpoint by its files, and why, with names and numbers."""
 
     finish: Finish
     why: str
@@ -118,7 +118,7 @@ Check = Callable[[Place, Listing], Verdict]
 class Candidate(NamedTuple):
     """A possible checkpoint: a stable key, entries of the root, and the check of whether they are finished.
 
-    `step` is the step, where the format knows better than the name.
+    `step` overrides the step in the name, if the format knows it.
     """
 
     name: str
@@ -134,7 +134,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFormat(ABC):
-    """Knows what the checkpoints of one library look like, and when one of them is finished.
+    """Defines what the checkpoints of one library look like, and when they are finished.
 
     A format is a frozen dataclass with a `name` and `awaits`, and with `endings`, `folders` or `candidates` of its
     own; its fields are its options. It is named under the entry point group `phyla.formats`. `auto` knows a format
@@ -142,10 +142,10 @@ class CheckpointFormat(ABC):
 
     Attributes:
         name: the name of its entry point.
-        awaits: what it takes for a checkpoint, in words.
+        awaits: what it accepts as a checkpoint, in words.
         endings: of single files in the root that are checkpoints.
         rank: among formats that know the same directory, `auto` takes the one of the lowest rank.
-        quiet_s: seconds without a change after which time decides.
+        quiet_s: seconds without a change after which a checkpoint counts as finished, or as damaged.
         step: where steps come from.
     """
 
@@ -176,7 +176,7 @@ class CheckpointFormat(ABC):
 
     @classmethod
     def check_content(cls, name: str, file: IO[bytes]) -> Verdict | None:
-        """Return whether one file is whole; None if its content is not of this format, whatever its ending."""
+        """Return whether one file is complete; None if its content is not of this format, whatever its ending."""
         return None
 
     def candidates(self, root: Root) -> Iterable[Candidate]:
@@ -220,7 +220,7 @@ class CheckpointFormat(ABC):
             still = f"nothing changed for {self.quiet_s:g} s"
             why = f"{still} ({why})" if quiet else f"{why}; waits until {still}"
         elif finish is Finish.PARTIAL and quiet:
-            why = f"{why}; nothing changed for {self.quiet_s:g} s, so its writer died or it is damaged"
+            why = f"{why}; nothing changed for {self.quiet_s:g} s, so it is damaged, or its writer died"
         return Found(
             name=candidate.name,
             step=step,
@@ -240,7 +240,7 @@ class CheckpointFormat(ABC):
         if listed.problems:
             return Verdict(Finish.UNREADABLE, listed.problems[0]), step
         if not listed.files:
-            return Verdict.waiting("there is no file in it"), step
+            return Verdict.waiting("it has no files"), step
         try:
             verdict = candidate.check(root, listed)
             only = listed.files[0]
@@ -252,10 +252,10 @@ class CheckpointFormat(ABC):
                 step = self.step.of_content(root / candidate.paths[0]) if may_be_ready else None
             if may_be_ready and look(root, candidate.paths).fingerprint != listed.fingerprint:
                 # The check then saw other files than the fingerprint.
-                verdict = Verdict.waiting("it changed while it was looked at")
+                verdict = Verdict.waiting("it changed while it was checked")
         except GONE as error:
             name = escape_name(str(error.filename or error))
-            verdict = Verdict.waiting(f"{name} is missing or vanished while it was looked at")
+            verdict = Verdict.waiting(f"{name} is missing or disappeared while it was checked")
         except OSError as error:
             name = escape_name(str(error.filename or candidate.name))
             verdict = Verdict(Finish.UNREADABLE, f"{name} cannot be read: {error.strerror or error}")
@@ -264,13 +264,13 @@ class CheckpointFormat(ABC):
         except CheckpointsAbsent:
             raise  # it is no fact about this checkpoint
         except Exception as error:  # noqa: BLE001  # whatever damaged content makes libraries raise, others go on
-            verdict = Verdict.partial(f"it cannot be understood: {type(error).__name__}: {error}")
+            verdict = Verdict.partial(f"it cannot be parsed: {type(error).__name__}: {error}")
         return verdict, step
 
 
 @cache
 def load_formats() -> tuple[type[CheckpointFormat], ...]:
-    """Return all formats, in the order in which `auto` asks them."""
+    """Return all formats, in the order in which `auto` tries them."""
     formats: list[type[CheckpointFormat]] = []
     for point in plugins.of_group("phyla.formats").values():
         # A format whose package is broken matters only when it is named.
@@ -293,10 +293,10 @@ def check_file(path: Place, size_bytes: int) -> Verdict:
             verdict = verdict or kind.check_content(path.name, file)
         status = os.fstat(file.fileno()) if isinstance(path, Path) else None
     if verdict is None:
-        return Verdict.settling(f"nothing in {path.name} tells where it ends")
+        return Verdict.settling(f"{path.name} does not record its size")
     if verdict.finish is Finish.COMPLETE and status is not None and status.st_blocks * 512 < status.st_size:
         # Space may be reserved before it is written; a compressing file system looks the same.
-        return Verdict.settling(f"{path.name} has holes, as files have whose space was reserved first")
+        return Verdict.settling(f"{path.name} has holes, as if its space was reserved before writing")
     return verdict
 
 
@@ -306,7 +306,7 @@ def check_all(root: Place, listed: Listing) -> Verdict:
 
 
 def is_companion(name: str) -> bool:
-    """Return whether a file lies beside weights and has none itself, as `optimizer.pt` does."""
+    """Return whether a file accompanies weights and has none itself, as `optimizer.pt` does."""
     return _COMPANION.fullmatch(name) is not None
 
 
@@ -321,9 +321,9 @@ def check_order(
     if verdict.finish is not Finish.COMPLETE:
         return verdict
     if late.modified_ns > closing.modified_ns:
-        return Verdict.settling(f"{late.name} was written after {closing.name}: it may be overwritten right now")
+        return Verdict.settling(f"{late.name} was written after {closing.name}: it may be being overwritten")
     if folders_ns > closing.modified_ns + slack_ns:
-        return Verdict.settling(f"files came or went after {closing.name}, which is written last")
+        return Verdict.settling(f"files were added or removed after {closing.name}, which is written last")
     return verdict
 
 

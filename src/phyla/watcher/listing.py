@@ -83,7 +83,7 @@ class Listing:
 
 
 def listing(root: Place, paths: Iterable[str]) -> Listing:
-    """Look at files and directories, with everything in them; a path that is gone raises FileNotFoundError.
+    """List files and directories, with everything in them; a missing path raises FileNotFoundError.
 
     Files that vanish during the listing are left out. Links are followed, to each directory once, so circles end.
     """
@@ -137,7 +137,7 @@ def _look(root: str, path: str) -> Listing:
             elif stat.S_ISDIR(status.st_mode):
                 newest = max(newest, status.st_mtime_ns)
                 below.append((item.name, item.path, (status.st_dev, status.st_ino)))
-        # In order, so that the same one of two ways to a directory is always taken.
+        # In order, so that of two paths to a directory the same one is always taken.
         for name, inner, number in sorted(below):
             if number not in entered:
                 entered.add(number)
@@ -153,7 +153,7 @@ def _file(relative: str, status: os.stat_result) -> File:
 
 
 def _problem(path: str, error: OSError) -> str:
-    return f"{escape_name(path)} cannot be looked at: {error.strerror or error}"
+    return f"{escape_name(path)} cannot be accessed: {error.strerror or error}"
 
 
 @final

@@ -15,7 +15,7 @@ BLOCK_BYTES, BLOCKS = 2**17, 256
 
 
 def is_url(where: str) -> bool:
-    """Return whether text is a URL; paths of files never have two slashes together."""
+    """Return whether text is a URL; file paths never have two slashes in a row."""
     return "://" in where
 
 

@@ -12,7 +12,7 @@ from phyla.system import file_locks
 
 LOCK_TRIES = 5
 LOCK_AGAIN_S = 0.05
-"""Between two tries: `holder` holds the lock for a moment, too."""
+"""Seconds between two attempts: `holder` also holds the lock for a moment."""
 
 
 def holder(path: Path) -> str | None:
@@ -44,7 +44,7 @@ def lock(path: Path, run: str) -> Iterator[None]:
         except OSError as error:
             how = f"stop that one first, or add workers to it with: phyla worker SUITES.py --study {run}"
             raise RunFollowed(
-                f"run {run!r} is followed by {_describe_holder(path)} already (lock file {path}); {how}"
+                f"run {run!r} is already watched by {_describe_holder(path)} (lock file {path}); {how}"
             ) from error
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"process {os.getpid()} on {platform.node() or 'this host'}\n".encode())

@@ -103,8 +103,8 @@ def find_moved(target_dir: Path, seen: Checkpoint) -> Path | None:
 def take(root: Path, checkpoint: Found, target_dir: Path, mode: Mode) -> Path:
     """Make a snapshot of a checkpoint; return its single path, or the directory of several.
 
-    A crash leaves nothing but a `.tmp-*` directory. A snapshot that exists is returned. It raises CheckpointGone
-    or CheckpointChanged if the checkpoint has changed since the scan, ConfigurationError if files cannot be linked
+    A crash leaves only a `.tmp-*` directory. An existing snapshot is returned. It raises CheckpointGone or
+    CheckpointChanged if the checkpoint has changed since the scan, ConfigurationError if files cannot be linked
     there, and CheckpointStorageFailed if linking or copying fails; both name the alternatives.
     """
     if mode == "none":
@@ -205,12 +205,12 @@ def _fill(root: Path, checkpoint: Found, listed: Listing, staged: Path, mode: Mo
                 raise  # our own draft is gone
             where = f"checkpoint {escape_name(checkpoint.name)} in {root}"
             raise CheckpointGone(
-                f"{where} was deleted while it was taken: {escape_name(file.relative)} is gone"
+                f"{where} was deleted while its snapshot was made: {escape_name(file.relative)} is gone"
             ) from error
         except OSError as error:
             if mode != "link" or error.errno not in _NO_LINKS:
                 raise
-            why = f"{error.strerror or error}; phyla links files of yours on one file system"
+            why = f"{error.strerror or error}; hard links need one file system"
             raise ConfigurationError(_no_links(escape_name(str(source)), staged.parent, why)) from error
 
 
@@ -242,9 +242,7 @@ def _rename(staged: Path, final: Path, checkpoint: Found) -> None:
             raise
         if not is_unchanged(_entrance(final, checkpoint), checkpoint):
             of = f"checkpoint {escape_name(checkpoint.name)}"
-            raise CheckpointChanged(
-                f"an older snapshot {final} of {of} was written to through its links"
-            ) from error
+            raise CheckpointChanged(f"an older snapshot {final} of {of} was modified through its links") from error
         shutil.rmtree(staged, ignore_errors=True)
 
 
@@ -276,7 +274,7 @@ class Copies:
             raise CheckpointStorageFailed(str(error)) from error
 
     def check(self, seen: Checkpoint, *, again: bool = False) -> None:
-        """Verify that the copy is unchanged, whatever happened to the original."""
+        """Verify that the copy is unchanged, even if the original changed."""
         if seen.fingerprint == self._held:
             self._cache.local.use(self._held, again=again)
 
@@ -355,7 +353,7 @@ class DirectorySources:
 
 @final
 class BestLinks:
-    """Links `FOLDER/SUITE` that lead to the best checkpoints; that they cannot be made is noted once."""
+    """Links `FOLDER/SUITE` to the best checkpoints; if they cannot be made, it warns once."""
 
     def __init__(self, folder: Path, note: Callable[[str, str], None]) -> None:
         self._folder = folder
@@ -363,7 +361,7 @@ class BestLinks:
         self._failed = False
 
     def lead_to(self, best: Mapping[str, Path]) -> None:
-        """Point each suite's link to its path atomically, so that a reader always finds one."""
+        """Update the link of each suite atomically, so that readers always find one."""
         try:
             for name, target in best.items():
                 link = self._folder / name

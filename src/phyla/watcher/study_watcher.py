@@ -26,7 +26,7 @@ _FINAL = (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Produced:
-    """A study, its live checkpoints that completed trials left, and the trials after one."""
+    """A study, the live checkpoints of its completed trials, and the trials after one."""
 
     study: StudyRecord
     checkpoints: list[Checkpoint]
@@ -46,15 +46,15 @@ def produced_after(reader: Reader, trial: int) -> Produced:
 @final
 @dataclass(eq=False)
 class StudyWatcher:
-    """Looks through the store for checkpoints that a study has committed, and reports them to its `sink`, a run.
+    """Looks in the store for checkpoints that a study has committed, and reports them to its `sink`, a run.
 
-    Those that the study collects before their turn count as gone; its own garbage collection spares those whose
-    evaluation began.
+    Checkpoints that the study deletes before their evaluation count as gone; it never deletes those whose
+    evaluation has started.
     """
 
     root = None
     wait_s = 1.0
-    """Seconds after which to look again at the latest."""
+    """Maximum seconds between two looks."""
 
     sink: Sightings
     store: Store
@@ -87,7 +87,7 @@ class StudyWatcher:
             self.sink.observe(checkpoints, first_look=not self._looked)
         self._trials_after = after
         lost = {
-            seen.id: f"{seen.name} was collected by its study before its turn"
+            seen.id: f"{seen.name} was deleted by its study before its evaluation"
             for seen in self._seen.values()
             if seen.usable and seen.name not in live
         }

@@ -1,4 +1,4 @@
-"""How a process watches runs: a lock for each, file events that wake it, and one thread that looks."""
+"""How a process watches runs: a lock for each, file events that wake it, and one thread that scans."""
 
 import threading
 import time
@@ -16,13 +16,13 @@ from phyla.watcher.study_watcher import StudyWatcher
 
 POLL_S = 10.0
 TEND_S = 1.0
-"""How often snapshots are tended; so soon a root that appeared, or was replaced by another, is noticed."""
+"""Seconds between updates of snapshots, after which a new or replaced root is also noticed."""
 Watcher = DirectoryWatcher | StudyWatcher
 
 
 @final
 class WatchThread:
-    """Looks in a thread after each possible change, at least every `poll_s`, until every run has ended."""
+    """Scans in a thread after each possible change, and at least every `poll_s`, until every run has ended."""
 
     def __init__(self, watchers: Sequence[Watcher], *, poll_s: float = POLL_S) -> None:
         self._watchers = tuple(watchers)
@@ -35,13 +35,13 @@ class WatchThread:
         self.error: BaseException | None = None
 
     def start(self) -> None:
-        """Begin; the first look of every run is over when this returns, and raises here."""
+        """Start; returns after the first scan of every run, and raises its errors."""
         for watcher in self._watchers:
             self._look(watcher)
         self._thread.start()
 
     def stop(self) -> None:
-        """End soon, whether or not the runs have ended; wait for it."""
+        """Stop soon, whether or not the runs have ended, and wait for the thread."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()

@@ -1,4 +1,4 @@
-"""Launches: one start of phyla, either a supervisor with its workers or a single working process."""
+"""Launches: a launch is one start of phyla, a supervisor with its workers or a single working process."""
 
 import json
 import os
@@ -67,15 +67,15 @@ class Launch:
         return f"{host}:{slot}:{os.getpid() if pid is None else pid}:{self.id}"
 
     def dead(self, ids: Collection[str]) -> frozenset[str]:
-        """Return the launches that certainly have no process left: their lock file is here, and free."""
+        """Return the launches that certainly have no running process: their lock file is here, and free."""
         return dead_launches(self._folder, ids)
 
     def predecessors(self) -> frozenset[str]:
-        """Return the dead launches that worked for some of the same as this one."""
+        """Return the dead launches that share a study with this one."""
         return self.dead(self._find_same())
 
     def has_company(self) -> bool:
-        """Return whether another launch that works for some of the same is alive here."""
+        """Return whether another launch that shares a study with this one is alive here."""
         same = self._find_same()
         return len(self.dead(same)) < len(same)
 
@@ -112,7 +112,7 @@ class Launch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After an error its work may still be held, so the next launch is to find its file, unlocked.
+        # After an error it may still hold jobs, so the next launch must find its file, unlocked.
         if kind is None:
             self.close()
         else:
@@ -120,12 +120,12 @@ class Launch:
 
 
 def launch_of(worker: str) -> str:
-    """Return the id of the launch that a worker is of."""
+    """Return the id of the launch that a worker belongs to."""
     return worker.rsplit(":", 1)[-1]
 
 
 def dead_launches(folder: Path | None, ids: Collection[str]) -> frozenset[str]:
-    """Return the launches that certainly have no process left: their lock file is in a folder, and free."""
+    """Return the launches that certainly have no running process: their lock file is in a folder, and free."""
     if folder is None or not ids or not folder.is_dir() or not is_local(folder):
         return frozenset()
     return frozenset(

@@ -35,13 +35,13 @@ from phyla.worker.training.stopwatch import Stopwatch
 from phyla.worker.training.trainer import Trainer
 
 FLUSH_S = 1.0
-"""How often reports of a running trial are sent."""
+"""Interval of sending the reports of a running trial."""
 
 IDLE_S = 0.25
-"""How long a worker without work waits before it looks whether it is to stop."""
+"""How long an idle worker waits before it checks whether to stop."""
 
 MOST_PAUSE_S = 60.0
-"""Longest wait of a worker whose trials repeatedly ask to be run again later; the first wait is 1 s."""
+"""Longest wait of a worker whose trials repeatedly ask to be rerun later; the first wait is 1 s."""
 
 SUITES_CHANGED = (
     "the suites of the run were changed while this worker evaluated. It has returned its eval task and accepts "
@@ -49,7 +49,7 @@ SUITES_CHANGED = (
 )
 
 Beat: TypeAlias = Callable[[int, int, float], None]
-"""Called with signs of progress, with work submitted so far (both only grow), and with the time in seconds since
+"""Called with counts of progress and of submitted jobs (both only grow), and with the time in seconds since
 the epoch when the running eval task takes too long, 0 for never."""
 
 
@@ -69,7 +69,7 @@ class Worker:
 
     Its name is `host:slot:pid:launch`. It renews its own leases every `renew_s`, unless a supervisor does. With
     `yields`, `trial.report()` runs an eval task that waits before training goes on. It runs eval tasks that ask
-    for a number of GPUs within `gpus`, and for no label or one of its `labels`. It begins nothing that is not
+    for a number of GPUs within `gpus`, and for no label or one of its `labels`. It starts no job that is not
     expected to end by `stops_at`, in seconds since the epoch, of a run of `run_s`. `closing` tells it to end.
     """
 
@@ -91,7 +91,9 @@ class Worker:
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise ConfigurationError("a worker's name is empty: its leases go by it; pass Launch.worker_name()")
+            raise ConfigurationError(
+                "the name of a worker is empty, but leases need it; pass Launch.worker_name()"
+            )
         kinds = {WorkKind.TRAIN: self.trainer, WorkKind.EVALUATE: self.evaluator}
         self._kinds = frozenset(kind for kind, handler in kinds.items() if handler is not None)
         for handler in (self.trainer, self.evaluator):
@@ -119,14 +121,14 @@ class Worker:
     def run(self, on_tick: Callable[[], None] = lambda: None) -> Ended | Outdated | NoTime | None:
         """Work until the study ends, `stop` is called or the time left is too short; return why it ended.
 
-        It also returns when suites changed since this process read them, or settings that it cannot take over:
-        another process should continue.
+        It also returns when suites changed since this process read them, or settings that it cannot adopt: another
+        process should continue.
 
         Args:
             on_tick: called after every piece of work, and several times a second while there is none.
 
         Raises:
-            CheckpointsAbsent: the directory of the checkpoints is gone; the work is in the queue again.
+            CheckpointsAbsent: the directory of the checkpoints is gone; the job is in the queue again.
             ProcessSpoiled: phyla failed in a process that user code has changed.
             StoreError: the database failed.
         """
@@ -239,7 +241,7 @@ class Worker:
         return self.trainer.run(trial, self._yield if self.yields and self.evaluator is not None else None)
 
     def _pause(self) -> None:
-        """Wait after a trial that asked to be run again later, longer each time."""
+        """Wait after a trial that asked to be rerun later, longer each time."""
         times = 0 if self.trainer is None else self.trainer.given_back
         if times:
             ends_at = time.monotonic() + min(MOST_PAUSE_S, 2.0 ** (times - 1))

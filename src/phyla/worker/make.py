@@ -1,4 +1,4 @@
-"""Workers of studies of both kinds, made from a specification."""
+"""Creates workers of both kinds of studies from a specification."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -36,7 +36,7 @@ def population_worker(
     spec: WorkerSpec,
     **how: Any,
 ) -> Worker:
-    """Make a worker of a study with a population; `setup` is called here, once. `how` is as `Worker` takes it."""
+    """Create a worker of a study with a population, and call `setup` once. `how` is for `Worker`."""
     study, repository, work_root = client.record, client.repository, Path(spec.work_root)
     state, log = None, _log(spec)
     if setup is not None:
@@ -77,7 +77,7 @@ def population_worker(
 
 
 def open_watched(store: Store, suites: Mapping[str, Sequence[Suite]]) -> tuple[Client, Runs]:
-    """Open watched studies that one pool of workers serves, by name with their suites from the user's files."""
+    """Open the watched studies of one pool of workers, by name, with their suites from the user's files."""
     runs = [_load_watched(store, name, tuple(declared)) for name, declared in suites.items()]
     rules = [WatchRules(suites=evaluated.suites, lease_s=lease_of(record)) for record, evaluated in runs]
     (first, *rest), (first_rules, *other_rules) = [record for record, _ in runs], rules
@@ -137,7 +137,7 @@ def check_suites(runs: Runs, configs: Mapping[str, JsonObject]) -> None:
 
 
 def watched_worker(client: Client, runs: Runs, spec: WorkerSpec, **how: Any) -> Worker:
-    """Make a worker of watched studies; `how` is as `Worker` takes it."""
+    """Create a worker of watched studies; `Worker` gets the arguments in `how`."""
     evaluated = {record.id: evaluated for record, evaluated in runs}
     evaluator = Evaluator(client, evaluated, work_root=Path(spec.work_root), name=spec.name, log=_log(spec))
     return _worker(client, spec, evaluator=evaluator, **how)

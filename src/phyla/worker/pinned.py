@@ -19,7 +19,7 @@ PIN = 20_240_601
 NOTHING = Minimize("phyla/nothing")
 """The objective of a study without a fitness."""
 UNEVEN = "phyla/uneven"
-"""Reported by a trial whose first step does not draw as many random numbers as the next."""
+"""Metric of a trial whose first step draws a different number of random numbers than the next."""
 STEPPED = "phyla/stepped"
 """How many steps training took from `trial.steps()`, of a trial whose random numbers are pinned."""
 
@@ -36,7 +36,7 @@ class Pinned:
     since: Sequence[int | None]
 
     def __call__(self, trial: Trial) -> None:
-        """Train, and set all generators back."""
+        """Train, and restore all generators."""
         session, pins, since = session_of(trial), _Pins(), self.since[trial.member]
         steps, drawn = session.steps, list[str]()
 

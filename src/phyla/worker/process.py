@@ -1,4 +1,4 @@
-"""The worker process, which a supervisor starts: it reads on standard input what to do."""
+"""The worker process, which a supervisor starts and configures on standard input."""
 
 import ctypes
 import faulthandler
@@ -43,7 +43,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Read a spec, work until the study ends, exit with 0; with another status if that cannot be."""
+    """Read a spec, work until the study ends, and exit with 0, or with another status on errors."""
     with ending(Exit.LEFT):
         _work()
 
@@ -138,7 +138,7 @@ def _make(spec: WorkerSpec, shared: mmap.mmap, surroundings: Surroundings) -> tu
         rules = from_config(config, plugins.resolve)
         repository = open_checkpoints(store, study.name, place(spec.checkpoints, spec.outputs))
         repository.check_owner()
-        # Where the stored configuration is another one, the controller takes it over as far as it can.
+        # If the stored configuration differs, the controller adopts what it can.
         client = Client(store, replace(study, config=config), rules, repository, collects=False)
         raw: Any = config["train"]
         train = plugins.resolve(raw) if isinstance(raw, str) else plugins.decode(raw, plugins.resolve)

@@ -15,21 +15,21 @@ from phyla.machine import ANY_GPUS
 from phyla.records import JsonObject
 
 BEATS = struct.Struct("<qqd")
-"""A worker's record for its supervisor: signs of progress, submitted work, and the time in seconds since the epoch
-when its running eval task takes too long, 0 for never."""
+"""A worker's record for its supervisor: counts of progress and of submitted jobs, and the time in seconds since
+the epoch when its running eval task takes too long, 0 for never."""
 LAST_WORDS = slice(BEATS.size + 1, 4096)
-"""Place, behind its orders, for the reason why phyla failed in it: its log may be unreachable then."""
+"""Place, after its orders, for the reason why phyla failed: its log may be unreachable then."""
 
 
 @final
 class Exit(IntEnum):
     """Exit statuses of workers, chosen to be unlikely in training code."""
 
-    CANNOT_START = 113  # The training code cannot be loaded: trying again would not help.
+    CANNOT_START = 113  # The training code cannot be loaded: a retry would not help.
     STORE_FAILED = 114  # The database was lost: the trial is not to blame.
     CHECKPOINTS_ABSENT = 115  # The directory of the checkpoints is gone: the trial is in the queue again.
     OUTDATED = 116  # Settings or suites of the study were changed; its work is submitted.
-    NO_TIME = 117  # Nothing is expected to end in the time that is left.
+    NO_TIME = 117  # No job is expected to end in the remaining time.
     LEFT = 118  # Its work was done, but threads or processes of user code kept it alive; its last line names them.
     SPOILED = 119  # phyla failed in a process that user code has changed; the reason is beside its beats.
 
@@ -47,7 +47,7 @@ class WorkerSpec:
         kinds: kinds of work: train, evaluate, or both.
         yields: whether `trial.report()` runs an eval task that waits.
         environment: variables that training code gets; `{member}` in them stands for the trial's member.
-        gpus: least and greatest number of GPUs that an eval task may ask for.
+        gpus: minimum and maximum number of GPUs that an eval task may request.
         stops_at: when it has to stop, in seconds since the epoch, and how long its run may last: `run_s`.
         argv: the command line that the study file sees.
         files: the study files of the supervisor, by module name.

@@ -119,8 +119,7 @@ def test_only_the_content_that_was_asked_for_is_imported(
     source = committed(tmp_path)[0].path("7.1") if ours else foreign(tmp_path)
     digest = import_checkpoint(repository, source, "start-1", step=None, now=1.0).digest
     assert import_checkpoint(repository, source, "start-2", step=None, now=1.0, digest=digest).digest == digest
-    wrong = rf"{source} is not the checkpoint asked for: its content has digest {digest}, wanted is 0f0f"
-    with pytest.raises(CheckpointCorrupt, match=wrong):
+    with raises(CheckpointCorrupt, source, digest, "0f0f"):
         import_checkpoint(repository, source, "start-3", step=None, now=1.0, digest="0f0f")
     assert repository.names() == ("start-1", "start-2")
 

@@ -29,13 +29,13 @@ SOON = "    threading.Thread(target=time.sleep, args=(0.5,)).start()\n"
 @pytest.mark.parametrize(
     ("code", "left", "status", "told"),
     [
-        (THREAD, None, 0, "was ended: the thread 'loader'. End what"),
-        (THREAD, 118, 118, "was ended: the thread 'loader'. End what"),
-        (THREAD + "    sys.exit(3)", 118, 3, "was ended: the thread 'loader'. End what"),
-        (PROCESS + "    raise ValueError", None, 1, "was ended: the process 'loader' (number "),
-        (POOL, None, 0, "was ended: the thread 'loader_0'. End what"),
-        (QUEUE, 118, 118, "was ended: a queue of multiprocessing that still holds items. End what"),
-        (HANDLER + PROCESS + THREAD, None, 0, "was ended: the thread 'loader', the process 'loader' (number "),
+        (THREAD, None, 0, "ended: the thread 'loader'"),
+        (THREAD, 118, 118, "ended: the thread 'loader'"),
+        (THREAD + "    sys.exit(3)", 118, 3, "ended: the thread 'loader'"),
+        (PROCESS + "    raise ValueError", None, 1, "ended: the process 'loader' (number "),
+        (POOL, None, 0, "ended: the thread 'loader_0'"),
+        (QUEUE, 118, 118, "ended: a queue of multiprocessing that still holds items"),
+        (HANDLER + PROCESS + THREAD, None, 0, "ended: the thread 'loader', the process 'loader' (number "),
         (DAEMONS + SOON + HANDLER, 118, 0, None),
     ],
 )

@@ -263,7 +263,7 @@ def test_a_file_that_vanishes_while_it_is_looked_at_is_not_bad(
 
     monkeypatch.setattr(Path, "open", vanish)
     scan = scans(get_format("torch"), tmp_path)
-    assert "vanished" in scan()["a.pt"].why
+    check_facts(scan()["a.pt"].why, "a.pt", "missing")
     assert scan() == {}
 
 
@@ -556,7 +556,7 @@ def test_a_trainer_checkpoint_is_ready_with_its_state(tmp_path: Path) -> None:
             lambda folder: (folder / "trainer_state.json").write_text('{"global_st'),
             "trainer_state.json is cut off",
         ),
-        (lambda folder: (folder / "trainer_state.json").write_text('{"global_step": 7}'), "says step 7"),
+        (lambda folder: (folder / "trainer_state.json").write_text('{"global_step": 7}'), "step 7"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"12345678"), "model.safetensors is cut off"),
         (lambda folder: (folder / "model.safetensors").unlink(), "no weights"),
     ],
@@ -592,7 +592,7 @@ def test_a_checkpoint_that_is_being_deleted_is_not_ready(tmp_path: Path) -> None
     (folder / "config.json").unlink()
     found = scans(get_format("huggingface"), tmp_path)()["checkpoint-50"]
     assert not found.ready
-    assert "came or went" in found.why
+    check_facts(found.why, "trainer_state.json", "removed")
 
 
 # --- Orbax
@@ -797,7 +797,7 @@ def test_a_distributed_checkpoint_is_ready_with_its_metadata(name: str, tmp_path
     ("spoil", "why"),
     [
         (lambda folder: (folder / ".metadata").unlink(), ".metadata is missing"),
-        (lambda folder: (folder / ".metadata").write_bytes(b"\x80\x04\x95"), "cannot be understood"),
+        (lambda folder: (folder / ".metadata").write_bytes(b"\x80\x04\x95"), "ValueError"),
         (lambda folder: (folder / ".metadata.tmp").touch(), "has not finished"),
         (lambda folder: (folder / "__1_0.distcp").unlink(), "__1_0.distcp 0 bytes"),
         (lambda folder: (folder / "__1_0.distcp").write_bytes(b"x" * 399), "399 bytes"),

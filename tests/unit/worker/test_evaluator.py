@@ -321,8 +321,8 @@ def test_a_command_in_any_language(tmp_path: Path) -> None:
         (["sh", "-c", "echo loading; echo out of memory >&2; exit 3"], "status 3"),
         ("true", "{results}"),
         (["sh", "-c", "echo saved to /tmp"], "{results} /tmp"),
-        (["sh", "-c", "echo '[' > \"$1\"", "sh", "{results}"], "no JSON"),
-        (["sh", "-c", "echo '[1]' > \"$1\"", "sh", "{results}"], "no JSON object"),
+        (["sh", "-c", "echo '[' > \"$1\"", "sh", "{results}"], "JSON"),
+        (["sh", "-c", "echo '[1]' > \"$1\"", "sh", "{results}"], "JSON object [1]"),
         ("./nowhere.sh {checkpoint}", "./nowhere.sh"),
     ],
 )
@@ -497,7 +497,7 @@ def test_stopping_returns_the_eval_task_to_the_queue(tmp_path: Path) -> None:
 
 def test_a_worker_has_a_name(tmp_path: Path) -> None:
     bench = Bench(tmp_path, suite(EvalTask("a", spread)))
-    with pytest.raises(ConfigurationError, match="a worker's name is empty"):
+    with raises(ConfigurationError, "name", "Launch.worker_name()"):
         Worker(bench.client, name="", evaluator=bench.evaluator)
 
 

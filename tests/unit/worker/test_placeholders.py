@@ -212,5 +212,5 @@ def test_a_program_that_cannot_run_is_refused_before_anything_is_stored(
     with raises(ConfigurationError, *words.split()):
         made([program]).run()
     assert not (tmp_path / ".phyla").exists()
-    with pytest.raises(ConfigurationError, match="no such directory"):
+    with raises(ConfigurationError, tmp_path / "gone"):
         made(["sh"], cwd="gone").run()

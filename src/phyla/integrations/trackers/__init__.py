@@ -1,4 +1,4 @@
-"""Trackers: where a study's metrics, hyperparameters, lineage and evaluations are shown, one run a member."""
+"""Trackers log a study's metrics, hyperparameters, lineage and evaluations, one run per member."""
 
 import hashlib
 import importlib.util
@@ -16,7 +16,7 @@ from phyla.validation import look_up
 GROUP = "phyla.trackers"
 
 Value: TypeAlias = float | str
-"""A metric, or a hyperparameter that is no number."""
+"""A metric, or a hyperparameter that is not a number."""
 
 
 @final
@@ -27,7 +27,7 @@ class TrackedStudy:
     name: str
     created_at: float
     config: Mapping[str, Any]  # its settings, as JSON
-    home: Path  # where a tracker without a place of its own writes
+    home: Path  # the default place of trackers
 
     def run_id(self, member: int | str) -> str:
         """Return the id of a member's run: the same in every process, a new one for a study made from scratch."""
@@ -42,20 +42,20 @@ class TrackedStudy:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What became known of a member at one point of its progress."""
+    """New facts about a member at one point of its progress."""
 
     member: int
     progress: int  # its clock in steps, which never decreases within one metric, but for late evaluations
     at: float  # in seconds since the epoch
     values: Mapping[str, Value]
-    note: str | None = None  # what happened, in words, where the member took over another one
+    note: str | None = None  # the decision in words, if the member copied another one
 
 
 class Tracker(Protocol):
     """Writes the runs of a study's members to one place; called by one thread of one process.
 
-    It is registered under the entry point group `phyla.trackers` and made with what follows the `=` in
-    `--tracker NAME=PLACE`, or None. What its methods raise is retried, and never harms the study.
+    It is registered in the entry point group `phyla.trackers` and created with the PLACE of `--tracker
+    NAME=PLACE`, or None. Errors of its methods are retried, and never harm the study.
 
     Attributes:
         name: the name it is registered under.
@@ -71,7 +71,7 @@ class Tracker(Protocol):
     def __init__(self, place: str | None = None) -> None: ...
 
     def environment(self, study: TrackedStudy) -> Mapping[str, str]:
-        """Return what training code gets in its environment; `{member}` in it stands for the member's index.
+        """Return the environment variables for training code; `{member}` in it stands for the member's index.
 
         It is called before anything is trained, writes nothing, and raises ConfigurationError where the tracker
         could not be used now, for example because its place cannot be written.
@@ -83,7 +83,7 @@ class Tracker(Protocol):
         ...
 
     def log(self, rows: Sequence[Row]) -> None:
-        """Write rows, those of one member in order. On return, if the library can, they outlive this process."""
+        """Write rows, those of one member in order. On return they are durable, if the library supports that."""
         ...
 
     def close(self) -> None:
@@ -99,19 +99,19 @@ def check_installed(tracker: str, *modules: str, extra: str) -> None:
 
 
 def check_writable(folder: Path, instead: str) -> None:
-    """Raise ConfigurationError if no file can be made in a directory, or no such directory; leaves nothing."""
+    """Raise ConfigurationError if the directory, or a file in it, cannot be created; leaves no files."""
     for existing in (folder, *folder.parents):
         try:
             with tempfile.TemporaryFile(dir=existing):
                 return
         except OSError as error:
             if not isinstance(error, FileNotFoundError) or os.path.lexists(existing):
-                why = f"{existing}: {error.strerror}; make it a directory that can be written, or {instead}"
+                why = f"{existing}: {error.strerror}; make it a writable directory, or {instead}"
                 raise ConfigurationError(f"cannot write to {folder}: {why}") from error
 
 
 def make_tracker(tracker: str | Tracker) -> Tracker:
-    """Return a tracker from `NAME` or `NAME=PLACE`; one that is made already as it is.
+    """Return a tracker from `NAME` or `NAME=PLACE`, or an existing object.
 
     Raises:
         ConfigurationError: there is no tracker of that name, or its library is missing.

@@ -1,4 +1,4 @@
-"""MLflow: one run a member, in the experiment of the study."""
+"""MLflow: one run per member, in the experiment of the study."""
 
 import logging
 import re
@@ -11,7 +11,7 @@ from phyla import settings
 from phyla.integrations.trackers import Row, TrackedStudy, Tracker, check_installed, check_writable
 
 MOST: Final = 1000
-"""Metrics that MLflow takes in one request."""
+"""Maximum number of metrics in one request to MLflow."""
 MOST_CHARACTERS: Final = 5000
 """Of a tag."""
 ID: Final = "phyla.run_id"
@@ -27,7 +27,7 @@ _LOCAL = re.compile(
 class MLflow(Tracker):
     """Logs to `PLACE`, a tracking URI; by default `MLFLOW_TRACKING_URI`, else `mlflow.db` in the home.
 
-    A metric that a run has at a step already stays as it is.
+    A metric that a run already has at a step is not changed.
     """
 
     name: ClassVar[str] = "mlflow"

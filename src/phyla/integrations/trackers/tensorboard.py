@@ -1,4 +1,4 @@
-"""TensorBoard's event files, written while a study runs: one TensorBoard run a member."""
+"""TensorBoard event files, written while a study runs: one TensorBoard run per member."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from phyla.integrations.trackers import Value
 
 SUFFIX: Final = ".phyla"
-"""End of the names of the files that we write: nothing else is ever replaced."""
+"""Suffix of the files that phyla writes: no other file is ever replaced."""
 
 VERSION: Final = "brain.Event:2"
 
@@ -58,7 +58,7 @@ class EventFiles:
             writer.flush()
 
     def close(self) -> None:
-        """Close all files; a run that is written to again gets another one."""
+        """Close all files; later writes to a run start a new file."""
         writers, self._writers = self._writers, {}
         for writer, file in writers.values():
             writer.close()

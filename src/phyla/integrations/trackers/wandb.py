@@ -1,4 +1,4 @@
-"""Weights & Biases: one run a member, in the group of the study."""
+"""Weights & Biases: one run per member, in the group of the study."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,7 +37,7 @@ class WandB(Tracker):
         self._charted: set[tuple[int, str]] = set()
 
     def environment(self, study: TrackedStudy) -> Mapping[str, str]:
-        """Return what lets `wandb.init()` in training code continue the run of the member.
+        """Return the variables with which `wandb.init()` in training code continues the run of the member.
 
         Raises:
             ConfigurationError: W&B is online without a login; or its directory cannot be written.
@@ -62,7 +62,7 @@ class WandB(Tracker):
             # A thread beside training cannot prompt the user.
             if not wandb.login(prompt=False, verify=False):
                 raise ConfigurationError(
-                    "the tracker wandb is online, and W&B knows no API key: run `wandb login` first, or set "
+                    "the tracker wandb is online, but W&B has no API key: run `wandb login` first, or set "
                     "WANDB_MODE=offline"
                 )
             variables |= {"WANDB_X_PRIMARY": "false", "WANDB_X_UPDATE_FINISH_STATE": "false"}
@@ -87,7 +87,7 @@ class WandB(Tracker):
         self._settings["dir"].mkdir(parents=True, exist_ok=True)
 
     def log(self, rows: Sequence[Row]) -> None:
-        """Hand rows to W&B's own process, which keeps and sends them."""
+        """Pass rows to W&B's own process, which stores and sends them."""
         for row in rows:
             run = self._run(row.member)
             for name in row.values:

@@ -1,4 +1,4 @@
-"""Whatever lies there, each entry by the strictest format that knows it."""
+"""Any entry of the root, by the strictest format that recognizes it."""
 
 import re
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ _RANK = re.compile(r"mp_rank_\d+.*")
 @final
 @dataclass(frozen=True, kw_only=True)
 class Auto(CheckpointFormat):
-    """Whatever another format knows, and files of weights: `endings` are those that have no format of their own.
+    """Everything that other formats recognize, and files of weights: `endings` are those without a format.
 
     What a directory holds decides. One named `checkpoint-N` waits for its `trainer_state.json`; if none comes
     in the quiet period and nothing else in it is the Trainer's, it is judged by its weights alone. Other
@@ -72,4 +72,4 @@ def _weights_somewhere(root: Place, listed: Listing) -> Verdict:
     endings = tuple(ending for kind in load_formats() for ending in kind.endings)
     files = [file for file in listed.files if file.name.endswith(endings)]
     verdict = worst(check_file(root / file.relative, file.size_bytes) for file in files)
-    return worst([verdict, Verdict.settling("nothing tells which files belong to it")])
+    return worst([verdict, Verdict.settling("it is unknown which files belong to it")])

@@ -55,11 +55,11 @@ def _check(root: Place, listed: Listing) -> Verdict:
         return Verdict.partial(f"{STATE} is cut off or damaged: {error}")
     step = int(folder.rpartition("-")[2])
     if state_step != step:
-        return Verdict.partial(f"{STATE} says step {state_step!r}, its directory says {step}")
+        return Verdict.partial(f"{STATE} has step {state_step!r}, its directory name has {step}")
     weight_set = weights.weights(root / folder, files)
     if weight_set is None:
         return Verdict.partial(
-            "there are no weights in it: no *.safetensors or *.bin file, no index, no distributed checkpoint"
+            "it has no weights: no *.safetensors or *.bin file, no index, no distributed checkpoint"
         )
     # Other ranks may save their random state later than that.
     rest = [file for path, file in files.items() if path != STATE and not is_companion(file.name)]

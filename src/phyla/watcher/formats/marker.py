@@ -18,8 +18,8 @@ class Marker(CheckpointFormat):
     """Any entry of the root: a directory with the marker in it, or an entry with its marker beside it.
 
     The marker of `model_7.pt` beside it is called `model_7.pt.DONE`, or as `marker` says, if that has `{name}`
-    in it. It must be as new as everything else, so that an old one does not vouch for a file that is
-    being overwritten; an older one counts after the quiet period. Without its marker a checkpoint waits for ever.
+    in it. It must be as new as everything else, since an old marker says nothing about a file that is being
+    overwritten; an older marker counts after the quiet period. Without its marker, a checkpoint waits forever.
 
     Attributes:
         marker: name of the marker, or a template such as `{name}.finished` or `ok_{name}`.
@@ -31,7 +31,7 @@ class Marker(CheckpointFormat):
     def __post_init__(self) -> None:
         if not self.marker or "/" in self.marker or self.marker == PLACE or self.marker.count(PLACE) > 1:
             raise ConfigurationError(
-                f"marker {self.marker!r} is no name of a file; write one such as DONE, or {PLACE}.done"
+                f"marker {self.marker!r} is not a file name; write one such as DONE, or {PLACE}.done"
             )
 
     @property
@@ -61,7 +61,7 @@ class Marker(CheckpointFormat):
         rest = [file for file in listed.files if file.relative not in {inside, beside}]
         if not marks:
             either = f"{inside} or " if (root / entry).is_dir() and PLACE not in self.marker else ""
-            return Verdict.waiting(f"there is no marker {either}{beside}")
+            return Verdict.waiting(f"no marker {either}{beside}")
         if not rest:
             return Verdict.waiting("there is nothing but its marker")
         mark = max(marks, key=lambda file: file.modified_ns)

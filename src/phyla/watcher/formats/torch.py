@@ -55,10 +55,10 @@ def _check_zip(name: str, file: IO[bytes]) -> Verdict:
     members = {member.filename: member for member in archive.infolist()}
     if not members or min(member.header_offset for member in members.values()) != 0:
         # An archive stored inside another one has a directory of its own, which ends too early.
-        return Verdict.partial(f"{name} is cut off: its directory does not describe the whole file")
+        return Verdict.partial(f"{name} is truncated: its directory does not describe the whole file")
     described = [member for key, member in members.items() if key.endswith("/data.pkl") and key.count("/") == 1]
     if not described and any(key.endswith("/.data/serialization_id") for key in members):
-        return Verdict.partial(f"{name} was closed by torch.save before anything was in it")
+        return Verdict.partial(f"{name} was closed by torch.save while still empty")
     if not described or described[0].file_size > PICKLE_BYTES_AT_MOST:
         return Verdict.complete(f"{name} has its directory of {len(members)} members")
     member = described[0]

@@ -1,4 +1,4 @@
-"""Weights that lie in several files: shards with an index, a saved model, what many ranks saved together.
+"""Weights in several files: shards with an index, a saved model, or the files of many ranks.
 
 Functions raise `OSError` where something is gone or cannot be read, and `ValueError` as `check_file` does.
 """
@@ -44,7 +44,7 @@ def tensors(file: IO[bytes], name: str) -> dict[str, tuple[int, int]]:
         raise ValueError(f"{name} has {size} bytes and a header of {length}")
     header = json.loads(file.read(length))
     if not isinstance(header, dict):
-        raise ValueError(f"{name} has a header that is no JSON object")
+        raise ValueError(f"{name} has a header that is not a JSON object")
     ranges: dict[str, tuple[int, int]] = {}
     for key, value in header.items():
         if key != "__metadata__":
@@ -86,7 +86,7 @@ def _check_index(folder: Place, index: str, files: Mapping[str, File]) -> Verdic
     try:
         for tensor, shard in _weight_map(folder / index).items():
             if not isinstance(shard, str):
-                raise TypeError(f"{shard!r} is no name of a file")
+                raise TypeError(f"{shard!r} is not a file name")
             path = posixpath.normpath(shard)
             if path.startswith(("/", "../")) or path in {"..", "."}:
                 raise ValueError(f"{shard!r} is outside the checkpoint")
@@ -115,7 +115,7 @@ def _check_shard(folder: Place, file: File, shard: str, names: Collection[str]) 
 @final
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The weights in a directory: whether they are whole, their files, and the one that names the others."""
+    """The weights in a directory: whether they are complete, their files, and the file that names the others."""
 
     verdict: Verdict
     files: tuple[File, ...]
@@ -173,7 +173,7 @@ def _deepspeed(folder: Place, files: Mapping[str, File], above: Mapping[str, Fil
     if not states:
         return Verdict.partial(f"{folder.name} has no weights in it")
     verdict = worst(check_file(folder / name, files[name].size_bytes) for name in states)
-    return worst([verdict, Verdict.settling(f"how many ranks save into {folder.name}, nothing tells")])
+    return worst([verdict, Verdict.settling(f"the number of ranks that save into {folder.name} is unknown")])
 
 
 def check_distributed(folder: Place, files: Mapping[str, File]) -> Verdict:
@@ -194,7 +194,7 @@ def check_distributed(folder: Place, files: Mapping[str, File]) -> Verdict:
         ranks = {name.removeprefix("__").partition("_")[0] for name in data}
         if not ranks or not all(f"__{rank}.metadata" in files for rank in ranks):
             return Verdict.partial(".metadata is missing, which is written last")
-        return Verdict.settling(f"{len(ranks)} ranks saved on their own; how many there are, nothing tells")
+        return Verdict.settling(f"{len(ranks)} ranks saved separately; the total number of ranks is unknown")
     if metadata.size_bytes <= 4 * PICKLE_BYTES_AT_MOST:
         with (folder / ".metadata").open("rb") as file:
             wanted = extents(file)

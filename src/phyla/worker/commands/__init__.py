@@ -1,1 +1,1 @@
-"""Programs that train or evaluate instead of a function: their words, their output."""
+"""Programs that train or evaluate instead of a function: arguments and output."""

@@ -18,7 +18,7 @@ from phyla.worker.commands.placeholders import Argument
 from phyla.worker.training.trial import Trial
 
 SCRIPT_BYTES = 10_000_000
-"""Size of the largest file in the arguments whose edits are noticed."""
+"""Size of the largest file among the arguments whose edits are detected."""
 
 
 @final
@@ -47,7 +47,7 @@ class Command:
         grace_s: seconds between SIGTERM, when it has to stop, and the end of everything that it started.
 
     Raises:
-        ConfigurationError: an argument makes no sense.
+        ConfigurationError: an argument is invalid.
     """
 
     arguments: Sequence[Argument]
@@ -63,8 +63,8 @@ class Command:
         arguments = self.arguments
         if isinstance(arguments, str) or not isinstance(arguments, Sequence) or not arguments:
             raise ConfigurationError(
-                f"Command({arguments!r}): give a list of texts, such as ['python', 'train.py', '--lr', '{{lr}}']; "
-                "no shell splits or runs it"
+                f"Command({arguments!r}): give a list of strings, as ['python', 'train.py', '--lr', '{{lr}}'];"
+                " no shell splits or runs it"
             )
         checked = tuple(map(placeholders.normalize, arguments))
         if not isinstance(checked[0], str) or not checked[0]:
@@ -106,7 +106,7 @@ class Command:
 
     @property
     def _texts(self) -> tuple[str, ...]:
-        """Texts with placeholders besides the arguments."""
+        """Strings with placeholders besides the arguments."""
         return (str(self.cwd), *self.env.values(), *(glob for glob, _ in self.tensorboard.values()))
 
     def __call__(self, trial: Trial) -> None:
@@ -120,7 +120,7 @@ class Command:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of the placeholders that it uses."""
+        """Names of the placeholders that the command uses."""
         return frozenset(field.name for field in placeholders.fields_of((*self.arguments, *self._texts)))
 
     def check_space(self, space: Space) -> None:
@@ -128,7 +128,7 @@ class Command:
         placeholders.check(self.arguments, self._texts, space)
 
     def check_program(self) -> None:
-        """Make sure, before a trial is claimed, that the program can be run.
+        """Check, before a trial is claimed, that the program can run.
 
         Raises:
             ConfigurationError: it is missing, or not executable.
@@ -137,7 +137,7 @@ class Command:
         if "{" in program or "{" in folder:
             return
         if not Path(folder).is_dir():
-            raise ConfigurationError(f"the command {self} runs in {folder}, and there is no such directory")
+            raise ConfigurationError(f"the command {self} runs in {folder}, which does not exist")
         file, is_path = Path(folder, program), "/" in program
         path = self.env.get("PATH", settings.child_environment({}).get("PATH"))
         if shutil.which(str(file) if is_path else program, path=path) is not None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 GIVE_BACK = 75
 """Exit status of a command that asks to be run again later, EX_TEMPFAIL of sysexits.h."""
 POLL_S = 0.1
-"""How often metrics are read, and requests to stop are looked for; the end of a command is noticed at once."""
+"""Interval of reading metrics and checking for requests to stop; the end of a command is noticed at once."""
 
 
 @final
@@ -97,11 +97,10 @@ class Run:
         """Run it; return when it has trained to the end, or was asked to stop.
 
         Raises:
-            CommandFailed: it cannot start, takes too long, is ended by a signal, or ends with neither 0 nor 75.
-            GivenBack: its exit status is 75.
-            MetricsUnreadable: a line of its metrics makes no sense.
-            NoCheckpoint: it left nothing in `{save_to}`.
-            ConfigurationError: a value is absent, or the source has no file that matches.
+            CommandFailed: it cannot start, takes too long, is killed by a signal, or exits with a status other
+            than 0 and 75. GivenBack: its exit status is 75. MetricsUnreadable: a line of its metrics is invalid.
+            NoCheckpoint: it left nothing in `{save_to}`. ConfigurationError: a value is absent, or the source has
+            no file that matches.
         """
         command = self.command
         try:
@@ -138,7 +137,7 @@ class Run:
         self._conclude(arguments, status)
 
     def _follow(self, process: processes.Process) -> int:
-        """Read what a command reports until it has ended, and ask it to stop if it should; return its status."""
+        """Read the reports of a command until it has ended, and ask it to stop if it should; return its status."""
         command, clock = self.command, settings.awake_clock()
         ends_at: float | None = None
         while (status := process.wait(POLL_S)) is None:
@@ -150,7 +149,7 @@ class Run:
                 process.terminate()
             elif ends_at is not None and now >= ends_at:
                 process.kill()
-        # What died may have left half a line.
+        # A command that died may have left half a line.
         self._read(last=status == 0)
         return status
 
@@ -182,7 +181,7 @@ class Run:
             # Files that are complete at the end are the result.
             return
         if not session.has_saved():
-            raise NoCheckpoint("there is nothing in {save_to}; save into that directory first")
+            raise NoCheckpoint("{save_to} is empty; save into that directory first")
         try:
             self.trial.save_progress(step)
         except (CheckpointStorageFailed, CheckpointsAbsent):
@@ -203,7 +202,7 @@ class Run:
                 session.reach(trial.end_step)
             return
         if status == GIVE_BACK:
-            raise GivenBack(f"it asks to be run again later (exit status {GIVE_BACK}): {self._last_line()}")
+            raise GivenBack(f"it asks to be rerun later (exit status {GIVE_BACK}): {self._last_line()}")
         if status != 0:
             raise self._make_error(processes.describe_status(status), arguments)
         if not session.has_saved():
@@ -228,7 +227,7 @@ class Run:
         return CommandFailed(how, text)
 
     def _last_line(self) -> str:
-        """Return the last line that the command wrote, first of all to standard error, and where all of it is."""
+        """Return the last line of output, preferably of standard error, and where the full output is."""
         files = self.errors, self.output
         lines = last_lines(files)
         return (

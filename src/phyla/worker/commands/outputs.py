@@ -12,11 +12,11 @@ KEPT_BYTES = (8 << 20, 64 << 20)
 TAIL_BYTES = 1500
 LAST_CHARACTERS = 200
 OUTPUT_IN = "; all output is in "
-"""Stands in an error before the files that hold the output of a command."""
+"""In an error, the text before the files with the output of a command."""
 
 
 def drop_middle(file: int) -> None:
-    """Take the middle of a long file off the disk: it reads as zeros then, and nothing moves."""
+    """Free the disk space of the middle of a long file: it then reads as zeros, and nothing moves."""
     begin, end = KEPT_BYTES
     status = os.fstat(file)
     if status.st_blocks * 512 > begin + 2 * end and sys.platform == "linux":
@@ -35,7 +35,7 @@ def tail(path: Path, most: int = TAIL_BYTES) -> str:
 
 
 def last_lines(files: Iterable[Path]) -> list[str]:
-    """Return the last lines that have words of the first of these files that has any."""
+    """Return the last lines with text, from the first of these files that has any."""
     for file in files:
         lines = [line for line in tail(file).splitlines() if re.search(r"\w", line)] if file.is_file() else []
         if lines:

@@ -35,7 +35,7 @@ class Field(NamedTuple):
 
 
 class Absent(Exception):
-    """A value that is not there in this trial."""
+    """A value that is absent in this trial."""
 
 
 def parts(text: str) -> Iterator[str | Field]:
@@ -56,7 +56,7 @@ def parts(text: str) -> Iterator[str | Field]:
                     )
                 yield Field(name, pattern or "")
     except ValueError as error:
-        raise ConfigurationError(f"{text!r}: {error}; write it twice if it is no placeholder") from error
+        raise ConfigurationError(f"{text!r}: {error}; write it twice if it is not a placeholder") from error
 
 
 def fields_of(argument: Argument) -> Iterator[Field]:
@@ -87,7 +87,7 @@ def check(arguments: Sequence[Argument], texts: Sequence[str], space: Space) -> 
     for name in parameters:
         if name in reserved:
             raise ConfigurationError(
-                f"Command(...): the hyperparameter {name!r} has the name of the placeholder {{{name}}}; rename "
+                f"Command(...): the hyperparameter {name!r} collides with the placeholder {{{name}}}; rename "
                 f"it, or put it into a group, as in 'model/{name}'"
             )
     known = (*parameters, *reserved)
@@ -119,7 +119,7 @@ def name_placeholders(text: str) -> str:
 
 
 def fill(text: str, values: Mapping[str, str | None]) -> str:
-    """Return a text with its placeholders filled in; `Absent` if a value is not there in this trial."""
+    """Return a text with its placeholders filled in; `Absent` if a value is absent in this trial."""
     done = []
     for part in parts(text):
         value = part if isinstance(part, str) else values[part.name]
@@ -182,6 +182,6 @@ def hydra_overrides(params: Mapping[str, Scalar], working_dir: str) -> list[str]
 def _hydra_value(value: Scalar) -> str:
     if not isinstance(value, str):
         return json.dumps(value)
-    # Backslashes count twice only before these; "${" would begin an interpolation.
+    # Backslashes are escapes only before these; "${" would start an interpolation.
     quoted = re.sub(r"(\\*)('|\$\{|\Z)", lambda match: match[1] * 2 + ("\\" if match[2] else "") + match[2], value)
     return f"'{quoted}'"

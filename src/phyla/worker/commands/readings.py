@@ -14,9 +14,9 @@ from phyla.errors import ConfigurationError, MetricsUnreadable
 from phyla.validation import suggestion
 
 LINE_BYTES = 1 << 20
-"""Longest line that is read; of a longer one this much."""
+"""Maximum length of a line; longer lines are truncated."""
 EVENTS_S = 1.0
-"""How often event files are looked for."""
+"""Interval of searching for event files."""
 SHOWN = 120
 """Characters of a line that an error shows."""
 _HEADER = struct.Struct("<QI")
@@ -35,7 +35,7 @@ class Reading:
 
 @final
 class Lines:
-    """The complete lines that a growing file has gained; half a line waits for its end."""
+    """The complete new lines of a growing file; an incomplete line waits for its end."""
 
     def __init__(self, path: Path, ends: bytes = b"\n") -> None:
         self.path = path
@@ -103,7 +103,7 @@ class Readings:
         """Iterate over new readings.
 
         Raises:
-            MetricsUnreadable: names the file and the line; the next call goes on behind it.
+            MetricsUnreadable: names the file and the line; the next call continues after it.
         """
         for where, line in self._lines.read(last=last):
             if line.strip():
@@ -153,7 +153,7 @@ def _reading(where: str, line: bytes) -> Reading:
 def _whole(step: object, where: str) -> int:
     number = isinstance(step, (int, float)) and not isinstance(step, bool)
     if not number or step != step or abs(step) >= 2**63 or int(step) != step:  # type: ignore[call-overload,arg-type]
-        raise MetricsUnreadable(f"{where}: step {step!r:.{SHOWN}} is not a whole number")
+        raise MetricsUnreadable(f"{where}: step {step!r:.{SHOWN}} is not an integer")
     return int(step)  # type: ignore[call-overload,no-any-return]
 
 
@@ -190,7 +190,7 @@ class EventFileReading:
         return files
 
     def read(self, *, last: bool = False) -> Iterator[Reading]:
-        """Iterate over new scalars, once in a while; an event that is only half written waits for its end."""
+        """Iterate over new scalars, at intervals; an incomplete event waits for its end."""
         now = time.monotonic()
         if not self.wanted or (not last and now - self._looked_at < EVENTS_S):
             return

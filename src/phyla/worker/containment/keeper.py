@@ -1,4 +1,4 @@
-"""Ends what commands and workers started, wherever it went.
+"""Kills all processes that commands and workers started, wherever they went.
 
 Everything that a worker starts inherits a mark in its environment, also what leaves its process group or its
 session: `LAUNCH:` for all workers of a launch, `LAUNCH:NUMBER:` for one, `LAUNCH:NUMBER:NUMBER:` for a command.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "PHYLA_WORKER"
 GIVE_UP_S = 10.0
-"""Seconds after which a process that cannot be ended is left alone."""
+"""Seconds after which a process that cannot be killed is abandoned."""
 ROUNDS = 100
 WAIT_MS = 1000
 _ROUND_S = 0.02
@@ -41,7 +41,7 @@ _DEFAULT = (*_IGNORED, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 
 
 def end_marked(mark: str) -> None:
-    """Kill every process whose mark begins with this one, except the calling process; wait until they are gone."""
+    """Kill every process whose mark starts with this one, except the calling process; wait for their end."""
     wanted = f"{VARIABLE}={mark}".encode()
     for _ in range(ROUNDS):
         # A process may start another one while it is being ended.
@@ -53,7 +53,7 @@ def end_marked(mark: str) -> None:
 
 
 def signal_marked(mark: str, number: int) -> None:
-    """Send a signal to every process whose mark begins with this one, except the calling process."""
+    """Send a signal to every process whose mark starts with this one, except the calling process."""
     wanted = f"{VARIABLE}={mark}".encode()
     for pid in _pids():
         if _is_marked(pid, wanted):
@@ -107,7 +107,7 @@ def _end(pid: int, wanted: bytes) -> None:
 
 
 def watch(mark: str) -> None:
-    """Wait in the background for the end of input, then end what carries a mark."""
+    """Wait in the background for the end of input, then kill all processes with a mark."""
     if os.fork():
         return
     os.setsid()
@@ -182,7 +182,7 @@ def _report(line: str) -> None:
 
 
 def _reap(statuses: dict[int, int]) -> bool:
-    """Wait for every child that has ended, and note its status; return whether others are left."""
+    """Wait for every child that has ended, and record its status; return whether others are running."""
     try:
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             statuses[ended[0]] = ended[1]

@@ -1,4 +1,4 @@
-"""Runs commands contained: whatever they start, in whatever session, ends with them, and with this process."""
+"""Runs commands contained: all processes that they start, in any session, end with them and with this process."""
 
 import logging
 import math
@@ -34,7 +34,7 @@ _NUMBERS = count(1)
 
 @final
 class Process:
-    """A running command, and all that it started.
+    """A running command, and all processes that it started.
 
     A keeper process (`keeper.py`) runs it, so that even a SIGKILL to this process leaves nothing behind. On Linux
     that holds for descendants in any session; elsewhere for those in the command's process group.
@@ -43,7 +43,7 @@ class Process:
         arguments: the program and its arguments.
         output: where its standard output goes.
         errors: where its standard error goes.
-        environment: environment variables besides those of this process; None takes one away.
+        environment: environment variables besides those of this process; None removes one.
         cwd: where it runs; by default here.
 
     Raises:
@@ -88,11 +88,11 @@ class Process:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End everything that is still running."""
+        """Kill everything that is still running."""
         self.kill()
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Return the exit status, -N for signal N, once the command has ended and nothing of it is left.
+        """Return the exit status, -N for signal N, once the command and all its processes have ended.
 
         Args:
             timeout_s: seconds to wait at most; then None is returned.
@@ -130,7 +130,7 @@ class Process:
         else:
             self._ended = int(words[0])
             if words[1] == b"1":
-                LOG.warning("the command %r ended, and something that it started cannot be ended", self._program)
+                LOG.warning("the command %r ended, but a process that it started cannot be killed", self._program)
         return self._ended
 
     def terminate(self) -> None:
@@ -141,7 +141,7 @@ class Process:
                 self._keeper.stdin.write(b"t")
 
     def kill(self) -> None:
-        """End the command and everything that it started; return when they are gone."""
+        """Kill the command and everything that it started; return when they have ended."""
         if self._ended is None:
             assert self._keeper.stdin is not None
             self._keeper.stdin.close()

@@ -32,7 +32,7 @@ class Surroundings:
         self._functions = [(module, name, value) for module in modules for name, value in vars(module).items()]
 
     def call(self, label: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call user code; restore a recursion limit that it lowered."""
+        """Call user code; restore the recursion limit if it was lowered."""
         self.calls, self._ran = self.calls + 1, label + _origin(function)
         try:
             return only_here(function, *arguments)
@@ -63,7 +63,7 @@ class Surroundings:
                 yield f"{name} was lowered to {_limit(name):.0f}"
         for descriptor, file in self._files.items():
             if _file(descriptor) != file:
-                yield f"file descriptor {descriptor}, which is phyla's, was closed"
+                yield f"file descriptor {descriptor}, which belongs to phyla, was closed"
         for module, name, value in self._functions:
             now = vars(module).get(name)
             if callable(value) and now is not value:
@@ -94,7 +94,7 @@ def _is_own(error: Exception) -> bool:
 
 
 def _describe_error(error: Exception) -> str:
-    """Return what failed, without advice on other causes, and the last place in phyla that it came through."""
+    """Return the error, without advice on other causes, and its last place in phyla."""
     place, trace = "", (error.__cause__ or error).__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code

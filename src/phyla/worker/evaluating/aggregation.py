@@ -1,4 +1,4 @@
-"""Aggregating a group: what its shards measured is merged, and compared with the best group before it."""
+"""Aggregation of a group: merges the results of its shards, and compares them with the best group before it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -167,7 +167,7 @@ class Aggregation:
 
 @final
 class _Arrays(Mapping[str, Sequence[NDArray[Any]]]):
-    """Saved arrays by name, one per shard, read when they are looked at."""
+    """Saved arrays by name, one per shard, read when they are accessed."""
 
     def __init__(self, outputs: Path, entries: Sequence[EvalResult]) -> None:
         self._outputs = outputs

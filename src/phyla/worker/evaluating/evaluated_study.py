@@ -1,4 +1,4 @@
-"""A study as a worker evaluates it: its suites, its checkpoints, its gin bindings, and where results go."""
+"""A study to evaluate: its suites, checkpoints, gin bindings, and the directory of results."""
 
 import hashlib
 import inspect
@@ -53,7 +53,7 @@ class StudySources:
 def apply_bindings(root: Path, files: Sequence[str], task: Sequence[str]) -> None:
     """Clear gin's configuration and parse the suite's files, then the eval task's bindings; later ones win.
 
-    Bindings of functions that are not imported are passed over.
+    Bindings of functions that are not imported are skipped.
     """
     try:
         import gin
@@ -61,7 +61,7 @@ def apply_bindings(root: Path, files: Sequence[str], task: Sequence[str]) -> Non
         if not (files or task):
             return
         raise ConfigurationError(
-            "this suite has gin bindings, and gin-config is not installed: pip install 'phyla[gin]'"
+            "this suite has gin bindings, but gin-config is not installed: pip install 'phyla[gin]'"
         ) from None
     paths = [str(root / name) for name in files]
     missing = [path for path in paths if not Path(path).is_file()]
@@ -115,7 +115,7 @@ class EvaluatedStudy:
     def source(self, suite: Suite, task: EvalTask) -> str:
         """Return a digest of the source of an eval task's function, and of files of gin bindings.
 
-        Neither is part of the eval task's identity. Empty where nothing is known of either.
+        Neither is part of the eval task's identity. Empty if neither is known.
         """
         source = ""
         if task.evaluate is not None:

@@ -129,18 +129,18 @@ class Evaluation:
         seed: int | None = None,
         **more: Any,
     ) -> None:
-        """Record metrics of one batch, or of all; what is merged are sufficient statistics, never means.
+        """Record metrics of one batch, or of all; phyla merges sufficient statistics, never means.
 
         Args:
             metrics: name to what was measured; nested mappings become slashed names. A number is one sample,
                 an array holds one sample per element, a metric such as `Perplexity` is merged as it is.
-            n: a number is the mean of n samples, of which the variance is then not known.
-            mask: for arrays: where an element counts and is no padding.
-            seed: what the samples were drawn with, for comparisons seed by seed.
+            n: a number is then the mean of n samples, with unknown variance.
+            mask: for arrays: which elements count, as opposed to padding.
+            seed: the seed of the samples, for comparisons seed by seed.
             **more: further metrics.
 
         Raises:
-            EvaluationError: a value is no metric, or does not fit what was recorded under its name.
+            EvaluationError: a value is not a metric, or does not match earlier values of its name.
         """
         self.beats += 1
         self._recorder.record({**(metrics or {}), **more}, n=n, mask=mask, seed=seed)
@@ -149,11 +149,11 @@ class Evaluation:
         """Save arrays (as `.npy`), texts, bytes or files (by path) beside the result.
 
         Raises:
-            ConfigurationError: a name is used twice, or is no plain name.
+            ConfigurationError: a name is used twice, or is not a plain name.
         """
         for name, value in outputs.items():
             if name in self.files:
-                raise ConfigurationError(f"save({name}=...): this evaluation has saved that already")
+                raise ConfigurationError(f"save({name}=...): this evaluation has already saved that")
             self._outputs.mkdir(parents=True, exist_ok=True)
             if isinstance(value, Path):
                 file = name + value.suffix
@@ -198,7 +198,7 @@ class Evaluation:
 
 
 def seed_of(seed: int, replicate: int) -> int:
-    """Return the seed of an evaluation: the eval task's own, and another for each repetition."""
+    """Return the seed of an evaluation: that of the eval task, and a different one for each repetition."""
     if not replicate:
         return seed % 2**31
     return int.from_bytes(hashlib.sha256(f"{seed}:{replicate}".encode()).digest()[:4], "big") % 2**31
@@ -256,9 +256,9 @@ def run_command(
     except FileNotFoundError:
         raise EvaluationError(f"the command wrote no results to {{results}}: {details}") from None
     except ValueError as error:
-        raise EvaluationError(f"the command's results are no JSON: {error}: {command}") from error
+        raise EvaluationError(f"the command's results are not JSON: {error}: {command}") from error
     if not isinstance(values, Mapping):
-        raise EvaluationError(f"the command's results are no JSON object: {values!r:.200}: {command}")
+        raise EvaluationError(f"the command's results are not a JSON object: {values!r:.200}: {command}")
     for name, value in values.items():
         _record(evaluation, name, value)
 

@@ -48,7 +48,7 @@ class _Loaded(NamedTuple):
 
 
 class _Unknown(PhylaError):
-    """A claimed eval task is not, or not as it was queued, among the suites that this process knows."""
+    """The suites of this process lack a claimed eval task, or have a different one."""
 
 
 @final
@@ -108,7 +108,7 @@ class Evaluator:
                 try:
                     return self._evaluate(work, study, suite, task)
                 finally:
-                    # Aggregates, and training in the same process, are not to see them.
+                    # Aggregates, and training in the same process, must not see them.
                     self._bind(study)
             if study.changed():
                 # An aggregate of the old suite would miss the new eval tasks.
@@ -163,7 +163,7 @@ class Evaluator:
         cause = log_error(error, f"{subject} {on}, attempt {job.token} failed", None, self.log)
         text = f"{cause.words()}\n{traceback_of(error)}"
         if isinstance(error, PhylaError) and cause.line is None:
-            # Its message is complete, and may have several lines.
+            # Its message is complete; it may have several lines.
             text = f"{type(error).__name__}: {error}"
         return _make_failure(work, text, retryable=retryable)
 

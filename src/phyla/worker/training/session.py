@@ -27,7 +27,7 @@ VALUES_KEPT = 1000
 @final
 @dataclass(eq=False)
 class TrialSession:
-    """One attempt at a trial; `trial` is its part for the training function."""
+    """One attempt at a trial; `trial` is its interface for the training function."""
 
     record: TrialRecord
     client: Client
@@ -103,7 +103,7 @@ class TrialSession:
         return self._staged
 
     def has_saved(self) -> bool:
-        """Return whether there is anything in the staged directory, or need not be."""
+        """Return whether the staged directory has files, or needs none."""
         if self.measuring:
             return True
         folder = self.checkpoint_dir
@@ -135,12 +135,12 @@ class TrialSession:
                 self._at += 1
             self._left = True
         finally:
-            # A loop that was left early may be closed late, when the time is another trial's.
+            # A loop that was left early may be closed late, during another trial.
             if self._timings is None:
                 self.watch.enter(Phase.SAVING)
 
     def reach(self, step: int) -> None:
-        """Take note of how far training has come that does not use `steps()`."""
+        """Record the progress of training that does not use `steps()`."""
         self._at, self._left = step, True
         self.beats += 1
 
@@ -186,7 +186,7 @@ class TrialSession:
             )
 
     def should_stop(self) -> bool:
-        """Return whether to stop soon, and remember that training knows."""
+        """Return whether to stop soon, and record that training saw the request."""
         self._stop_seen |= self._stop
         return self._stop_seen
 
@@ -208,9 +208,9 @@ class TrialSession:
             step = operator.index(step)
             self.record.check_progress(step)
         elif self._at is None:
-            raise StateError("save_progress(): say at which step, since steps() is not being used")
+            raise StateError("save_progress(): pass step=, since steps() is not used")
         else:
-            # Inside the loop the current step has just been trained; after the loop, none has.
+            # Inside the loop, the current step has just been trained; after the loop, all are counted.
             step = self._at if self._left else self._at + 1
         with self.watch.within(Phase.SAVING):
             self._saves += 1
@@ -250,7 +250,7 @@ class TrialSession:
 
     @property
     def total_steps(self) -> int | None:
-        """The steps of a member, where the strategy has as many for each."""
+        """The steps of a member, if the strategy has the same number for each."""
         strategy: Any = self.client.record.config["strategy"]
         total = strategy.get("total_steps")
         return total if isinstance(total, int) else None
@@ -274,13 +274,13 @@ class TrialSession:
         return f"{problem} {subject}; trial {self.id} reported {reported}{hint} {do}"
 
     def take_reports(self) -> Sequence[Report]:
-        """Return the reports that were not sent yet; they count as sent then."""
+        """Return the unsent reports, and mark them as sent."""
         with self._lock:
             reports, self._unsent = self._unsent, []
             return reports
 
     def give_back(self, reports: Sequence[Report]) -> None:
-        """Take back reports that could not be sent."""
+        """Restore reports that could not be sent."""
         with self._lock:
             self._unsent[:0] = reports
 
@@ -310,7 +310,7 @@ class TrialSession:
         )
 
     def completion(self, checkpoint: Checkpoint | None, index: int = 0) -> Completion:
-        """Return what completes the trial."""
+        """Return the completion of the trial."""
         if self._at is None and self._timings is None:
             self.watch.rename(Phase.LOADING, Phase.EVALUATING if self.measuring else Phase.TRAINING)
         return Completion(

@@ -1,4 +1,4 @@
-"""Where the seconds of a trial go."""
+"""Measures how the time of a trial is spent."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -50,8 +50,8 @@ class Trainer:
         log: where full tracebacks go; None writes none.
         on_error: called with the error of training before it is submitted.
         environment: variables that training code gets; `{member}` in them stands for the trial's member.
-        watch: where the time of the thread that trains goes; the time before a trial counts as part of it.
-        given_back: how many trials in a row asked to be run again later.
+        watch: measures the time of the training thread; the time before a trial counts as part of it.
+        given_back: how many trials in a row asked to be rerun later.
     """
 
     client: Client
@@ -113,7 +113,7 @@ class Trainer:
         """Train one trial; return None to requeue it.
 
         Raises:
-            GivenBack: its command asks to be run again later.
+            GivenBack: its command asks to be rerun later.
             LeaseLost: another worker has the trial now, or a rule stopped it; its results are dropped.
             CheckpointsAbsent: the directory of the study's checkpoints is not there.
             StoreError: the database failed.
@@ -139,7 +139,7 @@ class Trainer:
                 )
                 return self._run(session)
         except CheckpointMissing:
-            # It vanished just now: the next worker with the trial checks again.
+            # It disappeared just now: the next worker with the trial checks again.
             return None
         except CheckpointStorageFailed as error:
             # Its start cannot be read, or leftovers of training cannot be removed.
@@ -238,13 +238,13 @@ class Trainer:
         cause = log_error(error, heading, self.train, self.log)
         self.on_error(error)
         self._give_up(session)
-        # Another attempt would not cure these.
+        # Another attempt would not help.
         hopeless = isinstance(error, (NoFitness, NoCheckpoint))
         own = isinstance(error, TrialError)
         text = f"{type(error).__name__}: {error}" if own else traceback_of(error)
         failure = Failure(job=record.id, token=record.token, error=text, retryable=not hopeless, cause=cause)
         if not hopeless:
-            # Training may have failed because files of the checkpoint vanished or changed behind our back.
+            # Training may have failed because files of the checkpoint vanished or changed unnoticed.
             with suppress(CheckpointStorageFailed):
                 unusable = unusable_start(record, self.client, self.repository, again=True)
                 if unusable is not None:
@@ -252,10 +252,10 @@ class Trainer:
         return replace(failure, timings=session.timings())
 
     def _stop_study(self, record: TrialRecord, message: str, session: TrialSession | None = None) -> None:
-        """Stop everything: the place where results go is broken, which is no trial's fault."""
+        """Stop everything: the storage of results is broken, which is no trial's fault."""
         with suppress(CheckpointStorageFailed):
-            # What stays is removed when the study is run again.
+            # Remaining files are removed when the study is run again.
             if session is not None:
                 session.discard()
-        note = f"Completed trials and saved progress are kept; what trial {record.id} trained since is repeated."
+        note = f"Completed trials and saved progress are kept; trial {record.id} repeats what it trained since."
         self.client.fail_study(record.study, f"{message}. Then run the study again. {note}")

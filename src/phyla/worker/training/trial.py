@@ -86,9 +86,9 @@ class Trial:
 
     @property
     def cached_state(self) -> Any:
-        """Anything; kept from one trial to the next only if that continues the same weights in the same process.
+        """Any object; kept for the next trial only if that continues the same weights in the same process.
 
-        None whenever weights come from elsewhere.
+        None if weights come from elsewhere.
         """
         self._session.touched |= self._session.cached_state is not None
         return self._session.cached_state
@@ -115,16 +115,15 @@ class Trial:
     def steps(self) -> Iterator[int]:
         """Iterate over the steps to train, `start_step` .. `end_step - 1`.
 
-        After a retry it goes on from the saved progress. It ends early when the trial should stop.
+        After a retry it continues from the saved progress. It ends early when the trial should stop.
         A step counts as trained when the loop asks for the next one: after `break`, the step in the body does not.
         """
         return self._session.steps()
 
     def report(self, metrics: Mapping[str, Any] | None = None, /, *, step: int | None = None, **more: Any) -> None:
-        """Report metrics, as often as wished.
+        """Report metrics, as often as you like. Stopping rules check each report.
 
-        Stopping rules judge report by report. Metrics of one objective that are reported apart count together if
-        they have the same `step`.
+        Metrics of one objective may be reported separately if they have the same `step`.
 
         Args:
             metrics: name to number; nested mappings become slashed names.
@@ -132,7 +131,7 @@ class Trial:
             **more: further metrics.
 
         Raises:
-            ConfigurationError: a value is no number, or has no name.
+            ConfigurationError: a value is not a number, or has no name.
         """
         if metrics is not None and not isinstance(metrics, Mapping):
             raise ConfigurationError(f"report({metrics!r}): give it a name, as in trial.report(loss={metrics!r})")
@@ -151,8 +150,8 @@ class Trial:
     def stop_reason(self) -> Mapping[str, Any] | None:
         """Why a stopping rule stopped this trial, as data; None unless one did.
 
-        It is known about a second after the report. Training on is in vain then: the trial counts as stopped, and
-        what it leaves is thrown away.
+        It is known about a second after the report. Further training is useless then: the trial counts as stopped,
+        and its results are discarded.
         """
         return self._session.stop_reason
 
@@ -165,7 +164,7 @@ class Trial:
         return self._session.should_save()
 
     def save_progress(self, step: int | None = None) -> None:
-        """Commit what is in `checkpoint_dir` as progress: a retry resumes there instead of at the parent.
+        """Commit the contents of `checkpoint_dir` as progress: a retry resumes there instead of at the parent.
 
         `checkpoint_dir` is empty afterwards.
 
@@ -188,5 +187,5 @@ class Trial:
 
 
 def session_of(trial: Trial) -> "TrialSession":
-    """Return what a worker does with a trial."""
+    """Return the session of a trial."""
     return trial._session
