@@ -136,9 +136,9 @@ class Candidate(NamedTuple):
 class CheckpointFormat(ABC):
     """Defines what the checkpoints of one library look like, and when they are finished.
 
-    A format is a frozen dataclass with a `name` and `awaits`, and with `endings`, `folders` or `candidates` of its
-    own; its fields are its options. It is named under the entry point group `phyla.formats`. `auto` knows a format
-    by its `endings`, `folders` and `check_content`, which are therefore of the class.
+    A format is a frozen dataclass with a `name` and `awaits`, and with its own `endings`, `files`, `folders` or
+    `candidates`; its fields are its options. It is registered in the entry point group `phyla.formats`. `auto`
+    calls `files`, `folders` and `check_content` without an instance, so these are class methods.
 
     Attributes:
         name: the name of its entry point.
