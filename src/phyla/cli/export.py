@@ -92,21 +92,25 @@ def export(
             for segment in schedule.segments
         ]
     else:
-        members = {row.id: row.member for row in results.trials()}
-        if trial is not None and trial not in members:
-            raise UsageError(f"--trial {trial}: study {results.name!r} has no such trial")
-        rows = [
-            {
-                "trial": trial_id,
-                "member": members[trial_id],
-                "step": report.step,
-                **_named("metrics", report.metrics),
-            }
-            for trial_id in (members if trial is None else [trial])
-            for report in results.reports(trial_id)
-        ]
+        rows = _list_reports(results, trial)
     names = dict.fromkeys(name for row in rows for name in row)
     _write(csv_lines(rows, names) if written == "csv" else [to_json(rows if value is None else value), "\n"], file)
+
+
+def _list_reports(results: "Results", trial: int | None) -> list[dict[str, Any]]:
+    members = {row.id: row.member for row in results.trials()}
+    if trial is not None and trial not in members:
+        raise UsageError(f"--trial {trial}: study {results.name!r} has no such trial")
+    return [
+        {
+            "trial": trial_id,
+            "member": members[trial_id],
+            "step": report.step,
+            **_named("metrics", report.metrics),
+        }
+        for trial_id in (members if trial is None else [trial])
+        for report in results.reports(trial_id)
+    ]
 
 
 def warn_if_best_ended_early(results: "Results") -> None:

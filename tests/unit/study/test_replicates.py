@@ -199,4 +199,4 @@ def test_a_study_that_has_not_begun_is_named(tmp_path: Path) -> None:
     study(tmp_path, "c").run()
     comparison = phyla.compare(["a", "b", "c"], home=tmp_path)
     assert [group.name for group in comparison.groups] == ["a", "c"]
-    assert comparison.notes[0].startswith("b has no completed trial")
+    check_facts(comparison.notes[0], "b", "no completed trial")

@@ -116,7 +116,7 @@ def test_settings_of_a_strategy_that_never_change_are_not_said_to_change(
     told, _, can_change = str(refused.value).partition("What can change: ")
     assert f"strategy.{fixed}" in told
     assert re.search(rf"settings of the strategy, but not its kind, .*\b{fixed}\b", can_change)
-    assert re.search(rf"are fixed; so are .*`{fixed}` of", RUN.read_text(), re.DOTALL)
+    assert re.search(rf"are fixed, and so are .*`{fixed}` of", RUN.read_text(), re.DOTALL)
 
 
 def test_a_study_is_not_extended_with_values_that_the_space_does_not_allow(tmp_path: Path) -> None:
