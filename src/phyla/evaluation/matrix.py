@@ -67,6 +67,7 @@ class Cell:
         worker: who worked on it last.
         evaluated_at: when its last shard was done, in seconds since the epoch.
         files: saved arrays and files: name to one path per shard, below the outputs of all runs.
+        identity: how it was evaluated: the eval task's identity; empty without shards.
         unread: what is stored of metrics whose class this process has not loaded, by name, one entry per shard.
     """
 
@@ -88,6 +89,7 @@ class Cell:
     worker: str | None = None
     evaluated_at: float | None = None
     files: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    identity: str = ""
     unread: Mapping[str, Sequence[Json]] = field(default_factory=dict, repr=False)
 
     @property
@@ -240,6 +242,7 @@ def cell(
         worker=results[-1].worker if results else next((shard.worker for shard in tasks if shard.worker), None),
         evaluated_at=max(result.created_at for result in results) if whole else None,
         files=files,
+        identity=tasks[0].identity if tasks else "",
         unread=unread,
     )
 

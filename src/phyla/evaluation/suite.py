@@ -224,6 +224,8 @@ class Suite:
         tasks: the eval tasks.
         objective: the aggregate that says how good a checkpoint is, as `Maximize("accuracy_mean")`: for the
             best checkpoint and for regressions; None for none.
+        watch: further aggregates, as `[Minimize("nll_mean")]`: phyla reports regressions of the metrics behind
+            the objective and these, eval task by eval task.
         aggregates: functions from the results of all eval tasks to named numbers; none means the mean of each
             metric, over all eval tasks and per tag.
         policy: which checkpoints, and how soon.
@@ -238,6 +240,7 @@ class Suite:
     name: str
     tasks: Sequence[EvalTask] = ()
     objective: Goal | None = None
+    watch: Sequence[Goal] = ()
     aggregates: Sequence[Callable[..., Mapping[str, Any]]] = ()
     policy: Policy = field(default_factory=Policy)
     load: Callable[[Any], object] | None = None
@@ -245,7 +248,7 @@ class Suite:
 
     def __post_init__(self) -> None:
         check_name(f"Suite name {self.name!r}", self.name, ", as in 'heldout'")
-        for name in ("tasks", "aggregates", "gin_files"):
+        for name in ("tasks", "watch", "aggregates", "gin_files"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if self.objective is not None and not isinstance(self.objective, Maximize | Minimize):
             raise ConfigurationError(
@@ -253,7 +256,13 @@ class Suite:
                 'aggregate, as in Maximize("accuracy_mean"); several make the fitness of a study, with '
                 "FromSuite(suite) and the study's objective"
             )
-        if self.objective is not None and self.objective.stop_at is not None:
+        for goal in self.watch:
+            if not isinstance(goal, Maximize | Minimize):
+                raise ConfigurationError(
+                    f"Suite({self.name!r}, watch=...): {goal!r} does not say which direction is better; write "
+                    f'Minimize("nll_mean") or Maximize("accuracy_mean")'
+                )
+        if any(goal.stop_at is not None for goal in self.goals):
             raise ConfigurationError(
                 f"Suite({self.name!r}, objective={self.objective!r}): stop_at is for the objective of a study"
             )
@@ -265,9 +274,9 @@ class Suite:
             raise ConfigurationError(f"Suite({self.name!r}): several eval tasks are called {', '.join(twice)}")
 
     @property
-    def compared_metric(self) -> str | None:
-        """The metric of single eval tasks that the objective is made of, for regressions; None without one."""
-        return None if self.objective is None else _find_metric(self.objective.metric, self.tasks)
+    def goals(self) -> tuple[Goal, ...]:
+        """The objective, and what is watched beside it."""
+        return (*self.watch,) if self.objective is None else (self.objective, *self.watch)
 
     def task(self, name: str) -> EvalTask:
         """Return an eval task by name."""
@@ -324,18 +333,21 @@ class SuiteOutline:
     Attributes:
         objective: the aggregate that says how good a checkpoint is; None without one.
         maximize: whether a higher objective is better.
+        watch: the aggregates that are watched beside it, and whether higher is better.
     """
 
     name: str
     tasks: tuple[TaskOutline, ...] = ()
     objective: str | None = None
     maximize: bool = True
+    watch: Mapping[str, bool] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, raw: JsonObject) -> Self:
         """Read a suite as it is stored with its study."""
         tasks: Any = raw.get("tasks", ())
         objective: Any = raw.get("objective")
+        watch: Any = raw.get("watch", ())
         return cls(
             name=str(raw["name"]),
             tasks=tuple(
@@ -343,7 +355,8 @@ class SuiteOutline:
                 for task in tasks
             ),
             objective=None if objective is None else str(objective["metric"]),
-            maximize=objective is None or str(objective["plugin"]).endswith(("maximize", "Maximize")),
+            maximize=objective is None or _maximizes(objective),
+            watch={str(goal["metric"]): _maximizes(goal) for goal in watch},
         )
 
     @property
@@ -351,9 +364,19 @@ class SuiteOutline:
         """The metric of single eval tasks that the objective is made of; None without an objective."""
         return None if self.objective is None else _find_metric(self.objective, self.tasks)
 
+    @property
+    def directions(self) -> dict[str, bool]:
+        """The metrics of single eval tasks that are watched for regressions, and whether higher is better."""
+        goals = {**self.watch, **({} if self.objective is None else {self.objective: self.maximize})}
+        return {_find_metric(name, self.tasks): maximize for name, maximize in goals.items()}
+
     def task(self, name: str) -> TaskOutline:
         """Return an eval task by name; one that the suite no longer has is known by its name only."""
         return next((task for task in self.tasks if task.name == name), TaskOutline(name=name))
+
+
+def _maximizes(goal: Mapping[str, Any]) -> bool:
+    return str(goal["plugin"]).endswith(("maximize", "Maximize"))
 
 
 def outlines(config: Mapping[str, Any]) -> tuple[SuiteOutline, ...]:

@@ -176,12 +176,11 @@ class ReportAnswer:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimedEvaluation:
-    """Work: a running eval job under a new lease, its checkpoint, and whether a population of phyla wrote that."""
+    """Work: a running eval job under a new lease, and its checkpoint."""
 
     job: EvalJob
     group: Group
     seen: Checkpoint
-    population: bool = False
 
 
 @final

@@ -189,8 +189,8 @@ class EvalEvent:
     """An event for the user: a regression, a repaired or quarantined checkpoint.
 
     Attributes:
-        kind: regression, quarantined, gone, rewound, changed-source, same-samples, resting, or
-            `ACTION`.
+        kind: quarantined, gone, rewound, changed-source, same-samples, resting, `ACTION`; or regression, or
+            withdrawn for one that does not hold any more, which are computed and never stored.
         seen: id of the checkpoint, or None.
         suite: name of the suite, or None.
         message: for a person; `data` says the same as data.

@@ -137,7 +137,8 @@ def _warnings_table(data: EvaluationData) -> Table:
     return Table(
         name="warnings",
         title="Regressions and warnings",
-        lead="Each checkpoint is compared with the best earlier one, for each eval task, with p adjusted by Holm.",
+        lead="A regression is a checkpoint, or the mean of several, worse than the mean of earlier ones by "
+        "more than these differ. Each new result may add or withdraw one.",
         columns=("when (UTC)", "what", "=message"),
         **_limited(rows),
         empty="No regressions or warnings.",

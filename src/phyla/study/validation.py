@@ -125,6 +125,8 @@ def check_objectives(suites: "Sequence[Suite]", rules: "TrainRules | None" = Non
     for suite in suites:
         if suite.objective is not None:
             check_aggregate(suite, suite.objective.metric, f"the objective of suite {suite.name!r}")
+        for goal in suite.watch:
+            check_aggregate(suite, goal.metric, f"watch of suite {suite.name!r}")
     if rules is not None and rules.suite_fitness is not None:
         suite = suite_named(suites, rules.suite_fitness.suite)
         where = "the objective" if rules.suite_fitness.metric is None else "FromSuite"

@@ -124,7 +124,7 @@ def test_an_outline_is_read_without_the_functions() -> None:
         objective="in/loss_mean",
         maximize=False,
     )
-    assert outline.metric == suite.compared_metric == "loss"
+    assert outline.metric == "loss"
     up = Suite("s", (EvalTask("a", print),), objective=Maximize("acc_mean"))
     (other,) = outlines({"suites": [plugins.encode(up, lambda function: "nowhere:f")]})
     assert other.maximize

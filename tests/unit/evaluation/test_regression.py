@@ -1,212 +1,172 @@
-"""Whether a checkpoint is worse than another: published numbers, and what samples without variance say."""
+"""Where a sequence of checkpoints got worse: rates of alarms, and what the order of results must not change."""
 
 import math
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from alarms import SCENES, arrivals, measure, outcome
+from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
-from phyla.evaluation import Estimate, Metric, Moments, Perplexity, TaskResult
+from phyla.evaluation import Moments
 from phyla.evaluation.recorder import Recorder
-from phyla.evaluation.regression import Comparison, compare
-from phyla.significance import holm
-
-A = [10, 12, 9, 11, 10, 13, 12, 11, 10, 12]
+from phyla.evaluation.regression import HISTORY, Measured, Regression, regressions
 
 
-def result(samples: Sequence[float] | Metric, name: str = "t") -> TaskResult:
-    metric = Moments.of(samples) if isinstance(samples, Sequence) else samples
-    return TaskResult(task=name, metrics={"x": metric})
+def line(values: Sequence[float], stderr: float | None = 0.01) -> list[Measured]:
+    return [Measured(value=value, stderr=stderr) for value in values]
 
 
-def seeded(samples: Mapping[int, float | Sequence[float]], name: str = "t") -> TaskResult:
-    recorder = Recorder()
-    for seed, value in samples.items():
-        recorder.record({"x": value}, seed=seed)
-    return TaskResult(task=name, metrics=recorder.statistics())
+def places(values: Sequence[float], stderr: float | None = 0.01, *, maximize: bool = True) -> list[int]:
+    return [alarm.place for alarm in regressions(line(values, stderr), maximize=maximize)]
 
 
-def compared(current: TaskResult, reference: TaskResult, *, higher_is_better: bool = True) -> Comparison:
-    (comparison,) = compare([current], [reference], metric="x", higher_is_better=higher_is_better)
-    return comparison
+def level(seed: int, count: int = 60) -> list[float]:
+    return [float(value) for value in np.random.default_rng(seed).normal(0.5, 0.01, count)]
 
 
-def p_of(current: TaskResult, reference: TaskResult, *, higher_is_better: bool = True) -> float:
-    return compared(current, reference, higher_is_better=higher_is_better).p
+@pytest.mark.parametrize("items", [False, True])
+def test_equal_checkpoints_are_hardly_ever_called_worse(items: bool) -> None:
+    alarms = [outcome("equal", (2, 0, seed), items=items)["alarms"] for seed in range(20)]
+    assert sum(map(len, alarms)) <= 4  # of 4,000
 
 
 @pytest.mark.parametrize(
-    ("other", "two_sided"),
-    [
-        ([value + 2 for value in A], 0.00211),
-        ([11, 10, 13, 9, 12, 14, 11, 10, 12, 13], 0.443),
-        ([11, 30, -5, 22, 9, 40, 13, 2, 25, 18], 0.227),
-    ],
+    ("scene", "within", "fewest"), [("falls by 0.12 at 150", 5, 18), ("falls by 0.35 at 150", 1, 20)]
 )
-def test_welch_gives_the_published_numbers(other: list[int], two_sided: float) -> None:
-    # All are above A, so A is the worse one where higher is better.
-    worse, better = p_of(result(A), result(other)), p_of(result(other), result(A))
-    assert 2 * worse == pytest.approx(two_sided, abs=5 * 10 ** -(5 if two_sided < 0.01 else 4))
-    assert worse + better == pytest.approx(1)
-    assert p_of(result(other), result(A), higher_is_better=False) == pytest.approx(worse)
+@pytest.mark.parametrize("items", [False, True])
+def test_a_fall_is_seen_soon(scene: str, within: int, fewest: int, items: bool) -> None:
+    at, _ = SCENES[scene]
+    assert at is not None
+    alarms = [outcome(scene, (2, 7, seed), items=items)["alarms"] for seed in range(20)]
+    assert sum(any(at <= place < at + within for place in each) for each in alarms) >= fewest
+    assert sum(place < at for each in alarms for place in each) <= 3
 
 
-SAMPLES = st.lists(st.floats(-100, 100), min_size=2, max_size=12)
+def test_a_slow_decay_is_seen_and_a_rise_that_ends_is_not() -> None:
+    seeds = [(2, 13, seed) for seed in range(8)]
+    decays = [outcome("decays by 0.35 over 50", seed, items=False)["alarms"] for seed in seeds]
+    assert all(any(100 <= place < 150 for place in each) for each in decays)
+    assert [outcome("rises, then level", seed, items=False)["alarms"] for seed in seeds] == [[]] * 8
 
 
-@given(SAMPLES, SAMPLES, st.booleans())
-def test_welch_is_that_of_scipy(current: list[float], reference: list[float], higher_is_better: bool) -> None:
-    assume(np.std(current) > 1e-6)
-    assume(np.std(reference) > 1e-6)
-    expected = stats.ttest_ind_from_stats(
-        np.mean(current), np.std(current, ddof=1), len(current),
-        np.mean(reference), np.std(reference, ddof=1), len(reference),
-        equal_var=False, alternative="less" if higher_is_better else "greater",
-    ).pvalue  # fmt: skip
-    p = p_of(result(current), result(reference), higher_is_better=higher_is_better)
-    assert p == pytest.approx(expected, rel=1e-6, abs=1e-12)
+@pytest.mark.parametrize("order", ["live", "backlog", "slow", "shuffled"])
+def test_the_order_of_results_does_not_matter(order: str) -> None:
+    measured = measure("falls by 0.35 at 150", (2, 8, 0), items=False)
+    there: dict[int, Measured] = {}
+    for place in arrivals(order, np.random.default_rng(0)):
+        there[place] = measured[place]
+    assert regressions([there[place] for place in sorted(there)]) == regressions(measured)
+    assert 150 in [alarm.place for alarm in regressions(measured)]
 
 
-@given(st.lists(st.tuples(st.floats(-100, 100), st.floats(-100, 100)), min_size=2, max_size=12), st.booleans())
-def test_the_paired_test_is_that_of_scipy(pairs: list[tuple[float, float]], higher_is_better: bool) -> None:
-    current, reference = [a for a, _ in pairs], [b for _, b in pairs]
-    assume(np.std(np.subtract(current, reference)) > 1e-6)
-    expected = stats.ttest_rel(current, reference, alternative="less" if higher_is_better else "greater").pvalue
-    found = compared(
-        seeded(dict(enumerate(current))), seeded(dict(enumerate(reference))), higher_is_better=higher_is_better
-    )
-    assert found.test == "paired"
-    assert found.p == pytest.approx(expected, rel=1e-6, abs=1e-12)
+def test_the_past_does_not_depend_on_the_future() -> None:
+    measured = measure("falls by 0.35 at 10", (2, 10, 1), items=False)
+    whole = regressions(measured)
+    for end in (11, 12, 100):
+        seen = [replace(alarm, last=0) for alarm in regressions(measured[:end])]
+        assert seen == [replace(alarm, last=0) for alarm in whole if alarm.place < end]
 
 
-def test_pairing_finds_what_welch_cannot() -> None:
-    reference = {seed: 100.0 * seed for seed in range(6)}
-    current = {seed: value - 1 - 0.1 * (seed % 2) for seed, value in reference.items()}
-    assert compared(seeded(current), seeded(reference)).regressed
-    unpaired = compared(result(list(current.values())), result(list(reference.values())))
-    assert unpaired.test == "welch"
-    assert not unpaired.regressed
+def test_one_fall_is_one_alarm_and_the_new_level_is_the_next_reference() -> None:
+    values = level(0, 40) + [value - 0.2 for value in level(1, 40)] + [value - 0.4 for value in level(2, 40)]
+    first, second = regressions(line(values))
+    assert (first.first, first.place, first.last, first.after) == (40, 40, 47, 1)
+    assert second.place == 80
+    assert first.reference == pytest.approx(0.5, abs=0.01)
+    assert second.reference == pytest.approx(0.3, abs=0.01)
 
 
-def test_only_common_seeds_are_paired() -> None:
-    current = seeded({1: [1, 3], 2: 5, 7: 1000})
-    found = compared(current, seeded({2: 6, 1: 4, 8: -1000}))
-    assert found.test == "paired"
-    assert (found.current, found.reference) == (3.5, 5.0)
-    assert found.p == pytest.approx(stats.ttest_rel([2, 5], [4, 6], alternative="less").pvalue)
-    assert compared(current, seeded({1: 4, 3: 5})).test == "welch"
-    assert compared(current, result([4, 5])).test == "welch"
+def test_a_single_bad_checkpoint_does_not_spoil_the_reference() -> None:
+    values = level(3, 40)
+    values[20] = values[30] = 0.3
+    first, second = regressions(line(values))
+    assert (first.first, first.last, second.first, second.last) == (20, 20, 30, 30)
+    assert second.reference == pytest.approx(0.5, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("current", "reference", "p"),
-    [
-        ([5, 5], [5, 5], 1),
-        ([5, 5], [6, 6], 0),
-        ([6, 6], [5, 5], 1),
-        ([0, 0], [0, 0], 1),
-        ([0.3] * 3, [0.1 + 0.2] * 3, 1),
-    ],
-)
-def test_samples_that_do_not_vary_decide_for_themselves(current: Any, reference: Any, p: float) -> None:
-    for make in (result, lambda values: seeded(dict(enumerate(values)))):
-        found = compared(make(current), make(reference))
-        assert found.p == found.p_adjusted == p
-        assert found.regressed == (p == 0)
+def test_two_checkpoints_are_enough_where_standard_errors_are_known() -> None:
+    assert places([0.9, 0.1]) == [1]
+    assert places([0.1, 0.9]) == []
+    assert places([2.70, 8.08], maximize=False) == [1]
+    assert places([0.9, 0.1], stderr=None) == []
 
 
-def test_differences_that_are_all_the_same_decide_for_themselves() -> None:
-    first, second = seeded({1: 0.1, 2: 5.0, 3: 7.7}), seeded({1: 0.2, 2: 5.1, 3: 7.8})
-    assert p_of(first, second) == 0
-    assert p_of(second, first) == 1
-    assert p_of(first, second, higher_is_better=False) == 1
+def test_without_standard_errors_the_past_tells_the_noise() -> None:
+    values = level(4, 50)
+    assert places([*values, 0.3], stderr=None) == [50]
+    assert places(values, stderr=None) == []
 
 
-def test_holm_gives_the_published_numbers() -> None:
-    # The worked example of most textbooks: of 4 tests at 0.05 the ones with 0.005 and 0.01 are rejected.
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    # R: p.adjust(c(0.01, 0.02, 0.03, 0.04, 0.05), "holm")
-    assert holm([0.01, 0.02, 0.03, 0.04, 0.05]) == pytest.approx([0.05, 0.08, 0.09, 0.09, 0.09])
-    assert holm([0.6, 0.9]) == [1, 1]
-    assert holm([]) == []
+def test_pairing_finds_what_means_cannot() -> None:
+    rng = np.random.default_rng(5)
+    difficulty = rng.normal(size=64)
+
+    def recorded(shift: float, *, seeded: bool) -> Measured:
+        recorder = Recorder()
+        for seed, value in enumerate(difficulty + shift + 0.01 * rng.normal(size=64)):
+            recorder.record({"x": float(value)}, seed=seed if seeded else None)
+        return Measured.of(recorder.statistics(), "x")
+
+    for seeded, found in ((True, [2]), (False, [])):
+        sequence = [recorded(shift, seeded=seeded) for shift in (0, 0, -0.1)]
+        assert [alarm.place for alarm in regressions(sequence)] == found
 
 
-@given(st.lists(st.floats(0, 1), max_size=8))
-def test_holm_keeps_the_order_and_lies_between_nothing_and_bonferroni(p: list[float]) -> None:
-    adjusted = holm(p)
-    assert all(a <= b <= min(1, len(p) * a) or math.isclose(a, b) for a, b in zip(p, adjusted, strict=True))
-    assert sorted(adjusted) == [adjusted[i] for i in sorted(range(len(p)), key=lambda i: p[i])]
+def test_seeds_that_differ_are_not_paired() -> None:
+    def seeded(*seeds: int) -> Measured:
+        return Measured(value=1.0 - seeds[0], stderr=1.0, seeds=dict.fromkeys(seeds, 1.0 - seeds[0]))
 
-
-def test_many_tasks_are_looked_at_together() -> None:
-    reference = [result(A, f"t{i}") for i in range(5)]
-    lower = [value - 1.2 for value in A]
-    one, *_ = compare([result(lower, "t0")], reference[:1], metric="x", higher_is_better=True)
-    assert one.regressed
-    assert one.p == one.p_adjusted
-    current = [result(lower, "t0"), *reference[1:]]
-    many = compare(current, reference, metric="x", higher_is_better=True)
-    assert many[0].p == one.p
-    assert many[0].p_adjusted == pytest.approx(5 * one.p)
-    assert not many[0].regressed
-    # What could not be tested does not count.
-    untested = [result([1], f"t{i}") for i in range(1, 5)]
-    assert compare([current[0], *untested], reference, metric="x", higher_is_better=True)[0] == one
-
-
-@pytest.mark.parametrize(
-    ("current", "reference"),
-    [
-        (result([1.0]), result(A)),
-        (result(A), result([1.0])),
-        (result(Moments(n=9, mean=1.0, m2=None)), result(A)),
-        (result(Perplexity.of([1.0])), result(Perplexity.of([2.0]))),
-        (result([]), result(A)),
-        (result(A), result([])),
-        (result(A), result([1.0, math.inf])),
-        (result(A), TaskResult(task="t")),
-        (result([1.7e308, -1.7e308]), result(A)),
-    ],
-)
-def test_what_cannot_be_tested_is_left_out(current: TaskResult, reference: TaskResult) -> None:
-    assert compare([current], [reference], metric="x", higher_is_better=True) == ()
+    assert [alarm.place for alarm in regressions([seeded(0, 2), seeded(1, 2)])] == []
+    same = [replace(seeded(0, 2), seeds={1: value, 2: value}, value=value) for value in (1.0, 0.0)]
+    assert [alarm.place for alarm in regressions(same)] == [1]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_value_that_is_no_number_any_more_is_a_regression(bad: float) -> None:
-    found = compared(result([1.0, bad]), result(A))
-    assert (found.test, found.p, found.regressed) == ("finite", 0, True)
+    (alarm,) = regressions(line([0.5, 0.5, bad, bad, 0.5, 0.5]))
+    assert (alarm.first, alarm.place, alarm.last, alarm.before, alarm.p) == (2, 2, 3, 0, 0.0)
+    assert regressions(line([bad, bad, 0.5, 0.5])) == []
 
 
-def test_tasks_of_one_side_only_are_left_out() -> None:
-    current, reference = [result(A, "new"), result(A, "both")], [result(A, "both"), result(A, "gone")]
-    (both,) = compare(current, reference, metric="x", higher_is_better=True)
-    assert both.task == "both"
-    assert both.p == pytest.approx(0.5)
-    assert compare([], [], metric="x", higher_is_better=True) == ()
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [([5.0, 5.0], []), ([6.0, 5.0], [1]), ([5.0, 6.0], []), ([0.0, 0.0], []), ([0.1 + 0.2, 0.3], []), ([], [])],
+)
+def test_samples_that_do_not_vary_decide_for_themselves(values: list[float], found: list[int]) -> None:
+    assert places(values, stderr=0.0) == found
 
 
-class Answers:
-    """A metric of a user that knows its standard error."""
+def test_more_metrics_share_the_error() -> None:
+    values = [*level(6, 40), 0.45]
+    (alarm,) = regressions(line(values))
+    assert alarm.place == 40
+    assert regressions(line(values), metrics=1_000_000_000) == []
 
-    def __init__(self, values: Sequence[float]) -> None:
-        self.summary = Moments.of(values).summary
-        self.count = len(values)
+
+@given(st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), max_size=40), st.booleans())
+def test_the_other_direction_is_the_mirror_image(values: list[float], maximize: bool) -> None:
+    def facts(alarms: Sequence[Regression]) -> list[tuple[int, int, int]]:
+        return [(alarm.first, alarm.place, alarm.last) for alarm in alarms]
+
+    mirrored = regressions(line([-value for value in values]), maximize=not maximize)
+    assert facts(regressions(line(values), maximize=maximize)) == facts(mirrored)
 
 
-def test_other_metrics_with_a_standard_error_are_compared_too() -> None:
-    hits, misses = [1] * 45 + [0] * 5, [1] * 30 + [0] * 20
-    by_moments = p_of(result(misses), result(hits))
-    assert by_moments < 0.001
-    own: Any = Answers
-    assert p_of(result(own(misses)), result(own(hits))) == pytest.approx(by_moments)
-    assert result(hits).estimate("x") == Estimate(0.9, Moments.of(hits).stderr)
+def test_one_monstrous_value_is_forgotten() -> None:
+    values = level(7, 3 * HISTORY)
+    values[5] = -1e300
+    values[-1] = 0.3
+    assert places(values)[-1] == len(values) - 1
+
+
+def test_the_statistics_of_a_metric_are_read() -> None:
+    moments = Moments.of([1.0, 2.0, 4.0])
+    assert Measured.of({"x": moments}, "x") == Measured(value=moments.mean, stderr=moments.stderr)
 
 
 def test_importing_it_does_not_import_scipy() -> None:

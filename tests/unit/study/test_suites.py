@@ -102,6 +102,7 @@ def test_suites_of_a_toml_file(file: Path) -> None:
 [[suite]]
 name = "heldout"
 objective = { minimize = "loss_mean" }
+watch = ["maximize n_mean", "minimize out/loss_mean"]
 aggregates = [{ name = "worst", metric = "loss", of = "max" }, "suites.py:spread"]
 policy = { latest = true, every = 2 }
 load = "suites.py:load"
@@ -130,6 +131,7 @@ tasks = ["suites.py:loss"]
     assert heldout.aggregates[0] == phyla.evaluation.Worst("loss", of="max")
     assert heldout.policy == phyla.Policy(latest=True, every=2)
     assert heldout.objective == phyla.Minimize("loss_mean")
+    assert heldout.watch == (phyla.Maximize("n_mean"), phyla.Minimize("out/loss_mean"))
     assert bare.tasks[0].name == "loss"
     assert plugins.decode(json.loads(json.dumps(plugins.encode(heldout))), plugins.resolve) == heldout
 

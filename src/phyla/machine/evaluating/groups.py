@@ -26,7 +26,6 @@ from phyla.machine.view import View
 from phyla.records import (
     Attempt,
     AttemptState,
-    Checkpoint,
     EvalJob,
     Group,
     GroupState,
@@ -70,7 +69,7 @@ def claim_evaluation(
     if not group.started:
         commands.append(StartGroup(group.id))
     commands += [Update(running), Insert(lease(running, lease_s))]
-    return _work(view, running, group, seen), commands
+    return ClaimedEvaluation(job=running, group=group, seen=seen), commands
 
 
 def restore_claim(view: View, attempt: Attempt) -> Claimed | ClaimedEvaluation:
@@ -79,11 +78,7 @@ def restore_claim(view: View, attempt: Attempt) -> Claimed | ClaimedEvaluation:
     if isinstance(job, TrialRecord):
         return Claimed(trial=job, expires_at=attempt.expires_at)
     assert job is not None
-    return _work(view, job, view.group(job.group), view.seen(job.seen))
-
-
-def _work(view: View, job: EvalJob, group: Group, seen: Checkpoint) -> ClaimedEvaluation:
-    return ClaimedEvaluation(job=job, group=group, seen=seen, population=not view.study().watched)
+    return ClaimedEvaluation(job=job, group=view.group(job.group), seen=view.seen(job.seen))
 
 
 def _why_gone(view: View, name: str) -> str:

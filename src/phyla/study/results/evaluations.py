@@ -10,6 +10,7 @@ from phyla import plugins, queries
 from phyla.checkpoints import RemotePlace, is_there, local_copy, place_of
 from phyla.errors import ConfigurationError, StateError, StudyNotFound
 from phyla.evaluation import Cell, CellStatus, Estimate, GroupValues, Lag, Point, SuiteOutline
+from phyla.evaluation.alarms import Regressions
 from phyla.evaluation.matrix import cell, current_tasks, group_values
 from phyla.evaluation.points import cell_points, group_points
 from phyla.evaluation.suite import outlines
@@ -131,9 +132,26 @@ class Evaluations:
         """Yield evaluation groups by id; of one suite, or all."""
         return every(self._store, self._run.id, queries.groups, suite=suite)
 
+    def notes(self) -> list[EvalEvent]:
+        """Return the events that are stored: quarantined checkpoints and the like, oldest first."""
+        # Former versions stored regressions.
+        events = self._store.look(self._run.id, queries.events)
+        return [event for event in events if event.kind != "regression"]
+
     def events(self) -> list[EvalEvent]:
-        """Return notable events: regressions, quarantined checkpoints and the like, oldest first."""
-        return self._store.look(self._run.id, queries.events)
+        """Return `notes`, and the regressions that follow from all results, oldest first."""
+        return sorted([*self.notes(), *self.regressions().events()], key=lambda event: event.created_at)
+
+    def regressions(self) -> Regressions:
+        """Return what is watched for regressions, with all results so far."""
+        regressions = Regressions(self.run, self._members())
+        self.read_into(regressions)
+        return regressions
+
+    def read_into(self, regressions: Regressions, ids: Sequence[int] | None = None) -> None:
+        """Let `regressions` know what was measured on all checkpoints, or some by id."""
+        for row in self._rows(ids=ids):
+            regressions.read(row.cells)
 
     def retry(self) -> int:
         """Let workers retry evaluations that failed for good; return how many there are.

@@ -377,7 +377,7 @@ def _trial_row(trial: TrialRecord) -> Row:
 
 def run_page(evaluations: "Evaluations") -> Page:
     """Return the page of a watched run."""
-    status, acts = read_run_status(evaluations), _acts(evaluations.events())
+    status, acts = read_run_status(evaluations), _acts(evaluations.notes())
     run, lags = status.run, evaluations.lag()
     watcher = f"watched by {status.watcher}"
     if status.watcher is None:

@@ -15,13 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phyla import queries, settings
+from phyla import settings
 from phyla.errors import ConfigurationError
 from phyla.records import StudyRecord, strict
 from phyla.study.places import Places
 from phyla.study.results.evaluations import Evaluations
 from phyla.study.results.watched_runs import RunChanges
 from phyla.study.running.background import Beside, Remembered
+from phyla.study.watching.regressions import RegressionFeed, keys
 
 if TYPE_CHECKING:
     from phyla.records import EvalEvent
@@ -71,21 +72,25 @@ def start_tasks(
         instead = f"write them with: {places.command('export', run.name, *how)}"
         stack.enter_context(Beside("writing TensorBoard's files", write, instead, every_s=BOARD_EVERY_S))
     if alert:
-        position = Remembered(places.folder("tracking", run.name) / f"alerts-{run.id:016x}.json")
-        if position.read() is None:
+        reported = Remembered(places.folder("tracking", run.name) / f"alerts-{run.id:016x}.json")
+        feed = RegressionFeed(Evaluations(store, run, places))
+        if not isinstance(reported.read(), list):
             # Regressions from before the alert was requested are not reported.
-            position.write(max((event.id for event in store.look(run.id, queries.events)), default=0))
+            reported.write(sorted(key for event in feed.events for key in keys(event)))
         instead = f"see the regressions with: {places.command('evaluations', run.name)}"
-        look = partial(_look, store, run, position, alert)
+        look = partial(_look, feed, run, reported, alert)
         stack.enter_context(Beside("looking for regressions", look, instead))
 
 
-def _look(store: "Store", run: StudyRecord, position: Remembered, command: Sequence[str]) -> None:
+def _look(feed: RegressionFeed, run: StudyRecord, reported: Remembered, command: Sequence[str]) -> None:
     """Run the command once for each regression that is new."""
-    for event in store.look(run.id, queries.events, after=position.read() or 0):
+    feed.new()
+    known = {tuple(key) for key in reported.read() or ()}
+    for event in feed.events:
+        news, known = not known & keys(event), known | keys(event)
         # Before the command: a run that dies meanwhile does not start it again.
-        position.write(event.id)
-        if event.kind == "regression":
+        reported.write(sorted(known))
+        if news:
             _tell(run.name, event, command)
 
 

@@ -57,9 +57,9 @@ class ChangeDisplay(Display):
             rule = self._step_rule(seen.name)
         self._counts["seen" if change.kind == "quarantined" else change.kind] += 1
         self._lag_s = change.lag_s if change.kind == "complete" else self._lag_s
-        regressed = change.event is not None and change.event.kind == "regression"
-        if self._alert or not regressed:
-            self.print(self._line(change), "bold red" if regressed else STYLES.get(change.kind, ""))
+        kind = "" if change.event is None else change.event.kind
+        if self._alert or kind not in ("regression", "withdrawn"):
+            self.print(self._line(change), "bold red" if kind == "regression" else STYLES.get(change.kind, ""))
         if seen is not None and rule is not None and (change.run, rule) not in self._told:
             self._told.add((change.run, rule))
             step = f"is {rule}" if seen.step < 0 else f"is {seen.step}, {rule}"

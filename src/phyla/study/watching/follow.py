@@ -18,9 +18,10 @@ from phyla.study.maintaining.recover import take_back
 from phyla.study.places import Places, open_existing
 from phyla.study.results.evaluations import Evaluations
 from phyla.study.results.progress import Throttle
-from phyla.study.results.watched_runs import Change, RunChanges, Watched, read_run_status
+from phyla.study.results.watched_runs import Change, Watched, read_run_status
 from phyla.study.running.run import Crew, work
 from phyla.study.watching.alerts import start_tasks, words_of
+from phyla.study.watching.regressions import RegressionFeed
 from phyla.study.watching.runs import Watcher, Watching, check_url
 from phyla.study.watching.targets import Target, targets_of
 from phyla.watcher import DirectoryWatcher, WatchThread, lock
@@ -58,7 +59,7 @@ def follow(
         take_back(client, launch)
         for record, _ in runs:
             start_tasks(stack, store, record, places, tensorboard, alert)
-        changes = [RunChanges(store, record) for record, _ in runs]
+        changes = [RegressionFeed(Evaluations(store, record, places)) for record, _ in runs]
         thread = _begin(stack, watching, store, client, runs, poll_s, on_change)
         tell = _teller(changes, on_change, thread)
         configs: dict[str, JsonObject] = {name: {"suites": watching.encoded} for name in names}
@@ -143,7 +144,8 @@ def join(
         stack.enter_context(_copying(runs, places))
         if client.is_active():
             launch = stack.enter_context(Launch(places.locks, store.url, names))
-            tell = _teller([RunChanges(store, record) for record, _ in runs], on_change)
+            feeds = [RegressionFeed(Evaluations(store, record, places)) for record, _ in runs]
+            tell = _teller(feeds, on_change)
             if not _work(client, runs, configs, crew, places, launch, tell):
                 raise KeyboardInterrupt
         return _account(store, names, places)
@@ -156,7 +158,7 @@ def _copying(runs: Runs, places: Places) -> contextlib.AbstractContextManager[No
 
 
 def _teller(
-    changes: Sequence[RunChanges], on_change: Callable[[Change], None], thread: WatchThread | None = None
+    changes: Sequence[RegressionFeed], on_change: Callable[[Change], None], thread: WatchThread | None = None
 ) -> Callable[[], None]:
     """Return a function that reports changes, often enough for a user and seldom enough for the store."""
     throttle = Throttle(TELL_EVERY_S)
@@ -171,7 +173,7 @@ def _teller(
     return tell
 
 
-def _tell_all(changes: Sequence[RunChanges], on_change: Callable[[Change], None]) -> None:
+def _tell_all(changes: Sequence[RegressionFeed], on_change: Callable[[Change], None]) -> None:
     for change in (change for run in changes for change in run.new()):
         on_change(change)
 

@@ -1,4 +1,4 @@
-"""Aggregation of a group: merges the results of its shards, and compares them with the best group before it."""
+"""Aggregation of a group: merges the results of its shards, and tells whether it is the best group so far."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,6 @@ from phyla.errors import ConfigurationError, EvaluationError, PhylaError
 from phyla.evaluation import Estimate, Suite, TaskResult
 from phyla.evaluation.aggregates import aggregate
 from phyla.evaluation.recorder import decode, merge_shards
-from phyla.evaluation.regression import compare
 from phyla.machine import ClaimedEvaluation, Evaluated
 from phyla.queries import GroupResults
 from phyla.records import EvalEvent, EvalResult, Group, JsonObject, json_number
@@ -34,7 +33,7 @@ class Aggregation:
     now: float
 
     def run(self) -> Evaluated:
-        """Merge the shards, run the suite's aggregates, and compare the group with the best one so far."""
+        """Merge the shards, run the suite's aggregates, and find out whether the group is the best one so far."""
         work, suite = self.work, self.suite
         group_results = self.client.group_results(work.group.id, study=work.job.study)
         results, failed = self._merge_shards(group_results)
@@ -52,10 +51,6 @@ class Aggregation:
             former = self.client.best_group(suite.name, study=work.job.study)
             if complete and work.group.replicate == 0:
                 best = self._is_better(values, former)
-                # Newest come first: a checkpoint that is worse than a later one has not regressed. Nor has a
-                # member of a population: most are worse than the best.
-                if former is not None and former.seen < work.seen.id and not work.population:
-                    events += self._regressions(results, former)
         return Evaluated(
             job=work.job.id,
             group=work.job.group,
@@ -118,40 +113,6 @@ class Aggregation:
     def _find_changed_sources(self, group_results: GroupResults) -> list[EvalEvent]:
         edited = self.study.describe_edits(self.suite, group_results.results)
         return [self._event("changed-source", message, {"task": task}) for task, message in edited.items()]
-
-    def _regressions(self, results: Sequence[TaskResult], former: Group) -> list[EvalEvent]:
-        metric, objective, seen = self.suite.compared_metric, self.suite.objective, self.work.seen
-        if metric is None or objective is None:
-            return []
-        reference, _ = self._merge_shards(self.client.group_results(former.id, study=self.work.job.study))
-        compared = compare(
-            [result for result in results if result.has(metric)],
-            [result for result in reference if result.has(metric)],
-            metric=metric,
-            higher_is_better=objective.maximize,
-        )
-        events: list[EvalEvent] = []
-        for comparison in compared:
-            if comparison.regressed:
-                message = (
-                    f"regression: {self.suite.name}/{comparison.task} {metric} {comparison.current:.4g} at step "
-                    f"{seen.step}, against {comparison.reference:.4g} of the best checkpoint before it "
-                    f"({comparison.test} test, p = {comparison.p_adjusted:.2g})"
-                )
-                data: JsonObject = {
-                    "task": comparison.task,
-                    "metric": metric,
-                    "current": json_number(comparison.current),
-                    "reference": json_number(comparison.reference),
-                    "reference_group": former.id,
-                    "test": comparison.test,
-                    "p": comparison.p,
-                    "p_adjusted": comparison.p_adjusted,
-                    "step": seen.step,
-                    "name": seen.name,
-                }
-                events.append(self._event("regression", message, data))
-        return events
 
     def _event(self, kind: str, message: str, data: JsonObject) -> EvalEvent:
         return EvalEvent(
