@@ -139,7 +139,7 @@ def test_what_slurm_refuses_is_shown(
         start_pool(first)
     assert Pool.load(first.folder) is None, "nothing was started, so there is nothing to stop"
     start_pool(replace(first, options={}))
-    with pytest.raises(StateError, match="stop them first"):
+    with raises(StateError, "2 workers", "phyla down"):
         start_pool(first)
     stop_pool(first, 60)
     with raises(ConfigurationError, "array"):
