@@ -189,13 +189,16 @@ def s3_bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Phyla:
-    """The command line, with the exit status that is expected."""
-    from phyla.cli import main
+    """The command line, with the exit status that is expected.
+
+    `main` would leave a thread in this process, which watches for its end.
+    """
+    from phyla.cli.app import run_app
 
     def run(*words: object, code: int = 0) -> str:
         monkeypatch.setattr(sys, "argv", ["phyla", *map(str, words)])
         with pytest.raises(SystemExit) as ended:
-            main()
+            run_app()
         printed = capsys.readouterr()
         assert (ended.value.code or 0) == code, printed
         assert "Traceback" not in printed.err

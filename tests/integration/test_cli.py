@@ -22,7 +22,7 @@ from effort import rarely
 from facts import check_facts
 from forked import Forked
 from listing import list_studies
-from phyla.cli import main
+from phyla.cli.app import run_app
 from phyla.cli.options import user_name
 from phyla.settings import child_environment
 from phyla.store import open_store
@@ -392,7 +392,7 @@ def test_a_schedule_that_ends_before_training_does_is_said_to(
     def exported(*words: object) -> tuple[str, str]:
         monkeypatch.setattr(sys, "argv", ["phyla", "export", "early", "--home", str(tmp_path), *map(str, words)])
         with pytest.raises(SystemExit):
-            main()
+            run_app()
         printed = capfd.readouterr()
         return printed.out, printed.err
 

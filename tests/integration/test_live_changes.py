@@ -17,7 +17,7 @@ import phyla
 from durability import miscounted
 from effort import rarely
 from facts import check_facts, raises
-from phyla.cli import main
+from phyla.cli.app import run_app
 from phyla.errors import ConfigurationError, StudyChanged
 from phyla.records import JobKind, JobState, StudyState
 from phyla.settings import child_environment
@@ -251,7 +251,7 @@ def phyla_command(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[i
     before, sys.argv = sys.argv, ["phyla", *map(str, words)]
     try:
         with pytest.raises(SystemExit) as ended:
-            main()
+            run_app()
     finally:
         sys.argv = before
     out = capsys.readouterr()

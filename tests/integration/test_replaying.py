@@ -14,7 +14,7 @@ import forked
 import phyla
 from facts import check_facts, raises
 from phyla import study_modules
-from phyla.cli import main
+from phyla.cli.app import run_app
 from phyla.errors import ConfigurationError, StudyChanged, StudyNotFound
 from phyla.records import CheckpointState, JobKind, TrialRecord
 from phyla.settings import child_environment
@@ -318,7 +318,7 @@ def phyla_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[An
         given = [folder / "found.py" if word == "FILE" else word for word in words]
         sys.argv = ["phyla", *map(str, given), "--home", str(folder / "home")]
         with pytest.raises(SystemExit) as ended:
-            main()
+            run_app()
         assert ended.value.code == 2
         text = capsys.readouterr().err
         assert "Traceback" not in text

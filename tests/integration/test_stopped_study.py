@@ -11,7 +11,7 @@ import pytest
 import phyla
 from diverging_study import STEPS, TOO_HIGH, diverging
 from facts import raises
-from phyla.cli import main
+from phyla.cli.app import run_app
 from phyla.errors import StudyChanged
 from phyla.records import JobState, StudyState
 
@@ -56,7 +56,7 @@ def _shown(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     def said(command: str, *words: str) -> str:
         monkeypatch.setattr(sys, "argv", ["phyla", command, "diverging", "--home", str(home), *words])
         with pytest.raises(SystemExit) as ended:
-            main()
+            run_app()
         printed = capsys.readouterr()
         assert not ended.value.code, printed.err
         return printed.out

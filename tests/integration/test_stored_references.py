@@ -20,8 +20,7 @@ from effort import rarely
 from facts import check_facts
 from listing import list_studies
 from phyla import study_modules
-from phyla.cli import main
-from phyla.cli.app import app
+from phyla.cli.app import app, run_app
 from phyla.machine import Outdated
 from phyla.records import AttemptState, StudyState
 from phyla.study import Places
@@ -228,7 +227,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str]:
     before, sys.argv = sys.argv, ["phyla", *map(str, words)]
     try:
         with pytest.raises(SystemExit) as ended:
-            main()
+            run_app()
     finally:
         sys.argv = before
     out = capsys.readouterr()

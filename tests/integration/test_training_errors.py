@@ -17,7 +17,7 @@ import forked
 import phyla
 from effort import rarely
 from facts import check_facts, raises
-from phyla.cli import main
+from phyla.cli.app import run_app
 from phyla.errors import CheckpointMissing, CheckpointsAbsent, ConfigurationError, StateError, StudyFailed
 from phyla.records import CheckpointState, JobState, StudyState
 from phyla.settings import child_environment
@@ -218,7 +218,7 @@ def test_the_command_line_tells_a_study_without_a_member_from_a_complete_one(
     def run() -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["phyla", "run", "study.py", "--workers", "0"])
         with pytest.raises(SystemExit) as ended:
-            main()
+            run_app()
         assert isinstance(ended.value.code, int)
         return ended.value.code, capfd.readouterr().out.splitlines()[-1]
 

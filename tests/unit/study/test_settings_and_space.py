@@ -11,7 +11,7 @@ import pytest
 
 import phyla
 from facts import check_facts, raises
-from phyla.cli import main
+from phyla.cli.app import run_app
 from phyla.errors import ConfigurationError, SpaceError, StudyChanged
 from phyla.space import Params
 from phyla.strategies import Explored, ExplorePipeline, StoppingRule, Strategy
@@ -153,7 +153,7 @@ def test_the_command_line_says_so_in_one_line(
     file.write_text(FILE)
     monkeypatch.setattr(sys, "argv", ["phyla", command, str(file), "--home", str(tmp_path / "home")])
     with pytest.raises(SystemExit) as ended:
-        main()
+        run_app()
     assert ended.value.code == 2
     told = capsys.readouterr().err
     check_facts(told, "line 4", "SpaceError", "GridSearch(grid=...)", "{'lr': 0.2}")
