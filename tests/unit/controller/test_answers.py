@@ -577,7 +577,6 @@ def test_work_whose_answer_was_lost_is_given_out_again() -> None:
     controller.complete([trained(work) for work in first])
     evaluations = asked(2, set())
     assert {type(work) for work in evaluations} == {ClaimedEvaluation}
-    assert {work.population for work in evaluations} == {True}
     assert sorted(jobs(asked(2, set()))) == sorted(jobs(evaluations))
     again = {work.job.id: work for work in asked(2, set())}
     for work in evaluations:
