@@ -75,7 +75,7 @@ CAUSES = {
     1: ("CheckpointStorageFailed: cannot commit ", "File too large", "RLIMIT_FSIZE was lowered to 10"),
     2: ("ZeroDivisionError: replaced (phyla/checkpoints/", f"io.open was replaced ({__file__}, line "),
     3: ("StoreError: ", "(phyla/store/", f"time.time was replaced ({__file__}, line "),
-    4: ("StoreUnavailable: ", "Bad file descriptor (phyla/store/", "which is phyla's, was closed"),
+    4: ("StoreUnavailable: ", "Bad file descriptor (phyla/store/", "which belongs to phyla, was closed"),
 }
 
 

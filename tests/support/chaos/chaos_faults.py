@@ -30,6 +30,10 @@ class Fault:
     at: float = 0.0
 
 
+NEW = 10
+"""How many times as likely a kind of fault is while it has not been done."""
+
+
 class Chaos:
     """Does one thing after the other.
 
@@ -47,8 +51,10 @@ class Chaos:
         self._began = time.monotonic()
 
     def inject(self) -> None:
-        """Do something, if what was drawn can be done now."""
-        kind = self.random.choices(list(KINDS), [weight for weight, _ in KINDS.values()])[0]
+        """Do something, if what was drawn can be done now; prefer new kinds, for variety in short runs."""
+        done = {fault.kind for fault in self.done}
+        weights = [weight if kind in done else NEW * weight for kind, (weight, _) in KINDS.items()]
+        kind = self.random.choices(list(KINDS), weights)[0]
         _, do = KINDS[kind]
         fault = do(self)
         if fault is not None:
