@@ -30,7 +30,7 @@ class Fault:
     at: float = 0.0
 
 
-NEW = 10
+NEW = 3
 """How many times as likely a kind of fault is while it has not been done."""
 
 
