@@ -95,9 +95,9 @@ class Regression:
 def regressions(measured: Sequence[Measured], *, maximize: bool = True, metrics: int = 1) -> list[Regression]:
     """Return where a sequence got worse; `metrics` share the error."""
     sign = 1.0 if maximize else -1.0
-    values = np.array([sign * one.value for one in measured], dtype=float)
+    values = np.array([sign * item.value for item in measured], dtype=float)
     places = np.flatnonzero(np.isfinite(values))
-    noise = _noise([one for one in measured if np.isfinite(one.value)])
+    noise = _noise([item for item in measured if np.isfinite(item.value)])
     alarms = [
         replace(
             fall,
@@ -115,7 +115,7 @@ def error_of(metrics: int) -> float:
 
 
 def _not_finite(measured: Sequence[Measured]) -> Iterator[Regression]:
-    finite = [bool(np.isfinite(one.value)) for one in measured]
+    finite = [bool(np.isfinite(item.value)) for item in measured]
     for place in range(1, len(finite)):
         if finite[place - 1] and not finite[place]:
             last = next((end for end in range(place, len(finite)) if finite[end]), len(finite)) - 1
@@ -126,15 +126,15 @@ def _not_finite(measured: Sequence[Measured]) -> Iterator[Regression]:
 def _noise(measured: Sequence[Measured]) -> Floats:
     """Return the variance of each value; nan where it is unknown."""
     partners = [measured[min(abs(place - 1), len(measured) - 1)] for place in range(len(measured))]
-    return np.array([_variance(one, other) for one, other in zip(measured, partners, strict=True)], dtype=float)
+    return np.array([_variance(*pair) for pair in zip(measured, partners, strict=True)], dtype=float)
 
 
-def _variance(one: Measured, other: Measured) -> float:
+def _variance(item: Measured, other: Measured) -> float:
     """Return the variance of a value: where the other one has the same seeds, half that of their difference."""
-    if len(one.seeds) > 1 and one.seeds.keys() == other.seeds.keys():
-        differences = [mean - other.seeds[seed] for seed, mean in one.seeds.items()]
+    if len(item.seeds) > 1 and item.seeds.keys() == other.seeds.keys():
+        differences = [mean - other.seeds[seed] for seed, mean in item.seeds.items()]
         return float(np.var(differences, ddof=1)) / len(differences) / 2
-    return np.nan if one.stderr is None else one.stderr**2
+    return np.nan if item.stderr is None else item.stderr**2
 
 
 def _falls(values: Floats, noise: Floats, rate: float) -> Iterator[Regression]:
@@ -188,9 +188,9 @@ def _scan(values: Floats, noise: Floats) -> tuple[Floats, NDArray[np.int64]]:
             wider = ~(variance <= variances[last])
             variances[last] = np.where(wider, variance, variances[last])
             freedoms[last] = np.where(wider, freedom, freedoms[last])
-            found = stdtr(freedoms[last], -falls / np.sqrt(variances[last]))
-        smaller = found < p[last]
-        p[last[smaller]] = found[smaller]
+            chances = stdtr(freedoms[last], -falls / np.sqrt(variances[last]))
+        smaller = chances < p[last]
+        p[last[smaller]] = chances[smaller]
         windows[last[smaller], 0], windows[last[smaller], 1] = after, before[smaller]
     return p, windows
 

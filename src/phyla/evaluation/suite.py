@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -248,6 +249,9 @@ class Suite:
 
     def __post_init__(self) -> None:
         check_name(f"Suite name {self.name!r}", self.name, ", as in 'heldout'")
+        watch: object = self.watch
+        if isinstance(watch, Maximize | Minimize):
+            raise ConfigurationError(f"Suite({self.name!r}, watch={watch!r}): give a list, as [{watch!r}]")
         for name in ("tasks", "watch", "aggregates", "gin_files"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if self.objective is not None and not isinstance(self.objective, Maximize | Minimize):
@@ -262,15 +266,18 @@ class Suite:
                     f"Suite({self.name!r}, watch=...): {goal!r} does not say which direction is better; write "
                     f'Minimize("nll_mean") or Maximize("accuracy_mean")'
                 )
+        if twice := _repeated(goal.metric for goal in self.goals):
+            raise ConfigurationError(
+                f"Suite({self.name!r}, watch=...): {', '.join(twice)} is there twice; watch holds the aggregates "
+                "beside the objective, each once"
+            )
         if any(goal.stop_at is not None for goal in self.goals):
             raise ConfigurationError(
                 f"Suite({self.name!r}, objective={self.objective!r}): stop_at is for the objective of a study"
             )
         if not self.tasks:
             raise ConfigurationError(f"Suite({self.name!r}): needs at least one eval task")
-        names = [task.name for task in self.tasks]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
+        if twice := _repeated(task.name for task in self.tasks):
             raise ConfigurationError(f"Suite({self.name!r}): several eval tasks are called {', '.join(twice)}")
 
     @property
@@ -373,6 +380,10 @@ class SuiteOutline:
     def task(self, name: str) -> TaskOutline:
         """Return an eval task by name; one that the suite no longer has is known by its name only."""
         return next((task for task in self.tasks if task.name == name), TaskOutline(name=name))
+
+
+def _repeated(names: Iterable[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 def _maximizes(goal: Mapping[str, Any]) -> bool:

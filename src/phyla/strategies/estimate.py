@@ -37,7 +37,7 @@ FREEDOM = 3
 """Degrees of freedom of changes: the fewest with which they have a variance."""
 
 DIVERGED = 10
-"""A score says nothing if it is behind the median of its depth by so many times what the best is ahead of it.
+"""A score is left out if it is this many times as far behind the median of its depth as the best is ahead of it.
 
 Of 16 normal scores the best is 1.8 standard deviations ahead on average, and hardly ever less than half of one.
 """

@@ -92,7 +92,7 @@ class GridSearch(Strategy):
         count = math.prod(len(values) for values in grid.values())
         if count > MOST_MEMBERS:
             raise ConfigurationError(
-                f"GridSearch: the grid has {count:,} combinations, and so many members; at most {MOST_MEMBERS:,}"
+                f"GridSearch: the grid has {count:,} combinations, one for each member; at most {MOST_MEMBERS:,}"
             )
         object.__setattr__(self, "grid", {name: _distinct(name, values) for name, values in grid.items()})
 

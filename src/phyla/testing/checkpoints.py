@@ -168,7 +168,7 @@ def _several_delete_at_once(site: _Site) -> None:
 
     _at_once(delete, [site.open() for _ in range(AT_ONCE)])
     rest = (site.open().names(), site.open().deleting())
-    require_equal(rest, ((), ()), f"what is left after {AT_ONCE} machines deleted everything at once")
+    require_equal(rest, ((), ()), f"what remains after {AT_ONCE} machines deleted everything at once")
 
 
 def _damage_is_noticed(site: _Site) -> None:

@@ -45,7 +45,7 @@ while not (folder / "end").exists():
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(0.01)
 """
-"""Reports that it is up; ends at a signal, when a file says so, or, if it is `stubborn`, only with SIGKILL."""
+"""Reports that it is up; ends at a signal or once a file is there; if it is `stubborn`, only with SIGKILL."""
 
 Facts: TypeAlias = Mapping[str, Any]
 """What a program reported when it was up."""
@@ -276,6 +276,10 @@ def check_launcher(make: Callable[[], Launcher], folder: Path, *, wait_s: float 
     Raises:
         AssertionError: it breaks the contract; the message says how.
     """
+    require(
+        callable(make),
+        f"check_launcher({make!r}, ...): give the class of the launcher, as in check_launcher(Local, ...)",
+    )
     for check in CHECKS:
         fleet = _Fleet(make, folder.absolute() / check.__name__.strip("_"), wait_s, pool)
         try:

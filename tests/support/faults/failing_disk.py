@@ -118,7 +118,7 @@ class FailingDisk:
         return forked.Forked(words, env=environment, first=attach, server=_preloaded(), **options)
 
     def begin(self, prefix: Path, error: int, calls: Calls, *, share: int = 1000, count: int = -1) -> None:
-        """Let calls on paths that begin with a prefix fail: these of 1000, and so many; -1 for any number."""
+        """Let calls on paths that begin with a prefix fail: a share of 1000, up to a number; -1: no limit."""
         control = self._control
         control.left = 0
         control.prefix, control.error, control.kinds, control.share = str(prefix).encode(), error, calls, share

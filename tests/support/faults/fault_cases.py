@@ -192,7 +192,7 @@ class Case:
         return False
 
     def wait_for_trials(self, process: Forked, more: int) -> bool:
-        """Wait until so many more trials have begun; return False when the process ended first."""
+        """Wait until this number of further trials has begun; return False when the process ended first."""
         wanted = self.begun + more
         return self.wait(process, lambda: self.begun >= wanted)
 

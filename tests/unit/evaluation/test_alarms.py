@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from facts import raises
 from phyla import plugins
 from phyla.errors import ConfigurationError
 from phyla.evaluation import Cell, CellStatus, EvalTask, Moments, Suite
@@ -130,6 +131,19 @@ def test_members_of_a_population_have_no_regressions() -> None:
 def test_what_is_watched_has_a_direction_and_no_end(watch: Any) -> None:
     with pytest.raises(ConfigurationError):
         Suite("s", [EvalTask("t", print)], watch=watch)
+
+
+@pytest.mark.parametrize(
+    ("watch", "facts"),
+    [
+        (Minimize("nll_mean"), ("list", "[Minimize(metric='nll_mean'")),
+        ([Minimize("acc_mean")], ("acc_mean", "twice")),
+        ([Minimize("nll_mean"), Maximize("nll_mean")], ("nll_mean", "twice")),
+    ],
+)
+def test_what_is_watched_is_a_list_of_metrics_each_once(watch: Any, facts: tuple[str, ...]) -> None:
+    with raises(ConfigurationError, *facts):
+        Suite("s", [EvalTask("t", print)], objective=Maximize("acc_mean"), watch=watch)
 
 
 def test_what_is_watched_is_an_aggregate_that_the_suite_gives() -> None:

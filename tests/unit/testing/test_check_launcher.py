@@ -116,6 +116,7 @@ def test_a_launcher_that_does_nothing_wrong_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "facts"),
     [
+        ("local", ("class of the launcher",)),
         (StartsOneMore, ("alive() after start() of a pool of 2", "3")),
         (Forgets, ("second launcher", "got 0")),
         (KillsAtOnce, ("SIGTERM", "got []")),
