@@ -51,7 +51,8 @@ from phyla.records import (
     TrialRecord,
 )
 from phyla.store import Store, open_store
-from phyla.study.results.pages import EVALUATION_SECTIONS, STUDY_SECTIONS
+from phyla.study.results.pages.evaluations import EVALUATION_SECTIONS
+from phyla.study.results.pages.study import STUDY_SECTIONS
 
 NAME = "long"
 LIMIT_MIB = 250

@@ -57,7 +57,7 @@ def evaluations(
 ) -> None:
     """Show the matrix of checkpoints and eval tasks: values, or why there is none."""
     from phyla.study import load_evaluations
-    from phyla.study.results.pages import waiting_lines
+    from phyla.study.results.pages.evaluations import waiting_lines
 
     evaluated = load_evaluations(run, **options.where(ctx))
     if retry:

@@ -161,7 +161,7 @@ def _study_json(results: "Results", progress: "Progress") -> dict[str, Any]:
 
 
 def _show_study(results: "Results", *, as_json: bool) -> None:
-    from phyla.study.results.pages import study_page
+    from phyla.study.results.pages.study import study_page
 
     if not as_json:
         print_page(study_page(results, most=MEMBERS_SHOWN))
@@ -217,7 +217,7 @@ def _attempt_json(results: "Results", progress: "Progress", attempt: "Attempt") 
 
 
 def _run_row(status: "WatchedRunStatus") -> tuple[object, ...]:
-    from phyla.study.results.pages import counts_words, format_location
+    from phyla.study.results.pages.evaluations import counts_words, format_location
 
     best = next(iter(status.best.values()), None)
     score = best and f"{best.suite}/{best.metric} {number(best.value)} at step {step(best.step)}"
@@ -251,7 +251,7 @@ def _run_json(status: "WatchedRunStatus") -> dict[str, Any]:
 
 def _show_run(run: "Evaluations", *, as_json: bool) -> None:
     """Show one watched run: its checkpoints, suites, lag and errors."""
-    from phyla.study.results.pages import run_page
+    from phyla.study.results.pages.evaluations import run_page
     from phyla.study.results.watched_runs import read_run_status
 
     if as_json:

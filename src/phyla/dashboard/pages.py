@@ -19,15 +19,9 @@ from phyla.store import Store
 from phyla.strategies import describe
 from phyla.study.places import Places, check_kept, where_of
 from phyla.study.results.evaluations import Evaluations
-from phyla.study.results.pages import (
-    ROWS,
-    evaluations_page,
-    later_link,
-    run_page,
-    study_page,
-    trials_page,
-    trials_table,
-)
+from phyla.study.results.pages.evaluations import evaluations_page, run_page
+from phyla.study.results.pages.study import study_page
+from phyla.study.results.pages.trials import ROWS, later_link, trials_page, trials_table
 from phyla.study.results.progress import mark_lost_workers, progress_of
 from phyla.study.results.results import Results
 from phyla.study.results.watched_runs import read_run_status

@@ -13,7 +13,9 @@ from page_text import PageText
 from phyla.pages import Drawing, Fact, Later, Page, Row, Span, Table
 from phyla.report import study_sections, write_pages
 from phyla.report.page import PLOTLY
-from phyla.study.results.pages import FEW, ROWS, study_page
+from phyla.study.results.pages.evaluations import FEW
+from phyla.study.results.pages.study import study_page
+from phyla.study.results.pages.trials import ROWS
 from report_study import empty, large, simulated
 
 HOSTILE = "<script>alert('x')</script> \"quoted\" & </script>"

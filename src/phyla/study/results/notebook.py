@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 from phyla.errors import StoreError
 from phyla.pages import Table, text_of
 from phyla.report import notebook
-from phyla.study.results.pages import study_page
+from phyla.study.results.pages.study import study_page
 from phyla.study.results.progress import Throttle
 
 if TYPE_CHECKING:

@@ -349,7 +349,7 @@ class Results:
         """
         from phyla.report import evaluation_sections, study_sections, write_pages
         from phyla.study.results.evaluations import ROWS
-        from phyla.study.results.pages import pages_of
+        from phyla.study.results.pages.study import pages_of
 
         if baseline is not None and (baseline.metric, baseline.maximize) != (self.metric, self.maximize):
             raise UsageError(

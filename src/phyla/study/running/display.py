@@ -17,7 +17,7 @@ from phyla.errors import PhylaError, StoreError
 from phyla.formatting import duration, fitness, format_count, score
 from phyla.records import Member, summarize_error
 from phyla.study.results.decision_log import decisions
-from phyla.study.results.pages import lag_lines, members_table
+from phyla.study.results.pages.study import lag_lines, members_table
 from phyla.study.results.progress import Throttle
 from phyla.terminal import LOOKS, STOPPING, Display, table
 
