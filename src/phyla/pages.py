@@ -15,7 +15,7 @@ class Span(NamedTuple):
 
     text: str
     link: str = ""
-    look: str = ""  # winner, changed, odd or code
+    look: str = ""  # winner, changed, odd, state or code
 
 
 Text: TypeAlias = str | Span
@@ -106,7 +106,7 @@ class Page:
     """A page of a study, of a watched run, or of a comparison.
 
     Attributes:
-        study: name of the study.
+        study: name of the study; empty of a page of several.
         key: its address below the study's; empty for the main page.
         title: its heading.
         state: the state of the study.

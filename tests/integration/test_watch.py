@@ -611,7 +611,7 @@ def test_a_watched_run_stands_in_status_best_and_doctor(tmp_path: Path) -> None:
     write(tmp_path / "ckpt", 10)
     process = start(tmp_path, words)
     until(lambda: has_run(tmp_path) and Look(tmp_path).states()["complete"] == 1, "evaluation")
-    listed = phyla(tmp_path, "status").decode().replace("|", " ").split("\n")
+    listed = phyla(tmp_path, "status").decode().replace("|", " ").split("\n")[1:]
     assert listed[0].split()[:3] == ["run", "state", "directory"]
     assert listed[2].split()[:5] == ["job", "running", str(tmp_path / "ckpt"), "1", "10"]
     assert "heldout/accuracy_mean 9.5 at step 10" in listed[2]

@@ -44,15 +44,16 @@ def print_table(
 
 def print_page(page: Page) -> None:
     """Print a page without the figures of its history, which only a browser shows."""
-    show("; ".join(filter(None, (f"{page.title}: {page.state}", page.kind))))
+    if page.state:
+        show("; ".join(filter(None, (f"{page.title}: {page.state}", page.kind))))
     for line in (*page.messages, *map(text_of, page.lines)):
         show(line)
     for fact in page.facts:
         show(f"{fact.name}: {fact.words}")
-    for section in page.sections:
-        if isinstance(section, Table) and section.rows:
-            show(f"\n{section.title}")
-            print_table(section.columns, section.texts, map(LOOKS.get, section.looks), caption=section.note)
+    tables = [section for section in page.sections if isinstance(section, Table) and section.rows]
+    for at, section in enumerate(tables):
+        show(f"\n{section.title}" if at or page.state else section.title)
+        print_table(section.columns, section.texts, map(LOOKS.get, section.looks), caption=section.note)
 
 
 def pick(record: object, *names: str, **renamed: str) -> dict[str, Any]:

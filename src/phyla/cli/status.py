@@ -12,12 +12,8 @@ from phyla.cli.evaluations import print_events, print_whys
 from phyla.cli.output import pick, print_json, print_page, print_table
 from phyla.errors import UsageError
 from phyla.formatting import (
-    duration,
     format_count,
-    mask_password,
-    number,
     size,
-    step,
 )
 from phyla.records import StudyState, with_differences
 from phyla.terminal import show as print
@@ -48,6 +44,7 @@ def status(
     """Show all studies and watched runs; or one, with its members or checkpoints, running jobs and failures."""
     from phyla.study import Results, load_study
     from phyla.study.results.load import list_all
+    from phyla.study.results.pages.studies import studies_page
     from phyla.study.results.watched_runs import read_run_status
 
     if study is None and (disk or provenance or watch):
@@ -76,18 +73,9 @@ def status(
     runs = [read_run_status(run) for run in known if not isinstance(run, Results)]
     if as_json:
         print_json([*(_study_json(*study) for study in studies), *map(_run_json, runs)])
-    elif not known:
-        print(f"no studies yet in {mask_password(places.storage.removeprefix('published:'))}, and no watched runs")
     else:
-        print_table(
-            ("study", "state", ">trials", ">best", "~metric", "last activity"),
-            (_study_row(*study) for study in studies),
-        )
-        print_table(
-            ("run", "=state", "~directory", ">checkpoints", ">at step", "=evaluations", "~best"),
-            map(_run_row, runs),
-            gap=bool(studies),
-        )
+        place = places.storage.removeprefix("published:")
+        print_page(studies_page([progress for _, progress in studies], runs, place))
 
 
 def _watch(results: "Results") -> None:
@@ -133,16 +121,6 @@ def _show_provenance(results: "Results", *, as_json: bool) -> None:
             f"\nthe last start: Python {facts['python']} on {facts['machine']['system']}, in {facts['directory']}"
         )
         print(f"{format_count(len(facts['packages']), 'package')}, variables, and the diff to the commit: --json")
-
-
-def _study_row(results: "Results", progress: "Progress") -> tuple[object, ...]:
-    state = [str(progress.study.state)]
-    state += ["no worker"] if progress.silent_s is not None else []
-    state += [format_count(len(progress.damaged), "damaged checkpoint")] if progress.damaged else []
-    trials = f"{progress.completed}/{progress.planned_trials or '?'}"
-    best = progress.best and number(progress.best.fitness, 6)
-    ago = f"{duration(progress.now - progress.last_activity)} ago"
-    return results.name, ", ".join(state), trials, best, results.metric, ago
 
 
 def _study_json(results: "Results", progress: "Progress") -> dict[str, Any]:
@@ -214,16 +192,6 @@ def _attempt_json(results: "Results", progress: "Progress", attempt: "Attempt") 
 
 
 # Watched runs
-
-
-def _run_row(status: "WatchedRunStatus") -> tuple[object, ...]:
-    from phyla.study.results.pages.evaluations import counts_words, format_location
-
-    best = next(iter(status.best.values()), None)
-    score = best and f"{best.suite}/{best.metric} {number(best.value)} at step {step(best.step)}"
-    newest = status.newest and step(status.newest.step)
-    counts = counts_words({**status.counts, "quarantined": len(status.quarantined)}) or None
-    return status.run.name, status.state, format_location(status), status.checkpoints, newest, counts, score
 
 
 def _run_json(status: "WatchedRunStatus") -> dict[str, Any]:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from phyla.errors import StudyNotFound
 from phyla.formatting import fitness
-from phyla.pages import Page
+from phyla.pages import Page, Row
 from phyla.records import Attempt, StudyRecord, StudyState, TrialRecord, summarize_error
 from phyla.report.page import PLOTLY
 from phyla.report.page import environment as templates
@@ -20,8 +20,9 @@ from phyla.strategies import describe
 from phyla.study.places import Places, check_kept, where_of
 from phyla.study.results.evaluations import Evaluations
 from phyla.study.results.pages.evaluations import evaluations_page, run_page
+from phyla.study.results.pages.studies import job_rows, machine_row, studies_page, workers_page
 from phyla.study.results.pages.study import study_page
-from phyla.study.results.pages.trials import ROWS, later_link, trials_page, trials_table
+from phyla.study.results.pages.trials import ROWS, later_link, links_around, trials_page, trials_table
 from phyla.study.results.progress import mark_lost_workers, progress_of
 from phyla.study.results.results import Results
 from phyla.study.results.watched_runs import read_run_status
@@ -65,19 +66,10 @@ class Pages:
         """Read the list of studies and watched runs, newest first."""
         known = [study for study in reversed(self._store.studies()) if study.state is not StudyState.DELETING]
         first = _number(request.query_params.get("from"))
-        page = known[first : first + ROWS]
-        rows = []
-        for study in (study for study in page if not study.watched):
-            with self._store.reader(study.id) as reader:
-                rows.append(mark_lost_workers(progress_of(reader, ()), self._places.locks))
+        page, links = known[first : first + ROWS], links_around(first, first + ROWS, len(known))
+        progress = [Results(self._store, study, self._places).progress(0) for study in page if not study.watched]
         runs = [read_run_status(Evaluations(self._store, study, self._places)) for study in page if study.watched]
-        return {
-            "title": "Studies",
-            "rows": rows,
-            "runs": runs,
-            "store": self._store.url,
-            **_paged(first, len(known)),
-        }
+        return _page(studies_page(progress, runs, self._store.url, links=links))
 
     def study(self, request: Request) -> dict[str, Any]:
         """Read one study, or one watched run."""
@@ -157,35 +149,17 @@ class Pages:
 
     def workers(self, request: Request) -> dict[str, Any]:
         """Read the current jobs of workers, and the machines on which studies were started."""
-        rows: list[dict[str, Any]] = []
-        machines: list[Any] = []
+        jobs, machines = list[Row](), list[Row]()
         for study in self._store.studies():
             if study.state in ENDED:
                 continue
+            gone = frozenset[int]()
+            if not study.watched:
+                gone = Results(self._store, study, self._places).progress(0).gone
             with self._store.reader(study.id) as reader:
-                now = reader.now()
-                gone: frozenset[int] = frozenset()
-                if not study.watched:
-                    gone = mark_lost_workers(progress_of(reader, ()), self._places.locks).gone
-                rows += [
-                    {
-                        "study": study,
-                        "job": reader.job(attempt.job),
-                        "worker": [*attempt.worker.split(":"), "", "", ""],
-                        "for_s": now - attempt.claimed_at,
-                        "left_s": attempt.expires_at - now,
-                        "gone": attempt.job in gone or attempt.expires_at < now,
-                    }
-                    for attempt in reader.running()
-                ]
-                machines += [(study, start, dict(start.facts)) for start in reader.starts()[-1:]]
-        rows.sort(key=lambda row: (row["worker"], row["study"].id))
-        return {
-            "title": "Workers and devices",
-            "workers": rows[: 10 * ROWS],
-            "total": len(rows),
-            "machines": machines,
-        }
+                jobs += job_rows(reader, study, gone)
+                machines += [machine_row(study, start) for start in reader.starts()[-1:]]
+        return _page(workers_page(jobs, machines))
 
     def comparison(self, request: Request) -> dict[str, Any]:
         """Read the chosen studies of a comparison; its results are figures."""
@@ -213,10 +187,6 @@ class Pages:
 def _number(text: str | None) -> int:
     """Return a number of an address; 0 if it is missing or not a valid id."""
     return int(text) if text and text.isdecimal() and len(text) <= DIGITS else 0
-
-
-def _paged(first: int, total: int) -> dict[str, int]:
-    return {"first": first, "total": total, "per_page": ROWS}
 
 
 def _page(page: Page) -> dict[str, Any]:

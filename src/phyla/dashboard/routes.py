@@ -59,8 +59,8 @@ def _routes(places: Places, store: Store, doors: Doors, news: News) -> APIRouter
     router, pages, entrance = APIRouter(include_in_schema=False), Pages(store, places), _Entrance(doors)
     views, actions = _Views(entrance, Drawings(store, places, news), news), _Actions(entrance, store, places)
     for path, endpoint, method in (
-        ("/", views.page("studies.html", pages.studies), "GET"),
-        ("/workers", views.page("workers.html", pages.workers), "GET"),
+        ("/", views.page("study.html", pages.studies), "GET"),
+        ("/workers", views.page("study.html", pages.workers), "GET"),
         ("/compare", views.page("compare.html", pages.comparison), "GET"),
         ("/compare/figures/{figure}", views.figure, "GET"),
         ("/studies/{name}", views.page("study.html", pages.study), "GET"),

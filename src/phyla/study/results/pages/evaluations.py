@@ -83,7 +83,7 @@ def _run_facts(status: WatchedRunStatus) -> list[Fact]:
     ]
 
 
-def counts_words(counts: Mapping[str, int]) -> str:
+def count_evaluations(counts: Mapping[str, int]) -> str:
     """Return how many evaluations are in each state."""
     return ", ".join(f"{counts[state]} {state}" for state in STATES if counts.get(state))
 
@@ -102,7 +102,7 @@ def _suites_table(status: WatchedRunStatus) -> Table:
         rows.append(
             (
                 suite.name,
-                counts_words(status.evaluations[suite.name]) or "-",
+                count_evaluations(status.evaluations[suite.name]) or "-",
                 suite.objective or "-",
                 *best_columns,
             )

@@ -32,7 +32,7 @@ from phyla.strategies import describe
 from phyla.study.results.decision_log import decisions
 from phyla.study.results.pages.evaluations import evaluations_page, waiting_lines
 from phyla.study.results.pages.record import newest_of, record_table, since
-from phyla.study.results.pages.trials import ROWS, trial_link, trials_page
+from phyla.study.results.pages.trials import ROWS, links_around, trial_link, trials_page
 from phyla.study.results.progress import Progress, lease_s
 
 if TYPE_CHECKING:
@@ -120,17 +120,21 @@ def facts(progress: Progress) -> list[Fact]:
     counts = {state: count for state, count in progress.counts.items() if state != "completed"}
     counts_by_state = [f"{number(count)} {state}" for state, count in counts.items()]
     counts_by_state += [f"{len(progress.gone)} held by workers that are gone"] if progress.gone else []
-    done = _of(progress.completed, progress.planned_trials)
     given_up = format_count(progress.given_up, "member was", "members were") + " given up"
     time_left = [Fact("time left", duration(progress.left_s), "at the present pace")] if progress.left_s else []
     return [
-        Fact("trials completed", done, ", ".join(counts_by_state)),
+        Fact("trials completed", completed_words(progress), ", ".join(counts_by_state)),
         Fact("steps", _of(progress.spent_steps, progress.total_steps)),
         Fact("members", number(progress.active), given_up if progress.given_up else ""),
         *time_left,
         Fact("last activity", f"{duration(progress.now - progress.last_activity)} ago"),
         since(progress.study),
     ]
+
+
+def completed_words(progress: Progress) -> str:
+    """Return how many of the trials are completed."""
+    return _of(progress.completed, progress.planned_trials)
 
 
 def _of(count: int, planned: int | None) -> str:
@@ -182,10 +186,7 @@ def members_table(progress: Progress, members: Sequence[Member], first: int = 0)
         columns=(">member", ">steps", ">gen", ">fitness", last, "state", "~hyperparameters", "~last decision"),
         rows=[_member(progress, member, best) for member in members],
         note=f"{which} of {format_count(progress.size, 'member')}" if len(members) < progress.size else "",
-        links=[
-            *([Span("before", f"?from={max(0, first - ROWS)}")] if first else []),
-            *([Span("after", f"?from={end}")] if end < progress.size else []),
-        ],
+        links=links_around(first, end, progress.size),
         anchors=True,
     )
 

@@ -30,6 +30,12 @@ def later_link(trials: Sequence[TrialRecord]) -> list[Span]:
     return [Span("later", f"?after={trials[-1].id}")] if len(trials) == ROWS else []
 
 
+def links_around(first: int, end: int, total: int) -> list[Span]:
+    """Return links to the rows before and after some of them."""
+    before = [Span("before", f"?from={max(0, first - ROWS)}")] if first else []
+    return [*before, *([Span("after", f"?from={end}")] if end < total else [])]
+
+
 def trials_table(trials: Iterable[TrialRecord], name: str, title: str, **more: Any) -> Table:
     """Return trials as a table."""
     columns = (">trial", ">member", ">generation", "state", "steps", ">fitness", "=decision", "hyperparameters")
